@@ -84,6 +84,9 @@ PINS = BEGIN + textwrap.dedent("""
 LOADS = BEGIN + textwrap.dedent("""
     result, address = allocate(120 * MIB)
     check(result)
+    if sys.argv[2:] == ["probes"]:
+        import _ctypes
+        _ctypes.dlclose(ctypes.CDLL(sys.argv[1])._handle)
     say("ready")
     sys.stdin.readline()
     try:
@@ -213,10 +216,10 @@ class Libraries(WithHogs):
     """A library by whose means a program hands memory to a video engine, which asks for it without any call that rota sees."""
     quantum = "2s"  # so that memory that is out is out for a while
 
-    def after_loading(self, library, is_back=True, **variables):
+    def after_loading(self, library, *arguments, is_back=True, **variables):
         """Of a program that loads it while its memory is out."""
         self.rotad()
-        loads = self.python(LOADS, library, **variables)
+        loads = self.python(LOADS, library, *arguments, **variables)
         self.ready(loads)
         hog = self.hog("0.7")
         self.assertLess(self.client(loads)["resident_bytes"], 120 << 20)
@@ -238,6 +241,13 @@ class Libraries(WithHogs):
     # ctest labels: unsanitized
     def test_memory_is_back_before_a_library_that_uses_it_privately_is_loaded_and_stays(self):
         loads, hog, said = self.after_loading(self.library())
+        self.assertEqual(said, "loaded\n")
+        self.eventually(lambda: self.on_gpus(loads, "fixed_bytes") == 120 << 20, "it is known to stay")
+        self.ends_right(loads, hog)
+
+    # ctest labels: unsanitized
+    def test_a_library_that_was_loaded_and_closed_before_is_waited_for_like_any_other(self):
+        loads, hog, said = self.after_loading(self.library(), "probes")
         self.assertEqual(said, "loaded\n")
         self.eventually(lambda: self.on_gpus(loads, "fixed_bytes") == 120 << 20, "it is known to stay")
         self.ends_right(loads, hog)

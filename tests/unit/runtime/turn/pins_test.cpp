@@ -31,6 +31,31 @@ void tells_when_entered(FakeDriver& driver) {
   });
 }
 
+bool sleeps_or_is_gone(pid_t thread) {
+  std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string line;
+  std::getline(stat, line);
+  return line.find(") R ") == std::string::npos;
+}
+
+// A thread of a program that is about to load a library.
+struct Loading {
+  explicit Loading(turn::Monitor& monitor)
+      : thread([this, &monitor] {
+          number = gettid();
+          monitor.bring_back_for("libnvcuvid.so.1");
+          loads = true;
+        }) {}
+  // Not before it sleeps, or has not waited.
+  bool waits() {
+    CHECK(eventually([this] { return number != 0 && sleeps_or_is_gone(number); }));
+    return !loads;
+  }
+  std::atomic<pid_t> number{0};
+  std::atomic<bool> loads{false};
+  std::thread thread;
+};
+
 // Rests, with a driver that copies nothing and counts how often it is to.
 struct Counting {
   Counting() : rotad(protocol::kSwapVersion), program(rotad, tells_when_entered) {
@@ -146,18 +171,45 @@ TEST_CASE("a thread that is cancelled while it waits for memory before it loads 
   REQUIRE(eventually([] { return number != 0; }));
   pthread_cancel(thread);
   cancelled = true;
-  // Until it sleeps there, or is gone.
-  CHECK(eventually([] {
-    std::ifstream stat("/proc/self/task/" + std::to_string(number) + "/stat");
-    std::string line;
-    std::getline(stat, line);
-    return line.find(") R ") == std::string::npos;
-  }));
+  CHECK(eventually([] { return sleeps_or_is_gone(number); }));
   gate::out_of_place.store(false);
   void* result = nullptr;
   pthread_join(thread, &result);
   CHECK(goes_on.load());
   CHECK(result == PTHREAD_CANCELED);
+}
+
+TEST_CASE("each thread that is about to load a library waits for memory, also for one that has been loaded before") {
+  Counting with;
+  turn::Monitor& monitor = with.program.monitor;
+  const bool before = GENERATE(false, true);
+  if (before) monitor.bring_back_for("libnvcuvid.so.1");
+  gate::out_of_place.store(true);
+  Loading one(monitor);
+  Loading other(monitor);
+  CHECK(one.waits());
+  CHECK(other.waits());
+  gate::out_of_place.store(false);
+  for (Loading* each : {&one, &other}) {
+    each->thread.join();
+    CHECK(each->loads.load());
+  }
+}
+
+TEST_CASE("memory stays in place for as long as a library takes to load, however long was waited for it") {
+  Counting with;
+  auto& [rotad, program] = with;
+  gate::out_of_place.store(true);
+  const auto begun = std::chrono::steady_clock::now();
+  Loading loading(program.monitor);
+  // Longer than it is kept in place.
+  REQUIRE(eventually([&] { return std::chrono::steady_clock::now() - begun > std::chrono::milliseconds(5500); }));
+  CHECK(loading.waits());
+  gate::out_of_place.store(false);
+  loading.thread.join();
+  rotad.ask_for(kBytes);
+  CHECK(eventually([&] { return program.fixed_for_now() == kBytes && !gate::out_of_place.load(); }));
+  CHECK(with.copies.load() == 0);
 }
 
 TEST_CASE("a program that looks for a library again and again does not keep its memory in place") {
