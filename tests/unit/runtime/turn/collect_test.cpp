@@ -6,24 +6,16 @@
 
 #include "generated/driver_gates.h"
 #include "runtime/core/runtime.h"
+#include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_driver.h"
 #include "tests/unit/runtime/turn/fake_rotad.h"
 
 using namespace rota;
 using namespace std::chrono_literals;
 using protocol::Kind;
+using test::eventually;
 
 namespace {
-
-template <typename Condition>
-bool eventually(Condition&& condition) {
-  const auto until = std::chrono::steady_clock::now() + 20s;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(200us);
-  }
-  return true;
-}
 
 // The state when memory was returned to the driver.
 std::atomic<int> frees;

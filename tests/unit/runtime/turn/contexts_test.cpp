@@ -9,23 +9,15 @@
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
 #include "runtime/turn/contexts.h"
+#include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_driver.h"
 #include "tests/unit/runtime/turn/ending.h"
 
 using namespace rota;
 using gate::Contexts;
+using test::eventually;
 
 namespace {
-
-template <typename Condition>
-bool eventually(Condition&& condition) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
-  return true;
-}
 
 const api::CUstream kStream = reinterpret_cast<api::CUstream>(0x500);
 

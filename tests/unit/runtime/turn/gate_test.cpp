@@ -12,26 +12,18 @@
 
 #include "generated/driver_gates.h"
 #include "runtime/turn/gate.h"
+#include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_driver.h"
 
 using namespace rota;
 using namespace std::chrono_literals;
 using gate::Gate;
 using Clock = std::chrono::steady_clock;
+using test::eventually;
 
 namespace {
 
 const gate::Call kCall{Symbol::k_cuLaunchKernel, nullptr, true, false};
-
-template <typename Condition>
-bool eventually(Condition&& condition) {
-  const auto until = Clock::now() + 20s;
-  while (!condition()) {
-    if (Clock::now() > until) return false;
-    std::this_thread::sleep_for(100us);
-  }
-  return true;
-}
 
 struct Capturing : gate::Attendant {
   std::atomic<int> arrivals{0};

@@ -99,7 +99,7 @@ TEST_CASE("a handler that runs while a thread stands for what is in flight count
     CHECK(attendant.count.load() == 0);
     gate.close();
     REQUIRE(test::eventually([&] { return gate.standing() == 1; }));
-    const bool told = test::eventually_within(20ms, [&] { return attendant.count.load() == 1; });
+    const bool told = test::eventually([&] { return attendant.count.load() == 1; }, 20ms);
     gate.open();
     return told;
   }));
@@ -199,7 +199,7 @@ TEST_CASE("a process is not idle while a thread that its grant has woken has not
   rotad.grant(1, 1, 1024 * test::kMega);
   REQUIRE(test::eventually([] { return woken.load(); }));
   SECTION("it runs soon") {
-    CHECK_FALSE(test::eventually_within(20ms, [&] { return !rotad.quiet(); }));
+    CHECK_FALSE(test::eventually([&] { return !rotad.quiet(); }, 20ms));
     CHECK(program.driver.launches.load() == 0);
     runs = true;
     CHECK(rotad.next().kind == protocol::Kind::kGiveBack);

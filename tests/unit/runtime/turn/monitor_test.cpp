@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "generated/driver_gates.h"
+#include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_driver.h"
 #include "tests/unit/runtime/turn/fake_rotad.h"
 
@@ -18,18 +19,9 @@ using namespace rota;
 using namespace std::chrono_literals;
 using protocol::Kind;
 using Clock = std::chrono::steady_clock;
+using test::eventually;
 
 namespace {
-
-template <typename Condition>
-bool eventually(Condition&& condition, std::chrono::seconds patience = 20s) {
-  const auto until = Clock::now() + patience;
-  while (!condition()) {
-    if (Clock::now() > until) return false;
-    std::this_thread::sleep_for(200us);
-  }
-  return true;
-}
 
 struct Program {
   Program()

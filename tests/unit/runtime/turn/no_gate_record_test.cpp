@@ -10,24 +10,16 @@
 #include "generated/driver_gates.h"
 #include "runtime/memory/memory.h"
 #include "runtime/turn/monitor.h"
+#include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_driver.h"
 
 using namespace rota;
 using namespace std::chrono_literals;
+using test::eventually;
 
 namespace {
 
 std::atomic<bool> refuses{false};
-
-template <typename Condition>
-bool eventually(Condition&& condition) {
-  const auto until = std::chrono::steady_clock::now() + 20s;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(200us);
-  }
-  return true;
-}
 
 api::CUresult look() {
   return gates::cuMemAdvise(0x1000, 1, api::CU_MEM_ADVISE_SET_READ_MOSTLY, 0);

@@ -11,6 +11,7 @@
 
 #include "generated/driver_real.h"
 #include "runtime/turn/monitor.h"
+#include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_driver.h"
 #include "tests/unit/runtime/turn/fake_rotad.h"
 
@@ -89,12 +90,7 @@ struct Program {
 };
 
 bool becomes(const std::atomic<int>& result, int value) {
-  const auto until = std::chrono::steady_clock::now() + 20s;
-  while (result != value) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(200us);
-  }
-  return true;
+  return test::eventually([&] { return result == value; });
 }
 
 constexpr int kPending = -1;

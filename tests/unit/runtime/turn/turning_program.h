@@ -9,6 +9,7 @@
 
 #include "generated/driver_gates.h"
 #include "runtime/turn/monitor.h"
+#include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_driver.h"
 #include "tests/unit/runtime/turn/fake_rotad.h"
 
@@ -18,20 +19,6 @@ using namespace std::chrono_literals;
 using protocol::Kind;
 
 inline constexpr std::uint64_t kMega = 1 << 20;
-
-template <typename Condition>
-bool eventually_within(std::chrono::nanoseconds patience, Condition&& condition) {
-  const auto until = std::chrono::steady_clock::now() + patience;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(200us);
-  }
-  return true;
-}
-template <typename Condition>
-bool eventually(Condition&& condition) {
-  return eventually_within(20s, condition);
-}
 
 struct Rotad : FakeRotad {
   Rotad() { speak(protocol::kRoomVersion); }

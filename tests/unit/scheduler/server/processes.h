@@ -125,8 +125,8 @@ struct StatusRows {
 // `newest`: the version that the asker reads.
 StatusRows status(const std::string& socket, std::uint32_t newest = protocol::kVersion);
 
-// Calls `condition` repeatedly, with short waits, until it is true; false after ten seconds. For conditions without an
-// event.
+// Calls `condition` repeatedly, with short waits, until it is true; false after twenty seconds. For conditions without
+// an event.
 template <typename Condition>
 bool eventually(Condition condition);
 

@@ -3,27 +3,17 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <deque>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/memory/on_simgpu/out_of_place/places.h"
 #include "tests/unit/runtime/turn/fake_rotad.h"
 
 namespace rota::test {
-
-template <typename Condition>
-bool eventually(Condition&& condition) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
-  return true;
-}
 
 // Gives the lease to whoever wants it, but for while the program's memory is to be out.
 class Turns {
