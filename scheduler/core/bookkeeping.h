@@ -109,9 +109,15 @@ struct Evidence {
   Time held_when_heard{};   // Client::held_time when it last reported how long its turns take to begin
   std::uint64_t wakes = 0;  // how often it has come to the gate after it paused by itself
   // How long it could make calls between its last two pauses (event::Activity::open), and the reading at the last one.
-  Time spell{};
+  Time last_spell{};
   Time open_when_paused{};
-  void paused() { spell = std::max(last.open - std::exchange(open_when_paused, last.open), Time{}); }
+  // The shorter of its last two such spells; 0: not known yet. Its first is its start, and tells nothing about others.
+  Time spell{};
+  void paused() {
+    const Time before = last_spell;
+    last_spell = std::max(last.open - std::exchange(open_when_paused, last.open), Time{});
+    if (wakes != 0) spell = wakes == 1 ? last_spell : std::min(last_spell, before);
+  }
 };
 
 // What a client that measures has asked for, and how much time it has taken (alone.h).

@@ -7,8 +7,8 @@ namespace rota::scheduler {
 
 // At once if the first in the queue is urgent. Otherwise at the end of the turn, or later, once the holder has had as
 // much of the GPU as the first in the queue; or earlier, once the holder has had more, if that client comes back after
-// a pause and will be done soon, going by its last time. So a program that needs little of a GPU gets it at once and in
-// one piece, and nobody has to say which program that is.
+// a pause and will be done soon, going by its last two spells of work. So a program that needs little of a GPU gets it
+// at once and in one piece, and nobody has to say which program that is.
 Time Pressure::drain_at(const Client& holder, GpuIndex index, Time now) const {
   const Gpu& gpu = books_.gpu(index);
   const Client* next = order_.first(index);
@@ -29,7 +29,7 @@ Time Pressure::drain_at(const Client& holder, GpuIndex index, Time now) const {
   const Time cost = holder.share(index)->switching + next->share(index)->switching;
   Time worth_while = even_at + cost * holders;
   // Where memory moves, two jobs that cut each other short move it more often than their work is worth: the holder may
-  // go on for as long as the other did before its last pause.
+  // go on for as long as the other does at a time.
   if (gpu.crowded) {
     worth_while = std::max(worth_while, begun + holder.share(index)->switching + next->evidence.spell);
   }
