@@ -185,6 +185,13 @@ class Monitor final : public gate::Attendant {
     bool proven = false;
   };
   bool rests(Resting& asked);
+  bool only_calls(std::optional<bool>& marked);
+  enum class Rest {
+    kProven,
+    kNotYet,
+    kCannotTell,  // it will not be known before a capture, or a call that takes long, is over
+  };
+  Rest rests_within(Time pause);
   bool prepare_host();
   void keep_to_host_share();
   // The host lacks memory that this process could give back.
@@ -258,9 +265,13 @@ class Monitor final : public gate::Attendant {
   std::atomic<Time> kept_until_{Time{0}};    // keep_in_place()
   std::mutex loads_mutex_;                   // the field below
   std::map<std::string, Time> brought_for_;  // when bring_back_for() last returned
-  Time pause_{0};                            // of the next attempt to give back what a busy process has of the host
-  std::optional<Time> exceeds_host_since_;   // since when this process has had more of the host's memory than its share
-  std::optional<Time> lacks_host_since_;     // since when the host has had no memory for what others ask for
+  // For what a busy process has of the host: how long its gate closes the next time that it does for longer, when that
+  // is, and how long after the last time.
+  Time pause_{0};
+  Time longer_pause_at_{0};
+  Time between_pauses_{0};
+  std::optional<Time> exceeds_host_since_;  // since when this process has had more of the host's memory than its share
+  std::optional<Time> lacks_host_since_;    // since when the host has had no memory for what others ask for
   // Attempts to bring memory back that the driver refused for reasons other than room, since all of it was last there.
   int refused_ = 0;
   Time refused_since_{0};

@@ -29,11 +29,14 @@ constexpr Time kCheckpointed = 1s;
 // How long it is closed then, at most.
 constexpr Time kShortPause = 1ms;
 // For what others have needed of the host's memory for this long without a moment in which the program was idle: from
-// then on its work is metered, and the gate closes for longer with each attempt, up to a limit, and less often.
-// Judgments.
+// then on its work is metered, and some attempts close the gate for longer, each for longer than the last, up to as
+// long as a turn's end waits for a GPU that makes no progress. If that was not enough either, they come less and less
+// often. Judgments.
 constexpr Time kHostPresses = 250ms;
-constexpr Time kLongestPause = 64ms;
-constexpr int kBetweenPauses = 16;  // times a pause
+constexpr int kLongerPause = 8;
+constexpr Time kLongestPause = Machine::kPatience;
+constexpr int kBetweenPauses = 8;  // times the pause
+constexpr Time kMostBetweenPauses = 1min;
 
 // How often it is counted what of the host's memory could be given back: where a limit applies, and where only `rota
 // status` and the next rotad want to know it.
@@ -154,7 +157,7 @@ void Monitor::give_host_back_if_low() {
 void Monitor::keep_to_host_share() {
   memory::SwapBackend& swap = memory_.swap();
   memory::HostPool& host = swap.host();
-  if (host.bytes() == 0 && !host.limited()) return;
+  if (host.bytes() == 0 && !host.limited()) return exceeds_host_since_.reset();
   if (now() >= next_count_) {
     swap.count_copies();
     next_count_ = now() + (host.limited() ? kBetweenCounts : kBetweenUnlimitedCounts);
@@ -170,7 +173,9 @@ void Monitor::keep_to_host_share() {
   }
   if (!exceeds_host_since_) {
     exceeds_host_since_ = now();
-    pause_ = kShortPause;
+    pause_ = kLongerPause * kShortPause;
+    between_pauses_ = kBetweenCollections;
+    longer_pause_at_ = now() + kHostPresses;
   }
   if (!machine_.still()) return;
   for (const Gpu& gpu : gpus_) {
@@ -399,25 +404,44 @@ bool Monitor::rests(Resting& asked) {
   return asked.proven = progress.looked && progress.done;
 }
 
+// Whether whoever is inside the closed gate works on the CPU, as far as that can be told: all work is done.
+bool Monitor::only_calls(std::optional<bool>& marked) {
+  if (!marked) marked = contexts_.mark() == gate::Contexts::Mark::kMarked;
+  if (!*marked) return true;
+  const gate::Contexts::Progress progress = contexts_.progress();
+  return progress.looked && progress.done;
+}
+
+// The same of a gate that has just been closed.
+Monitor::Rest Monitor::rests_within(Time pause) {
+  Resting asked;
+  std::optional<bool> marked_with_calls;
+  for (const Time begun = now();;) {
+    if (rests(asked)) return Rest::kProven;
+    const Time waited = now() - begun;
+    const bool in_vain = asked.marked ? !*asked.marked : waited > kShortPause && only_calls(marked_with_calls);
+    if (in_vain) return Rest::kCannotTell;
+    if (waited >= pause || stopping()) return Rest::kNotYet;
+    std::this_thread::sleep_for(waited < kShortPause ? 20us : 200us);
+  }
+}
+
 // Only where nothing runs and no thread is inside the gate; otherwise later. The gate is closed for a moment, and calls
 // that come in that time wait for the free as they would for their own.
 void Monitor::collect_if_idle() {
-  const bool presses = host_presses();
-  const Time pause = presses ? pause_ : kShortPause;
+  const bool longer = host_presses() && now() >= longer_pause_at_;
   gate_.close();
-  Resting asked;
-  const auto cannot_tell = [&] { return asked.marked == false; };
-  for (const Time until = now() + pause; !rests(asked) && !cannot_tell() && now() < until && !stopping();) {
-    std::this_thread::sleep_for(20us);
-  }
-  if (asked.proven) {
-    collect();
-  } else if (presses) {
-    pause_ = std::min(2 * pause, kLongestPause);
-  }
+  const Rest rest = rests_within(longer ? pause_ : kShortPause);
+  if (rest == Rest::kProven) collect();
   if (may_open(machine_.claim())) open_gate();
-  // Calls that found the gate closed have rung the bell: without a pause the gate would close again at once.
-  next_collect_ = now() + std::max(kBetweenCollections, presses ? kBetweenPauses * pause : Time{0});
+  if (longer && rest == Rest::kNotYet) {
+    between_pauses_ = pause_ == kLongestPause ? std::min(2 * between_pauses_, kMostBetweenPauses)
+                                              : std::max(kBetweenCollections, kBetweenPauses * pause_);
+    pause_ = std::min(kLongerPause * pause_, kLongestPause);
+    longer_pause_at_ = now() + between_pauses_;
+  }
+  // Calls that found the gate closed have rung the bell: without time in between it would close again at once.
+  next_collect_ = now() + kBetweenCollections;
 }
 
 }  // namespace rota::turn

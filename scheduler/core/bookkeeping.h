@@ -108,15 +108,27 @@ struct Evidence {
   Time rested_at{};         // when it last came back after a long pause; 0: never
   Time held_when_heard{};   // Client::held_time when it last reported how long its turns take to begin
   std::uint64_t wakes = 0;  // how often it has come to the gate after it paused by itself
-  // How long it could make calls between its last two pauses (event::Activity::open), and the reading at the last one.
+  // Spells in which it makes calls, by event::Activity::open: when the current one began and when it last made a call,
+  // how long the last was, and how many there have been.
+  Time spell_from{};
+  Time last_call{};
   Time last_spell{};
-  Time open_when_paused{};
-  // The shorter of its last two such spells; 0: not known yet. Its first is its start, and tells nothing about others.
+  std::uint64_t spells = 0;
+  // The shorter of its last two; 0: not known yet. Its first is its start, and tells nothing about others.
   Time spell{};
-  void paused() {
-    const Time before = last_spell;
-    last_spell = std::max(last.open - std::exchange(open_when_paused, last.open), Time{});
-    if (wakes != 0) spell = wakes == 1 ? last_spell : std::min(last_spell, before);
+  // It has made calls since it was heard last, at `before`: in another spell if it has held the GPU that long without.
+  void goes_on(Time before, Time pause) {
+    if (last.open - last_call >= pause) end_spell(before);
+    last_call = last.open;
+  }
+  // The current one has ended; the next begins at `next`.
+  void end_spell(Time next) {
+    if (last_call > spell_from) {
+      const Time before = std::exchange(last_spell, last_call - spell_from);
+      ++spells;
+      if (spells != 1) spell = spells == 2 ? last_spell : std::min(last_spell, before);
+    }
+    spell_from = next;
   }
 };
 

@@ -383,7 +383,7 @@ void Core::end_grant(Client& client, Change change, Time now) {
   const bool nearly_over = left * protocol::kLastPart <= now - client.state.held_since;
   const bool due = client.was_due || (client.state.waiters != 0 && nearly_over);
   client.woke = change == Change::kEnded && !due;
-  if (client.woke) client.evidence.paused();
+  if (client.woke) client.evidence.end_spell(client.evidence.last.open);
   // An urgent turn is in addition to the regular turn that it was waiting for.
   client.keeps_place = std::exchange(client.urgent_turn, false) && !client.woke;
   client.held_time = Bookkeeping::held_time(client, now);

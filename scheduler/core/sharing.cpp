@@ -29,6 +29,7 @@ void Sharing::heard(Client& client, const event::Activity& activity, Time now) {
   const event::Activity before = std::exchange(evidence.last, activity);
   const bool called = activity.calls != before.calls;
   if (called) evidence.called_at = now;
+  if (called) evidence.goes_on(before.open, kWithoutCalls);
   if (called || activity.shares != before.shares) may_join(client);
   if (activity.shares != before.shares) {
     for_each_gpu(client.state.touched, [&](GpuIndex index) { laws_[index].news_beside = true; });

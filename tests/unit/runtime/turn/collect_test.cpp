@@ -196,66 +196,146 @@ namespace {
 // Of a driver that pins: where it was asked to unpin.
 std::atomic<int> unpinned;
 std::atomic<int> beside_work;  // of those: while work ran, or the gate was open
+std::atomic<void (*)()> when_unpinned;
 
 void pins(test::FakeDriver& driver) {
   unpinned = beside_work = 0;
+  when_unpinned = nullptr;
   driver.set<api::cuMemHostRegister_v2_fn>(Symbol::k_cuMemHostRegister_v2,
                                            [](void*, std::size_t, unsigned) { return api::CUDA_SUCCESS; });
   driver.set<api::cuMemHostUnregister_fn>(Symbol::k_cuMemHostUnregister, [](void*) {
     const test::FakeDriver& fake = test::FakeDriver::the();
     if (!gate_of_program->closed() || fake.finished.load() < fake.submitted.load()) ++beside_work;
+    if (void (*const call)() = when_unpinned.load(); call != nullptr) call();
     ++unpinned;
     return api::CUDA_SUCCESS;
   });
 }
 
+// A program that has pinned memory of the host's to spare, and work that continues.
+struct Sparing : Holder {
+  Sparing() : Holder(pins) {
+    host().set_left([] { return std::uint64_t{1} << 40; });
+    void* const pinned = host().take(kSpare);
+    REQUIRE(pinned != nullptr);
+    host().give(pinned, kSpare);
+    finish();
+    launch();
+  }
+  memory::HostPool& host() { return parts.memory.swap().host(); }
+  std::uint64_t host_bytes() { return rotad.usage().host_bytes.load(); }
+  static constexpr std::uint64_t kSpare = 8 << 20;
+};
+
 }  // namespace
 
 TEST_CASE(
     "of what others need of the host's memory, prepared pages go back at once, and pinned ones once no work runs") {
-  Holder holder(pins);
-  memory::HostPool& host = holder.parts.memory.swap().host();
-  host.set_left([] { return std::uint64_t{1} << 40; });
-  void* const pinned = host.take(8 << 20);
-  REQUIRE(pinned != nullptr);
-  host.give(pinned, 8 << 20);
-  holder.finish();
-  Holder::launch();  // and continues
-  for (int step = 0; step < 2; ++step) REQUIRE(host.prepare(16 << 20));
-  REQUIRE(host.kept_bytes() == 24 << 20);
-  CHECK(eventually([&] { return holder.rotad.usage().host_spare_bytes.load() == 24 << 20; }));
+  Sparing program;
+  for (int step = 0; step < 2; ++step) REQUIRE(program.host().prepare(16 << 20));
+  CHECK(eventually([&] { return program.rotad.usage().host_spare_bytes.load() == 24 << 20; }));
   SECTION("while nobody waits for the GPU") {}
   SECTION("while others wait for the GPU") {
-    holder.rotad.somebody_waits(1);
+    program.rotad.somebody_waits(1);
   }
-  holder.rotad.share_host(0, 0);
-  CHECK(eventually([&] { return holder.rotad.usage().host_bytes.load() == 8 << 20; }));
+  program.rotad.share_host(0, 0);
+  CHECK(eventually([&] { return program.host_bytes() == Sparing::kSpare; }));
   // The gate closes for a moment again and again, in which a thread that launches waits, and no longer.
-  const int before = holder.driver.marks.load();
-  CHECK(eventually([&] { return holder.driver.marks.load() >= before + 4; }));
+  const int before = program.driver.marks.load();
+  CHECK(eventually([&] { return program.driver.marks.load() >= before + 4; }));
   Holder::launch();
   CHECK(unpinned.load() == 0);
-  CHECK(holder.rotad.usage().host_bytes.load() == 8 << 20);
-  holder.finish();
-  CHECK(eventually([&] { return holder.rotad.usage().host_bytes.load() == 0; }));
+  CHECK(program.host_bytes() == Sparing::kSpare);
+  program.finish();
+  CHECK(eventually([&] { return program.host_bytes() == 0; }));
   CHECK(unpinned.load() == 1);
   CHECK(beside_work.load() == 0);
-  CHECK(holder.rotad.next().kind == Kind::kUsage);  // others wait for it
+  CHECK(program.rotad.next().kind == Kind::kUsage);  // others wait for it
 }
 
-TEST_CASE("work is metered while others need what only an idle program can give back") {
-  Holder holder(pins);
-  memory::HostPool& host = holder.parts.memory.swap().host();
-  host.set_left([] { return std::uint64_t{1} << 40; });
-  void* const pinned = host.take(8 << 20);
-  REQUIRE(pinned != nullptr);
-  host.give(pinned, 8 << 20);
-  holder.finish();
-  CHECK_FALSE(holder.parts.gate.metered());
-  Holder::launch();  // and continues
-  holder.rotad.share_host(0, 0);
-  CHECK(eventually([&] { return holder.parts.gate.metered(); }));
-  holder.finish();
+TEST_CASE("a program whose calls run for long gives back as well: its gate closes for longer and longer") {
+  Sparing program;
+  std::atomic<bool> ends{false};
+  std::thread gpu([&] {  // which ends a call where the gate stays closed for 100 ms, and none while it is open
+    while (!ends) {
+      const auto begun = std::chrono::steady_clock::now();
+      while (!ends && program.parts.gate.closed() && std::chrono::steady_clock::now() - begun < 100ms) {
+        std::this_thread::sleep_for(200us);
+      }
+      if (std::chrono::steady_clock::now() - begun < 100ms) continue;
+      if (program.driver.finished < program.driver.submitted) ++program.driver.finished;
+    }
+  });
+  Holder::launch();
+  program.rotad.share_host(0, 0);
   CHECK(eventually([&] { return unpinned.load() == 1; }));
-  CHECK(eventually([&] { return !holder.parts.gate.metered(); }));
+  CHECK(beside_work.load() == 0);
+  ends = true;
+  gpu.join();
+  program.finish();
+}
+
+TEST_CASE("a program whose turn was revoked gives back what others need of the host once its work is over") {
+  Sparing program;
+  program.rotad.somebody_waits(1, 1);
+  CHECK(eventually([&] { return program.parts.gate.closed(); }));
+  program.rotad.grant(0, 0);
+  program.rotad.somebody_waits(0);
+  program.rotad.share_host(0, 0);
+  program.finish();
+  CHECK(eventually([&] { return unpinned.load() == 1; }));
+  CHECK(beside_work.load() == 0);
+}
+
+TEST_CASE("while a thread is in a call that takes long, the gate closes for no longer than a few milliseconds") {
+  Sparing program;
+  program.finish();
+  static std::atomic<bool> inside;
+  static std::atomic<bool> go_on;
+  inside = go_on = false;
+  program.driver.set<api::cuMemcpyDtoH_v2_fn>(Symbol::k_cuMemcpyDtoH_v2, [](void*, api::CUdeviceptr, std::size_t) {
+    inside = true;
+    eventually([] { return go_on.load(); });
+    return api::CUDA_SUCCESS;
+  });
+  std::thread copier([&] {
+    program.driver.enter_context(0);
+    gates::cuMemcpyDtoH_v2(nullptr, 0, 1);
+    program.driver.leave_context();
+  });
+  REQUIRE(eventually([] { return inside.load(); }));
+  program.rotad.share_host(0, 0);
+  CHECK(eventually([&] { return program.parts.gate.metered(); }));
+  // Otherwise one of these times would be half a second.
+  auto longest = 0ns;
+  for (const auto begun = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - begun < 4s;) {
+    CHECK(eventually([&] { return program.parts.gate.closed(); }));
+    const auto from = std::chrono::steady_clock::now();
+    CHECK(eventually([&] { return !program.parts.gate.closed(); }));
+    longest = std::max<std::chrono::nanoseconds>(longest, std::chrono::steady_clock::now() - from);
+  }
+  CHECK(longest < 400ms);
+  CHECK(unpinned.load() == 0);
+  go_on = true;
+  copier.join();
+  CHECK(eventually([&] { return unpinned.load() == 1; }));
+}
+
+TEST_CASE("work is metered while others need what only an idle program can give back, and no longer") {
+  Sparing program;
+  CHECK_FALSE(program.parts.gate.metered());
+  static test::FakeRotad* lifts;
+  lifts = nullptr;
+  program.rotad.share_host(0, 0);
+  CHECK(eventually([&] { return program.parts.gate.metered(); }));
+  SECTION("until it has been given back") {}
+  SECTION("until there is no limit any more, as of just then") {
+    lifts = &program.rotad;
+  }
+  when_unpinned = [] {
+    if (lifts != nullptr) lifts->lift_host_limit();
+  };
+  program.finish();
+  CHECK(eventually([&] { return unpinned.load() == 1; }));
+  CHECK(eventually([&] { return !program.parts.gate.metered(); }));
 }

@@ -123,6 +123,10 @@ class FakeRotad {
     lease_->host_limited = 1;
     changed();
   }
+  void lift_host_limit() {
+    lease_->host_limited = 0;
+    changed();
+  }
   void alone(std::uint64_t until_ns) {
     lease_->alone_until_ns = until_ns;
     changed();

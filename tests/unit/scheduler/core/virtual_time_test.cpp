@@ -395,29 +395,45 @@ TEST_CASE("where memory moves, who comes back waits for no longer than it works 
     std::vector<Time> spells;  // of client 1, its start first
     Time waits;                // at most this long after the other's turn has begun
   };
-  const Time enough = 700ms;  // sending the other away is then worth two hand-overs
+  const bool rests_with_the_gpu = GENERATE(false, true);  // as nobody wants it
+  const Time enough = 700ms;                              // sending the other away is then worth two hand-overs
   const auto [moves, spells, waits] =
       GENERATE_COPY(Case{true, {10ms, 1s}, 1s}, Case{true, {10ms, 1s, 2s}, 1s}, Case{true, {10ms, 10s}, 3s},  // a turn
                     Case{true, {10ms, 20ms}, enough}, Case{true, {10s}, enough}, Case{true, {10ms, 1s, 20ms}, enough},
                     Case{true, {10ms, 20ms, 10s}, enough}, Case{false, {10ms, 10s}, enough});
-  CAPTURE(moves, spells.size(), spells.back().count());
+  CAPTURE(rests_with_the_gpu, moves, spells.size(), spells.back().count());
   if (moves) turns.configure(true, Mode::kAutomatic);
   for (const ClientId id : {1U, 2U}) {
     turns.come(id);
     turns.core.step(event::Usage{.client = id, .gpu = 0, .used = Bytes{60} << 30, .resident = Bytes{10} << 30},
                     turns.now);
   }
-  event::Activity activity{.client = 1, .calls = 1};
+  event::Activity activity{.client = 1};
+  const auto works = [&](Time length, bool calls) {
+    while (length > Time{}) {
+      const Time step = std::min(length, Time{200ms});
+      turns.now += step;
+      activity.open += step;
+      if (calls) ++activity.calls;
+      turns.core.step(activity, turns.now);
+      length -= step;
+    }
+  };
+  turns.want(1);
   for (const Time spell : spells) {
-    turns.want(1);
-    turns.now += 100ms + spell;
-    activity.open += spell;
+    if (!turns.holds(1)) turns.want(1);
+    turns.now += 100ms;
     activity.switching += 100ms;
     ++activity.switches;
-    turns.core.step(activity, turns.now);
-    turns.give_back(1);
-    turns.now += 400ms;
+    works(spell, true);
+    if (rests_with_the_gpu) {
+      works(5s, false);
+    } else {
+      turns.give_back(1);
+      turns.now += 400ms;
+    }
   }
+  if (rests_with_the_gpu) turns.give_back(1);
   turns.want(2);
   const Time begun = turns.now;
   turns.core.step(event::Activity{.client = 2, .calls = 1}, turns.now);

@@ -9,7 +9,9 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <thread>
 
+#include "runtime/turn/bring_back.h"
 #include "scheduler/protocol/pages.h"
 #include "tests/unit/runtime/memory/on_simgpu/moving.h"
 
@@ -101,6 +103,46 @@ TEST_CASE("a copy that others need the place of is given up as soon as its memor
     swap().bring_in(0, carrier.mover());
     expect_pattern(one, 8 * kMiB, 1, "after the swap");
     expect_pattern(other, 4 * kMiB, 2, "after the swap");
+  });
+}
+
+TEST_CASE("copies that others need the places of stay while work of the process runs, and go once none does") {
+  const bool idle = GENERATE(false, true);
+  enum class Needed { kByOthers, kByTheHost, kByOthersWhileThereIsNoRoom };
+  const Needed needed = GENERATE(Needed::kByOthers, Needed::kByTheHost, Needed::kByOthersWhileThereIsNoRoom);
+  check([=] {
+    Carrier carrier(enter(0));
+    carrier.idle = idle;
+    const CUdeviceptr stays = allocate(8 * kMiB, 1);
+    const CUdeviceptr leaves = allocate(4 * kMiB, 2);
+    follow();
+    allow(64 * kMiB, 64 * kMiB);
+    swap().host().set_left([] { return std::uint64_t{1} << 40; });
+    swap().move_out(0, kAll, carrier.mover());
+    come_back(carrier);
+    EXPECT(swap().move_out(0, 4 * kMiB, carrier.mover()).bytes == 4 * kMiB);
+    EXPECT(usage.host_bytes == 12 * kMiB);
+    if (needed == Needed::kByTheHost) {
+      swap().host().set_left([] { return std::uint64_t{1} << 20; });
+      while (!swap().host().low()) std::this_thread::yield();  // it looks again after a few milliseconds
+    } else {
+      allow(64 * kMiB, 0);
+    }
+    if (needed == Needed::kByOthersWhileThereIsNoRoom) {
+      fails_at = {{Symbol::k_cuMemCreate, kAlways}};
+      fails_with = CUDA_ERROR_OUT_OF_MEMORY;
+      EXPECT(swap().bring_in(0, carrier.mover()).lacking == 4 * kMiB);
+      fails_at.clear();
+      EXPECT(usage.host_bytes == (idle ? 4 : 12) * kMiB);
+    } else {
+      const auto nobody = [](int) { return memory::Exchange{}; };
+      const auto goes_on = [] { return false; };
+      turn::bring_back(runtime().contexts, runtime().memory, {{0, kAll}}, nobody, goes_on, [=] { return idle; });
+      EXPECT(usage.host_bytes == (idle ? 0 : 12) * kMiB);
+    }
+    swap().bring_in(0, carrier.mover());
+    expect_pattern(stays, 8 * kMiB, 1, "after the swaps");
+    expect_pattern(leaves, 4 * kMiB, 2, "after the swaps");
   });
 }
 
