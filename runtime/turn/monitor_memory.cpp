@@ -421,7 +421,7 @@ Monitor::Rest Monitor::rests_within(Time pause) {
     const Time waited = now() - begun;
     const bool in_vain = asked.marked ? !*asked.marked : waited > kShortPause && only_calls(marked_with_calls);
     if (in_vain) return Rest::kCannotTell;
-    if (waited >= pause || stopping()) return Rest::kNotYet;
+    if (waited >= pause || (waited > kShortPause ? stops_waiting() : stopping())) return Rest::kNotYet;
     std::this_thread::sleep_for(waited < kShortPause ? 20us : 200us);
   }
 }
