@@ -241,6 +241,7 @@ TEST_CASE(
     "of what others need of the host's memory, prepared pages go back at once, and pinned ones once no work runs") {
   Sparing program;
   for (int step = 0; step < 2; ++step) REQUIRE(program.host().prepare(16 << 20));
+  REQUIRE(program.host().kept_bytes() == 24 << 20);
   CHECK(eventually([&] { return program.rotad.usage().host_spare_bytes.load() == 24 << 20; }));
   SECTION("while nobody waits for the GPU") {}
   SECTION("while others wait for the GPU") {
