@@ -266,7 +266,7 @@ class Monitor final : public gate::Attendant {
   std::mutex loads_mutex_;                   // the field below
   std::map<std::string, Time> brought_for_;  // when bring_back_for() last returned
   // For what a busy process has of the host: how long its gate closes the next time that it does for longer, when that
-  // is, and how long after the last time.
+  // is, and how long after the last time. Kept while others need nothing: they may the moment after.
   Time pause_{0};
   Time longer_pause_at_{0};
   Time between_pauses_{0};

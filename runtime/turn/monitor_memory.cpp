@@ -171,12 +171,7 @@ void Monitor::keep_to_host_share() {
     exceeds_host_since_.reset();
     return;
   }
-  if (!exceeds_host_since_) {
-    exceeds_host_since_ = now();
-    pause_ = kLongerPause * kShortPause;
-    between_pauses_ = kBetweenCollections;
-    longer_pause_at_ = now() + kHostPresses;
-  }
+  if (!exceeds_host_since_) exceeds_host_since_ = now();
   if (!machine_.still()) return;
   for (const Gpu& gpu : gpus_) {
     const gate::ContextLife context = contexts_.any(gpu.device);
@@ -430,14 +425,21 @@ Monitor::Rest Monitor::rests_within(Time pause) {
 // that come in that time wait for the free as they would for their own.
 void Monitor::collect_if_idle() {
   const bool longer = host_presses() && now() >= longer_pause_at_;
+  const Time pause = std::max(pause_, kLongerPause * kShortPause);
   gate_.close();
-  const Rest rest = rests_within(longer ? pause_ : kShortPause);
+  const Time begun = now();
+  const Rest rest = rests_within(longer ? pause : kShortPause);
+  const Time waited = now() - begun;
   if (rest == Rest::kProven) collect();
   if (may_open(machine_.claim())) open_gate();
-  if (longer && rest == Rest::kNotYet) {
-    between_pauses_ = pause_ == kLongestPause ? std::min(2 * between_pauses_, kMostBetweenPauses)
-                                              : std::max(kBetweenCollections, kBetweenPauses * pause_);
-    pause_ = std::min(kLongerPause * pause_, kLongestPause);
+  if (rest == Rest::kProven) {  // the next time about as long may do
+    pause_ = std::min(2 * waited, kLongestPause);
+    longer_pause_at_ = between_pauses_ = Time{0};
+  } else if (longer && rest == Rest::kNotYet) {
+    between_pauses_ = pause == kLongestPause
+                          ? std::clamp(2 * between_pauses_, kBetweenPauses * pause, kMostBetweenPauses)
+                          : std::max(kBetweenCollections, kBetweenPauses * pause);
+    pause_ = std::min(kLongerPause * pause, kLongestPause);
     longer_pause_at_ = now() + between_pauses_;
   }
   // Calls that found the gate closed have rung the bell: without time in between it would close again at once.
