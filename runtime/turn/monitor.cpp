@@ -341,9 +341,9 @@ void Monitor::run() {
     answer_account();
     meter();
     if (exits_.load(std::memory_order_acquire) && in_place_.load()) return stop();
-    // Nobody waits, so nothing drains; but memory may have to leave.
     const bool holds = machine_.phase() == Phase::kHolding && machine_.gate_open();
     const bool runs = holds || (machine_.phase() == Phase::kBeside && machine_.gate_open());
+    // Nobody waits, so nothing drains; but memory may have to leave.
     const bool undisturbed = holds && !machine_.watches_gpu() && !timing_.in_flight();
     if (undisturbed && now() >= next_sweep_) {
       memory_.sweep_deferred();  // what the program freed before it paused is not its own any more

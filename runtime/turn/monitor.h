@@ -179,7 +179,8 @@ class Monitor final : public gate::Attendant {
   void give_host_back_if_low();
   // Whether others have needed host memory of this process's for a while.
   bool host_presses() const;
-  // What is known of that while the gate stays closed: one who asks again and again marks only once.
+  // What is known of whether work of this process runs, while the gate stays closed: one who asks again and again marks
+  // only once.
   struct Resting {
     std::optional<bool> marked;
     bool proven = false;

@@ -407,7 +407,7 @@ bool Monitor::only_calls(std::optional<bool>& marked) {
   return progress.looked && progress.done;
 }
 
-// The same of a gate that has just been closed.
+// Waits for that proof, behind a gate that has just been closed; in vain if it cannot come within so long.
 Monitor::Rest Monitor::rests_within(Time pause) {
   Resting asked;
   std::optional<bool> marked_with_calls;
