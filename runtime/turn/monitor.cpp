@@ -1,18 +1,13 @@
 #include "runtime/turn/monitor.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sys/prctl.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <thread>
 
 #include "generated/driver_real.h"
 #include "runtime/account/account.h"
 #include "runtime/core/log.h"
-#include "runtime/core/own_thread.h"
 
 namespace rota::turn {
 
@@ -31,15 +26,6 @@ constexpr Time kBetweenSweeps = 250ms;
 
 // The largest GPU that rotad accepts (scheduler/server/decode.cpp).
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 48;
-
-// The monitor that the exit handler stops.
-constinit std::atomic<Monitor*> exiting{nullptr};
-constinit std::atomic<bool> exit_handler{false};
-
-bool wants_to_wait() {
-  const char* value = std::getenv("ROTA_WAIT");  // NOLINT(concurrency-mt-unsafe)
-  return value != nullptr && std::strcmp(value, "1") == 0;
-}
 
 // Read once: the program may change its environment.
 std::vector<protocol::SessionEntry> sessions_from_environment() {
@@ -97,18 +83,6 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
            },
        .close_for_room = [this](int device, FunctionRef<void()> begin) { close_for_room(device, begin); }});
   quota_.set_swapped([this](int device) { return memory_.swap().needed_bytes(device); });
-}
-
-Monitor::~Monitor() {
-  stop();
-  if (thread_runs_) pthread_join(thread_, nullptr);
-  Monitor* own = this;
-  exiting.compare_exchange_strong(own, nullptr);
-  gate_.set_attendant(nullptr);
-  memory_.set_observer({});
-  memory_.set_room({});
-  memory_.set_synchronize({});
-  memory_.swap().set_observer({});
 }
 
 // --- the program's threads
@@ -211,111 +185,6 @@ bool Monitor::make_known(const gate::Call& call) {
   return true;
 }
 
-void Monitor::start() {
-  if (started_.load(std::memory_order_acquire)) return;
-  const std::lock_guard lock(start_mutex_);
-  if (started_.load(std::memory_order_relaxed)) return;
-  if (connect_first()) {
-    memory_.set_served(true);
-    served_.store(true, std::memory_order_release);
-    start_thread();
-  } else {
-    open_for_good({.unserved = true});
-  }
-  started_.store(true, std::memory_order_release);
-}
-
-bool Monitor::connect_first() {
-  bool told = false;
-  for (;;) {
-    Connection::Attempt attempt = Connection::open();
-    if (attempt.connection) {
-      connection_ = std::move(attempt.connection);
-      log::debug("client {} of rotad {}", connection_->welcome().client, connection_->welcome().daemon_pid);
-      connected();
-      if (connection_) return true;
-      due_.clear();  // not announced to anyone yet
-      attempt.reason = "rotad closed the connection";
-    }
-    const bool wait = wants_to_wait();
-    if (!told) {
-      if (!attempt.reason.empty()) {
-        log::warn("no turns on the GPU: {}; {}", attempt.reason,
-                  wait ? "waiting for rotad (ROTA_WAIT=1)" : "the program runs as it would without rota");
-      } else if (wait) {
-        log::warn("waiting for rotad (ROTA_WAIT=1): start one, or use `rota run`");
-      } else {
-        log::info("no rotad is running: the program runs as it would without rota");
-      }
-      told = true;
-    }
-    if (!wait) return false;
-    std::this_thread::sleep_for(200ms);
-  }
-}
-
-void Monitor::start_thread() {
-  const int error = create_own_thread(
-      &thread_,
-      [](void* monitor) -> void* {
-        static_cast<Monitor*>(monitor)->run();
-        return nullptr;
-      },
-      this);
-  if (error != 0) {
-    log::warn("no turns on the GPU: the monitor thread cannot be started ({})", error);
-    usage_.lost();
-    activity_.connected(nullptr);
-    quota_.serve(false);
-    connection_.reset();
-    open_for_good({.unserved = true});
-    return;
-  }
-  thread_runs_ = true;
-  pthread_setname_np(thread_, "rota");
-  // Registered after the driver has registered its own handlers (a context exists), so it runs before those: the driver
-  // must not shut down while the monitor is inside it.
-  exiting.store(this);
-  if (!exit_handler.exchange(true)) {
-    std::atexit([] {
-      if (Monitor* monitor = exiting.load()) monitor->at_exit();
-    });
-  }
-}
-
-void Monitor::open_for_good(Claim claim) {
-  claim.resident = in_place_.load(std::memory_order_acquire);
-  if (may_open(claim)) gate_.open_for_good();
-}
-
-void Monitor::at_exit() {
-  if (memory_.swap().in_place()) return stop();
-  // Handlers that run after this one may copy results back and have to wait for their turn: the monitor stops once all
-  // memory is in place again. Until then it calls the driver only for them.
-  memory_.swap().pin();
-  room_.release_all();
-  quota_.release_all();
-  exits_.store(true, std::memory_order_release);
-  bell_.ring();
-}
-
-void Monitor::stop() {
-  stopping_.store(true, std::memory_order_release);
-  contexts_.shut();
-  bell_.ring();
-  room_.release_all();
-  quota_.release_all();
-  // Nothing would wake threads that wait because too much is in flight.
-  gate_.set_metered(false);
-  open_for_good({.excused = true});
-}
-
-void Monitor::forget_in_child() {
-  exiting.store(nullptr);
-  Connection::close_inherited();
-  driver::MemoryDescriptor::close_inherited();
-}
-
 // --- the monitor's thread
 
 void Monitor::run() {
@@ -340,7 +209,10 @@ void Monitor::run() {
     look_at_activity();
     answer_account();
     meter();
-    if (exits_.load(std::memory_order_acquire) && in_place_.load()) return stop();
+    if (exits_.load()) {
+      knows_exit_.store(true);
+      if (open_for_good({.excused = true})) return stop();
+    }
     const bool holds = machine_.phase() == Phase::kHolding && machine_.gate_open();
     const bool runs = holds || (machine_.phase() == Phase::kBeside && machine_.gate_open());
     // Nobody waits, so nothing drains; but memory may have to leave.
@@ -367,8 +239,6 @@ void Monitor::feed(const Event& event) {
     const Event next = due_.front();
     due_.pop_front();
     actions_ = machine_.step(next, now());
-    const Claim claim = machine_.claim();
-    in_place_.store(claim.resident && !claim.moving, std::memory_order_release);
     publish_room();
     publish_pins();
     activity_.granted(machine_.grant(), now());

@@ -141,7 +141,7 @@ class Monitor final : public gate::Attendant {
   void stop();
   bool connect_first();
   void start_thread();
-  void open_for_good(Claim claim);
+  bool open_for_good(Claim claim);
   bool make_known(const gate::Call& call);
   // Whether others are making room on the GPU, and whether they have anything that could leave it.
   bool others_clear(int device) const;
@@ -236,7 +236,7 @@ class Monitor final : public gate::Attendant {
   std::atomic<bool> served_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> exits_{false};
-  std::atomic<bool> in_place_{true};  // the machine's memory part of the predicate
+  std::atomic<bool> knows_exit_{false};  // the monitor has seen that, and moves nothing out
   // A signal handler has run in a thread that stands at the gate, since it closed.
   std::atomic<bool> interrupted_{false};
   std::atomic<std::uint64_t> devices_seen_{0};

@@ -324,7 +324,7 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
       const Time begun = now();
       const Left left = swap_out(
           contexts_, memory_, each, [this](int device) { return exchange(device); },
-          [this] { return stops_waiting(); });
+          [this] { return stops_waiting() || exits_.load(); });
       if (left.failed) stuck_until_ = now() + kStuck;
       if (left.bytes != 0) {
         due_.push_back(event::Cleared{});

@@ -125,6 +125,36 @@ TEST_CASE("what comes back to a process that exits stays, and the last calls of 
   CHECK(eventually([&] { return !program.gate.closed(); }));
 }
 
+TEST_CASE("a process that exits while its memory is about to leave waits for the monitor, and its memory stays") {
+  Counting with;
+  auto& [rotad, program] = with;
+  std::atomic<pid_t> number{0};
+  std::atomic<bool> exited{false};
+  std::atomic<bool> about{false};
+  bool closed = false;
+  bool waited = false;
+  const std::function<void()> call = [&] {  // by the monitor
+    if (!gate::out_of_place.load() || about.exchange(true)) return;
+    CHECK(eventually([&] { return number != 0 && sleeps_or_is_gone(number); }));
+    closed = program.gate.closed();
+    waited = !exited;
+  };
+  when_entered = &call;
+  rotad.ask_for(kBytes);
+  REQUIRE(eventually([&] { return about.load(); }));
+  std::thread exits([&] {
+    number = gettid();
+    program.monitor.at_exit();
+    exited = true;
+  });
+  exits.join();
+  CHECK(closed);
+  CHECK(waited);
+  CHECK(eventually([&] { return !program.gate.closed(); }));  // for good: nobody has given it a turn
+  CHECK(with.copies.load() == 0);
+  CHECK(program.memory.swap().resident_bytes(0) == kBytes);
+}
+
 TEST_CASE("memory that is to stay in place for a while does not leave before that is over") {
   std::function<void()> call;  // by another thread
   Counting with;

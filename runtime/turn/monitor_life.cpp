@@ -1,0 +1,156 @@
+// The monitor's beginning and its end.
+#include <pthread.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "runtime/core/log.h"
+#include "runtime/core/own_thread.h"
+#include "runtime/turn/monitor.h"
+
+namespace rota::turn {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+// The monitor that the exit handler stops.
+constinit std::atomic<Monitor*> exiting{nullptr};
+constinit std::atomic<bool> exit_handler{false};
+
+bool wants_to_wait() {
+  const char* value = std::getenv("ROTA_WAIT");  // NOLINT(concurrency-mt-unsafe)
+  return value != nullptr && std::strcmp(value, "1") == 0;
+}
+
+}  // namespace
+
+void Monitor::start() {
+  if (started_.load(std::memory_order_acquire)) return;
+  const std::lock_guard lock(start_mutex_);
+  if (started_.load(std::memory_order_relaxed)) return;
+  if (connect_first()) {
+    memory_.set_served(true);
+    served_.store(true, std::memory_order_release);
+    start_thread();
+  } else {
+    open_for_good({.unserved = true});
+  }
+  started_.store(true, std::memory_order_release);
+}
+
+bool Monitor::connect_first() {
+  bool told = false;
+  for (;;) {
+    Connection::Attempt attempt = Connection::open();
+    if (attempt.connection) {
+      connection_ = std::move(attempt.connection);
+      log::debug("client {} of rotad {}", connection_->welcome().client, connection_->welcome().daemon_pid);
+      connected();
+      if (connection_) return true;
+      due_.clear();  // not announced to anyone yet
+      attempt.reason = "rotad closed the connection";
+    }
+    const bool wait = wants_to_wait();
+    if (!told) {
+      if (!attempt.reason.empty()) {
+        log::warn("no turns on the GPU: {}; {}", attempt.reason,
+                  wait ? "waiting for rotad (ROTA_WAIT=1)" : "the program runs as it would without rota");
+      } else if (wait) {
+        log::warn("waiting for rotad (ROTA_WAIT=1): start one, or use `rota run`");
+      } else {
+        log::info("no rotad is running: the program runs as it would without rota");
+      }
+      told = true;
+    }
+    if (!wait) return false;
+    std::this_thread::sleep_for(200ms);
+  }
+}
+
+void Monitor::start_thread() {
+  const int error = create_own_thread(
+      &thread_,
+      [](void* monitor) -> void* {
+        static_cast<Monitor*>(monitor)->run();
+        return nullptr;
+      },
+      this);
+  if (error != 0) {
+    log::warn("no turns on the GPU: the monitor thread cannot be started ({})", error);
+    usage_.lost();
+    activity_.connected(nullptr);
+    quota_.serve(false);
+    connection_.reset();
+    open_for_good({.unserved = true});
+    return;
+  }
+  thread_runs_ = true;
+  pthread_setname_np(thread_, "rota");
+  // Registered after the driver has registered its own handlers (a context exists), so it runs before those: the driver
+  // must not shut down while the monitor is inside it.
+  exiting.store(this);
+  if (!exit_handler.exchange(true)) {
+    std::atexit([] {
+      if (Monitor* monitor = exiting.load()) monitor->at_exit();
+    });
+  }
+}
+
+// Returns whether it is open. Nothing ends up out of place during the call.
+bool Monitor::open_for_good(Claim claim) {
+  bool opens = false;
+  memory_.swap().use_if_in_place([&] {
+    claim.resident = true;
+    opens = may_open(claim);
+    if (opens) gate_.open_for_good();
+  });
+  return opens;
+}
+
+void Monitor::at_exit() {
+  // The monitor says that memory may be out of place before it looks for a pin and moves anything.
+  memory_.swap().pin();
+  if (open_for_good({.excused = true, .moving = gate::out_of_place.load()})) return stop();
+  // Handlers that run after this one may copy results back and have to wait for their turn: the monitor stops once all
+  // memory is in place again. Until then it calls the driver only for them.
+  room_.release_all();
+  quota_.release_all();
+  exits_.store(true);
+  bell_.ring();
+  // At most a second: exit must not hang on a driver call that does not return.
+  for (const Time begun = now(); thread_runs_ && !knows_exit_.load() && now() - begun < 1s;) {
+    std::this_thread::sleep_for(50us);
+  }
+}
+
+void Monitor::stop() {
+  stopping_.store(true, std::memory_order_release);
+  contexts_.shut();
+  bell_.ring();
+  room_.release_all();
+  quota_.release_all();
+  // Nothing would wake threads that wait because too much is in flight.
+  gate_.set_metered(false);
+}
+
+void Monitor::forget_in_child() {
+  exiting.store(nullptr);
+  Connection::close_inherited();
+  driver::MemoryDescriptor::close_inherited();
+}
+
+Monitor::~Monitor() {
+  stop();
+  if (thread_runs_) pthread_join(thread_, nullptr);
+  Monitor* own = this;
+  exiting.compare_exchange_strong(own, nullptr);
+  gate_.set_attendant(nullptr);
+  memory_.set_observer({});
+  memory_.set_room({});
+  memory_.set_synchronize({});
+  memory_.swap().set_observer({});
+}
+
+}  // namespace rota::turn
