@@ -1,4 +1,5 @@
-"""Programs, and rotad, killed in the middle of a move of swapped memory: nobody else is harmed, and nothing is left behind."""
+"""Programs, and rotad, killed in the middle of a move of swapped memory: nobody else is harmed, and nothing is left behind.
+And programs that end by themselves, and still use memory that was swapped out while they do."""
 import subprocess
 import sys
 import textwrap
@@ -105,6 +106,34 @@ class Deaths(Swapping):
         self.nothing_is_left()
         self.rotad()
         self.next_is_served()
+
+
+class Exits(Swapping):
+    def exits(self, *when):
+        """Its results, read back by exit handlers, and what it logged; its memory is out when it begins to exit, and another
+        program works."""
+        self.rotad()
+        exits = self.start(ROTA, "run", "--memory", "swap", "--", PROGRAMS / "results_at_exit", "--share", "0.6", *when,
+                           ROTA_SIM_TIME_SCALE=SCALE, ROTA_LOG="debug")
+        self.assertEqual(exits.stdout.readline(), "ready\n")
+        other, = self.hold(1)
+        for line in exits.stderr:
+            if "moved out" in line:
+                break
+        result = self.finish(exits)
+        self.assertEqual(result.returncode, 0, result.stderr[-3000:])
+        self.assertIn("memory back", result.stderr)
+        self.right([other])
+        return result.stdout
+
+    def test_handlers_that_run_before_rotas_own_wait_for_their_turn_and_find_memory_as_it_was(self):
+        self.assertRegex(self.exits("--when", "before"), r"^before: \d+ words, 0 wrong\n$")
+
+    def test_handlers_that_run_after_rotas_own_wait_for_their_turn_and_find_memory_as_it_was(self):
+        self.assertRegex(self.exits("--when", "after"), r"^after: \d+ words, 0 wrong\n$")
+
+    def test_handlers_of_both_kinds_find_memory_as_it_was(self):
+        self.assertRegex(self.exits(), r"^before: \d+ words, 0 wrong\nafter: \d+ words, 0 wrong\n$")
 
 
 class Lost(Swapping):
