@@ -9,6 +9,7 @@
 #include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_driver.h"
 #include "tests/unit/runtime/turn/fake_rotad.h"
+#include "tests/unit/runtime/turn/long_call.h"
 
 using namespace rota;
 using namespace std::chrono_literals;
@@ -129,20 +130,7 @@ TEST_CASE("while anything captures, freed memory stays and the capture is left a
 TEST_CASE("while a thread is inside the gate, freed memory stays, and the gate does not wait for the thread") {
   Holder holder;
   holder.finish();
-  static std::atomic<bool> inside;
-  static std::atomic<bool> go_on;
-  inside = go_on = false;
-  holder.driver.set<api::cuMemcpyDtoH_v2_fn>(Symbol::k_cuMemcpyDtoH_v2, [](void*, api::CUdeviceptr, std::size_t) {
-    inside = true;
-    eventually([] { return go_on.load(); });
-    return api::CUDA_SUCCESS;
-  });
-  std::thread copier([&] {
-    holder.driver.enter_context(0);
-    gates::cuMemcpyDtoH_v2(nullptr, 0, 1);
-    holder.driver.leave_context();
-  });
-  REQUIRE(eventually([] { return inside.load(); }));
+  test::LongCall copy(holder.driver);
   holder.free_in_order();
   // The gate is closed and opened again, although no lease is given back.
   for (int look = 0; look < 2; ++look) {
@@ -150,8 +138,7 @@ TEST_CASE("while a thread is inside the gate, freed memory stays, and the gate d
     CHECK(eventually([&] { return !holder.parts.gate.closed(); }));
   }
   CHECK(frees.load() == 0);
-  go_on = true;
-  copier.join();
+  copy.end();
   CHECK(eventually([&] { return frees.load() == 1; }));
 }
 
@@ -299,20 +286,7 @@ TEST_CASE("a program whose turn was revoked gives back what others need of the h
 TEST_CASE("while a thread is in a call that takes long, the gate closes for no longer than a few milliseconds") {
   Sparing program;
   program.finish();
-  static std::atomic<bool> inside;
-  static std::atomic<bool> go_on;
-  inside = go_on = false;
-  program.driver.set<api::cuMemcpyDtoH_v2_fn>(Symbol::k_cuMemcpyDtoH_v2, [](void*, api::CUdeviceptr, std::size_t) {
-    inside = true;
-    eventually([] { return go_on.load(); });
-    return api::CUDA_SUCCESS;
-  });
-  std::thread copier([&] {
-    program.driver.enter_context(0);
-    gates::cuMemcpyDtoH_v2(nullptr, 0, 1);
-    program.driver.leave_context();
-  });
-  REQUIRE(eventually([] { return inside.load(); }));
+  test::LongCall copy(program.driver);
   program.rotad.share_host(0, 0);
   CHECK(eventually([&] { return program.parts.gate.metered(); }));
   // Otherwise one of these times would be half a second.
@@ -325,8 +299,7 @@ TEST_CASE("while a thread is in a call that takes long, the gate closes for no l
   }
   CHECK(longest < 400ms);
   CHECK(unpinned.load() == 0);
-  go_on = true;
-  copier.join();
+  copy.end();
   CHECK(eventually([&] { return unpinned.load() == 1; }));
 }
 

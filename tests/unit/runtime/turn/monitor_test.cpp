@@ -14,6 +14,7 @@
 #include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_driver.h"
 #include "tests/unit/runtime/turn/fake_rotad.h"
+#include "tests/unit/runtime/turn/long_call.h"
 
 using namespace rota;
 using namespace std::chrono_literals;
@@ -438,20 +439,7 @@ TEST_CASE("a GPU that gets on is drained, however long a thread is inside and an
     eventually([&] { return program.driver.marks.load() > marks; });
   }
   // A thread inside, as in a synchronous copy behind the queue; and one that launches endlessly.
-  static std::atomic<bool> inside;
-  static std::atomic<bool> copied;
-  inside = copied = false;
-  program.driver.set<api::cuMemcpyDtoH_v2_fn>(Symbol::k_cuMemcpyDtoH_v2, [](void*, api::CUdeviceptr, std::size_t) {
-    inside = true;
-    eventually([] { return copied.load(); });
-    return api::CUDA_SUCCESS;
-  });
-  std::thread copier([&] {
-    program.driver.enter_context(0);
-    gates::cuMemcpyDtoH_v2(nullptr, 0, 1);
-    program.driver.leave_context();
-  });
-  REQUIRE(eventually([] { return inside.load(); }));
+  test::LongCall copy(program.driver);
   rotad.somebody_waits(1, 1);
   REQUIRE(eventually([&] { return program.gate.closed(); }));
   const int before = program.driver.launches.load();
@@ -464,8 +452,7 @@ TEST_CASE("a GPU that gets on is drained, however long a thread is inside and an
   }
   CHECK(program.driver.launches.load() == before);
   CHECK(program.gate.closed());
-  copied = true;
-  copier.join();
+  copy.end();
   program.driver.finished = program.driver.submitted.load();
   CHECK(rotad.next().kind == Kind::kGiveBack);
   CHECK(program.driver.launches.load() == before);
