@@ -209,10 +209,7 @@ void Monitor::run() {
     look_at_activity();
     answer_account();
     meter();
-    if (exits_.load()) {
-      knows_exit_.store(true);
-      if (open_for_good({.excused = true})) return stop();
-    }
+    if (exits_.load() && stops_at_exit()) return;
     const bool holds = machine_.phase() == Phase::kHolding && machine_.gate_open();
     const bool runs = holds || (machine_.phase() == Phase::kBeside && machine_.gate_open());
     // Nobody waits, so nothing drains; but memory may have to leave.
@@ -229,7 +226,7 @@ void Monitor::run() {
     if (!stopping() && !prepare_host()) sleep(heard, event_seen);
   }
   gate_.set_metered(false);
-  open_for_good({.excused = true});
+  open_for_good();
 }
 
 // Steps the machine with an event and with the events that its actions cause.

@@ -139,9 +139,10 @@ class Monitor final : public gate::Attendant {
   void touch(int device);
   void start();
   void stop();
+  bool stops_at_exit();
   bool connect_first();
   void start_thread();
-  bool open_for_good(Claim claim);
+  bool open_for_good();
   bool make_known(const gate::Call& call);
   // Whether others are making room on the GPU, and whether they have anything that could leave it.
   bool others_clear(int device) const;
@@ -219,6 +220,8 @@ class Monitor final : public gate::Attendant {
   void send(const protocol::Message& message);
   void say(const Action& action) const;
   bool kept() const { return now() < kept_until_.load(); }
+  // The process exits, and no thread waits for a turn: the driver may shut down at any moment, so no memory leaves.
+  bool may_be_gone() const { return exits_.load() && gate_.standing() == 0; }
   bool stopping() const { return stopping_.load(std::memory_order_acquire); }
 
   gate::Gate& gate_;
@@ -236,7 +239,7 @@ class Monitor final : public gate::Attendant {
   std::atomic<bool> served_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> exits_{false};
-  std::atomic<bool> knows_exit_{false};  // the monitor has seen that, and moves nothing out
+  std::atomic<bool> knows_exit_{false};  // the monitor has seen that
   // A signal handler has run in a thread that stands at the gate, since it closed.
   std::atomic<bool> interrupted_{false};
   std::atomic<std::uint64_t> devices_seen_{0};

@@ -35,7 +35,7 @@ void Monitor::start() {
     served_.store(true, std::memory_order_release);
     start_thread();
   } else {
-    open_for_good({.unserved = true});
+    open_for_good();
   }
   started_.store(true, std::memory_order_release);
 }
@@ -83,7 +83,7 @@ void Monitor::start_thread() {
     activity_.connected(nullptr);
     quota_.serve(false);
     connection_.reset();
-    open_for_good({.unserved = true});
+    open_for_good();
     return;
   }
   thread_runs_ = true;
@@ -98,23 +98,21 @@ void Monitor::start_thread() {
   }
 }
 
-// Returns whether it is open. Nothing ends up out of place during the call.
-bool Monitor::open_for_good(Claim claim) {
-  bool opens = false;
-  memory_.swap().use_if_in_place([&] {
-    claim.resident = true;
-    opens = may_open(claim);
-    if (opens) gate_.open_for_good();
+// For a process that needs no turn: false if memory of it is out of place. None can end up so during the call.
+bool Monitor::open_for_good() {
+  return memory_.swap().use_if_in_place([this] {
+    gate::out_of_place.store(false);
+    gate_.open_for_good();
   });
-  return opens;
 }
 
 void Monitor::at_exit() {
-  // The monitor says that memory may be out of place before it looks for a pin and moves anything.
-  memory_.swap().pin();
-  if (open_for_good({.excused = true, .moving = gate::out_of_place.load()})) return stop();
-  // Handlers that run after this one may copy results back and have to wait for their turn: the monitor stops once all
-  // memory is in place again. Until then it calls the driver only for them.
+  if (memory_.settings().backend != memory::Choice::kSwap) {
+    open_for_good();
+    return stop();
+  }
+  // Only the monitor knows whether it moves memory. Handlers that run after this one may copy results back and have to
+  // wait for their turn: the monitor stops once all memory is in place. Until then it calls the driver only for them.
   room_.release_all();
   quota_.release_all();
   exits_.store(true);
@@ -123,6 +121,18 @@ void Monitor::at_exit() {
   for (const Time begun = now(); thread_runs_ && !knows_exit_.load() && now() - begun < 1s;) {
     std::this_thread::sleep_for(50us);
   }
+}
+
+// The monitor's part of it. Returns whether it has stopped.
+bool Monitor::stops_at_exit() {
+  const bool opened = open_for_good();
+  if (opened) {
+    memory_.swap().pin();
+    publish_pins();
+    stop();
+  }
+  knows_exit_.store(true);
+  return opened;
 }
 
 void Monitor::stop() {

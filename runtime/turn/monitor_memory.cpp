@@ -26,6 +26,9 @@ constexpr Time kStuck = 10s;
 // How long memory of a process that is being checkpointed counts as fixed before the driver is asked again. A judgment.
 constexpr Time kCheckpointed = 1s;
 
+// The same for memory of a process that exits, unless one of its handlers waits for a turn. A judgment.
+constexpr Time kExits = 1s;
+
 // How long it is closed then, at most.
 constexpr Time kShortPause = 1ms;
 // For what others have needed of the host's memory for this long without a moment in which the program was idle: from
@@ -300,6 +303,10 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
     stuck_until_ = std::max(stuck_until_, kept_until_.load());
     return;
   }
+  if (may_be_gone()) {
+    stuck_until_ = std::max(stuck_until_, now() + kExits);
+    return;
+  }
   if (memory::SwapBackend::being_checkpointed()) {
     stuck_until_ = std::max(stuck_until_, now() + kCheckpointed);
     return;
@@ -324,7 +331,7 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
       const Time begun = now();
       const Left left = swap_out(
           contexts_, memory_, each, [this](int device) { return exchange(device); },
-          [this] { return stops_waiting() || exits_.load(); });
+          [this] { return stops_waiting() || may_be_gone(); });
       if (left.failed) stuck_until_ = now() + kStuck;
       if (left.bytes != 0) {
         due_.push_back(event::Cleared{});

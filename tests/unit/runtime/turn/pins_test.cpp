@@ -113,7 +113,6 @@ TEST_CASE("what comes back to a process that exits stays, and the last calls of 
   REQUIRE(swap.out_bytes(0) == kBytes);
   REQUIRE_FALSE(swap.pinned());
   program.monitor.at_exit();
-  CHECK(swap.pinned());
   program.launch();
   rotad.wait_for(Kind::kWant);
   CHECK(eventually([&] { return program.gate.standing() == 1; }));
@@ -122,7 +121,41 @@ TEST_CASE("what comes back to a process that exits stays, and the last calls of 
   program.launcher.join();
   CHECK(program.driver.launches.load() == 1);
   CHECK(swap.resident_bytes(0) == kBytes);
+  CHECK(eventually([&] { return rotad.usage().fixed_bytes[0].load() == kBytes; }));
   CHECK(eventually([&] { return !program.gate.closed(); }));
+}
+
+TEST_CASE("memory of a process that exits leaves while a handler waits for its turn, and not while none does") {
+  Counting with;
+  auto& [rotad, program] = with;
+  program.add_memory();  // without a turn
+  program.monitor.at_exit();
+  CHECK_FALSE(program.memory.swap().pinned());
+  rotad.ask_for(kBytes);
+  CHECK(eventually([&] { return program.fixed_for_now() == kBytes; }));
+  CHECK(with.copies.load() == 0);
+  program.launch();
+  CHECK(eventually([&] { return with.copies.load() != 0; }));
+  rotad.ask_for(0);
+  rotad.wait_for(Kind::kWant);
+  rotad.grant(2, 1, 1024 * kMega);
+  program.launcher.join();
+  CHECK(program.memory.swap().resident_bytes(0) == 2 * kBytes);
+  CHECK(eventually([&] { return program.fixed() == 2 * kBytes; }));
+}
+
+TEST_CASE("handlers of a process that exits wait for no memory that was freed while it was out of place") {
+  Speaking rotad(protocol::kVersion);
+  Program program(memory::Choice::kSwap, true, maps);
+  api::CUdeviceptr address = 0;
+  REQUIRE(program.memory.swap().serves(0));
+  REQUIRE(program.memory.swap().allocate({program.context, 0}, &address, kBytes) == api::CUDA_SUCCESS);
+  program.memory.swap().free(address);
+  CHECK(program.memory.swap().in_place());
+  CHECK(gate::out_of_place.load());
+  program.monitor.at_exit();
+  CHECK(eventually([&] { return !program.gate.closed(); }));
+  CHECK_FALSE(gate::out_of_place.load());
 }
 
 TEST_CASE("a process that exits while its memory is about to leave waits for the monitor, and its memory stays") {
