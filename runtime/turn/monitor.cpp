@@ -226,7 +226,7 @@ void Monitor::run() {
     if (!stopping() && !prepare_host()) sleep(heard, event_seen);
   }
   gate_.set_metered(false);
-  open_for_good();
+  memory_.swap().use_if_in_place([this] { gate_.open_for_good(); });
 }
 
 // Steps the machine with an event and with the events that its actions cause.

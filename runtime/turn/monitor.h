@@ -142,7 +142,6 @@ class Monitor final : public gate::Attendant {
   bool stops_at_exit();
   bool connect_first();
   void start_thread();
-  bool open_for_good();
   bool make_known(const gate::Call& call);
   // Whether others are making room on the GPU, and whether they have anything that could leave it.
   bool others_clear(int device) const;

@@ -35,7 +35,7 @@ void Monitor::start() {
     served_.store(true, std::memory_order_release);
     start_thread();
   } else {
-    open_for_good();
+    gate_.open_for_good();
   }
   started_.store(true, std::memory_order_release);
 }
@@ -83,7 +83,7 @@ void Monitor::start_thread() {
     activity_.connected(nullptr);
     quota_.serve(false);
     connection_.reset();
-    open_for_good();
+    gate_.open_for_good();
     return;
   }
   thread_runs_ = true;
@@ -98,17 +98,9 @@ void Monitor::start_thread() {
   }
 }
 
-// For a process that needs no turn: false if memory of it is out of place. None can end up so during the call.
-bool Monitor::open_for_good() {
-  return memory_.swap().use_if_in_place([this] {
-    gate::out_of_place.store(false);
-    gate_.open_for_good();
-  });
-}
-
 void Monitor::at_exit() {
   if (memory_.settings().backend != memory::Choice::kSwap) {
-    open_for_good();
+    gate_.open_for_good();
     return stop();
   }
   // Only the monitor knows whether it moves memory. Handlers that run after this one may copy results back and have to
@@ -125,14 +117,21 @@ void Monitor::at_exit() {
 
 // The monitor's part of it. Returns whether it has stopped.
 bool Monitor::stops_at_exit() {
-  const bool opened = open_for_good();
-  if (opened) {
+  const std::optional<bool> opened = memory_.swap().try_use_if_in_place([this] {
+    gate::out_of_place.store(false);
+    gate_.open_for_good();
+  });
+  if (opened == true) {
     memory_.swap().pin();
     publish_pins();
     stop();
   }
   knows_exit_.store(true);
-  return opened;
+  if (!opened) {
+    std::this_thread::sleep_for(100us);
+    bell_.ring();  // tries again
+  }
+  return opened == true;
 }
 
 void Monitor::stop() {

@@ -228,6 +228,7 @@ void Monitor::publish_pins() {
   Usage::Pinned pinned = Usage::Pinned::kNo;
   if (!holds && (!machine_.still() || stuck)) pinned = Usage::Pinned::kForNow;
   if (memory_.swap().pinned() || stranded) pinned = Usage::Pinned::kForGood;
+  if (exits_.load() && pinned == Usage::Pinned::kForGood) pinned = Usage::Pinned::kForNow;  // it is gone soon
   const Usage::Pinned before = usage_.set_pinned(pinned);
   if (before == pinned) return;
   for (const Gpu& gpu : gpus_) usage_.changed(gpu.device);

@@ -464,6 +464,17 @@ bool SwapBackend::if_in_place(FunctionRef<void()> work) {
 
 bool SwapBackend::use_if_in_place(FunctionRef<void()> open) {
   const std::lock_guard lock(mutex_);
+  return open_if_in_place(open);
+}
+
+std::optional<bool> SwapBackend::try_use_if_in_place(FunctionRef<void()> open) {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return std::nullopt;
+  return open_if_in_place(open);
+}
+
+// With the lock held.
+bool SwapBackend::open_if_in_place(FunctionRef<void()> open) {
   if (!in_place()) return false;
   ++opened_;
   open();

@@ -173,6 +173,8 @@ class SwapBackend final : public Backend {
   bool if_in_place(FunctionRef<void()> work);
   // The same for work that opens the gate: from then on memory on the GPU may be written.
   bool use_if_in_place(FunctionRef<void()> open);
+  // Nothing: some thread is inside, for ever if a signal handler has interrupted it there and does not return.
+  std::optional<bool> try_use_if_in_place(FunctionRef<void()> open);
 
   // --- the monitor, with nothing of this process running and the gate closed
 
@@ -362,6 +364,7 @@ class SwapBackend final : public Backend {
   api::CUresult populate(Range& range, const Access& access, bool exports);
   std::optional<api::CUdeviceptr> reuse(const Range& wanted);
   void free(std::uint64_t address, bool may_keep);
+  bool open_if_in_place(FunctionRef<void()> open);
   void insert(Range&& range);
   void take_off(const Range& range);
   void add_resident(int device, std::uint64_t bytes);

@@ -121,7 +121,8 @@ TEST_CASE("what comes back to a process that exits stays, and the last calls of 
   program.launcher.join();
   CHECK(program.driver.launches.load() == 1);
   CHECK(swap.resident_bytes(0) == kBytes);
-  CHECK(eventually([&] { return rotad.usage().fixed_bytes[0].load() == kBytes; }));
+  CHECK(eventually([&] { return rotad.usage().fixed_for_now_bytes[0].load() == kBytes; }));
+  CHECK(rotad.usage().fixed_bytes[0].load() == kBytes);
   CHECK(eventually([&] { return !program.gate.closed(); }));
 }
 
@@ -141,7 +142,28 @@ TEST_CASE("memory of a process that exits leaves while a handler waits for its t
   rotad.grant(2, 1, 1024 * kMega);
   program.launcher.join();
   CHECK(program.memory.swap().resident_bytes(0) == 2 * kBytes);
-  CHECK(eventually([&] { return program.fixed() == 2 * kBytes; }));
+  CHECK(eventually([&] { return program.fixed_for_now() == 2 * kBytes; }));
+}
+
+TEST_CASE("a process that exits where a thread stays inside of an allocation does not wait for that thread") {
+  Counting with;
+  auto& [rotad, program] = with;
+  std::atomic<bool> inside{false};
+  std::atomic<bool> leaves{false};
+  std::thread allocates([&] {  // as if a signal handler had called exit() there
+    program.memory.swap().if_in_place([&] {
+      inside = true;
+      eventually([&] { return leaves.load(); });
+    });
+  });
+  REQUIRE(eventually([&] { return inside.load(); }));
+  const auto begun = std::chrono::steady_clock::now();
+  program.monitor.at_exit();
+  CHECK(std::chrono::steady_clock::now() - begun < std::chrono::milliseconds(900));  // otherwise a second
+  CHECK(program.gate.closed());
+  leaves = true;
+  allocates.join();
+  CHECK(eventually([&] { return !program.gate.closed(); }));
 }
 
 TEST_CASE("handlers of a process that exits wait for no memory that was freed while it was out of place") {
