@@ -26,12 +26,13 @@ struct Claim {
   bool lease = false;     // the process holds the lease and is not giving it back
   bool covered = true;    // the lease promised room for all that the process had when it was granted
   bool unserved = false;  // no rotad serves it: there is none, it is gone, or it does not serve these GPUs
-  bool excused = false;   // it could not be drained, its work continued while rotad was away, or it is exiting
+  bool excused = false;   // it could not be drained, or its work continued while rotad was away
   bool resident = true;   // all of its movable memory is where its work expects it
   bool moving = false;    // some of it is being moved now
 };
 
-// Whether the gate may be open. Nothing else opens it: a grant, a lost rotad, an exit and a failed drain all ask here.
+// Whether the gate may be open: a grant, a lost rotad and a failed drain all ask here. What opens it besides, for good,
+// is the end of the process, and that there was no rotad at the start (monitor_life.cpp).
 constexpr bool may_open(const Claim& claim) {
   return ((claim.lease && claim.covered) || claim.unserved || claim.excused) && claim.resident && !claim.moving;
 }

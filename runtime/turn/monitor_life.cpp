@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "runtime/core/log.h"
@@ -128,8 +129,8 @@ bool Monitor::stops_at_exit() {
   }
   knows_exit_.store(true);
   if (!opened) {
-    std::this_thread::sleep_for(100us);
-    bell_.ring();  // tries again
+    std::this_thread::sleep_for(1ms);
+    bell_.ring();  // tries again at once, not only when it next looks by itself
   }
   return opened == true;
 }

@@ -21,13 +21,14 @@ KINDS = {"before": ["--when", "before"], "after": ["--when", "after"], "both": [
 PATIENCE = 60
 
 
-def lines_of(kind, said):
+def all_found_right(kind, said):
     """Whether each handler of this kind has said that nothing was wrong."""
     wanted = ["before", "after"] if kind == "both" else [kind]
     return re.fullmatch("".join(rf"{when}: \d+ words, 0 wrong\n" for when in wanted), said) is not None
 
 
-def begins_to_exit_without_memory(rig, name):
+def memory_left(rig, name):
+    """Waits until some has."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         if re.search(r"bytes moved out", rig.said(name)):
@@ -44,7 +45,7 @@ def main():
     driver_library()
     settle_room(options)
     program = [options.build / "tests/programs/results_at_exit", "--bytes", int(options.size * GIB), "--pieces", 2]
-    native = {kind: lines_of(kind, subprocess.run([*map(str, program), "--ends", *more], capture_output=True, text=True).stdout.removeprefix("ready\n"))
+    native = {kind: all_found_right(kind, subprocess.run([*map(str, program), "--ends", *more], capture_output=True, text=True).stdout.removeprefix("ready\n"))
               for kind, more in KINDS.items()}
     ends, problems, not_out = {kind: [] for kind in KINDS}, [], 0
     with served(options) as rig:
@@ -55,11 +56,11 @@ def main():
                 name = f"{kind}{number}"
                 exits = rig.start(name, [*program, *more])
                 await_line(exits, "ready")
-                not_out += not begins_to_exit_without_memory(rig, name)
+                not_out += not memory_left(rig, name)
                 begun = time.monotonic()
                 said = exits.communicate(timeout=PATIENCE)[0]
                 ends[kind].append(round(time.monotonic() - begun, 3))
-                if exits.returncode or (native[kind] and not lines_of(kind, said)):
+                if exits.returncode or (native[kind] and not all_found_right(kind, said)):
                     problems.append([name, exits.returncode, said, rig.said(name)[-500:]])
         others_said = other.communicate(timeout=PATIENCE)[0].strip()
     right = not problems and not not_out and native["before"] and other.returncode == 0

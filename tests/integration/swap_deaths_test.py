@@ -110,8 +110,8 @@ class Deaths(Swapping):
 
 class Exits(Swapping):
     def exits(self, *when):
-        """Its results, read back by exit handlers, and what it logged; its memory is out when it begins to exit, and another
-        program works."""
+        """What the exit handlers of a program said of its memory, which is out when it begins to exit, beside another one that
+        works."""
         self.rotad()
         exits = self.start(ROTA, "run", "--memory", "swap", "--", PROGRAMS / "results_at_exit", "--share", "0.6", *when,
                            ROTA_SIM_TIME_SCALE=SCALE, ROTA_LOG="debug")

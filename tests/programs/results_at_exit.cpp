@@ -63,6 +63,7 @@ int main(int argc, char** argv) {
   const std::string when = options.text("--when", "");
   const bool ends = options.flag("--ends");
   options.end();
+  if (!when.empty() && when != "before" && when != "after") fail("--when %s: before, or after", when.c_str());
   CHECK(cuInit(0));
   // The driver's own handlers are registered by now.
   if (when != "before" && std::atexit([] { read_back("after"); }) != 0) fail("no room for an exit handler");
