@@ -56,7 +56,8 @@ struct LeasePage {
   // By GPU index: what rotad counts there for this client besides its allocations (contexts, modules, heaps), measured
   // if NVML reports it and otherwise assumed. 0 from a rotad older than this field.
   std::atomic<std::uint64_t> context_bytes[kMaxGpus];
-  // From version 6 on: mask of the GPUs on which what the client clears can be handed over.
+  // From version 6 on: mask of the GPUs on which what the client clears can be handed over. It can change while the
+  // client clears, without an event.
   std::atomic<std::uint64_t> hand_over_gpus;
   // Mask of the GPUs where others have been asked to make room and are doing so: promised memory there is on its way.
   std::atomic<std::uint64_t> clearing_gpus;

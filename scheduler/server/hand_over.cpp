@@ -66,6 +66,13 @@ std::uint64_t Server::hand_over_gpus(const Client& client) const {
   return gpus;
 }
 
+// A client that was asked when nobody lacked memory yet is told once somebody does. Wakes nobody: it looks with each
+// piece that leaves.
+void Server::publish_takers() {
+  if (core_.clearing_gpus() == 0) return;
+  for (const auto& [id, client] : clients_) client->lease->hand_over_gpus = hand_over_gpus(*client);
+}
+
 void Server::on_hand_over(const Client& client, const protocol::Extent& extent, const Descriptor& memory) {
   if (!memory || extent.gpu >= protocol::kMaxGpus || client.gpus.count(extent.gpu) == 0) return;
   const Client* taker = taker_of(client, extent.gpu);

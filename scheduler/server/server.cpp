@@ -426,6 +426,7 @@ void Server::step(const scheduler::Event& event) {
     if (found != clients_.end()) publish(*found->second);
   }
   changed_.clear();
+  publish_takers();
   schedule_deadline();
 }
 

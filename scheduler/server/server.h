@@ -85,6 +85,7 @@ class Server final : public ConnectionOwner {
   std::optional<std::string> domain_of(const Connection& connection) const;
   const Client* taker_of(const Client& giver, std::uint32_t gpu) const;
   std::uint64_t hand_over_gpus(const Client& client) const;
+  void publish_takers();
 
   void on_limits(Connection& connection, Client& client, const protocol::Message& message);
   void join_session(Client& client, const std::string& key);

@@ -93,6 +93,23 @@ TEST_CASE("memory that one client clears goes to the one that lacks it, and stat
   CHECK(handed_over(daemon) == 128 * kMega);
 }
 
+TEST_CASE("a client that makes room before anybody lacks memory hands over what leaves once somebody does") {
+  const Daemon daemon;
+  const Giver giver(daemon);
+  Swapping taker(daemon, 2, 2);
+  REQUIRE(taker.wait_for_grant());
+  taker.ask(taker.gpu, 700 * kMega);  // it is about to allocate
+  REQUIRE(giver.is_asked_to_clear());
+  CHECK_FALSE(giver.may_hand_over());
+  const std::uint64_t asked = giver.lease->clear_bytes[giver.gpu];
+  taker.use(taker.gpu, 700 * kMega);
+  const Message usage = message(Kind::kUsage);
+  send_packet(taker.descriptor, &usage, sizeof usage);
+  taker.is_heard();
+  CHECK(giver.lease->clear_bytes[giver.gpu] == asked);  // so this tells it nothing
+  CHECK(giver.may_hand_over());
+}
+
 TEST_CASE("memory for which there is no taker is closed") {
   const Daemon daemon;
   Giver giver(daemon);
