@@ -15,8 +15,8 @@ class Timing(Case):
         self.assertEqual(spinner.stdout.readline(), "ready\n")
         return spinner
 
-    def timed(self, *options, rota=(ROTA, "run", "--")):
-        result = self.checked(*rota, PROGRAMS / "timer", "--kernel-us", KERNEL, *options, ROTA_SIM_TIME_SCALE="1")
+    def timed(self, *options, kernel=KERNEL):
+        result = self.checked(ROTA, "run", "--", PROGRAMS / "timer", "--kernel-us", kernel, *options, ROTA_SIM_TIME_SCALE="1")
         return json.loads(result.stdout.splitlines()[-1])
 
     def daemon(self, *options):
@@ -68,8 +68,10 @@ class Timing(Case):
     def test_no_turn_of_another_lies_within_a_pair(self):
         daemon = self.daemon("--mode", "exclusive", "--quantum", "10ms")
         spinner = self.busy()
-        found = self.timed("--pairs", "40")
-        self.assertLess(found["most_us"], 2.5 * KERNEL, found)
+        # A turn ends while a thread waits between two kernels of a pair: the median pair would be over twice as long. Not
+        # the longest: on a busy machine a kernel of simgpu's may itself take that long.
+        found = self.timed("--pairs", "40", "--kernels", "4", kernel=2000)
+        self.assertLess(found["median_us"], 1.5 * 4 * 2000, found)
         log = self.ends(daemon, spinner)
         self.assertGreater(len(re.findall("^> granted", log, re.MULTILINE)), 10)
 
