@@ -47,6 +47,9 @@ class Domains(Swapping):
         """So the tests below do look."""
         self.assertTrue(self.is_seen_by_a_keeper())
 
+    def test_where_nobody_is_trusted_it_sees_nothing(self):
+        self.assertEqual(self.seen_by_a_keeper(trust="none"), 0)
+
     def test_in_a_user_namespace_of_its_own_it_sees_nothing(self):
         self.assertEqual(self.seen_by_a_keeper(*self.permitted("unshare", "--user")), 0)
 

@@ -1,6 +1,5 @@
 """Programs whose memory rota moves itself (ROTA_MEMORY=swap): plain device memory, and memory from cuMemCreate, that
 does not fit together, in turns."""
-import json
 import re
 import signal
 import sys
@@ -176,33 +175,6 @@ class Swap(Swapping):
         self.assertEqual(self.gpu()["handed_over_bytes"], 0)
         for said in self.right(hogs):
             self.assertNotRegex(said, r"[1-9]\d* of it in memory that others handed over")
-
-    def seen_by_a_keeper(self, switches=8):
-        """What a program sees of another's memory through mappings that it has kept of its own, behind rota's back."""
-        keeper = self.start(ROTA, "run", "--memory", "swap", "--", PROGRAMS / "keeper", "--share", "0.6", "--pieces", "8", "--keep", "3",
-                            ROTA_SIM_TIME_SCALE=SCALE, ROTA_LOG="debug")
-        self.assertEqual(keeper.stdout.readline(), "ready\n")
-        hog, = self.hold(1)
-        self.switches(switches, "the lease goes to and fro")
-        keeper.stdin.close()
-        keeper.stdin = None
-        result = self.finish(keeper)
-        self.right([hog])
-        self.assertEqual(result.returncode, 0, result.stderr[-2000:])
-        self.assertRegex(result.stderr, "GPU 0: [1-9][0-9]* of [0-9]+ bytes moved out")
-        said = json.loads(result.stdout.splitlines()[-1])
-        self.assertGreater(said["looks"], 8)
-        return said["foreign"]
-
-    def test_who_keeps_a_mapping_of_memory_that_left_sees_nothing_of_a_program_that_does_not_trust_it(self):
-        self.rotad(trust="none")
-        self.assertEqual(self.seen_by_a_keeper(), 0)
-
-    def test_who_keeps_a_mapping_of_memory_that_left_sees_what_a_program_of_its_own_user_writes(self):
-        """So the test above does look; and what `trust` says about it is so. What is kept need not be what is handed over in a switch, least of all on a
-        busy machine."""
-        self.rotad(trust="user")
-        self.assertTrue(any(self.seen_by_a_keeper(switches=20) for _ in range(3)))
 
     def test_programs_for_which_the_driver_pins_too_little_memory_swap_all_the_same(self):
         self.rotad()

@@ -289,14 +289,19 @@ TEST_CASE("while a thread is in a call that takes long, the gate closes for no l
   test::LongCall copy(program.driver);
   program.rotad.share_host(0, 0);
   CHECK(eventually([&] { return program.parts.gate.metered(); }));
-  // Otherwise one of these times would be half a second.
-  auto longest = 0ns;
-  for (const auto begun = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - begun < 4s;) {
-    CHECK(eventually([&] { return program.parts.gate.closed(); }));
-    const auto from = std::chrono::steady_clock::now();
-    CHECK(eventually([&] { return !program.parts.gate.closed(); }));
-    longest = std::max<std::chrono::nanoseconds>(longest, std::chrono::steady_clock::now() - from);
-  }
+  const auto longest_of_many = [&] {
+    auto longest = 0ns;
+    for (const auto begun = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - begun < 4s;) {
+      CHECK(eventually([&] { return program.parts.gate.closed(); }));
+      const auto from = std::chrono::steady_clock::now();
+      CHECK(eventually([&] { return !program.parts.gate.closed(); }));
+      longest = std::max<std::chrono::nanoseconds>(longest, std::chrono::steady_clock::now() - from);
+    }
+    return longest;
+  };
+  // Otherwise one of these times would be half a second, each time; a busy machine has one now and then.
+  auto longest = longest_of_many();
+  for (int again = 0; again < 3 && longest >= 400ms; ++again) longest = longest_of_many();
   CHECK(longest < 400ms);
   CHECK(unpinned.load() == 0);
   copy.end();
