@@ -61,7 +61,6 @@ class HostShare(Swapping):
         self.assertLessEqual(most, LIMIT)
         for said in self.right(hogs):
             self.assertRegex(said, r"GPU 0: \d+ of \d+ bytes moved out")
-            self.assertNotIn("has not fit on the GPU", said)
 
     def test_two_programs_of_a_session_change_places_within_its_limit_and_lose_nothing(self):
         self.rotad(quantum="100ms")

@@ -1,6 +1,6 @@
 // Which test a process belonged to, on processes and logs made up.
 #include <catch2/catch.hpp>
-#include <chrono>
+#include <ctime>
 
 #include "tools/rota/ci/ctest.h"
 
@@ -231,9 +231,9 @@ TEST_CASE("thousands of tests are matched in seconds, also where nothing but the
     // Four at once, each a little longer than the account.
     project.ended(name, 0.19);
   }
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();  // the processor's time, whatever else runs
   const auto tests = project.match(processes);
-  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
+  CHECK((std::clock() - begin) / CLOCKS_PER_SEC < 30);
   REQUIRE(tests.size() == kTests);
   for (const report::TestRecord& test : tests) REQUIRE(test.processes.size() == 1);
 }
