@@ -66,8 +66,8 @@ std::uint64_t Server::hand_over_gpus(const Client& client) const {
   return gpus;
 }
 
-// A client that was asked when nobody lacked memory yet is told once somebody does. Wakes nobody: it looks with each
-// piece that leaves.
+// For all clients what publish() says to those that change: whether anybody lacks memory may change while what a client
+// is asked to clear does not. Wakes nobody: a client looks with each piece that leaves.
 void Server::publish_takers() {
   if (core_.clearing_gpus() == 0) return;
   for (const auto& [id, client] : clients_) client->lease->hand_over_gpus = hand_over_gpus(*client);
