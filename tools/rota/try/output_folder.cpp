@@ -19,6 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kLock = ".owner";
+// Behind the name of a folder that is being removed.
+constexpr const char* kGone = ".gone";
 
 std::string temporary_folder() {
   const char* const folder = std::getenv("TMPDIR");
@@ -29,8 +31,26 @@ std::string temporary_folder() {
 bool is_stale(const fs::path& folder) {
   struct stat info{};
   if (lstat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid()) return false;
+  if (folder.string().ends_with(kGone)) return true;  // two may remove it at once
   const Descriptor lock(open((folder / kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   return lock && flock(lock.get(), LOCK_EX | LOCK_NB) == 0;
+}
+
+// A rotad or program that is still running may create or remove a file there at the same moment: under another name it
+// does not find the folder, and what it had begun is over at the next attempt.
+void remove_whole(const fs::path& folder) {
+  std::error_code error;
+  fs::path last = folder;
+  if (!folder.string().ends_with(kGone)) {
+    const fs::path gone = folder.string() + kGone;
+    fs::rename(folder, gone, error);
+    if (!error) last = gone;
+  }
+  constexpr int kAttempts = 100;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    fs::remove_all(last, error);
+    if (!error) return;
+  }
 }
 
 void remove_stale_in(const std::string& parent, const std::string& name) {
@@ -41,7 +61,7 @@ void remove_stale_in(const std::string& parent, const std::string& name) {
       stale.push_back(entry->path());
     }
   }
-  for (const fs::path& folder : stale) fs::remove_all(folder, error);
+  for (const fs::path& folder : stale) remove_whole(folder);
 }
 
 }  // namespace
@@ -68,8 +88,7 @@ OutputFolder::~OutputFolder() {
 }
 
 void OutputFolder::remove() const {
-  std::error_code ignored;
-  if (problem_.empty()) fs::remove_all(path_, ignored);
+  if (problem_.empty()) remove_whole(path_);
 }
 
 const std::string& OutputFolder::keep() {
