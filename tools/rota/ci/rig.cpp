@@ -344,7 +344,7 @@ int run_rig(const RigOptions& options) {
   for (const Output& output : *outputs) write(report::write_file(output.path, render(*made, output.format)));
   if (!options.report_folder.empty()) written &= report::write_report(*made, {.path = folder, .format = std::nullopt});
   write(options.judging.write_update(*made));
-  tool::write_all(STDERR_FILENO, report::text_report(*made));
+  tool::write_message(report::text_report(*made), tool::kReportPatience);
   if (options.suggest) written &= tool::print("rota ci", suggestions(made->model));
   if (options.github) written &= tool::print("rota ci", render(*made, report::Format::kGithub));
   if (!written) {

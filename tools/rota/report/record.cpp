@@ -374,7 +374,7 @@ int run_and_report(tool::LaunchOptions options, const Recording& recording) {
                   count_text(report->judgement.findings.size(), "finding", "findings"),
                   written ? ": " + recording.target : ""));
   if (!written) {
-    tool::write_all(STDERR_FILENO, text_report(*report));
+    tool::write_message(text_report(*report), tool::kReportPatience);
     if (temporary) say(fmt::format("what it was made of is in {} (rota report {})", temporary->keep(), folder));
   }
   return ending;

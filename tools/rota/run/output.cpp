@@ -5,7 +5,9 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <csignal>
 #include <cstring>
 #include <string>
@@ -13,8 +15,8 @@
 namespace rota::tool {
 namespace {
 
-// For a message on a pipe that is full: its reader may be busy, or may never read again.
-constexpr int kPatienceMs = 200;
+// A pipe or terminal that can be written takes this much at once; more would wait in the middle.
+constexpr std::size_t kAtOnce = PIPE_BUF;
 
 // Those that end whoever writes where nobody reads, or where a file may not grow any further.
 sigset_t write_errors() {
@@ -51,7 +53,7 @@ void occupy_standard_descriptors() {
   }
 }
 
-void write_message(std::string_view text) {
+void write_message(std::string_view text, std::chrono::milliseconds patience) {
   const int saved = errno;
   sigset_t signals = write_errors();
   sigaddset(&signals, SIGTTOU);  // of a terminal that stops a background job that writes to it
@@ -59,8 +61,8 @@ void write_message(std::string_view text) {
   sigset_t before;
   sigpending(&pending);
   pthread_sigmask(SIG_BLOCK, &signals, &before);
-  while (!text.empty() && can_be_written(STDERR_FILENO, kPatienceMs)) {
-    const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+  while (!text.empty() && can_be_written(STDERR_FILENO, static_cast<int>(patience.count()))) {
+    const ssize_t written = write(STDERR_FILENO, text.data(), std::min(text.size(), kAtOnce));
     if (written >= 0) {
       text.remove_prefix(static_cast<std::size_t>(written));
     } else if (errno != EINTR && errno != EAGAIN) {

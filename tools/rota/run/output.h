@@ -2,6 +2,7 @@
 // whether 2 is closed, a full disk, a pipe that nobody reads, or a terminal that stops whoever writes to it.
 #pragma once
 
+#include <chrono>
 #include <string_view>
 
 namespace rota::tool {
@@ -11,9 +12,11 @@ namespace rota::tool {
 // stream. They close on exec: the program finds closed what was closed.
 void occupy_standard_descriptors();
 
-// A message on standard error. Does not raise SIGPIPE, SIGXFSZ or SIGTTOU, and does not wait long for a reader. errno
-// is left as it was. Any thread.
-void write_message(std::string_view text);
+// A message on standard error. Does not raise SIGPIPE, SIGXFSZ or SIGTTOU, and waits no longer for a reader who reads
+// nothing at all: what is left is dropped. errno is left as it was. Any thread.
+void write_message(std::string_view text, std::chrono::milliseconds patience = std::chrono::milliseconds(200));
+// For a long text, when the program has ended: its reader has other things to read first.
+inline constexpr std::chrono::seconds kReportPatience{5};
 
 // What a command is there to print: waits for a slow reader. False if not all could be written, with errno. Raises the
 // usual signals, unless they are blocked.

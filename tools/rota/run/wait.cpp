@@ -94,11 +94,20 @@ class Wrapper {
   }
 
  private:
-  // Not what the kernel says of children, nor what this process, by a write, or its keeper has caused.
+  // Not what the kernel says of children, nor what a write of this process, or its keeper, has caused.
   bool is_meant_for_program(const siginfo_t& signal) const {
-    if (signal.si_signo == SIGCHLD && signal.si_code > 0) return false;
-    const bool is_from_process = signal.si_code == SI_USER || signal.si_code == SI_TKILL;
-    return !is_from_process || (signal.si_pid != getpid() && signal.si_pid != keeper_.witness().process());
+    const bool is_from_process = signal.si_code == SI_USER;
+    switch (signal.si_signo) {
+      case SIGCHLD:
+        return signal.si_code <= 0;
+      case SIGPIPE:
+      case SIGXFSZ:
+        return !is_from_process || signal.si_pid != getpid();
+      case SIGCONT:
+        return !is_from_process || signal.si_pid != keeper_.witness().process();
+      default:
+        return true;
+    }
   }
 
   void take(Arrived arrived) {

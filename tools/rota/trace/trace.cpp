@@ -176,7 +176,8 @@ struct RunCommand {
       complain("no CUDA call was recorded");
       return;
     }
-    write_all(STDERR_FILENO, fmt::format("rota trace: {} (rota trace show {})\n{}", directory, directory, text.str()));
+    write_message(fmt::format("rota trace: {} (rota trace show {})\n{}", directory, directory, text.str()),
+                  kReportPatience);
     for (const std::string& problem : problems) complain(problem);
     for (const auto& file : files) {
       for (const std::string& problem : file->problems()) complain(problem);
