@@ -12,6 +12,7 @@ import resource
 import signal
 import subprocess
 import sys
+import termios
 import unittest
 
 from harness import Case, PATIENCE, PROGRAMS, ROTA
@@ -30,8 +31,10 @@ WRAPPERS = {
     "trace in sim": lambda folder: [ROTA, "sim", "--", ROTA, "trace", "--dir", folder / "trace", "--"],
 }
 
+# It starts copies, without input and in sessions of their own, and ends as the program does that fails alone.
+TRIAL = {"try": lambda folder: [ROTA, "try", "-n", "1", "--"]}
+
 SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-# Those that two processes of a terminal's, or timeout(1), send to all of a job.
 ENDINGS = [("exit", code) for code in (0, 1, 3, 126, 127, 255)] + [
     ("die", number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGABRT, signal.SIGSEGV, signal.SIGKILL, signal.SIGPIPE,
                                    signal.SIGALRM, signal.SIGTERM, signal.SIGUSR1, signal.SIGXFSZ, signal.SIGRTMIN, signal.SIGRTMAX)]
@@ -181,10 +184,10 @@ class Wrappers(Case):
         super().setUp()
         self.environment.update(ROTA_OFF="1", TMPDIR=str(self.scratch))  # so each has something to say, and no rotad differs
 
-    def rows(self, make):
+    def rows(self, make, wrappers=WRAPPERS):
         """What `make` finds with each wrapper is what it finds natively."""
         native = make("native", NATIVE)
-        for name, prefix in WRAPPERS.items():
+        for name, prefix in wrappers.items():
             with self.subTest(name):
                 found = make(name, prefix)
                 self.assertEqual(list(found), list(native))
@@ -214,10 +217,56 @@ class Wrappers(Case):
         self.rows(self.given_by(DESCRIPTOR_STATES))
 
     # ctest labels: unsanitized
+    def test_nothing_of_the_preparation_for_a_rotad_stays_in_the_program(self):
+        self.start_daemon()
+        self.environment["ROTA_OFF"] = "0"
+        self.rows(self.given_by({state: {**SIGNAL_STATES, **DESCRIPTOR_STATES}[state] for state in ("nothing", "all ignored", "0 1 2 closed")}))
+
+    # ctest labels: unsanitized
     def test_the_program_has_the_callers_limits_and_whatever_else_is_inherited(self):
         self.rows(self.given_by(OTHER_STATES))
 
-    def sent(self, send, numbers, value=""):
+    # ctest labels: unsanitized
+    def test_a_trials_copies_are_given_what_the_caller_left_but_its_streams_and_terminal(self):
+        states = {**SIGNAL_STATES, **OTHER_STATES}
+        del states["some pending"]  # they would end the trial
+
+        def given(name, prefix):
+            cells = {row: Cell(self, f"{name} {row}", prefix, "exit", 7, state=state) for row, state in states.items()}
+            ends = {row: cell.ended() for row, cell in cells.items()}
+            things = {row: cells[row].given() for row in states}
+            for given in things.values():
+                given["descriptors"] = [each for each in given["descriptors"].split("; ") if not re.match("[012]=", each)]
+                for own in ("group", "session", "parent's death"):
+                    del given[own]
+            return {row: (end, things[row]) for row, end in ends.items()}
+        self.rows(given, TRIAL)
+
+    # ctest labels: unsanitized
+    def test_a_signal_to_a_trial_ends_it_or_reaches_its_copies(self):
+        def ends(name, prefix):
+            found = {}
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGALRM, signal.SIGRTMIN + 1, signal.SIGKILL):
+                cell = Cell(self, f"{name} {number}", prefix, "waits")
+                program = cell.program()
+                os.kill(cell.process.pid, number)
+                found[str(number)] = cell.ended()
+                self.eventually(lambda: cell.is_over(program), f"{name}: signal {number} ends the program")
+            return found
+        self.rows(ends, TRIAL)
+
+    # ctest labels: unsanitized
+    def test_commands_without_a_program_work_in_every_state_of_signals(self):
+        for command, states in (([ROTA, "doctor"], SIGNAL_STATES), ([ROTA, "demo", "--sim"], ["SIGCHLD ignored"])):
+            usual = self.call(*command).returncode
+            for state in states:
+                with self.subTest(command=command, state=state):
+                    child = subprocess.Popen(command, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                             start_new_session=True, restore_signals=False, preexec_fn=SIGNAL_STATES[state])
+                    self.children.append(child)
+                    self.assertEqual(child.wait(PATIENCE), usual)
+
+    def sent(self, send, numbers):
         """Each signal is sent when the one before has reached the program; the last tells that no other is on its way."""
         def signals(name, prefix):
             cell = Cell(self, name, prefix, "signals")
@@ -354,7 +403,7 @@ class Terminal(Case):
                 shell.stdin.flush()
                 self.eventually(lambda: pathlib.Path(f"/proc/{program}/stat").read_text().rpartition(")")[2].split()[0] in "SR", f"{name}: it goes on")
                 continue
-            group = lambda: int.from_bytes(fcntl.ioctl(master, 0x540F, b"    "), "little")  # TIOCGPGRP
+            group = lambda: int.from_bytes(fcntl.ioctl(master, termios.TIOCGPGRP, b"    "), sys.byteorder)
             self.eventually(lambda: group() != shell.pid, f"{name}: the job is in the foreground")
             os.write(master, deed)
             seen.append(shell.stdout.readline())
@@ -364,7 +413,7 @@ class Terminal(Case):
     def test_jobs_at_a_terminal_are_as_without_a_wrapper(self):
         for job, (where, verb, deeds) in JOBS.items():
             native = self.in_a_shell(f"native {job}", NATIVE, where, verb, deeds)
-            for name, prefix in WRAPPERS.items():
+            for name, prefix in {**WRAPPERS, **(TRIAL if verb == "waits" else {})}.items():
                 with self.subTest(f"{name}: {job}"):
                     self.assertEqual(self.in_a_shell(f"{name} {job}", prefix, where, verb, deeds), native)
 
