@@ -146,7 +146,7 @@ class Rig(Case):
             self.assertTrue(int(blocked, 16) >> (signal.SIGTERM - 1) & 1, thread)
         rig.send_signal(signal.SIGTERM)
         result = self.finish(rig)
-        self.assertEqual(result.returncode, 143, result.stderr)
+        self.assertEqual(result.returncode, -signal.SIGTERM, result.stderr)
         told = json.loads(report.read_text(encoding="utf-8"))
         self.assertEqual(self.named(told, "runs")["use"]["launches"], 1)
 

@@ -107,7 +107,7 @@ class Demo(SimCase):
                 self.eventually(lambda: list(self.temporary.glob(reached)), reached)
                 os.killpg(child.pid, signal.SIGINT)  # as a terminal does
                 result = self.finish(child)
-                self.assertEqual(result.returncode, 130, result.stderr)
+                self.assertEqual(result.returncode, -signal.SIGINT, result.stderr)
                 self.assertIn("rota demo: ended by signal 2 (Interrupt)\n", result.stderr)
                 self.assertNotIn("next:", result.stdout)
                 self.left_nothing()
@@ -120,7 +120,7 @@ class Demo(SimCase):
         blocked = int(next(line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:")), 16)
         self.assertEqual(blocked & 1 << signal.SIGTERM - 1, 0)
         os.killpg(child.pid, signal.SIGTERM)
-        self.assertEqual(self.finish(child).returncode, 128 + signal.SIGTERM)
+        self.assertEqual(self.finish(child).returncode, -signal.SIGTERM)
         self.left_nothing()
 
     # ctest labels: unsanitized

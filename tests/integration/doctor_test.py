@@ -109,7 +109,7 @@ class Unwritable(DoctorCase):
             result = subprocess.run([ROTA, "doctor", "--json"], env=self.environment, stdout=full, stderr=subprocess.PIPE,
                                     text=True, timeout=60, check=False)
         self.assertEqual(result.returncode, 1)
-        self.assertIn("cannot write the findings", result.stderr)
+        self.assertIn("cannot write to standard output", result.stderr)
 
 
 class Older(DoctorCase):

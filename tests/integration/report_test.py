@@ -70,7 +70,7 @@ class RunReport(Case):
 
     def test_a_command_that_is_killed_has_its_report(self):
         target = self.scratch / "r.json"
-        self.assertEqual(self.report(target, "sh", "-c", "kill -9 $$").returncode, 137)
+        self.assertEqual(self.report(target, "sh", "-c", "kill -9 $$").returncode, -signal.SIGKILL)
         self.assertEqual(json.loads(target.read_text())["job"]["exit_code"], 137)
 
     def test_a_signal_to_rota_run_ends_the_command_and_then_comes_the_report(self):
@@ -78,7 +78,7 @@ class RunReport(Case):
         child = self.start(ROTA, "run", "--report", target, "--", "sh", "-c", "echo ready; exec cat", TMPDIR=str(self.temporary()))
         self.assertEqual(child.stdout.readline(), "ready\n")
         child.send_signal(signal.SIGTERM)
-        self.assertEqual(child.wait(PATIENCE), 143)  # its input is open until then, so cat does not end by itself
+        self.assertEqual(child.wait(PATIENCE), -signal.SIGTERM)  # its input is open until then, so cat does not end by itself
         self.assertEqual(json.loads(target.read_text())["job"]["exit_code"], 143)
 
     def test_processes_that_the_command_leaves_behind_are_named_and_not_waited_for(self):

@@ -39,7 +39,7 @@ print(json.dumps([name.value.decode(), total.value]))
 
     def test_the_programs_exit_status_is_its_own(self):
         self.assertEqual(self.sim("--", "sh", "-c", "exit 7").returncode, 7)
-        self.assertEqual(self.sim("--", "sh", "-c", "kill -TERM $$").returncode, 128 + signal.SIGTERM)
+        self.assertEqual(self.sim("--", "sh", "-c", "kill -TERM $$").returncode, -signal.SIGTERM)
         missing = self.sim("--", "no-such-program")
         self.assertEqual(missing.returncode, 127)
         self.assertIn("no-such-program: command not found", missing.stderr)
@@ -95,7 +95,7 @@ sys.stdin.read()
         self.assertEqual(refused.stdout.strip(), "2", refused.stderr)
         # When killed, it leaves nothing behind: its bytes are free for the next one.
         os.kill(process, signal.SIGKILL)
-        self.assertEqual(self.finish(holder).returncode, 128 + signal.SIGKILL)
+        self.assertEqual(self.finish(holder).returncode, -signal.SIGKILL)
         again = self.call(ROTA, *options, *program("context()\nprint(allocate(100 << 20)[0])"))
         self.assertEqual(again.stdout.strip(), "0", again.stderr)
 
@@ -114,7 +114,7 @@ call("cuCtxSynchronize")
         queued, running, process = map(int, copying.stdout.readline().split())
         self.assertEqual((queued, running), (0, 600), "the copy is under way")
         os.kill(process, signal.SIGKILL)
-        self.assertEqual(self.finish(copying).returncode, 128 + signal.SIGKILL)
+        self.assertEqual(self.finish(copying).returncode, -signal.SIGKILL)
         # Its memory is free, and the copy engine, booked for two minutes, takes the next copy at once.
         after = self.call(ROTA, "sim", *options, *program("""
 context()

@@ -136,7 +136,7 @@ trap '' TERM; while :; do sleep 1000; done"""
         self.eventually(lambda: pids.exists() and len(pids.read_text().splitlines()) == 2, "both copies run")
         child.send_signal(signal.SIGINT)
         result = self.finish(child)
-        self.assertEqual((result.returncode, result.stdout), (130, ""), result.stderr)
+        self.assertEqual((result.returncode, result.stdout), (-signal.SIGINT, ""), result.stderr)
         self.assertIn("Interrupt", result.stderr)
         for pid in pids.read_text().split():
             self.assertFalse(os.path.exists(f"/proc/{pid}"), "it is still there")

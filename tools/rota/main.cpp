@@ -2,8 +2,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstring>
-#include <iostream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -12,7 +12,9 @@
 #include "tools/rota/demo/demo.h"
 #include "tools/rota/doctor/doctor.h"
 #include "tools/rota/report/report.h"
+#include "tools/rota/run/output.h"
 #include "tools/rota/run/run.h"
+#include "tools/rota/run/signals.h"
 #include "tools/rota/sim/sim.h"
 #include "tools/rota/status/status.h"
 #include "tools/rota/trace/trace.h"
@@ -77,6 +79,7 @@ std::string wrong_command(const CLI::App& app, const std::vector<std::string>& a
 }  // namespace
 
 int main(int argc, char** argv) {
+  rota::tool::occupy_standard_descriptors();
   CLI::App app{"rota: many CUDA programs take turns on one GPU, each as if it had the whole GPU", "rota"};
   app.set_version_flag("--version", std::string("rota ") + ROTA_VERSION);
   app.formatter(std::make_shared<Usages>());
@@ -93,7 +96,7 @@ int main(int argc, char** argv) {
   rota::report::register_report(app);
   std::vector<std::string> arguments(argv + 1, argv + argc);
   if (const std::string line = wrong_command(app, arguments); !line.empty()) {
-    std::cerr << line;
+    rota::tool::write_message(line);
     return 2;
   }
   drop_separator(app, arguments);
@@ -108,10 +111,13 @@ int main(int argc, char** argv) {
   try {
     app.parse(arguments);
   } catch (const CLI::RuntimeError& end) {
-    return end.get_exit_code();
+    return rota::tool::end_as(end.get_exit_code());
   } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    if (code == 0) return 0;
+    std::ostringstream text;
+    std::ostringstream problem;
+    const int code = app.exit(error, text, problem);
+    rota::tool::write_message(problem.str());
+    if (code == 0) return rota::tool::print("rota", text.str()) ? 0 : 1;
     // Commands that start programs, or return the status of one, use the status of env and timeout, so that it cannot
     // be mistaken for the program's.
     const auto used = app.get_subcommands();

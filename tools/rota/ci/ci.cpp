@@ -14,6 +14,7 @@
 #include "tools/rota/ci/rig.h"
 #include "tools/rota/report/report.h"
 #include "tools/rota/run/options.h"
+#include "tools/rota/run/output.h"
 
 namespace rota::ci {
 namespace {
@@ -42,7 +43,7 @@ int on_simulated(const std::string& gpu, const CLI::App& command, const std::vec
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   execv(self.c_str(), argv.data());
-  fmt::print(stderr, "rota ci: cannot start {}: {}\n", self, std::strerror(errno));
+  tool::write_message(fmt::format("rota ci: cannot start {}: {}\n", self, std::strerror(errno)));
   return kRigFailed;
 }
 

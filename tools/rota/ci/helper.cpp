@@ -30,10 +30,11 @@ Helpers& helpers() {
   return *all;
 }
 
-[[noreturn]] void become(const std::vector<std::string>& command, const std::string& folder, int output) {
+[[noreturn]] void become(const std::vector<std::string>& command, pid_t rig, const std::string& folder, int output) {
   setpgid(0, 0);
   // Gone with the rig, also one that is killed; and not deaf to signals, as the thread is that started it.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != rig) _exit(1);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -64,8 +65,9 @@ Result<HelperOutput> run_helper(const std::vector<std::string>& command, const s
   {
     // Whoever asks sees it as a helper from its first moment on.
     const std::lock_guard lock(helpers().mutex);
+    const pid_t rig = getpid();
     child = fork();
-    if (child == 0) become(command, folder, writing.get());
+    if (child == 0) become(command, rig, folder, writing.get());
     if (child > 0) {
       setpgid(child, child);  // whichever of the two is faster
       helpers().groups.insert(child);

@@ -28,6 +28,7 @@
 #include "tools/rota/ci/thread.h"
 #include "tools/rota/report/format.h"
 #include "tools/rota/report/record.h"
+#include "tools/rota/run/output.h"
 #include "tools/rota/try/output_folder.h"
 
 namespace rota::ci {
@@ -55,9 +56,8 @@ constexpr auto kGrace = 5s;
 // Folders of killed rigs go with the next one.
 constexpr const char* kTemporary = "rota-ci";
 
-// Standard error may be closed or full: that must not cost the report.
 void say(const std::string& line) {
-  std::fputs(("rota ci: " + line + "\n").c_str(), stderr);
+  tool::write_message("rota ci: " + line + "\n");
 }
 
 Time now() {
@@ -234,9 +234,10 @@ Knowledge knowledge_of(Identify& identify, Room& room, const report::Baseline& b
               }};
 }
 
-// Runs the job; nothing: it could not be started, which was said.
-std::optional<int> run_job(const RigOptions& options, Spread spread, const std::string& folder,
-                           const report::Baseline& baseline, std::vector<std::string>& in_vain) {
+// Runs the job, and returns how it ended; nothing: it could not be started, which was said.
+std::optional<int> run_job(const RigOptions& options, const tool::TakenSignals& signals, Spread spread,
+                           const std::string& folder, const report::Baseline& baseline,
+                           std::vector<std::string>& in_vain) {
   Identify identify(folder);
   Room room(identify);
   tool::LaunchOptions launch = options.launch;
@@ -267,7 +268,7 @@ std::optional<int> run_job(const RigOptions& options, Spread spread, const std::
   }
   Watcher watcher(folder, identify, options.hang_after);
   const auto ran = report::run_session(
-      std::move(launch), folder, options.name, [&](int number) { watcher.signalled(number); }, is_helper);
+      std::move(launch), signals, folder, options.name, [&](int number) { watcher.signalled(number); }, is_helper);
   watcher.stop();
   if (broker) in_vain = broker->finish();
   end_helpers();  // a listing that nobody waits for any more
@@ -320,7 +321,8 @@ int run_rig(const RigOptions& options) {
   }
   const report::Baseline baseline = demands->baseline.value_or(report::Baseline{});
   std::vector<std::string> in_vain;
-  const auto code = run_job(options, std::move(spread), folder, baseline, in_vain);
+  const tool::TakenSignals signals;
+  const auto code = run_job(options, signals, std::move(spread), folder, baseline, in_vain);
   if (!code) return kRigFailed;
   signal(SIGPIPE, SIG_IGN);  // whoever reads what is printed may have gone
   match_tests(folder);
@@ -342,13 +344,9 @@ int run_rig(const RigOptions& options) {
   for (const Output& output : *outputs) write(report::write_file(output.path, render(*made, output.format)));
   if (!options.report_folder.empty()) written &= report::write_report(*made, {.path = folder, .format = std::nullopt});
   write(options.judging.write_update(*made));
-  std::fputs(report::text_report(*made).c_str(), stderr);
-  if (options.suggest) std::fputs(suggestions(made->model).c_str(), stdout);
-  if (options.github) std::fputs(render(*made, report::Format::kGithub).c_str(), stdout);
-  if ((options.suggest || options.github) && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
-    say("cannot write to standard output");
-    written = false;
-  }
+  tool::write_message(report::text_report(*made), tool::kReportPatience);
+  if (options.suggest) written &= tool::print("rota ci", suggestions(made->model));
+  if (options.github) written &= tool::print("rota ci", render(*made, report::Format::kGithub));
   if (!written) {
     if (temporary) say(fmt::format("what the report was made of is in {} (rota report DIR)", temporary->keep()));
     return *code != 0 ? *code : kRigFailed;

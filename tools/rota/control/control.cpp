@@ -14,12 +14,13 @@
 
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/socket_path.h"
+#include "tools/rota/run/output.h"
 
 namespace rota::tool {
 namespace {
 
 int failed(const std::string& text) {
-  fmt::print(stderr, "rota: {}\n", text);
+  write_message("rota: " + text + "\n");
   return 1;
 }
 
@@ -60,8 +61,7 @@ int ask(const std::string& line, std::string path) {
   if (length <= 0) return failed(fmt::format("the rotad at {} does not answer", path));
   const std::string text(answer, static_cast<std::size_t>(length));
   if (text.rfind("ok: ", 0) != 0) return failed(text.rfind("error: ", 0) == 0 ? text.substr(7) : text);
-  fmt::print("{}\n", text.substr(4));
-  return 0;
+  return print("rota control", text.substr(4) + "\n") ? 0 : 1;
 }
 
 }  // namespace

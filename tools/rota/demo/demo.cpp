@@ -27,6 +27,7 @@
 #include "tools/rota/demo/story.h"
 #include "tools/rota/run/daemon.h"
 #include "tools/rota/run/launch.h"
+#include "tools/rota/run/output.h"
 #include "tools/rota/try/copies.h"
 #include "tools/rota/try/native.h"
 #include "tools/rota/try/output_folder.h"
@@ -62,7 +63,7 @@ struct DemoOptions {
 };
 
 int demo_failed(const std::string& line) {
-  fmt::print(stderr, "rota demo: {}\n", line);
+  write_message("rota demo: " + line + "\n");
   return 1;
 }
 
@@ -124,13 +125,11 @@ class Demo {
                            "`rota doctor` looks for other reasons");
       }
       if (!options_.json) {
-        fmt::print("{}\nnatively, all at once\n", demo::opening(story_));
-        std::fflush(stdout);
+        show(demo::opening(story_) + "\nnatively, all at once\n");
       }
       story_.natively = work("natively", false);
       if (!options_.json) {
-        fmt::print("under rota, all at once, as with `rota run`\n");
-        std::fflush(stdout);
+        show("under rota, all at once, as with `rota run`\n");
       }
       if (const std::string problem = find_rotad(); !problem.empty()) return demo_failed(problem);
       story_.under_rota = work("under-rota", true);
@@ -138,8 +137,8 @@ class Demo {
       return stop.code;
     }
     demo::judge(story_);
-    fmt::print("{}", options_.json ? demo::as_json(story_) : demo::as_text(story_));
-    std::fflush(stdout);
+    show(options_.json ? demo::as_json(story_) : demo::as_text(story_));
+    if (!shown_) return 1;
     if (story_.problems.empty()) return 0;
     for (const std::string& problem : story_.problems) demo_failed("not as expected: " + problem);
     return demo_failed("`rota doctor` looks for what stops rota on this machine");
@@ -161,7 +160,7 @@ class Demo {
       demo_failed(fmt::format("ended by signal {} ({})", run.interrupted, strsignal(run.interrupted)));
       folder_.remove();
       // Whoever asked does not wait for what the sampler may be waiting for.
-      _exit(128 + run.interrupted);
+      _exit(end_as(ended_by(run.interrupted)));
     }
     return run;
   }
@@ -170,17 +169,15 @@ class Demo {
     return {program_path(), what, "--words", std::to_string(story_.simulated ? kSimulatedWords : kWords)};
   }
 
-  static int become(const LaunchOptions& launch) {
-    signal(SIGPIPE, SIG_DFL);
-    return run_in_place(launch);
-  }
-
   static int natively(const std::vector<std::string>& command) {
     LaunchOptions launch;
     launch.command = command;
     launch.share = false;
-    return become(launch);
+    return run_in_place(launch);
   }
+
+  // Once it cannot be written this says so, and what was begun goes on to its end.
+  void show(const std::string& text) { shown_ = shown_ && print("rota demo", text); }
 
   // Whether there is a GPU, and which.
   bool look() {
@@ -239,7 +236,7 @@ class Demo {
       LaunchOptions launch;
       launch.command = base;
       launch.command.push_back(std::to_string(getpid()));  // another one's memory would not pass for its own
-      return under_rota ? become(launch) : natively(launch.command);
+      return under_rota ? run_in_place(launch) : natively(launch.command);
     };
     attempt::Seen seen;
     std::unique_ptr<attempt::Sampler> sampler;
@@ -277,6 +274,7 @@ class Demo {
   attempt::OutputFolder folder_{"rota-demo"};
   Story story_;
   std::string why_;
+  bool shown_ = true;
 };
 
 // This process becomes `rota sim` with this command inside. Returns only where it cannot.
@@ -323,8 +321,6 @@ int demonstrate(const DemoOptions& options) {
   // Limits, a trace or a kind of memory are of no use here, and one that does not fit would look like rota's failure.
   attempt::leave_rota();
   attempt::adopt_orphans();
-  // Whoever reads what this prints may have had enough; what it has started still has to end.
-  signal(SIGPIPE, SIG_IGN);
   std::string why;
   if (!options.sim) {
     Demo demo(options);

@@ -35,9 +35,27 @@ struct Pipe {
   }
 };
 
+// If SIGCHLD is ignored, as whoever starts this may have it, children leave no status. They get it as it was.
+class ChildrenLeaveStatus {
+ public:
+  ChildrenLeaveStatus() {
+    struct sigaction usual{};
+    usual.sa_handler = SIG_DFL;
+    sigaction(SIGCHLD, &usual, &before_);
+  }
+  ~ChildrenLeaveStatus() { sigaction(SIGCHLD, &before_, nullptr); }
+  ChildrenLeaveStatus(const ChildrenLeaveStatus&) = delete;
+  ChildrenLeaveStatus& operator=(const ChildrenLeaveStatus&) = delete;
+  void hand_on() const { sigaction(SIGCHLD, &before_, nullptr); }
+
+ private:
+  struct sigaction before_{};
+};
+
 // In the child, between fork and exec.
-[[noreturn]] void become(const ChildCommand& command, const Pipe& report, const Pipe& output) {
+[[noreturn]] void become(const ChildCommand& command, pid_t parent, const Pipe& report, const Pipe& output) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // nothing that hangs outlives the doctor
+  if (getppid() != parent) _exit(1);
   setpgid(0, 0);
   const rlimit no_core{0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
@@ -118,8 +136,13 @@ ChildResult run_child(const ChildCommand& command) {
     result.end = End::kFailed;
     return result;
   }
+  const ChildrenLeaveStatus statuses;
+  const pid_t parent = getpid();
   const pid_t child = fork();
-  if (child == 0) become(command, report, output);
+  if (child == 0) {
+    statuses.hand_on();
+    become(command, parent, report, output);
+  }
   if (child < 0) {
     result.end = End::kFailed;
     return result;

@@ -1,17 +1,13 @@
 // `rota doctor [--json] [--verbose] [--timeout SECONDS] [--] [command …]`, and its hidden children.
 #include "tools/rota/doctor/doctor.h"
 
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <memory>
 
 #include "tools/rota/doctor/gather.h"
 #include "tools/rota/doctor/output.h"
 #include "tools/rota/doctor/probe.h"
+#include "tools/rota/run/output.h"
 
 namespace rota::tool {
 namespace {
@@ -69,10 +65,7 @@ void register_doctor(CLI::App& app) {
     const doctor::Findings findings = doctor::judge(facts);
     const std::string text =
         choices->json ? doctor::as_json(findings, facts.version) : doctor::as_text(findings, choices->verbose);
-    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-      fmt::print(stderr, "rota doctor: cannot write the findings: {}\n", std::strerror(errno));
-      throw CLI::RuntimeError(1);
-    }
+    if (!print("rota doctor", text)) throw CLI::RuntimeError(1);
     throw CLI::RuntimeError(doctor::all_well(findings) ? 0 : 1);
   });
   register_children(app);

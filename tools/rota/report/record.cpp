@@ -21,6 +21,8 @@
 
 #include "tools/rota/report/format.h"
 #include "tools/rota/report/upkeep.h"
+#include "tools/rota/run/output.h"
+#include "tools/rota/run/wait.h"
 #include "tools/rota/try/output_folder.h"
 #include "tools/rota/try/processes.h"
 
@@ -44,8 +46,7 @@ constexpr FolderFile kFolderFiles[] = {{"report.txt", Format::kText},
                                        {"report.html", Format::kHtml}};
 
 void say(const std::string& line) {
-  // Standard error may be closed or full: that must not cost the report.
-  std::fputs(("rota: " + line + "\n").c_str(), stderr);
+  tool::write_message("rota: " + line + "\n");
 }
 
 Realtime now() {
@@ -308,8 +309,9 @@ Result<bool> make_session_folders(const std::string& folder, bool temporary) {
   return true;
 }
 
-Result<int> run_session(tool::LaunchOptions options, const std::string& folder, const std::string& name,
-                        const std::function<void(int)>& signalled, const std::function<bool(pid_t)>& own) {
+Result<int> run_session(tool::LaunchOptions options, const tool::TakenSignals& signals, const std::string& folder,
+                        const std::string& name, const std::function<void(int)>& signalled,
+                        const std::function<bool(pid_t)>& own) {
   Description description(folder, options, name);
   if (const auto written = description.write(); !written) return written.error();
   options.environment.emplace_back("ROTA_REPORT", folder);
@@ -317,19 +319,21 @@ Result<int> run_session(tool::LaunchOptions options, const std::string& folder, 
   options.environment.emplace_back("ROTA_REPORT_OUTER", outer);
   attempt::adopt_orphans();
   std::optional<UpkeepWhileRunning> upkeep(std::in_place, folder, description.recorder());
-  const int code = run_and_wait(options, [&](const siginfo_t& info) { description.ended(info); }, signalled);
+  const int ending = tool::run_and_wait(
+      options, signals,
+      {.ended = [&](const siginfo_t& info) { description.ended(info); }, .signalled = signalled, .clean_up = nullptr});
   // A file that may not grow any further is an error to be said from here on, and not the end of this process.
   signal(SIGXFSZ, SIG_IGN);
   const Realtime end = now();
   wait_for_the_rest(description, own);
   upkeep.reset();
-  description.over(end, code);
+  description.over(end, tool::shell_code(ending));
   if (!outer.empty()) {
     hand_out(folder, outer);
     if (const auto handed = description.hand_out_ends(outer); !handed) say(handed.error().text);
   }
   if (const auto written = description.write(); !written) say(written.error().text);
-  return code;
+  return ending;
 }
 
 int run_and_report(tool::LaunchOptions options, const Recording& recording) {
@@ -352,16 +356,17 @@ int run_and_report(tool::LaunchOptions options, const Recording& recording) {
       return kNotRun;
     }
   }
-  const auto ran = run_session(std::move(options), folder, recording.name);
+  const tool::TakenSignals signals;
+  const auto ran = run_session(std::move(options), signals, folder, recording.name);
   if (!ran) {
     say(ran.error().text + "; the program is not started");
     return kNotRun;
   }
-  const int code = *ran;
+  const int ending = *ran;
   const auto report = make_report(folder, {});
   if (!report) {
     say(report.error().text);
-    return code;
+    return ending;
   }
   const bool written = write_report(*report, *target);
   const Model& model = report->model;
@@ -369,10 +374,10 @@ int run_and_report(tool::LaunchOptions options, const Recording& recording) {
                   count_text(report->judgement.findings.size(), "finding", "findings"),
                   written ? ": " + recording.target : ""));
   if (!written) {
-    std::fputs(text_report(*report).c_str(), stderr);
+    tool::write_message(text_report(*report), tool::kReportPatience);
     if (temporary) say(fmt::format("what it was made of is in {} (rota report {})", temporary->keep(), folder));
   }
-  return code;
+  return ending;
 }
 
 }  // namespace rota::report

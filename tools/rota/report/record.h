@@ -10,6 +10,7 @@
 #include "tools/rota/report/files.h"
 #include "tools/rota/report/outputs.h"
 #include "tools/rota/run/launch.h"
+#include "tools/rota/run/signals.h"
 
 namespace rota::report {
 
@@ -34,17 +35,17 @@ Result<std::string> prepare_folder(const std::string& path);
 std::vector<NamedFile> files_of_folder(const std::string& option, const std::string& folder, bool reports);
 
 // Runs a job whose session lies in `folder` (which has to have the folders for processes and tests), to the end of all
-// that it started, and returns its exit status. `signalled` is called with a signal that is about to be passed on to
-// it; `own` says of a process that it is not the job's; both may be null. The error, that the session cannot be
-// described there, comes before anything was started.
-Result<int> run_session(tool::LaunchOptions options, const std::string& folder, const std::string& name,
-                        const std::function<void(int)>& signalled = nullptr,
+// that it started, and returns how it ended (run/signals.h). `signalled` is called with a signal that is about to be
+// passed on to it; `own` says of a process that it is not the job's; both may be null. The error, that the session
+// cannot be described there, comes before anything was started.
+Result<int> run_session(tool::LaunchOptions options, const tool::TakenSignals& signals, const std::string& folder,
+                        const std::string& name, const std::function<void(int)>& signalled = nullptr,
                         const std::function<bool(pid_t)>& own = nullptr);
 // The folders in a session's folder; in a temporary one, which nobody else may read, others may pass to what they
 // write.
 Result<bool> make_session_folders(const std::string& folder, bool temporary = false);
 
-// Returns the program's exit status; kNotRun without having started it, where the report could not be written.
+// Returns how the program ended; kNotRun without having started it, where the report could not be written.
 inline constexpr int kNotRun = 125;
 int run_and_report(tool::LaunchOptions options, const Recording& recording);
 

@@ -1,18 +1,25 @@
 // See report.h.
 #include "tools/rota/report/report.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
-#include <iostream>
 #include <memory>
+#include <string>
 
 #include "tools/rota/ci/tests.h"
 #include "tools/rota/report/record.h"
+#include "tools/rota/run/output.h"
 
 namespace rota::report {
 namespace {
 
 constexpr int kFindings = 3;
 constexpr int kOwnFailure = 125;
+
+void say(const std::string& line) {
+  tool::write_message("rota report: " + line + "\n");
+}
 
 struct ReportCommand {
   std::string folder;
@@ -23,7 +30,7 @@ struct ReportCommand {
   int run() const {
     const auto done = judge_and_write();
     if (done) return *done;
-    std::cerr << "rota report: " << done.error().text << '\n';
+    say(done.error().text);
     return kOwnFailure;
   }
 
@@ -40,15 +47,14 @@ struct ReportCommand {
     if (!format.empty()) chosen = *format_by_name(format);
     const std::string text = render(*report, chosen);
     if (output.empty() || output == "-") {
-      std::cout << text;
-      if (!std::cout.flush()) return Error{"cannot write the report to standard output"};
+      if (!tool::write_all(STDOUT_FILENO, text)) return Error{"cannot write the report to standard output"};
     } else if (const auto written = write_file(output, text); !written) {
       return written.error();
     }
     // Text has them in it.
     if (chosen != Format::kText || (!output.empty() && output != "-")) {
-      for (const std::string& note : report->judgement.notes) std::cerr << "rota report: note: " << note << '\n';
-      for (const std::string& problem : report->model.problems) std::cerr << "rota report: " << problem << '\n';
+      for (const std::string& note : report->judgement.notes) say("note: " + note);
+      for (const std::string& problem : report->model.problems) say(problem);
     }
     if (const auto updated = judging.write_update(*report); !updated) return updated.error();
     if (!report->judgement.findings.empty()) return kFindings;

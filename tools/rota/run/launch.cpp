@@ -2,13 +2,10 @@
 #include "tools/rota/run/launch.h"
 
 #include <fmt/format.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <random>
@@ -17,6 +14,7 @@
 #include "tools/rota/run/daemon.h"
 #include "tools/rota/run/everywhere.h"
 #include "tools/rota/run/executable.h"
+#include "tools/rota/run/output.h"
 #include "tools/rota/run/preload.h"
 
 namespace rota::tool {
@@ -27,7 +25,7 @@ constexpr int kNotExecutable = 126;
 constexpr int kNotStarted = 125;
 
 void say(const std::string& line) {
-  fmt::print(stderr, "rota: {}\n", line);
+  write_message("rota: " + line + "\n");
 }
 
 // Not interesting for most users: shown at the log level at which the shims show such lines.
@@ -178,62 +176,6 @@ std::string preload_list(const std::string& inherited, const std::vector<std::st
 int run_in_place(const LaunchOptions& options) {
   if (const int code = prepare(options); code != 0) return code;
   return execute(options.command);
-}
-
-int reap(pid_t child, const EndedChild& ended) {
-  int found = -1;
-  while (true) {
-    siginfo_t info{};
-    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return found;
-    ended(info);
-    int status = 0;
-    if (waitpid(info.si_pid, &status, 0) == child) found = status;
-  }
-}
-
-int run_and_wait(const LaunchOptions& options) {
-  return run_and_wait(options, nullptr, nullptr);
-}
-
-int run_and_wait(const LaunchOptions& options, const EndedChild& ended, const Signalled& signalled) {
-  // Signals are taken one by one below, so nothing runs in a handler.
-  sigset_t taken;
-  sigset_t before;
-  sigemptyset(&taken);
-  for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&taken, number);
-  sigprocmask(SIG_BLOCK, &taken, &before);
-  const pid_t child = fork();
-  if (child < 0) {
-    say(fmt::format("cannot start a process: {}", strerror(errno)));
-    sigprocmask(SIG_SETMASK, &before, nullptr);
-    return kNotExecutable;
-  }
-  if (child == 0) {
-    sigprocmask(SIG_SETMASK, &before, nullptr);
-    // Prepared in the child, so that the caller's environment is unchanged and the daemon stays for the program.
-    int code = prepare(options);
-    if (code == 0) code = execute(options.command);
-    _exit(code);
-  }
-  while (true) {
-    siginfo_t signal;
-    if (sigwaitinfo(&taken, &signal) < 0) continue;
-    if (signal.si_signo != SIGCHLD) {
-      if (signalled) signalled(signal.si_signo);
-      // The terminal's signals also reach the program directly; a signal from a process is meant for the program.
-      if (signal.si_code <= 0) kill(child, signal.si_signo);
-      continue;
-    }
-    int status = 0;
-    if (ended) {
-      status = reap(child, ended);
-      if (status == -1) continue;
-    } else if (waitpid(child, &status, WNOHANG) != child) {
-      continue;
-    }
-    if (!ended) sigprocmask(SIG_SETMASK, &before, nullptr);
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-  }
 }
 
 std::string own_executable() {

@@ -2,8 +2,6 @@
 // Whatever goes wrong on rota's side is one line on stderr, and the program runs as it would have without rota.
 #pragma once
 
-#include <csignal>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,23 +25,6 @@ struct LaunchOptions {
 // Replaces this process by the program: its pid, terminal, signals and exit status are its own. Returns only if it
 // cannot be started: 127 if there is no such command, 126 if it cannot be executed (as shells say it), after one line.
 int run_in_place(const LaunchOptions& options);
-
-// Runs the program as a child and waits for it; SIGINT, SIGTERM, SIGHUP and SIGQUIT sent to this process are passed on.
-// Returns its exit status as a shell does: 128 + number if a signal ended it; 126 and 127 as above.
-int run_and_wait(const LaunchOptions& options);
-
-// Takes what waitid says of a child that has ended, while /proc still knows it.
-using EndedChild = std::function<void(const siginfo_t&)>;
-
-// The same for a process that adopts orphans (PR_SET_CHILD_SUBREAPER): all its children are waited for until the
-// program ends, and each is reported. Those signals stay blocked afterwards: what ends the program is not to end what
-// is made of its run. `signalled` is told of a signal before that is passed on; it may be null.
-using Signalled = std::function<void(int)>;
-int run_and_wait(const LaunchOptions& options, const EndedChild& ended, const Signalled& signalled);
-
-// Takes away all children that have ended by now, after `ended` was told of each. Returns the exit status of `child` as
-// waitpid says it; -1 if that was not among them.
-int reap(pid_t child, const EndedChild& ended);
 
 // What the loader should preload, colon-separated: the sanitizer's runtime if the program needs one (it insists on
 // being first), then `ours`, then what `inherited` names (the previous LD_PRELOAD). Nothing twice, and nothing from

@@ -29,6 +29,9 @@
 #include "scheduler/protocol/descriptor.h"
 #include "tools/elf/elf.h"
 #include "tools/rota/run/launch.h"
+#include "tools/rota/run/output.h"
+#include "tools/rota/run/wait.h"
+#include "tools/rota/try/output_folder.h"
 #include "tools/simgpu/driver/entry/faults.h"
 #include "tools/simgpu/pose.h"
 #include "tools/simgpu/profile.h"
@@ -58,38 +61,9 @@ struct SimOptions {
 };
 
 int fail(const std::string& line) {
-  fmt::print(stderr, "rota sim: {}\n", line);
+  write_message("rota sim: " + line + "\n");
   return kFailed;
 }
-
-// The machine's own folder; removed with everything in it.
-class Folder {
- public:
-  explicit Folder(const std::string& parent) {
-    std::string path = parent + "/rota-sim-XXXXXX";
-    if (mkdtemp(path.data()) != nullptr) path_ = path;
-  }
-  ~Folder() {
-    if (path_.empty()) return;
-    // A rotad or program that is still running may create or remove a file there at the same moment: under another name
-    // it does not find the folder, and what it had begun is over at the next attempt.
-    std::error_code error;
-    const std::string gone = path_ + ".gone";
-    fs::rename(path_, gone, error);
-    const std::string last = error ? path_ : gone;
-    constexpr int kAttempts = 100;
-    for (int attempt = 0; attempt < kAttempts; ++attempt) {
-      fs::remove_all(last, error);
-      if (!error) return;
-    }
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 bool is_set(const char* variable) {
   const char* value = getenv(variable);
@@ -169,7 +143,8 @@ void report_unsimulated(const std::string& log) {
     list += (list.empty() ? "" : ", ") + name;
     if (count > 1) list += fmt::format(" ({} times)", count);
   }
-  fmt::print(stderr, "rota sim: these calls are not simulated and returned CUDA_ERROR_NOT_SUPPORTED: {}\n", list);
+  write_message(
+      fmt::format("rota sim: these calls are not simulated and returned CUDA_ERROR_NOT_SUPPORTED: {}\n", list));
 }
 
 int simulate(SimOptions options) {
@@ -191,19 +166,20 @@ int simulate(SimOptions options) {
     }
     *path = absolute.string();
   }
-  const Folder folder(temporary);
-  if (folder.path().empty()) {
-    return fail(fmt::format("cannot create a folder in {} (TMPDIR): {}", temporary, strerror(errno)));
+  if (!options.state.empty()) {
+    if (const std::string problem = state_problem(options.state); !problem.empty()) return fail("--state: " + problem);
   }
+  // Whatever ends this machine, its folder goes: signals wait until there is a program to pass them on to, and where
+  // this process is killed its keeper removes the folder, or the next machine.
+  const TakenSignals signals;
+  const attempt::OutputFolder folder("rota-sim", temporary);
+  if (!folder.problem().empty()) return fail(folder.problem());
   // This machine has its own rotad: one that serves real GPUs must not be used here.
   const std::string state = options.state.empty() ? folder.path() + "/state" : options.state;
   const std::string socket = options.state.empty() ? folder.path() + "/rotad.sock" : state + ".rotad.sock";
   if (socket.size() >= sizeof(sockaddr_un::sun_path)) {
     return fail(fmt::format("{} is too long: rotad's socket {} may have {} bytes",
                             options.state.empty() ? "TMPDIR" : "--state", socket, sizeof(sockaddr_un::sun_path) - 1));
-  }
-  if (!options.state.empty()) {
-    if (const std::string problem = state_problem(state); !problem.empty()) return fail("--state: " + problem);
   }
   // Only the options define the machine: variables of another one that may still be set are removed.
   for (const char* name :
@@ -275,7 +251,8 @@ int simulate(SimOptions options) {
   const std::string log = folder.path() + "/log";
   if (own_log) set("ROTA_SIM_LOG", log);
 
-  const int status = run_and_wait(launch);
+  const int status = run_and_wait(launch, signals,
+                                  {.ended = nullptr, .signalled = nullptr, .clean_up = [&folder] { folder.remove(); }});
   if (own_log) report_unsimulated(log);
   return status;
 }

@@ -98,27 +98,28 @@ nlohmann::json measured_or_null(bool measured, std::uint64_t bytes) {
 
 int show(bool json) {
   const protocol::SocketSearch search = protocol::find_rotad();
-  if (search.skipped_count != 0) fmt::print(stderr, "rota: {}\n", skipped_text(search));
+  if (search.skipped_count != 0) write_message("rota: " + skipped_text(search) + "\n");
   const Descriptor rotad(search.descriptor);
   if (!rotad) {
     if (protocol::nobody_there(search.error)) {
-      fmt::print(stderr, "rota: no rotad is running (last looked for at {}): `rota run` starts one\n",
-                 search.candidate.path);
+      write_message(fmt::format("rota: no rotad is running (last looked for at {}): `rota run` starts one\n",
+                                search.candidate.path));
     } else {
-      fmt::print(stderr, "rota: cannot talk to the rotad at {}: {}\n", search.candidate.path, strerror(search.error));
+      write_message(
+          fmt::format("rota: cannot talk to the rotad at {}: {}\n", search.candidate.path, strerror(search.error)));
     }
     return 1;
   }
   auto status = request_status(rotad.get());
   if (!status) {
-    fmt::print(stderr, "rota: the rotad at {} does not answer, or belongs to another version of rota\n",
-               search.candidate.path);
+    write_message(fmt::format("rota: the rotad at {} does not answer, or belongs to another version of rota\n",
+                              search.candidate.path));
     return 1;
   }
   find_programs(*status);
-  fmt::print("{}",
-             json ? status_as_json(*status, search.candidate.path) : status_as_text(*status, search.candidate.path));
-  return 0;
+  const std::string text =
+      json ? status_as_json(*status, search.candidate.path) : status_as_text(*status, search.candidate.path);
+  return print("rota status", text) ? 0 : 1;
 }
 
 }  // namespace

@@ -23,6 +23,8 @@
 #include "runtime/trace/format.h"
 #include "scheduler/protocol/byte_size.h"
 #include "tools/rota/run/launch.h"
+#include "tools/rota/run/output.h"
+#include "tools/rota/run/wait.h"
 #include "tools/rota/trace/output.h"
 
 namespace rota::tool {
@@ -31,7 +33,7 @@ namespace {
 namespace fs = std::filesystem;
 
 int complain(const std::string& text) {
-  std::cerr << "rota trace: " << text << '\n';
+  write_message("rota trace: " + text + "\n");
   return 1;
 }
 
@@ -45,7 +47,7 @@ int report(const TraceFiles& files, const std::vector<std::string>& problems) {
   for (const std::string& problem : problems) status = complain(problem);
   for (const auto& file : files) {
     for (const std::string& problem : file->problems()) status = complain(problem);
-    if (const std::string ending = file->ending(); !ending.empty()) std::cerr << "rota trace: note: " << ending << '\n';
+    if (const std::string ending = file->ending(); !ending.empty()) complain("note: " + ending);
   }
   return status;
 }
@@ -136,7 +138,8 @@ struct RunCommand {
       options.environment.emplace_back("ROTA_SIM_ACTIVITY_MAX_BYTES", max_bytes);
     }
     options.preloads.push_back(shim_directory() + "/librota-cudart.so");
-    const int status = run_and_wait(options);
+    const TakenSignals signals;
+    const int status = run_and_wait(options, signals);
     summarize(before);
     for (const fs::path& path : made) {
       if (!fs::remove(path, error)) break;  // as long as nothing lies in it
@@ -170,10 +173,11 @@ struct RunCommand {
       for (const std::string& path : added) {
         if (over) fs::remove(path, ignored);
       }
-      std::cerr << "rota trace: no CUDA call was recorded\n";
+      complain("no CUDA call was recorded");
       return;
     }
-    std::cerr << fmt::format("rota trace: {} (rota trace show {})\n{}", directory, directory, text.str());
+    write_message(fmt::format("rota trace: {} (rota trace show {})\n{}", directory, directory, text.str()),
+                  kReportPatience);
     for (const std::string& problem : problems) complain(problem);
     for (const auto& file : files) {
       for (const std::string& problem : file->problems()) complain(problem);
@@ -205,7 +209,7 @@ struct ShowCommand {
     }
     const std::size_t shown = show_calls(files, options, std::cout);
     if (!std::cout.flush()) return complain(fmt::format("cannot write the listing: {}", std::strerror(errno)));
-    if (shown == 0 && !files.empty()) std::cerr << "rota trace: note: no call matches\n";
+    if (shown == 0 && !files.empty()) complain("note: no call matches");
     return report(files, problems);
   }
 };

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 
 #include "tools/rota/try/processes.h"
@@ -25,6 +26,36 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+// The copies are in sessions of their own, so none of them has got it. False: it is to end all of them.
+bool passed_on(const siginfo_t& signal, const std::vector<pid_t>& copies) {
+  const auto send = [&](int number) {
+    for (const pid_t copy : copies) {
+      if (copy > 0) kill(number == SIGSTOP || number == SIGCONT ? -copy : copy, number);
+    }
+  };
+  struct sigaction inherited{};
+  sigaction(signal.si_signo, nullptr, &inherited);
+  const bool is_own = signal.si_code <= 0 && signal.si_pid == getpid();  // of a write of this process
+  if (is_own || inherited.sa_handler == SIG_IGN) return true;
+  switch (signal.si_signo) {
+    case SIGINT:
+    case SIGTERM:
+    case SIGHUP:
+    case SIGQUIT:
+      return false;
+    case SIGTSTP:
+    case SIGTTIN:
+    case SIGTTOU:
+      send(SIGSTOP);
+      tool::stop_as(signal.si_signo);
+      send(SIGCONT);
+      return true;
+    default:
+      send(signal.si_signo);
+      return true;
+  }
+}
+
 [[noreturn]] void become(const SignalsTaken& signals, pid_t parent, int output, const std::function<int()>& program) {
   // If this tool is killed, its copies are killed, too.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -35,21 +66,11 @@ double seconds_since(Clock::time_point begin) {
   dup2(output, 1);
   dup2(output, 2);
   if (nothing > 2) close(nothing);
-  sigprocmask(SIG_SETMASK, &signals.before(), nullptr);
+  signals.hand_on();
   _exit(program());
 }
 
 }  // namespace
-
-SignalsTaken::SignalsTaken() {
-  sigemptyset(&taken_);
-  for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&taken_, number);
-  sigprocmask(SIG_BLOCK, &taken_, &before_);
-}
-
-SignalsTaken::~SignalsTaken() {
-  sigprocmask(SIG_SETMASK, &before_, nullptr);
-}
 
 Together run_copies(const SignalsTaken& signals, unsigned copies, const std::string& stem,
                     const std::function<int()>& program, const std::function<void()>& started,
@@ -77,10 +98,10 @@ Together run_copies(const SignalsTaken& signals, unsigned copies, const std::str
   std::size_t left = all.problem.empty() ? running.size() : 0;
   while (left != 0) {
     siginfo_t signal;
-    if (sigwaitinfo(&signals.taken(), &signal) < 0) continue;
+    if (sigwaitinfo(&signals.all(), &signal) < 0) continue;
     if (signal.si_signo != SIGCHLD) {
-      all.interrupted = signal.si_signo;
-      break;
+      all.interrupted = passed_on(signal, running) ? 0 : signal.si_signo;
+      if (all.interrupted != 0) break;
     }
     int status = 0;
     // One signal may stand for several children, adopted ones among them.

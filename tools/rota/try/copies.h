@@ -1,10 +1,11 @@
 // Several copies of a program at once: started together, their output in files, waited for, or ended by a signal.
 #pragma once
 
-#include <csignal>
 #include <functional>
 #include <string>
 #include <vector>
+
+#include "tools/rota/run/signals.h"
 
 namespace rota::attempt {
 
@@ -23,20 +24,11 @@ struct Together {
   std::string problem;  // one line that says why not all could be started; then they have been ended
 };
 
-// While this object lives, Ctrl-C and similar signals are deferred to run_copies(), which ends what it has started.
-// Only one at a time.
-class SignalsTaken {
+// While this object lives, signals wait for run_copies(). Those that mean an end (Ctrl-C and similar ones) end what it
+// has started, a stop (Ctrl-Z) stops that with this process, and others are passed on to each copy. Only one at a time.
+class SignalsTaken : public tool::TakenSignals {
  public:
-  SignalsTaken();
-  ~SignalsTaken();
-  SignalsTaken(const SignalsTaken&) = delete;
-  SignalsTaken& operator=(const SignalsTaken&) = delete;
-  const sigset_t& taken() const { return taken_; }
-  const sigset_t& before() const { return before_; }
-
- private:
-  sigset_t taken_{};
-  sigset_t before_{};
+  ~SignalsTaken() { hand_on(); }
 };
 
 // `program` becomes the program in a child process that has no input, no terminal and the signals as they were before

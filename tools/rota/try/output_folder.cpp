@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <vector>
 
@@ -19,18 +20,50 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kLock = ".owner";
+constexpr const char* kNewLock = ".owner.new";  // until it is locked
+// Behind the name of a folder that is being removed.
+constexpr const char* kGone = ".gone";
 
 std::string temporary_folder() {
   const char* const folder = std::getenv("TMPDIR");
   return folder != nullptr && *folder != '\0' ? folder : "/tmp";
 }
 
-// Without the file, somebody is just making the folder, or it is to be kept.
+// Of a folder without an owner's file: whether its owner was killed while making it, and does not make it still.
+bool is_unfinished(const fs::path& folder, std::time_t changed) {
+  constexpr std::time_t kMinute = 60;
+  if (std::time(nullptr) - changed < kMinute) return false;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    if (entry->path().filename() != kNewLock) return false;  // it is to be kept
+  }
+  return !error;
+}
+
 bool is_stale(const fs::path& folder) {
   struct stat info{};
   if (lstat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid()) return false;
+  if (folder.string().ends_with(kGone)) return true;  // two may remove it at once
   const Descriptor lock(open((folder / kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  return lock && flock(lock.get(), LOCK_EX | LOCK_NB) == 0;
+  if (!lock) return errno == ENOENT && is_unfinished(folder, info.st_mtime);
+  return flock(lock.get(), LOCK_EX | LOCK_NB) == 0;
+}
+
+// A rotad or program that is still running may create or remove a file there at the same moment: under another name it
+// does not find the folder, and what it had begun is over at the next attempt.
+void remove_whole(const fs::path& folder) {
+  std::error_code error;
+  fs::path last = folder;
+  if (!folder.string().ends_with(kGone)) {
+    const fs::path gone = folder.string() + kGone;
+    fs::rename(folder, gone, error);
+    if (!error) last = gone;
+  }
+  constexpr int kAttempts = 100;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    fs::remove_all(last, error);
+    if (!error) return;
+  }
 }
 
 void remove_stale_in(const std::string& parent, const std::string& name) {
@@ -41,7 +74,7 @@ void remove_stale_in(const std::string& parent, const std::string& name) {
       stale.push_back(entry->path());
     }
   }
-  for (const fs::path& folder : stale) fs::remove_all(folder, error);
+  for (const fs::path& folder : stale) remove_whole(folder);
 }
 
 }  // namespace
@@ -55,7 +88,7 @@ OutputFolder::OutputFolder(const std::string& name, std::string parent) {
     return;
   }
   // Locked before it has its name. A file system without locks has no file then, and the folder stays after a kill.
-  const std::string unnamed = lock_file() + ".new";
+  const std::string unnamed = path_ + "/" + kNewLock;
   lock_ = Descriptor(open(unnamed.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!lock_) return;
   if (flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 || std::rename(unnamed.c_str(), lock_file().c_str()) != 0) {
@@ -68,8 +101,7 @@ OutputFolder::~OutputFolder() {
 }
 
 void OutputFolder::remove() const {
-  std::error_code ignored;
-  if (problem_.empty()) fs::remove_all(path_, ignored);
+  if (problem_.empty()) remove_whole(path_);
 }
 
 const std::string& OutputFolder::keep() {

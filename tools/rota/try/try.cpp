@@ -17,6 +17,7 @@
 #include "tools/rota/run/executable.h"
 #include "tools/rota/run/launch.h"
 #include "tools/rota/run/options.h"
+#include "tools/rota/run/output.h"
 #include "tools/rota/try/copies.h"
 #include "tools/rota/try/native.h"
 #include "tools/rota/try/output_folder.h"
@@ -43,7 +44,7 @@ struct TryOptions {
 };
 
 void tell(const std::string& line) {
-  fmt::print(stderr, "rota try: {}\n", line);
+  write_message("rota try: " + line + "\n");
 }
 
 // Thrown through the measurement; ends it with this exit code.
@@ -99,7 +100,7 @@ class Measurement {
     if (failed) report_.folder = folder_.keep();
     report_.nvml_problem = sampler_.nvml_problem();
     report_.rotad_is_here = sampler_.rotad_is_here();
-    fmt::print("{}", options_.json ? attempt::as_json(report_) : attempt::as_table(report_));
+    if (!print("rota try", options_.json ? attempt::as_json(report_) : attempt::as_table(report_))) return kCannot;
     return failed_under_rota ? 1 : 0;
   }
 
@@ -127,7 +128,7 @@ class Measurement {
       tell(fmt::format("ended by signal {} ({})", round.run.interrupted, strsignal(round.run.interrupted)));
       folder_.remove();
       // The user should not have to wait for what the sampler may be waiting for.
-      _exit(128 + round.run.interrupted);
+      _exit(end_as(ended_by(round.run.interrupted)));
     }
     if (way.under_rota) note_what_rota_said(round.run);
     return round;
@@ -154,7 +155,7 @@ class Measurement {
     if (copy.code == 0) return;
     tell("alone and without rota the program " + attempt::how_it_failed(copy));
     tell(fmt::format("what it printed is in {}", folder_.keep()));
-    throw Stop{copy.code};
+    throw Stop{copy.signal != 0 ? ended_by(copy.signal) : copy.code};
   }
 
   void measure(Way& way, unsigned round) {

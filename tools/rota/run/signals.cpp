@@ -1,0 +1,60 @@
+#include "tools/rota/run/signals.h"
+
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace rota::tool {
+
+TakenSignals::TakenSignals() {
+  sigfillset(&all_);
+  sigprocmask(SIG_BLOCK, &all_, &before_);
+  // If SIGCHLD is ignored, which is inherited, children leave no status and nobody is told of their end.
+  struct sigaction usual{};
+  usual.sa_handler = SIG_DFL;
+  sigaction(SIGCHLD, &usual, &children_);
+}
+
+void TakenSignals::hand_on() const {
+  sigaction(SIGCHLD, &children_, nullptr);
+  sigprocmask(SIG_SETMASK, &before_, nullptr);
+}
+
+void stop_as(int signal) {
+  struct sigaction usual{};
+  usual.sa_handler = SIG_DFL;
+  struct sigaction before{};
+  const bool is_set = sigaction(signal, &usual, &before) == 0;  // SIGSTOP has no other action
+  sigset_t only;
+  sigemptyset(&only);
+  sigaddset(&only, signal);
+  kill(getpid(), signal);
+  sigprocmask(SIG_UNBLOCK, &only, nullptr);
+  sigprocmask(SIG_BLOCK, &only, nullptr);
+  if (is_set) sigaction(signal, &before, nullptr);
+}
+
+int ending_of(int wait_status) {
+  return WIFSIGNALED(wait_status) ? ended_by(WTERMSIG(wait_status)) : WEXITSTATUS(wait_status);
+}
+
+int end_as(int ending) {
+  if (ending < kSignalled) return ending;
+  const int number = ending - kSignalled;
+  // The program's core file is the one to look at. A handler of core files is asked whatever the limit says.
+  const rlimit none{0, 0};
+  setrlimit(RLIMIT_CORE, &none);
+  prctl(PR_SET_DUMPABLE, 0);
+  struct sigaction usual{};
+  usual.sa_handler = SIG_DFL;
+  sigaction(number, &usual, nullptr);  // fails for SIGKILL, which needs none
+  kill(getpid(), number);
+  sigset_t only;
+  sigemptyset(&only);
+  sigaddset(&only, number);
+  sigprocmask(SIG_UNBLOCK, &only, nullptr);
+  return shell_code(ending);
+}
+
+}  // namespace rota::tool

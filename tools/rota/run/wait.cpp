@@ -1,0 +1,183 @@
+#include "tools/rota/run/wait.h"
+
+#include <fmt/format.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <initializer_list>
+#include <vector>
+
+#include "tools/rota/run/keeper.h"
+#include "tools/rota/run/output.h"
+
+namespace rota::tool {
+namespace {
+
+constexpr int kNoProcess = 126;
+
+// What this process and its witnesses have got, until a round has brought nothing new.
+struct Arrived {
+  std::vector<siginfo_t> own;
+  std::vector<siginfo_t> witnessed;
+};
+
+void collect(const TakenSignals& signals, std::initializer_list<Witness*> witnesses, Arrived& arrived) {
+  constexpr int kRounds = 100;  // whoever sends without end must not keep what was sent from the program
+  const auto count = [&] { return arrived.own.size() + arrived.witnessed.size(); };
+  for (int round = 0; round < kRounds; ++round) {
+    const std::size_t before = count();
+    setpgid(0, getpgrp());  // changes nothing; see keeper.h
+    take_pending(signals.all(), arrived.own);
+    for (Witness* witness : witnesses) witness->ask(arrived.witnessed);
+    if (count() == before) return;
+  }
+}
+
+bool is_real_time(int signal) {
+  return signal >= SIGRTMIN && signal <= SIGRTMAX;
+}
+
+// Real-time signals queue, so each has its like at a witness of the group. Others merge with those of their kind that
+// are pending: a single one that comes while the group gets it is merged with that one.
+bool came_to_the_group(const siginfo_t& signal, std::vector<siginfo_t>& witnessed) {
+  const bool queues = is_real_time(signal.si_signo);
+  const auto found = std::ranges::find_if(witnessed, [&](const siginfo_t& other) {
+    return other.si_signo == signal.si_signo &&
+           (!queues || (other.si_code == signal.si_code && other.si_pid == signal.si_pid));
+  });
+  if (found == witnessed.end()) return false;
+  if (queues) witnessed.erase(found);
+  return true;
+}
+
+void pass_on(pid_t program, siginfo_t signal) {
+  // Only what sigqueue sends may be passed on with its sender and value.
+  if (signal.si_code == SI_QUEUE && syscall(SYS_rt_sigqueueinfo, program, signal.si_signo, &signal) == 0) {
+    return;
+  }
+  kill(program, signal.si_signo);
+}
+
+class Wrapper {
+ public:
+  Wrapper(const TakenSignals& signals, const Waiting& waiting, Witness program)
+      : signals_(signals),
+        waiting_(waiting),
+        keeper_(waiting.clean_up),
+        start_(std::move(program)),
+        program_(start_.process()) {}
+
+  // The wait status of the program.
+  int run() {
+    keeper_.keep(program_);
+    // Until now a signal to the group may have come before there was a program, or before it was in the group. So it
+    // gets what this process got, and not what it has got itself.
+    Arrived early;
+    collect(signals_, {&start_, &keeper_.witness()}, early);
+    for (const siginfo_t& signal : early.own) {
+      if (is_meant_for_program(signal)) pass_on(program_, signal);
+    }
+    start_.tell('g');
+    start_.leave();
+    while (true) {
+      if (const int status = look_at_children(); status != -1) return status;
+      siginfo_t first{};
+      if (sigwaitinfo(&signals_.all(), &first) < 0) continue;
+      Arrived arrived{.own = {first}, .witnessed = {}};
+      collect(signals_, {&keeper_.witness()}, arrived);
+      take(std::move(arrived));
+    }
+  }
+
+ private:
+  // Not what the kernel says of children, nor what a write of this process, or its keeper, has caused.
+  bool is_meant_for_program(const siginfo_t& signal) const {
+    const bool is_from_process = signal.si_code == SI_USER;
+    switch (signal.si_signo) {
+      case SIGCHLD:
+        return signal.si_code <= 0;
+      case SIGPIPE:
+      case SIGXFSZ:
+        return !is_from_process || signal.si_pid != getpid();
+      case SIGCONT:
+        return !is_from_process || signal.si_pid != keeper_.witness().process();
+      default:
+        return true;
+    }
+  }
+
+  void take(Arrived arrived) {
+    // If there is no witness, a signal from the terminal was sent to the group, and others were not.
+    const bool knows = static_cast<bool>(keeper_.witness());
+    for (const siginfo_t& signal : arrived.own) {
+      if (!is_meant_for_program(signal)) continue;
+      const bool to_group = knows ? came_to_the_group(signal, arrived.witnessed) : signal.si_code > 0;
+      if (waiting_.signalled) waiting_.signalled(signal.si_signo);
+      if (!to_group || missed_by_program()) pass_on(program_, signal);
+    }
+  }
+
+  // A shell that takes a process group of its own would be the leader of this one, had it taken this process's place.
+  bool missed_by_program() const { return getpgrp() == getpid() && getpgid(program_) != getpgrp(); }
+
+  int look_at_children() {
+    int status = -1;  // stays so where there is nothing to say
+    if (waiting_.ended) {
+      status = reap(program_, waiting_.ended);
+    } else {
+      waitpid(program_, &status, WNOHANG);
+    }
+    if (status != -1) return status;
+    siginfo_t state{};
+    if (waitid(P_PID, static_cast<id_t>(program_), &state, WSTOPPED | WNOHANG) == 0 && state.si_pid == program_) {
+      stop_by(state.si_status);
+    }
+    return -1;
+  }
+
+  // As the program has stopped, for whoever waits for this process; until that one is continued.
+  void stop_by(int number) {
+    keeper_.watch();
+    stop_as(number);
+    keeper_.rest();
+  }
+
+  const TakenSignals& signals_;
+  const Waiting& waiting_;
+  // In this order: the keeper must not be in the program, nor keep its line open.
+  mutable Keeper keeper_;
+  Witness start_;
+  pid_t program_;
+};
+
+}  // namespace
+
+int reap(pid_t child, const std::function<void(const siginfo_t&)>& ended) {
+  int found = -1;
+  while (true) {
+    siginfo_t info{};
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return found;
+    ended(info);
+    int status = 0;
+    if (waitpid(info.si_pid, &status, 0) == child) found = status;
+  }
+}
+
+int run_and_wait(const LaunchOptions& options, const TakenSignals& signals, const Waiting& waiting) {
+  Witness program = start_waiting_child([&] {
+    signals.hand_on();
+    // Prepared in the child, so that the environment of this process is unchanged and the daemon stays for the program.
+    return run_in_place(options);
+  });
+  if (program.process() < 0) {
+    write_message(fmt::format("rota: cannot start a process: {}\n", std::strerror(errno)));
+    return kNoProcess;
+  }
+  return ending_of(Wrapper(signals, waiting, std::move(program)).run());
+}
+
+}  // namespace rota::tool
