@@ -51,8 +51,9 @@ void Server::stop() {
   if (stopped_) return;
   stopped_ = true;
   unlink(options_.socket.c_str());
-  std::error_code ignored;
-  listener_.close(ignored);
+  // Left to the end of the process, which closes without waiting: connections that nobody has accepted may have sent
+  // descriptors.
+  shutdown(listener_.release(), SHUT_RDWR);
   control_.stop();
   housekeeping_.cancel();
   deadline_.cancel();
@@ -87,19 +88,15 @@ void Server::accept_all() {
       });
       return;
     }
-    auto connection = std::make_shared<Connection>(io_, std::move(socket), ++last_number_, *this);
-    std::size_t& of_user = connections_of_[connection->peer().uid];
-    // A quarter is kept for other users.
-    const std::size_t allowed =
-        connection->peer().uid == 0 ? max_connections_ : max_connections_ - max_connections_ / 4;
-    if (connections_.size() >= max_connections_ || of_user >= allowed) {
+    auto connection = std::make_shared<Connection>(io_, std::move(socket), ++last_number_, *this, workers_);
+    const uid_t user = connection->peer().uid;
+    connection->share = connections_budget_.take(std::to_string(user), user == 0);
+    if (!connection->share) {
       connection->refuse(fmt::format("rotad has {} connections and accepts no more from this user: end some programs",
                                      connections_.size()));
       connection->close();
-      if (of_user == 0) connections_of_.erase(connection->peer().uid);
       continue;
     }
-    ++of_user;
     idle_since_ = now();
     connections_.emplace(connection->number(), connection);
     connection->start();
@@ -107,7 +104,7 @@ void Server::accept_all() {
   accept();
 }
 
-void Server::on_message(Connection& connection, const Message& message, const Descriptor& sent) {
+void Server::on_message(Connection& connection, const Message& message) {
   switch (message.kind) {
     case Kind::kHello:
       on_hello(connection, message);
@@ -163,10 +160,7 @@ void Server::on_message(Connection& connection, const Message& message, const De
     case Kind::kState:
       on_limits(connection, client, message);
       break;
-    case Kind::kHandOver:
-      on_hand_over(client, message.body.extent, sent);
-      break;
-    default:
+    default:  // and memory that is handed over, without the memory
       break;
   }
 }
@@ -205,8 +199,6 @@ void Server::drop_connection(Connection& connection) {
   if (found == connections_.end()) return;
   const auto keep = found->second;
   connections_.erase(found);
-  const auto of_user = connections_of_.find(connection.peer().uid);
-  if (--of_user->second == 0) connections_of_.erase(of_user);
   connection.close();
   idle_since_ = now();
 }
@@ -243,7 +235,6 @@ void Server::on_hello(Connection& connection, const Message& message) {
   client->lease = std::move(*lease);
   client->usage = std::move(*usage);
   if (connection.version >= protocol::kHandOverVersion) client->domain = domain_of(connection);
-  connection.takes_descriptors = client->domain && no_descriptors_from_.count(client->uid) == 0;
   if (connection.peer().process) client->process.emplace(io_, connection.peer().process.release());
 
   // Limits that apply to every GPU are in its page before it gets its welcome.
@@ -335,7 +326,7 @@ void Server::on_stay(Connection& connection) {
   // They outlive their connections, so each process counts once, and all of them within the descriptors set aside.
   const pid_t pid = connection.peer().pid;
   if (connection.stays || !connection.peer().process) return;
-  const std::size_t allowed = std::min(kMaxStayers, max_connections_);
+  const std::size_t allowed = std::min(kMaxStayers, connections_budget_.most());
   if (stayers_.size() >= allowed) return;
   std::size_t of_user = 0;
   for (const auto& [number, other] : stayers_) {
