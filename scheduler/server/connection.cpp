@@ -4,6 +4,8 @@
 
 #include <sys/socket.h>
 
+#include <asio/error.hpp>
+
 #include <cerrno>
 #include <string>
 #include <utility>
@@ -11,26 +13,39 @@
 #include "scheduler/protocol/packet.h"
 #include "scheduler/server/bare_packet.h"
 #include "scheduler/server/decode.h"
+#include "scheduler/server/guarded.h"
 
 namespace rota::server {
 
 using protocol::Message;
 
-Connection::Connection(asio::io_context& io, Descriptor socket, std::uint32_t number, ConnectionOwner& owner,
+namespace {
+
+const char* const kNoMemory = "rotad lacks the memory to serve this program: try again, or end some programs";
+
+}  // namespace
+
+Connection::Connection(asio::io_context& io, Descriptor&& socket, std::uint32_t number, ConnectionOwner& owner,
                        Workers& workers)
-    : socket_(io, socket.release()),
-      number_(number),
-      owner_(owner),
-      workers_(workers),
-      peer_(identify_peer(socket_.native_handle())) {}
+    : socket_(io), number_(number), owner_(owner), workers_(workers), peer_(identify_peer(socket.get())) {
+  socket_.assign(socket.get());
+  socket.release();
+}
 
 void Connection::read() {
   if (reading_ || lent_ || !socket_.is_open()) return;
-  reading_ = true;
   socket_.async_wait(asio::posix::stream_descriptor::wait_read, [self = shared_from_this()](std::error_code error) {
     self->reading_ = false;
-    if (!error) self->on_readable();
+    if (error == asio::error::operation_aborted) return;
+    if (error || !guarded("serve a client", [&] { self->on_readable(); })) self->fail();
   });
+  reading_ = true;
+}
+
+// The server tells the peer, if that is possible, and forgets it.
+void Connection::fail() {
+  guarded("refuse a client", [this] { owner_.on_end(*this, kNoMemory); });
+  close();
 }
 
 void Connection::on_readable() {
@@ -98,13 +113,16 @@ void Connection::flush() {
       rows_ = nullptr;
       return;
     }
-    writing_ = true;
     socket_.async_wait(asio::posix::stream_descriptor::wait_write, [self = shared_from_this()](std::error_code error) {
-      if (error) return;
+      if (error == asio::error::operation_aborted) return;
       self->writing_ = false;
-      self->flush();
-      if (!self->writing_) self->read();
+      const bool done = !error && guarded("answer a client", [&] {
+        self->flush();
+        if (!self->writing_) self->read();
+      });
+      if (!done) self->fail();
     });
+    writing_ = true;
     return;
   }
 }
@@ -131,8 +149,11 @@ void Connection::close() {
     return;
   }
   // It counts as the peer's until it is closed.
-  workers_.close(std::move(socket), std::to_string(peer_.uid),
-                 [share = std::make_shared<Budget::Share>(std::move(share))](JobOutcome) {});
+  const bool taken = guarded("leave a connection to a worker process", [&] {
+    workers_.close(std::move(socket), std::to_string(peer_.uid),
+                   [counts = std::make_shared<Budget::Share>(std::move(share))](JobOutcome) {});
+  });
+  if (!taken) socket.release();  // until rotad ends
 }
 
 }  // namespace rota::server

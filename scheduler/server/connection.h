@@ -37,7 +37,8 @@ class ConnectionOwner {
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   // `number` identifies the connection; `owner` outlives the connection's handlers (both live in the same io_context).
-  Connection(asio::io_context& io, Descriptor socket, std::uint32_t number, ConnectionOwner& owner, Workers& workers);
+  // If this throws, the socket is still the caller's.
+  Connection(asio::io_context& io, Descriptor&& socket, std::uint32_t number, ConnectionOwner& owner, Workers& workers);
 
   void start() { read(); }
   // Sends, or queues until the peer reads. Never blocks, never raises SIGPIPE.
@@ -72,6 +73,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
  private:
   void read();
   void on_readable();
+  void fail();
   void flush();
 
   asio::posix::stream_descriptor socket_;

@@ -33,8 +33,9 @@ class Control {
   struct Session;
 
   void accept();
-  void accept_one(Descriptor socket);
+  void accept_one(Descriptor&& socket);
   void read(std::uint32_t number);
+  void on_readable(std::uint32_t number);
   void answer(Session& session, const std::string& line);
 
   asio::posix::stream_descriptor listener_;

@@ -6,9 +6,11 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <asio/post.hpp>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "scheduler/protocol/socket_path.h"
@@ -20,6 +22,8 @@ namespace {
 // Descriptors that must stay free besides the connections: the listener, locks, logs, worker processes, and the two
 // pages of a client that says hello.
 constexpr std::size_t kReservedDescriptors = 96;
+// For libraries, stacks and the heap, which takes its larger pieces as mappings.
+constexpr std::size_t kReservedMappings = 4096;
 
 Result<bool> make_folder_of(const std::string& socket) {
   const std::size_t slash = socket.rfind('/');
@@ -76,10 +80,18 @@ std::size_t raise_descriptor_limit() {
 
 namespace {
 
-// Per connection: its socket and its process; some processes also ask the daemon to stay.
+// Mappings that a process may have; Linux's default if that cannot be read.
+std::size_t mapping_limit() {
+  std::size_t limit = 0;
+  return std::ifstream("/proc/sys/vm/max_map_count") >> limit ? limit : 65530;
+}
+
+// Per connection: its socket and its process, and some processes also ask the daemon to stay; two pages.
 std::size_t most_connections() {
-  const std::size_t limit = raise_descriptor_limit();
-  return limit > kReservedDescriptors + 64 ? (limit - kReservedDescriptors) / 3 : 16;
+  const auto most = [](std::size_t limit, std::size_t reserved, std::size_t each) {
+    return limit > reserved + 64 ? (limit - reserved) / each : 16;
+  };
+  return std::min(most(raise_descriptor_limit(), kReservedDescriptors, 3), most(mapping_limit(), kReservedMappings, 2));
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
 #include "scheduler/server/event_log.h"
 #include "scheduler/server/gpu_table.h"
 #include "scheduler/server/limits.h"
+#include "scheduler/server/memory_reserve.h"
 #include "scheduler/server/meter.h"
 #include "scheduler/server/modelled_time.h"
 #include "scheduler/server/page.h"
@@ -68,6 +69,8 @@ class Server final : public ConnectionOwner {
 
   void accept();
   void accept_all();
+  void accept_later();
+  void take_in(Descriptor&& socket);
   void on_message(Connection& connection, const protocol::Message& message) override;
   void on_descriptors(Connection& connection, const protocol::Message& message) override;
   void on_end(Connection& connection, const std::string& problem) override;
@@ -124,6 +127,7 @@ class Server final : public ConnectionOwner {
   void tell_next(scheduler::Time time);
   void stay_awake(scheduler::Time from);
   void housekeeping();
+  void look_after_clients();
   bool idle() const;
   // Exists while programs use GPUs, for a later rotad to find.
   std::string clients_note() const { return options_.socket + ".clients"; }
@@ -145,6 +149,7 @@ class Server final : public ConnectionOwner {
   EventLog event_log_;
   GpuTable gpus_;
   LockFile lock_;
+  MemoryReserve reserve_;
   Workers workers_;
   asio::posix::stream_descriptor listener_;
   Control control_;
@@ -180,6 +185,8 @@ class Server final : public ConnectionOwner {
   std::uint32_t refusals_logged_ = 0;
   std::map<std::uint32_t, std::uint64_t> handed_over_;  // bytes, by GPU index
   bool stopped_ = false;
+  bool accepting_ = false;  // each is begun again if it was given up for want of memory
+  bool keeping_house_ = false;
 
   // measure.cpp
   std::map<std::uint32_t, GpuReading> readings_;      // by GPU index, of the latest answer

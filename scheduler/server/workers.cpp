@@ -5,9 +5,12 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <array>
+#include <asio/error.hpp>
 #include <utility>
 
 #include "scheduler/protocol/packet.h"
+#include "scheduler/server/guarded.h"
 #include "scheduler/server/log.h"
 
 namespace rota::server {
@@ -39,9 +42,17 @@ void Workers::start() {
     return;
   }
   keeper_ = started->keeper;
-  for (const int end : started->ends) {
-    places_.push_back(std::make_unique<Place>(Place{asio::posix::stream_descriptor(io_, end), std::nullopt}));
-    read(*places_.back());
+  std::array<Descriptor, kWorkers> ends;
+  std::transform(started->ends.begin(), started->ends.end(), ends.begin(), [](int end) { return Descriptor(end); });
+  try {
+    for (Descriptor& end : ends) {
+      places_.push_back(std::make_unique<Place>(asio::posix::stream_descriptor(io_, end.get()), std::nullopt));
+      end.release();
+      read(*places_.back());
+    }
+  } catch (...) {
+    end_processes();
+    throw;
   }
 }
 
@@ -57,18 +68,26 @@ void Workers::end_processes() {
   keeper_ = 0;
 }
 
-void Workers::close(Descriptor socket, const std::string& sender, Done done) {
-  add({{.what = Job::Do::kClose}, sender, std::move(socket), {}, std::move(done)});
+void Workers::close(Descriptor&& socket, const std::string& sender, Done done) {
+  add(Job::Do::kClose, sender, std::move(done)).owned = std::move(socket);
+  guarded("start a worker process", [this] { dispatch(); });
 }
 
 void Workers::take(const protocol::Message& message, const std::string& sender, Sockets sockets, Done done) {
-  add({{.what = Job::Do::kDiscard, .message = message}, sender, {}, std::move(sockets), std::move(done)});
+  Task& task = add(Job::Do::kDiscard, sender, std::move(done));
+  task.job.message = message;
+  task.sockets = std::move(sockets);
+  dispatch();
 }
 
-void Workers::add(Task task) {
+Workers::Task& Workers::add(Job::Do what, const std::string& sender, Done done) {
+  Task task;
+  task.job.what = what;
   task.job.number = ++last_number_;
+  task.sender = sender;
+  task.done = std::move(done);
   waiting_.push_back(std::move(task));
-  dispatch();
+  return waiting_.back();
 }
 
 bool Workers::may_begin(const Task& task) const {
@@ -84,8 +103,10 @@ void Workers::dispatch() {
     again_.expires_after(kStartAgain);
     again_.async_wait([this](std::error_code error) {
       if (error) return;
-      start();
-      dispatch();
+      guarded("start worker processes", [this] {
+        start();
+        dispatch();
+      });
     });
     return;
   }
@@ -94,15 +115,13 @@ void Workers::dispatch() {
       const auto next =
           std::find_if(waiting_.begin(), waiting_.end(), [this](const Task& task) { return may_begin(task); });
       if (next == waiting_.end()) return;
-      Task task = std::move(*next);
-      waiting_.erase(next);
-      int sockets[2] = {task.owned.get(), -1};
+      int sockets[2] = {next->owned.get(), -1};
       // Whoever has closed them meanwhile has seen to what was in their queues.
-      if (task.sockets && !task.sockets(sockets[0], sockets[1])) continue;
-      if (!send(*place, task, sockets)) {
-        waiting_.push_back(std::move(task));
-        return;
+      if (!next->sockets || next->sockets(sockets[0], sockets[1])) {
+        if (!send(*place, *next, sockets)) return;
+        place->task = std::move(*next);
       }
+      waiting_.erase(next);
     }
   }
 }
@@ -118,30 +137,35 @@ bool Workers::send(Place& place, Task& task, const int (&sockets)[2]) {
     const Job now{.number = task.job.number, .what = Job::Do::kCloseNow, .message = {}};
     protocol::write_packet(worker, &now, sizeof now, {}, MSG_DONTWAIT);
   }
-  place.task = std::move(task);
   return true;
 }
 
 void Workers::read(Place& place) {
   place.end.async_wait(asio::posix::stream_descriptor::wait_read, [this, &place](std::error_code error) {
-    if (error) return;
+    if (error == asio::error::operation_aborted) return;
     JobDone done;
-    const ssize_t length = recv(place.end.native_handle(), &done, sizeof done, MSG_DONTWAIT);
-    if (length == 0 || (length < 0 && errno != EAGAIN && errno != EINTR)) {
-      // The keeper has been killed, and the workers with it.
-      log::warn("the processes that handle descriptors have ended, and are started again");
-      std::vector<std::unique_ptr<Place>> ended = std::move(places_);
-      places_.clear();
-      end_processes();
-      for (const auto& each : ended) {
-        if (each->task) finish(*each, JobOutcome::kKilled);
-      }
-      dispatch();
-      return;
+    const ssize_t length = error ? 0 : recv(place.end.native_handle(), &done, sizeof done, MSG_DONTWAIT);
+    // The keeper has been killed, and the workers with it; or the kernel lacks memory.
+    bool lost = length == 0 || (length < 0 && errno != EAGAIN && errno != EINTR);
+    lost = lost || !guarded("read from a worker process", [&] {
+             const bool current = place.task && (done.number == 0 || done.number == place.task->job.number);
+             if (length == sizeof done && current) finish(place, done.outcome);
+             read(place);
+           });
+    if (lost) return start_again();
+    guarded("start a worker process", [this] { dispatch(); });
+  });
+}
+
+void Workers::start_again() {
+  const std::vector<std::unique_ptr<Place>> ended = std::move(places_);
+  places_.clear();
+  end_processes();
+  guarded("start worker processes", [&] {
+    log::warn("the processes that handle descriptors have ended, and are started again");
+    for (const auto& place : ended) {
+      if (place->task) finish(*place, JobOutcome::kKilled);
     }
-    const bool current = place.task && (done.number == 0 || done.number == place.task->job.number);
-    if (length == sizeof done && current) finish(place, done.outcome);
-    read(place);
     dispatch();
   });
 }

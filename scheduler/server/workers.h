@@ -34,8 +34,9 @@ class Workers {
   // Does not close what is left; the end of the process does.
   ~Workers();
 
-  // `sender`: whose job it is. `done` is called once the socket has been closed, or its worker killed.
-  void close(Descriptor socket, const std::string& sender, Done done);
+  // `sender`: whose job it is. `done` is called once the socket has been closed, or its worker killed. If this throws,
+  // the socket is still the caller's.
+  void close(Descriptor&& socket, const std::string& sender, Done done);
   // Takes the next packet out of a socket, and what came with it. With a second socket, memory that came with it is
   // sent there with `message`.
   void take(const protocol::Message& message, const std::string& sender, Sockets sockets, Done done);
@@ -57,8 +58,9 @@ class Workers {
   };
 
   void start();
+  void start_again();
   void end_processes();
-  void add(Task task);
+  Task& add(Job::Do what, const std::string& sender, Done done);
   void dispatch();
   bool may_begin(const Task& task) const;
   bool send(Place& place, Task& task, const int (&sockets)[2]);
