@@ -4,53 +4,72 @@
 
 #include <sys/socket.h>
 
+#include <asio/error.hpp>
+
 #include <cerrno>
+#include <string>
+#include <utility>
 
 #include "scheduler/protocol/packet.h"
+#include "scheduler/server/bare_packet.h"
 #include "scheduler/server/decode.h"
-#include "scheduler/server/sent_descriptor.h"
+#include "scheduler/server/guarded.h"
 
 namespace rota::server {
 
 using protocol::Message;
 
-Connection::Connection(asio::io_context& io, Descriptor socket, std::uint32_t number, ConnectionOwner& owner)
-    : socket_(io, socket.release()), number_(number), owner_(owner), peer_(identify_peer(socket_.native_handle())) {}
+namespace {
+
+const char* const kNoMemory = "rotad lacks the memory to serve this program: try again, or end some programs";
+
+}  // namespace
+
+Connection::Connection(asio::io_context& io, Descriptor&& socket, std::uint32_t number, ConnectionOwner& owner,
+                       Workers& workers)
+    : socket_(io), number_(number), owner_(owner), workers_(workers), peer_(identify_peer(socket.get())) {
+  socket_.assign(socket.get());
+  socket.release();
+}
 
 void Connection::read() {
-  if (reading_ || !socket_.is_open()) return;
-  reading_ = true;
+  if (reading_ || lent_ || !socket_.is_open()) return;
   socket_.async_wait(asio::posix::stream_descriptor::wait_read, [self = shared_from_this()](std::error_code error) {
     self->reading_ = false;
-    if (!error) self->on_readable();
+    if (error == asio::error::operation_aborted) return;
+    if (error || !guarded("serve a client", [&] { self->on_readable(); })) self->fail();
   });
+  reading_ = true;
+}
+
+// The server tells the peer, if that is possible, and forgets it.
+void Connection::fail() {
+  guarded("refuse a client", [this] { owner_.on_end(*this, kNoMemory); });
+  close();
 }
 
 void Connection::on_readable() {
   constexpr int kMessagesAtOnce = 16;
   for (int i = 0; i < kMessagesAtOnce; ++i) {
-    if (!socket_.is_open() || writing_) return;  // flush() reads on when the peer has taken what is there for it
+    // flush() reads on when the peer has taken what is there for it.
+    if (!socket_.is_open() || writing_ || lent_) return;
     alignas(Message) char buffer[protocol::kMaxMessageBytes];
-    Descriptor sent;
-    // The packet's full length, even if it does not fit.
-    const ssize_t length =
-        protocol::read_packet(socket_.native_handle(), buffer, sizeof buffer,
-                              {&sent, takes_descriptors ? std::size_t{1} : 0}, MSG_DONTWAIT | MSG_TRUNC);
-    if (sent && !may_be_memory(sent)) {
-      close_elsewhere(std::move(sent));
-      owner_.on_strange_descriptor(*this);
-    }
-    if (length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-    if (length <= 0) {
+    const BarePacket packet = read_bare(socket_.native_handle(), buffer, sizeof buffer);
+    if (packet.kind == BarePacket::Kind::kNone) break;
+    if (packet.kind == BarePacket::Kind::kEnd) {
       owner_.on_end(*this, {});
       return;
     }
-    const Result<Message> message = decode(buffer, static_cast<std::size_t>(length));
+    const Result<Message> message = decode(buffer, packet.length);
     if (!message) {
       owner_.on_end(*this, message.error().text);
       return;
     }
-    owner_.on_message(*this, *message, sent);
+    if (packet.kind == BarePacket::Kind::kWithDescriptors) {
+      owner_.on_descriptors(*this, *message);
+      return;
+    }
+    owner_.on_message(*this, *message);
   }
   read();
 }
@@ -94,13 +113,16 @@ void Connection::flush() {
       rows_ = nullptr;
       return;
     }
-    writing_ = true;
     socket_.async_wait(asio::posix::stream_descriptor::wait_write, [self = shared_from_this()](std::error_code error) {
-      if (error) return;
+      if (error == asio::error::operation_aborted) return;
       self->writing_ = false;
-      self->flush();
-      if (!self->writing_) self->read();
+      const bool done = !error && guarded("answer a client", [&] {
+        self->flush();
+        if (!self->writing_) self->read();
+      });
+      if (!done) self->fail();
     });
+    writing_ = true;
     return;
   }
 }
@@ -111,11 +133,27 @@ bool Connection::send_with(Message message, std::initializer_list<int> descripto
   return protocol::write_packet(socket_.native_handle(), &message, sizeof message, descriptors, MSG_DONTWAIT) >= 0;
 }
 
+void Connection::take_back() {
+  lent_ = false;
+  read();
+}
+
 void Connection::close() {
   rows_ = nullptr;
   outbox_.clear();
-  std::error_code ignored;
-  socket_.close(ignored);
+  if (!socket_.is_open()) return;
+  Descriptor socket(socket_.release());
+  shutdown(socket.get(), SHUT_RDWR);
+  if (!lent_ && end_and_empty(socket.get())) {
+    share = {};
+    return;
+  }
+  // It counts as the peer's until it is closed.
+  const bool taken = guarded("leave a connection to a worker process", [&] {
+    workers_.close(std::move(socket), std::to_string(peer_.uid),
+                   [counts = std::make_shared<Budget::Share>(std::move(share))](JobOutcome) {});
+  });
+  if (!taken) socket.release();  // until rotad ends
 }
 
 }  // namespace rota::server

@@ -11,19 +11,21 @@
 #include <optional>
 
 #include "scheduler/protocol/protocol.h"
+#include "scheduler/server/budget.h"
 #include "scheduler/server/peer.h"
+#include "scheduler/server/workers.h"
 
 namespace rota::server {
 
 class Connection;
 
-// The server's callbacks. Both may close the connection.
+// The server's callbacks. All may close the connection.
 class ConnectionOwner {
  public:
-  // `sent`: a descriptor that came along, if this connection takes any; closed when this returns.
-  virtual void on_message(Connection& connection, const protocol::Message& message, const Descriptor& sent) = 0;
-  // The peer has sent a descriptor that is not memory; it is being closed.
-  virtual void on_strange_descriptor(Connection& connection) = 0;
+  virtual void on_message(Connection& connection, const protocol::Message& message) = 0;
+  // The next message, which is still in the socket's queue, comes with descriptors. The owner lends the socket to a
+  // worker that takes it out, or closes the connection.
+  virtual void on_descriptors(Connection& connection, const protocol::Message& message) = 0;
   // The peer closed the connection, or sent something that is not a rota message (`problem` says what; empty: it
   // closed).
   virtual void on_end(Connection& connection, const std::string& problem) = 0;
@@ -35,7 +37,8 @@ class ConnectionOwner {
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   // `number` identifies the connection; `owner` outlives the connection's handlers (both live in the same io_context).
-  Connection(asio::io_context& io, Descriptor socket, std::uint32_t number, ConnectionOwner& owner);
+  // If this throws, the socket is still the caller's.
+  Connection(asio::io_context& io, Descriptor&& socket, std::uint32_t number, ConnectionOwner& owner, Workers& workers);
 
   void start() { read(); }
   // Sends, or queues until the peer reads. Never blocks, never raises SIGPIPE.
@@ -46,8 +49,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void send_rows(std::function<std::optional<protocol::Message>()> next);
   // kRefused with this text.
   void refuse(const std::string& text);
-  // Nothing more is read or sent; handlers under way do nothing.
+  // Nothing more is read or sent, and the peer sees the end; handlers under way do nothing. A socket with descriptors
+  // in its queue is closed by a worker.
   void close();
+
+  // While the socket is lent to a worker, nothing is read here.
+  void lend() { lent_ = true; }
+  void take_back();
+  // For a worker; negative: closed.
+  int socket() { return socket_.is_open() ? socket_.native_handle() : -1; }
+  // Whether nothing waits for the peer to read.
+  bool may_be_sent_to() const { return socket_.is_open() && outbox_.empty(); }
 
   std::uint32_t number() const { return number_; }
   const Peer& peer() const { return peer_; }
@@ -56,21 +68,24 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::uint32_t client = 0;                          // after hello; 0 before
   bool stays = false;                                // sent kStay
   std::uint16_t version = protocol::kOldestVersion;  // the version in use; settled by hello
-  bool takes_descriptors = false;  // accepts descriptors from the peer; otherwise the kernel drops them
+  Budget::Share share;                               // of all connections; until the socket is closed
 
  private:
   void read();
   void on_readable();
+  void fail();
   void flush();
 
   asio::posix::stream_descriptor socket_;
   const std::uint32_t number_;
   ConnectionOwner& owner_;
+  Workers& workers_;
   Peer peer_;
   std::deque<protocol::Message> outbox_;
   std::function<std::optional<protocol::Message>()> rows_;
   bool writing_ = false;  // waiting until the peer takes more
   bool reading_ = false;  // waiting until the peer says more
+  bool lent_ = false;
 };
 
 }  // namespace rota::server

@@ -6,9 +6,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <asio/error.hpp>
 #include <cerrno>
 #include <chrono>
+#include <utility>
 
+#include "scheduler/server/bare_packet.h"
+#include "scheduler/server/guarded.h"
 #include "scheduler/server/log.h"
 
 namespace rota::server {
@@ -17,6 +21,17 @@ struct Control::Session {
   asio::posix::stream_descriptor socket;
   uid_t uid;
   pid_t pid;
+  Workers& workers;
+
+  ~Session() {
+    if (!socket.is_open()) return;
+    Descriptor end(socket.release());
+    // What was sent to the peer stays there for it to read.
+    if (end_and_empty(end.get())) return;
+    const bool taken = guarded("leave a connection to a worker process",
+                               [&] { workers.close(std::move(end), std::to_string(uid), [](JobOutcome) {}); });
+    if (!taken) end.release();  // until rotad ends
+  }
 };
 
 namespace {
@@ -32,8 +47,12 @@ bool may_ask(const ucred& peer) {
 
 }  // namespace
 
-Control::Control(asio::io_context& io, Descriptor listener, std::string path, Carry carry)
-    : listener_(io, listener.release()), accept_again_(io), path_(std::move(path)), carry_(std::move(carry)) {}
+Control::Control(asio::io_context& io, Descriptor listener, std::string path, Workers& workers, Carry carry)
+    : listener_(io, listener.release()),
+      accept_again_(io),
+      path_(std::move(path)),
+      workers_(workers),
+      carry_(std::move(carry)) {}
 
 Control::~Control() {
   stop();
@@ -43,18 +62,20 @@ void Control::stop() {
   if (stopped_) return;
   stopped_ = true;
   unlink(path_.c_str());
-  std::error_code ignored;
-  listener_.close(ignored);
+  // As with the clients' socket: what nobody has accepted is left to the end of the process.
+  shutdown(listener_.release(), SHUT_RDWR);
   accept_again_.cancel();
   sessions_.clear();
 }
 
 void Control::accept() {
   listener_.async_wait(asio::posix::stream_descriptor::wait_read, [this](std::error_code error) {
-    if (error || stopped_) return;
+    if (error == asio::error::operation_aborted || stopped_) return;
     Descriptor socket(accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket) {
-      accept_one(std::move(socket));
+      guarded("serve the control socket", [&] { accept_one(std::move(socket)); });
+      // If that failed, nobody knows what is in its queue.
+      if (socket && !end_and_empty(socket.get())) socket.release();
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       // The peer waits in the backlog: try again in a moment rather than spin on a socket that stays readable.
       accept_again_.expires_after(kAcceptAgain);
@@ -67,21 +88,17 @@ void Control::accept() {
   });
 }
 
-void Control::accept_one(Descriptor socket) {
+void Control::accept_one(Descriptor&& socket) {
   ucred peer{};
   socklen_t size = sizeof peer;
   if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return;
   const std::uint32_t number = ++last_number_;
-  auto session = std::make_unique<Session>(
-      Session{asio::posix::stream_descriptor(listener_.get_executor(), socket.release()), peer.uid, peer.pid});
+  auto session =
+      std::make_unique<Session>(asio::posix::stream_descriptor(listener_.get_executor()), peer.uid, peer.pid, workers_);
+  session->socket.assign(socket.get());
+  socket.release();
   if (!may_ask(peer)) {
     log::warn("user {} (pid {}) may not change settings", peer.uid, peer.pid);
-    // Reads what was already sent and accepts no more: closing with unread packets would reset the connection and lose
-    // the reason.
-    const int refused = session->socket.native_handle();
-    shutdown(refused, SHUT_RD);
-    char unread;
-    while (recv(refused, &unread, sizeof unread, MSG_DONTWAIT) > 0) continue;
     answer(*session, "error: only root and the user and group that rotad runs as may change its settings");
     return;
   }
@@ -94,30 +111,36 @@ void Control::accept_one(Descriptor socket) {
 void Control::read(std::uint32_t number) {
   sessions_.at(number)->socket.async_wait(
       asio::posix::stream_descriptor::wait_read, [this, number](std::error_code error) {
-        const auto found = sessions_.find(number);
-        if (error || stopped_ || found == sessions_.end()) return;
-        Session& session = *found->second;
-        char text[kMaxControlBytes];
-        const ssize_t length = recv(session.socket.native_handle(), text, sizeof text, MSG_DONTWAIT | MSG_TRUNC);
-        if (length < 0 && (errno == EAGAIN || errno == EINTR)) return read(number);
-        if (length <= 0) {
-          sessions_.erase(found);
-          return;
-        }
-        if (static_cast<std::size_t>(length) > sizeof text) {
-          answer(session, fmt::format("error: the request has {} bytes and may have {}", length, sizeof text));
-          return read(number);
-        }
-        const auto request = parse_control({text, static_cast<std::size_t>(length)});
-        if (!request) {
-          answer(session, "error: " + request.error().text);
-          return read(number);
-        }
-        log::info("user {} (pid {}): {}", session.uid, session.pid,
-                  std::string_view(text, static_cast<std::size_t>(length)));
-        answer(session, "ok: " + carry_(*request));
-        if (!stopped_) read(number);
+        if (error == asio::error::operation_aborted || stopped_) return;
+        if (!guarded("carry out a change of settings", [&] { on_readable(number); })) sessions_.erase(number);
       });
+}
+
+void Control::on_readable(std::uint32_t number) {
+  const auto found = sessions_.find(number);
+  if (found == sessions_.end()) return;
+  Session& session = *found->second;
+  char text[kMaxControlBytes];
+  const BarePacket packet = read_bare(session.socket.native_handle(), text, sizeof text);
+  if (packet.kind == BarePacket::Kind::kNone) return read(number);
+  if (packet.kind != BarePacket::Kind::kPacket) {
+    if (packet.kind == BarePacket::Kind::kWithDescriptors) answer(session, "error: a request has no descriptors");
+    sessions_.erase(found);
+    return;
+  }
+  const std::size_t length = packet.length;
+  if (length > sizeof text) {
+    answer(session, fmt::format("error: the request has {} bytes and may have {}", length, sizeof text));
+    return read(number);
+  }
+  const auto request = parse_control({text, length});
+  if (!request) {
+    answer(session, "error: " + request.error().text);
+    return read(number);
+  }
+  log::info("user {} (pid {}): {}", session.uid, session.pid, std::string_view(text, length));
+  answer(session, "ok: " + carry_(*request));
+  if (!stopped_) read(number);
 }
 
 void Control::answer(Session& session, const std::string& line) {

@@ -13,6 +13,7 @@
 
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/server/control_request.h"
+#include "scheduler/server/workers.h"
 
 namespace rota::server {
 
@@ -21,7 +22,7 @@ class Control {
   // Carries out a request and answers with one line.
   using Carry = std::function<std::string(const ControlRequest&)>;
 
-  Control(asio::io_context& io, Descriptor listener, std::string path, Carry carry);
+  Control(asio::io_context& io, Descriptor listener, std::string path, Workers& workers, Carry carry);
   ~Control();
 
   void start() { accept(); }
@@ -32,13 +33,15 @@ class Control {
   struct Session;
 
   void accept();
-  void accept_one(Descriptor socket);
+  void accept_one(Descriptor&& socket);
   void read(std::uint32_t number);
+  void on_readable(std::uint32_t number);
   void answer(Session& session, const std::string& line);
 
   asio::posix::stream_descriptor listener_;
   asio::steady_timer accept_again_;
   const std::string path_;
+  Workers& workers_;
   const Carry carry_;
   std::map<std::uint32_t, std::unique_ptr<Session>> sessions_;
   std::uint32_t last_number_ = 0;

@@ -1,5 +1,5 @@
-// Memory on its way from a client that makes room to one that lacks memory. Its descriptor is passed on at once or
-// closed.
+// Memory on its way from a client that makes room to one that lacks memory. A worker process passes its descriptor on
+// at once or closes it; rotad itself never has it.
 #include <poll.h>
 #include <sys/stat.h>
 
@@ -73,29 +73,58 @@ void Server::publish_takers() {
   for (const auto& [id, client] : clients_) client->lease->hand_over_gpus = hand_over_gpus(*client);
 }
 
-void Server::on_hand_over(const Client& client, const protocol::Extent& extent, const Descriptor& memory) {
-  if (!memory || extent.gpu >= protocol::kMaxGpus || client.gpus.count(extent.gpu) == 0) return;
-  const Client* taker = taker_of(client, extent.gpu);
-  if (taker == nullptr) return;
-  const auto connection = connections_.find(taker->connection);
-  if (connection == connections_.end()) return;
-  Message message{.kind = protocol::Kind::kExtent};
-  message.body.extent = {.gpu = extent.gpu, .padding = 0, .bytes = extent.bytes};
-  if (!connection->second->send_with(message, {memory.get()})) return;
-  handed_over_[extent.gpu] += extent.bytes;
-  clients_.at(taker->id)->took_over.insert(extent.gpu);
-  log::debug("client {}: hands {} bytes of GPU {} to client {}", client.id, extent.bytes, extent.gpu, taker->id);
+// Whatever comes is taken out by a worker, also if it is of no use: the sender's next message comes after it.
+void Server::on_descriptors(Connection& connection, const Message& message) {
+  const auto found = clients_.find(connection.client);
+  if (connection.client == 0 || found == clients_.end()) {
+    hang_up(connection, "a descriptor came with a message before hello: only programs that use rota may send any");
+    return;
+  }
+  const Client& client = *found->second;
+  const std::string sender = std::to_string(client.uid);
+  const protocol::Extent extent = message.body.extent;
+  const Client* taker = nullptr;
+  if (message.kind == protocol::Kind::kHandOver && client.gpus.contains(extent.gpu) && !workers_.is_suspect(sender)) {
+    taker = taker_of(client, extent.gpu);
+  }
+  Message passed{.kind = protocol::Kind::kExtent};
+  passed.body.extent = {.gpu = extent.gpu, .padding = 0, .bytes = extent.bytes};
+  const auto to = taker != nullptr ? connections_.find(taker->connection) : connections_.end();
+  std::weak_ptr<Connection> receiver;
+  if (to != connections_.end() && to->second->may_be_sent_to()) {
+    receiver = to->second;
+    passed.version = to->second->version;
+  }
+  const scheduler::ClientId taker_id = taker != nullptr ? taker->id : 0;
+  connection.lend();
+  workers_.take(
+      passed, sender,
+      [giver = connection.weak_from_this(), receiver](int& from, int& to_socket) {
+        const auto reads = giver.lock();
+        if (reads == nullptr || reads->socket() < 0) return false;
+        from = reads->socket();
+        const auto writes = receiver.lock();
+        to_socket = writes != nullptr ? writes->socket() : -1;
+        return true;
+      },
+      [this, giver = connection.weak_from_this(), from = client.id, pid = connection.peer().pid, sender, extent,
+       taker_id](JobOutcome outcome) {
+        if (stopped_) return;
+        if (outcome == JobOutcome::kNoMemory || outcome == JobOutcome::kKilled) {
+          log::warn("pid {} (user {}) sent {}: memory is no longer handed over from this user", pid, sender,
+                    outcome == JobOutcome::kKilled ? "a descriptor that could not be closed within reasonable time"
+                                                   : "a descriptor of something other than GPU memory");
+        }
+        if (outcome == JobOutcome::kDone && taker_id != 0) on_passed_on(from, taker_id, extent);
+        if (const auto lender = giver.lock()) lender->take_back();
+      });
 }
 
-void Server::on_strange_descriptor(Connection& connection) {
-  const uid_t user = connection.peer().uid;
-  if (!no_descriptors_from_.insert(user).second) return;
-  log::warn(
-      "pid {} (user {}) sent a descriptor of something other than GPU memory: no more are accepted from this user",
-      connection.peer().pid, user);
-  for (const auto& [number, other] : connections_) {
-    if (other->peer().uid == user) other->takes_descriptors = false;
-  }
+// The giver, and by now even the taker, may be gone.
+void Server::on_passed_on(scheduler::ClientId giver, scheduler::ClientId taker, const protocol::Extent& extent) {
+  handed_over_[extent.gpu] += extent.bytes;
+  if (const auto found = clients_.find(taker); found != clients_.end()) found->second->took_over.insert(extent.gpu);
+  log::debug("client {}: hands {} bytes of GPU {} to client {}", giver, extent.bytes, extent.gpu, taker);
 }
 
 }  // namespace rota::server

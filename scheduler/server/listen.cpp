@@ -6,9 +6,11 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <asio/post.hpp>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "scheduler/protocol/socket_path.h"
@@ -17,9 +19,11 @@
 namespace rota::server {
 namespace {
 
-// Descriptors that must stay free besides the connections: the listener, locks, logs, and the two pages of a client
-// that says hello.
+// Descriptors that must stay free besides the connections: the listener, locks, logs, worker processes, and the two
+// pages of a client that says hello.
 constexpr std::size_t kReservedDescriptors = 96;
+// For libraries, stacks and the heap, which takes its larger pieces as mappings.
+constexpr std::size_t kReservedMappings = 4096;
 
 Result<bool> make_folder_of(const std::string& socket) {
   const std::size_t slash = socket.rfind('/');
@@ -74,6 +78,24 @@ std::size_t raise_descriptor_limit() {
   return static_cast<std::size_t>(limit.rlim_cur);
 }
 
+namespace {
+
+// Mappings that a process may have; Linux's default if that cannot be read.
+std::size_t mapping_limit() {
+  std::size_t limit = 0;
+  return std::ifstream("/proc/sys/vm/max_map_count") >> limit ? limit : 65530;
+}
+
+// Per connection: its socket and its process, and some processes also ask the daemon to stay; two pages.
+std::size_t most_connections() {
+  const auto most = [](std::size_t limit, std::size_t reserved, std::size_t each) {
+    return limit > reserved + 64 ? (limit - reserved) / each : 16;
+  };
+  return std::min(most(raise_descriptor_limit(), kReservedDescriptors, 3), most(mapping_limit(), kReservedMappings, 2));
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, Options options) {
   if (const auto folder = make_folder_of(options.socket); !folder) return folder.error();
   auto locks = options.lock_directory.empty() ? Result<LockPlace>(default_lock_place())
@@ -120,25 +142,23 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
       event_log_(std::move(event_log)),
       gpus_(std::move(locks), fmt::format("rotad pid {} at {}", getpid(), options_.socket)),
       lock_(std::move(lock)),
+      workers_(io),
       listener_(io, listener.release()),
-      control_(io, std::move(control), options_.control,
+      control_(io, std::move(control), options_.control, workers_,
                [this](const ControlRequest& request) { return carry(request); }),
       housekeeping_(io),
       deadline_(io),
       wake_(io),
       first_reading_(io),
       accept_again_(io),
+      connections_budget_(most_connections()),
       started_(now()),
       idle_since_(now()),
       meter_(Meter::by_nvml(), [this](Meter::Answer answer) {
         asio::post(io_, [this, answer = std::move(answer)] {
           if (!stopped_) on_measured(answer);
         });
-      }) {
-  const std::size_t limit = raise_descriptor_limit();
-  // Per connection: its socket and its process; some processes also ask the daemon to stay.
-  max_connections_ = limit > kReservedDescriptors + 64 ? (limit - kReservedDescriptors) / 3 : 16;
-}
+      }) {}
 
 Server::~Server() {
   stop();

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <system_error>
@@ -18,6 +19,24 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto kLastAnswer = 2s;
+constexpr auto kTellAgain = 100ms;
+
+Meter::Answer try_to_read(const Meter::Read& read, const std::vector<protocol::Uuid>& gpus) {
+  try {
+    return read(gpus);
+  } catch (const std::exception& problem) {  // no memory
+    return {{}, problem.what()};
+  }
+}
+
+bool told(const Meter::Answered& answered, const Meter::Answer& answer) {
+  try {
+    answered(answer);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
 
 }  // namespace
 
@@ -79,9 +98,10 @@ void Meter::run(const std::shared_ptr<Shared>& shared) {
     if (shared->stopping) break;
     const std::vector<protocol::Uuid> gpus = *std::exchange(shared->question, std::nullopt);
     lock.unlock();
-    Answer answer = shared->read(gpus);
+    const Answer answer = try_to_read(shared->read, gpus);
     lock.lock();
-    if (!shared->stopping) shared->answered(std::move(answer));
+    // The server waits for an answer before it asks again.
+    while (!shared->stopping && !told(shared->answered, answer)) shared->changed.wait_for(lock, kTellAgain);
   }
   lock.unlock();
   shared->read({});

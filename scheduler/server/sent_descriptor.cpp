@@ -3,8 +3,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include <thread>
-
 namespace rota::server {
 
 namespace {
@@ -19,10 +17,6 @@ bool may_be_memory(const Descriptor& descriptor) {
   struct statx file{};
   return statx(descriptor.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &file) == 0 &&
          S_ISCHR(file.stx_mode) && file.stx_rdev_major == kNvidiaMajor;
-}
-
-void close_elsewhere(Descriptor descriptor) {
-  std::thread([file = std::move(descriptor)]() mutable { file = Descriptor(); }).detach();
 }
 
 }  // namespace rota::server

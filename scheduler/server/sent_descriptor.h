@@ -1,5 +1,4 @@
-// Descriptors that clients send. The client chooses what one refers to, and closing a file may wait for whoever serves
-// it.
+// Descriptors that clients send. The client chooses what one refers to.
 #pragma once
 
 #include "scheduler/protocol/descriptor.h"
@@ -9,7 +8,5 @@ namespace rota::server {
 // Whether it may refer to a piece of GPU memory: an open NVIDIA device, or a simulated GPU's memfd. Makes no call that
 // could block.
 bool may_be_memory(const Descriptor& descriptor);
-// Closes it on a separate thread.
-void close_elsewhere(Descriptor descriptor);
 
 }  // namespace rota::server

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <asio/error.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
 #include <bit>
@@ -13,6 +14,7 @@
 
 #include "scheduler/server/client.h"
 #include "scheduler/server/decode.h"
+#include "scheduler/server/guarded.h"
 #include "scheduler/server/log.h"
 
 namespace rota::server {
@@ -35,6 +37,12 @@ constexpr auto kComeBack = 3s;
 // Lines about clients that are refused; a client in a loop must not fill a disk.
 constexpr std::uint32_t kMaxRefusalsLogged = 1000;
 
+// After which rotad's books are larger. The others change what is there.
+bool needs_memory(Kind kind) {
+  return kind == Kind::kHello || kind == Kind::kAddGpu || kind == Kind::kSession || kind == Kind::kStatus ||
+         kind == Kind::kStay;
+}
+
 }  // namespace
 
 void Server::start() {
@@ -51,8 +59,9 @@ void Server::stop() {
   if (stopped_) return;
   stopped_ = true;
   unlink(options_.socket.c_str());
-  std::error_code ignored;
-  listener_.close(ignored);
+  // Left to the end of the process, which closes without waiting: connections that nobody has accepted may have sent
+  // descriptors.
+  shutdown(listener_.release(), SHUT_RDWR);
   control_.stop();
   housekeeping_.cancel();
   deadline_.cancel();
@@ -65,49 +74,12 @@ void Server::stop() {
   stayers_.clear();
 }
 
-void Server::accept() {
-  listener_.async_wait(asio::posix::stream_descriptor::wait_read, [this](std::error_code error) {
-    if (!error && !stopped_) accept_all();
-  });
-}
-
-void Server::accept_all() {
-  constexpr int kAtOnce = 64;
-  for (int i = 0; i < kAtOnce; ++i) {
-    Descriptor socket(accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket) {
-      if (errno == EINTR || errno == ECONNABORTED) continue;
-      if (errno == EAGAIN || errno == EWOULDBLOCK) break;
-      // Out of descriptors or memory, perhaps machine-wide. The peers wait in the backlog: look again in a moment
-      // rather than spin on a socket that stays readable.
-      log::warn("cannot accept a connection: {}", strerror(errno));
-      accept_again_.expires_after(100ms);
-      accept_again_.async_wait([this](std::error_code error) {
-        if (!error && !stopped_) accept();
-      });
-      return;
-    }
-    auto connection = std::make_shared<Connection>(io_, std::move(socket), ++last_number_, *this);
-    std::size_t& of_user = connections_of_[connection->peer().uid];
-    // A quarter is kept for other users.
-    const std::size_t allowed =
-        connection->peer().uid == 0 ? max_connections_ : max_connections_ - max_connections_ / 4;
-    if (connections_.size() >= max_connections_ || of_user >= allowed) {
-      connection->refuse(fmt::format("rotad has {} connections and accepts no more from this user: end some programs",
-                                     connections_.size()));
-      connection->close();
-      if (of_user == 0) connections_of_.erase(connection->peer().uid);
-      continue;
-    }
-    ++of_user;
-    idle_since_ = now();
-    connections_.emplace(connection->number(), connection);
-    connection->start();
+void Server::on_message(Connection& connection, const Message& message) {
+  if (needs_memory(message.kind) && !reserve_.is_whole()) {
+    const char* const why = "rotad has no memory left: end some programs, or give it more";
+    if (message.kind == Kind::kAddGpu) return connection.refuse(why);
+    return hang_up(connection, why);
   }
-  accept();
-}
-
-void Server::on_message(Connection& connection, const Message& message, const Descriptor& sent) {
   switch (message.kind) {
     case Kind::kHello:
       on_hello(connection, message);
@@ -163,10 +135,7 @@ void Server::on_message(Connection& connection, const Message& message, const De
     case Kind::kState:
       on_limits(connection, client, message);
       break;
-    case Kind::kHandOver:
-      on_hand_over(client, message.body.extent, sent);
-      break;
-    default:
+    default:  // and memory that is handed over, without the memory
       break;
   }
 }
@@ -195,8 +164,10 @@ void Server::hang_up(Connection& connection, const std::string& reason) {
     log::warn("pid {} (user {}): {}", connection.peer().pid, connection.peer().uid, reason);
   }
   const auto keep = connection.shared_from_this();
-  connection.refuse(reason);
-  if (clients_.count(connection.client) != 0) remove_client(connection.client, "it was refused");
+  guarded("tell a program why", [&] { connection.refuse(reason); });
+  guarded("remove a client", [&] {
+    if (clients_.count(connection.client) != 0) remove_client(connection.client, "it was refused");
+  });
   drop_connection(connection);
 }
 
@@ -205,8 +176,6 @@ void Server::drop_connection(Connection& connection) {
   if (found == connections_.end()) return;
   const auto keep = found->second;
   connections_.erase(found);
-  const auto of_user = connections_of_.find(connection.peer().uid);
-  if (--of_user->second == 0) connections_of_.erase(of_user);
   connection.close();
   idle_since_ = now();
 }
@@ -243,8 +212,10 @@ void Server::on_hello(Connection& connection, const Message& message) {
   client->lease = std::move(*lease);
   client->usage = std::move(*usage);
   if (connection.version >= protocol::kHandOverVersion) client->domain = domain_of(connection);
-  connection.takes_descriptors = client->domain && no_descriptors_from_.count(client->uid) == 0;
-  if (connection.peer().process) client->process.emplace(io_, connection.peer().process.release());
+  if (Descriptor& process = connection.peer().process) {
+    client->process.emplace(io_, process.get());
+    process.release();
+  }
 
   // Limits that apply to every GPU are in its page before it gets its welcome.
   const bool limited = connection.version >= protocol::kLimitVersion;
@@ -282,7 +253,7 @@ void Server::watch_process(ClientId id) {
   process->async_wait(asio::posix::stream_descriptor::wait_read, [this, id](std::error_code error) {
     if (error || clients_.count(id) == 0) return;
     const std::uint32_t number = clients_.at(id)->connection;
-    remove_client(id, "its process ended");
+    guarded("remove a client", [&] { remove_client(id, "its process ended"); });
     // A child of it may still hold the socket.
     const auto connection = connections_.find(number);
     if (connection != connections_.end()) drop_connection(*connection->second);
@@ -335,7 +306,7 @@ void Server::on_stay(Connection& connection) {
   // They outlive their connections, so each process counts once, and all of them within the descriptors set aside.
   const pid_t pid = connection.peer().pid;
   if (connection.stays || !connection.peer().process) return;
-  const std::size_t allowed = std::min(kMaxStayers, max_connections_);
+  const std::size_t allowed = std::min(kMaxStayers, connections_budget_.most());
   if (stayers_.size() >= allowed) return;
   std::size_t of_user = 0;
   for (const auto& [number, other] : stayers_) {
@@ -352,7 +323,8 @@ void Server::on_stay(Connection& connection) {
   auto stayer = std::make_unique<Stayer>();
   stayer->pid = pid;
   stayer->uid = connection.peer().uid;
-  stayer->process.emplace(io_, process.release());
+  stayer->process.emplace(io_, process.get());
+  process.release();
   stayer->process->async_wait(asio::posix::stream_descriptor::wait_read, [this, number](std::error_code error) {
     if (error) return;
     stayers_.erase(number);
@@ -442,6 +414,18 @@ void Server::report_revoked(Client& client) const {
 }
 
 void Server::housekeeping() {
+  guarded("look after clients", [this] { look_after_clients(); });
+  if (stopped_) return;
+  if (!accepting_) accept();
+  housekeeping_.expires_after(kHousekeeping);
+  housekeeping_.async_wait([this](std::error_code error) {
+    keeping_house_ = false;
+    if (!error && !stopped_) guarded("look after clients again", [this] { housekeeping(); });
+  });
+  keeping_house_ = true;
+}
+
+void Server::look_after_clients() {
   std::vector<ClientId> lost;
   for (const auto& [id, client] : clients_) {
     if (client->connection == 0 && now() - client->orphaned_at >= options_.reconnect_time) lost.push_back(id);
@@ -460,12 +444,7 @@ void Server::housekeeping() {
     log::info("no client for {} ms: exiting", options_.idle_exit->count());
     stop();
     io_.stop();
-    return;
   }
-  housekeeping_.expires_after(kHousekeeping);
-  housekeeping_.async_wait([this](std::error_code error) {
-    if (!error && !stopped_) housekeeping();
-  });
 }
 
 bool Server::idle() const {

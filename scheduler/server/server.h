@@ -23,6 +23,7 @@
 #include "scheduler/server/event_log.h"
 #include "scheduler/server/gpu_table.h"
 #include "scheduler/server/limits.h"
+#include "scheduler/server/memory_reserve.h"
 #include "scheduler/server/meter.h"
 #include "scheduler/server/modelled_time.h"
 #include "scheduler/server/page.h"
@@ -68,7 +69,10 @@ class Server final : public ConnectionOwner {
 
   void accept();
   void accept_all();
-  void on_message(Connection& connection, const protocol::Message& message, const Descriptor& sent) override;
+  void accept_later();
+  void take_in(Descriptor&& socket);
+  void on_message(Connection& connection, const protocol::Message& message) override;
+  void on_descriptors(Connection& connection, const protocol::Message& message) override;
   void on_end(Connection& connection, const std::string& problem) override;
   void on_hello(Connection& connection, const protocol::Message& message);
   void on_add_gpu(Connection& connection, Client& client, const protocol::AddGpu& gpu);
@@ -80,8 +84,7 @@ class Server final : public ConnectionOwner {
   void remove_client(scheduler::ClientId id, const char* why);
   void drop_connection(Connection& connection);
 
-  void on_strange_descriptor(Connection& connection) override;
-  void on_hand_over(const Client& client, const protocol::Extent& extent, const Descriptor& memory);
+  void on_passed_on(scheduler::ClientId giver, scheduler::ClientId taker, const protocol::Extent& extent);
   std::optional<std::string> domain_of(const Connection& connection) const;
   const Client* taker_of(const Client& giver, std::uint32_t gpu) const;
   std::uint64_t hand_over_gpus(const Client& client) const;
@@ -124,6 +127,7 @@ class Server final : public ConnectionOwner {
   void tell_next(scheduler::Time time);
   void stay_awake(scheduler::Time from);
   void housekeeping();
+  void look_after_clients();
   bool idle() const;
   // Exists while programs use GPUs, for a later rotad to find.
   std::string clients_note() const { return options_.socket + ".clients"; }
@@ -145,6 +149,8 @@ class Server final : public ConnectionOwner {
   EventLog event_log_;
   GpuTable gpus_;
   LockFile lock_;
+  MemoryReserve reserve_;
+  Workers workers_;
   asio::posix::stream_descriptor listener_;
   Control control_;
   asio::steady_timer housekeeping_;
@@ -153,8 +159,8 @@ class Server final : public ConnectionOwner {
   std::chrono::steady_clock::time_point awake_until_{};
   asio::steady_timer first_reading_;
   asio::steady_timer accept_again_;
+  Budget connections_budget_;
   std::map<std::uint32_t, std::shared_ptr<Connection>> connections_;
-  std::map<uid_t, std::size_t> connections_of_;  // per user
   std::map<scheduler::ClientId, std::unique_ptr<Client>> clients_;
   std::map<std::string, scheduler::SessionId> sessions_;  // of clients that are there, by Quota::Membership::key
   scheduler::SessionId last_session_ = 0;
@@ -172,15 +178,15 @@ class Server final : public ConnectionOwner {
   } published_;
   std::array<std::uint32_t, protocol::kMaxGpus> too_much_mib_{};  // as it was published
   std::set<scheduler::ClientId> changed_;                         // whose pages have to be written, within one step
-  std::size_t max_connections_;
-  std::uint32_t last_number_ = 0;  // of connections, clients and stayers
+  std::uint32_t last_number_ = 0;                                 // of connections, clients and stayers
   const scheduler::Time started_;
   scheduler::Time idle_since_;
   scheduler::Time others_read_at_{};
   std::uint32_t refusals_logged_ = 0;
   std::map<std::uint32_t, std::uint64_t> handed_over_;  // bytes, by GPU index
-  std::set<uid_t> no_descriptors_from_;                 // users who have sent some that are not memory
   bool stopped_ = false;
+  bool accepting_ = false;  // each is begun again if it was given up for want of memory
+  bool keeping_house_ = false;
 
   // measure.cpp
   std::map<std::uint32_t, GpuReading> readings_;      // by GPU index, of the latest answer

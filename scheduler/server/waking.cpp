@@ -3,19 +3,31 @@
 #include <utility>
 
 #include "scheduler/server/client.h"
+#include "scheduler/server/guarded.h"
 #include "scheduler/server/server.h"
 
 namespace rota::server {
 
 namespace event = scheduler::event;
 
+namespace {
+
+// After something has failed for want of memory.
+constexpr std::chrono::milliseconds kRest{10};
+
+}  // namespace
+
 void Server::run() {
   while (!io_.stopped()) {
-    if (std::chrono::steady_clock::now() >= awake_until_) {
-      io_.run_one();
-    } else if (io_.poll() == 0) {
-      std::this_thread::yield();
-    }
+    const bool done = guarded("go on", [this] {
+      if (!keeping_house_ && !stopped_) housekeeping();
+      if (std::chrono::steady_clock::now() >= awake_until_) {
+        io_.run_one();
+      } else if (io_.poll() == 0) {
+        std::this_thread::yield();
+      }
+    });
+    if (!done) std::this_thread::sleep_for(kRest);
   }
 }
 
@@ -57,13 +69,15 @@ void Server::schedule_deadline() {
   deadline_.expires_at(at);
   deadline_.async_wait([this](std::error_code error) {
     if (error || stopped_) return;
-    carry_out(quota_.tick(now()));
-    if (core_.shared_gpus() != 0) {
-      for (const auto& [id, client] : clients_) {
-        if ((core_.client(id)->touched & core_.shared_gpus()) != 0) read_activity(*client);
+    guarded("do what is due", [this] {
+      carry_out(quota_.tick(now()));
+      if (core_.shared_gpus() != 0) {
+        for (const auto& [id, client] : clients_) {
+          if ((core_.client(id)->touched & core_.shared_gpus()) != 0) read_activity(*client);
+        }
       }
-    }
-    step(event::Tick{});
+      step(event::Tick{});
+    });
   });
 }
 

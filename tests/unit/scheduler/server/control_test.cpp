@@ -74,7 +74,8 @@ TEST_CASE("while rotad has no descriptor for whoever asks at the control socket,
   REQUIRE(bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
   REQUIRE(listen(listener.get(), 4) == 0);
   asio::io_context io(1);
-  server::Control control(io, std::move(listener), path, [](const server::ControlRequest&) { return "done"; });
+  server::Workers workers(io);
+  server::Control control(io, std::move(listener), path, workers, [](const server::ControlRequest&) { return "done"; });
   control.start();
   const Descriptor asks(connect_to(path));
   send_packet(asks.get(), "mode exclusive", 14);

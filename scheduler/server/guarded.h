@@ -1,0 +1,27 @@
+// What a handler of the event loop throws (std::bad_alloc, or asio's errors when the kernel lacks memory) ends what the
+// handler was about, and not rotad.
+#pragma once
+
+#include <exception>
+
+#include "scheduler/server/log.h"
+
+namespace rota::server {
+
+// False: it threw, and the log says what if that is possible.
+template <typename Work>
+bool guarded(const char* what, const Work& work) noexcept {
+  try {
+    work();
+    return true;
+  } catch (const std::exception& problem) {
+    try {
+      log::warn("cannot {}: {}", what, problem.what());
+    } catch (...) {  // no memory for the line either
+    }
+  } catch (...) {
+  }
+  return false;
+}
+
+}  // namespace rota::server
