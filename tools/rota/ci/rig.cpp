@@ -56,8 +56,12 @@ constexpr auto kGrace = 5s;
 constexpr const char* kTemporary = "rota-ci";
 
 // Standard error may be closed or full: that must not cost the report.
+void say_text(const std::string& text) {
+  std::fputs(("rota ci: " + text + "\n").c_str(), stderr);
+}
+
 void say(const std::string& line) {
-  std::fputs(("rota ci: " + line + "\n").c_str(), stderr);
+  say_text(report::printable(line));
 }
 
 Time now() {
@@ -145,7 +149,7 @@ class Watcher {
         fmt::format("{} (pid {}): {}\n", report::command_text(account.self.command, 60), account.self.pid, why);
     text += place(folder_, account, process.path, stack_signal(), until);
     const std::string name = test.names.empty() ? "" : report::printable(test.names.front()) + ", ";
-    say("hangs: " + name + text.substr(0, text.size() - 1));
+    say_text("hangs: " + name + text.substr(0, text.size() - 1));
     std::error_code error;
     const std::string hangs = folder_ + "/" + report::kHangFolder;
     std::filesystem::create_directories(hangs, error);

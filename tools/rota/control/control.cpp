@@ -14,12 +14,13 @@
 
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/socket_path.h"
+#include "tools/rota/report/format.h"
 
 namespace rota::tool {
 namespace {
 
 int failed(const std::string& text) {
-  fmt::print(stderr, "rota: {}\n", text);
+  fmt::print(stderr, "rota: {}\n", report::printable(text));
   return 1;
 }
 
@@ -39,7 +40,7 @@ int ask(const std::string& line, std::string path) {
     }
     path = place.path;
   } else if (path.size() >= sizeof place.path) {
-    return failed(fmt::format("{} is longer than a socket's path may be (107 bytes)", path));
+    return failed(fmt::format("{} is longer than a path may be (4095 bytes)", path));
   } else {
     path.copy(place.path, sizeof place.path - 1);
   }

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "tools/rota/ci/tests.h"
+#include "tools/rota/report/format.h"
 #include "tools/rota/report/record.h"
 
 namespace rota::report {
@@ -23,7 +24,7 @@ struct ReportCommand {
   int run() const {
     const auto done = judge_and_write();
     if (done) return *done;
-    std::cerr << "rota report: " << done.error().text << '\n';
+    std::cerr << "rota report: " << printable(done.error().text) << '\n';
     return kOwnFailure;
   }
 
@@ -47,8 +48,10 @@ struct ReportCommand {
     }
     // Text has them in it.
     if (chosen != Format::kText || (!output.empty() && output != "-")) {
-      for (const std::string& note : report->judgement.notes) std::cerr << "rota report: note: " << note << '\n';
-      for (const std::string& problem : report->model.problems) std::cerr << "rota report: " << problem << '\n';
+      for (const std::string& note : report->judgement.notes)
+        std::cerr << "rota report: note: " << printable(note) << '\n';
+      for (const std::string& problem : report->model.problems)
+        std::cerr << "rota report: " << printable(problem) << '\n';
     }
     if (const auto updated = judging.write_update(*report); !updated) return updated.error();
     if (!report->judgement.findings.empty()) return kFindings;

@@ -53,7 +53,7 @@ std::string explain(int error, const std::string& socket) {
     case EPROTOTYPE:
       return fmt::format("the process that listens at {} is not rotad: set ROTA_SOCKET to another path", socket);
     case ENAMETOOLONG:
-      return "ROTA_SOCKET is longer than a socket's path may be (107 bytes)";
+      return "ROTA_SOCKET is longer than a path may be (4095 bytes)";
     default:
       return fmt::format("cannot talk to a rotad at {}: {}", socket, strerror(error));
   }

@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -28,7 +27,9 @@
 #include "scheduler/protocol/byte_size.h"
 #include "scheduler/protocol/descriptor.h"
 #include "tools/elf/elf.h"
+#include "tools/rota/report/format.h"
 #include "tools/rota/run/launch.h"
+#include "tools/rota/run/listed_path.h"
 #include "tools/simgpu/driver/entry/faults.h"
 #include "tools/simgpu/pose.h"
 #include "tools/simgpu/profile.h"
@@ -58,7 +59,7 @@ struct SimOptions {
 };
 
 int fail(const std::string& line) {
-  fmt::print(stderr, "rota sim: {}\n", line);
+  fmt::print(stderr, "rota sim: {}\n", report::printable(line));
   return kFailed;
 }
 
@@ -86,9 +87,16 @@ class Folder {
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;
   const std::string& path() const { return path_; }
+  // The path, or that of a link to it here, which can be in a list of paths; "" if there can be no link.
+  std::string listed(const std::string& path) {
+    if (fits_lists(path)) return path;
+    const std::string link = fmt::format("{}/link-{}", path_, ++links_);
+    return symlink(path.c_str(), link.c_str()) == 0 ? link : "";
+  }
 
  private:
   std::string path_;
+  int links_ = 0;
 };
 
 bool is_set(const char* variable) {
@@ -99,12 +107,6 @@ bool is_set(const char* variable) {
 std::string prepend(const std::string& folder, const char* variable) {
   return is_set(variable) ? folder + ":" + getenv(variable) : folder;
 }
-
-// The loader splits LD_LIBRARY_PATH at colons and semicolons, the driver ROTA_SIM_KERNELS at colons.
-bool is_split_in_lists(const std::string& path) {
-  return path.find_first_of(":;") != std::string::npos;
-}
-constexpr const char* kSplit = "has a colon or semicolon, which separate the paths of a list";
 
 // Empty, or why the driver could not load kernels from there.
 std::string kernels_problem(const std::string& path) {
@@ -176,7 +178,6 @@ int simulate(SimOptions options) {
   const fs::path library_folder = fs::path(shim_directory()) / "simgpu";
   const std::string library = library_folder / "libcuda.so.1";
   if (access(library.c_str(), F_OK) != 0) return fail(library + " is missing: install rota again");
-  if (is_split_in_lists(library)) return fail(fmt::format("{} {}: install rota elsewhere", library, kSplit));
 
   // Absolute, since the command may change its working directory.
   std::string temporary = is_set("TMPDIR") ? getenv("TMPDIR") : "/tmp";
@@ -191,17 +192,18 @@ int simulate(SimOptions options) {
     }
     *path = absolute.string();
   }
-  const Folder folder(temporary);
+  // What is in lists of paths is in a folder that can be in one.
+  const bool lists_own =
+      !options.driver.empty() || !fits_lists(library) ||
+      !std::ranges::all_of(options.kernels, [](const std::string& path) { return fits_lists(path); });
+  if (lists_own && !fits_lists(temporary)) temporary = "/tmp";
+  Folder folder(temporary);
   if (folder.path().empty()) {
     return fail(fmt::format("cannot create a folder in {} (TMPDIR): {}", temporary, strerror(errno)));
   }
   // This machine has its own rotad: one that serves real GPUs must not be used here.
   const std::string state = options.state.empty() ? folder.path() + "/state" : options.state;
   const std::string socket = options.state.empty() ? folder.path() + "/rotad.sock" : state + ".rotad.sock";
-  if (socket.size() >= sizeof(sockaddr_un::sun_path)) {
-    return fail(fmt::format("{} is too long: rotad's socket {} may have {} bytes",
-                            options.state.empty() ? "TMPDIR" : "--state", socket, sizeof(sockaddr_un::sun_path) - 1));
-  }
   if (!options.state.empty()) {
     if (const std::string problem = state_problem(state); !problem.empty()) return fail("--state: " + problem);
   }
@@ -220,16 +222,15 @@ int simulate(SimOptions options) {
 
   std::string driver = library;
   if (!options.driver.empty()) {
-    if (is_split_in_lists(temporary)) {
-      return fail(fmt::format("TMPDIR {} {}: --driver needs another one", temporary, kSplit));
-    }
     driver = folder.path() + "/libcuda.so.1";
     const int version = sim::parse_driver_version(options.driver);
     if (const std::string problem = sim::write_posed_driver(library, version, driver); !problem.empty()) {
       return fail(problem);
     }
   }
-  const std::string libraries = library_folder.string() + ":" + (library_folder / "nvml").string();
+  const std::string listed_folder = folder.listed(library_folder.string());
+  if (listed_folder.empty()) return fail(fmt::format("cannot make a link in {}: {}", folder.path(), strerror(errno)));
+  const std::string libraries = listed_folder + ":" + listed_folder + "/nvml";
   set("LD_LIBRARY_PATH", prepend(driver == library ? libraries : folder.path() + ":" + libraries, "LD_LIBRARY_PATH"));
   set("ROTA_REAL_LIBCUDA", driver);
   set("ROTA_SIM_STATE", state);
@@ -261,10 +262,11 @@ int simulate(SimOptions options) {
   wrote("--time-scale", options.time_scale);
   set("ROTA_SIM_WRITTEN", written);
 
-  std::string kernels = library_folder / "libsimkernels.so";
+  std::string kernels = listed_folder + "/libsimkernels.so";
   for (const std::string& each : options.kernels) {
-    if (is_split_in_lists(each)) return fail(fmt::format("--kernels: {} {}: use another path", each, kSplit));
-    kernels += ":" + each;
+    const std::string listed = folder.listed(each);
+    if (listed.empty()) return fail(fmt::format("cannot make a link in {}: {}", folder.path(), strerror(errno)));
+    kernels += ":" + listed;
   }
   if (const std::string problem = inherited_kernels_problem(); !problem.empty()) return fail(problem);
   set("ROTA_SIM_KERNELS", prepend(kernels, "ROTA_SIM_KERNELS"));

@@ -22,6 +22,7 @@
 
 #include "runtime/trace/format.h"
 #include "scheduler/protocol/byte_size.h"
+#include "tools/rota/report/format.h"
 #include "tools/rota/run/launch.h"
 #include "tools/rota/trace/output.h"
 
@@ -31,7 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 
 int complain(const std::string& text) {
-  std::cerr << "rota trace: " << text << '\n';
+  std::cerr << "rota trace: " << report::printable(text) << '\n';
   return 1;
 }
 
@@ -45,7 +46,8 @@ int report(const TraceFiles& files, const std::vector<std::string>& problems) {
   for (const std::string& problem : problems) status = complain(problem);
   for (const auto& file : files) {
     for (const std::string& problem : file->problems()) status = complain(problem);
-    if (const std::string ending = file->ending(); !ending.empty()) std::cerr << "rota trace: note: " << ending << '\n';
+    if (const std::string ending = file->ending(); !ending.empty())
+      std::cerr << "rota trace: note: " << report::printable(ending) << '\n';
   }
   return status;
 }
@@ -173,7 +175,7 @@ struct RunCommand {
       std::cerr << "rota trace: no CUDA call was recorded\n";
       return;
     }
-    std::cerr << fmt::format("rota trace: {} (rota trace show {})\n{}", directory, directory, text.str());
+    std::cerr << fmt::format("rota trace: {0} (rota trace show {0})\n{1}", report::printable(directory), text.str());
     for (const std::string& problem : problems) complain(problem);
     for (const auto& file : files) {
       for (const std::string& problem : file->problems()) complain(problem);

@@ -13,6 +13,7 @@
 #include <memory>
 #include <set>
 
+#include "tools/rota/report/format.h"
 #include "tools/rota/run/daemon.h"
 #include "tools/rota/run/executable.h"
 #include "tools/rota/run/launch.h"
@@ -43,7 +44,7 @@ struct TryOptions {
 };
 
 void tell(const std::string& line) {
-  fmt::print(stderr, "rota try: {}\n", line);
+  fmt::print(stderr, "rota try: {}\n", report::printable(line));
 }
 
 // Thrown through the measurement; ends it with this exit code.
