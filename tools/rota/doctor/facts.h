@@ -145,6 +145,7 @@ struct DaemonFacts {
   std::string mode;
   std::uint64_t pid = 0, quantum_ns = 0;
   std::size_t clients = 0;
+  std::vector<std::string> uncovered;  // programs in a session that run without rota: "pid 12 (command)"
 };
 
 struct DeviceFile {

@@ -20,6 +20,7 @@
 #include <string_view>
 
 #include "tools/rota/report/format.h"
+#include "tools/rota/report/uncovered_watch.h"
 #include "tools/rota/report/upkeep.h"
 #include "tools/rota/try/output_folder.h"
 #include "tools/rota/try/processes.h"
@@ -45,7 +46,7 @@ constexpr FolderFile kFolderFiles[] = {{"report.txt", Format::kText},
 
 void say(const std::string& line) {
   // Standard error may be closed or full: that must not cost the report.
-  std::fputs(("rota: " + line + "\n").c_str(), stderr);
+  std::fputs(("rota: " + printable(line) + "\n").c_str(), stderr);
 }
 
 Realtime now() {
@@ -316,6 +317,7 @@ Result<int> run_session(tool::LaunchOptions options, const std::string& folder, 
   const std::string outer = outer_session();
   options.environment.emplace_back("ROTA_REPORT_OUTER", outer);
   attempt::adopt_orphans();
+  const UncoveredWatch uncovered;
   std::optional<UpkeepWhileRunning> upkeep(std::in_place, folder, description.recorder());
   const int code = run_and_wait(options, [&](const siginfo_t& info) { description.ended(info); }, signalled);
   // A file that may not grow any further is an error to be said from here on, and not the end of this process.
