@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "runtime/account/account.h"
 #include "runtime/turn/inherited_socket.h"
 #include "runtime/turn/waiting.h"
+#include "scheduler/protocol/unix_address.h"
 
 namespace rota::turn {
 
@@ -73,12 +73,9 @@ void Admission::forget_in_child() noexcept {
 
 void Admission::connect() noexcept {
   const char* const path = std::getenv("ROTA_ADMISSION");  // NOLINT(concurrency-mt-unsafe)
-  sockaddr_un address{};
-  if (path == nullptr || *path == '\0' || std::strlen(path) >= sizeof address.sun_path) return;
-  address.sun_family = AF_UNIX;
-  std::strcpy(address.sun_path, path);
+  if (path == nullptr || *path == '\0') return;
   Descriptor made(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!made || ::connect(made.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return;
+  if (!made || protocol::connect_at(made.get(), path) != 0) return;
   open_admission.keep(made.get());
   connection_ = std::move(made);
 }

@@ -16,14 +16,15 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
+
+#include "scheduler/protocol/unix_address.h"
 
 namespace rota::protocol {
 
 inline constexpr const char* kSystemSocket = "/run/rota/rotad.sock";
 inline constexpr const char* kSystemControlSocket = "/run/rota-control/control.sock";
-inline constexpr size_t kSocketPathLength = sizeof(sockaddr_un::sun_path);  // bytes, NUL included
+inline constexpr size_t kSocketPathLength = 4096;  // bytes, NUL included, as any path's (unix_address.h)
 inline constexpr size_t kMaxSocketCandidates = 3;
 // How long a connection may take: it waits only if a rotad is stopped and its queue of connections is full.
 inline constexpr int kConnectSeconds = 2;
@@ -51,7 +52,7 @@ inline bool control_path(const char* socket, char (&path)[kSocketPathLength]) {
 struct SocketCandidates {
   SocketCandidate list[kMaxSocketCandidates];
   size_t count;
-  // ENAMETOOLONG if ROTA_SOCKET does not fit a Unix socket's address (107 bytes); the list is empty then.
+  // ENAMETOOLONG if ROTA_SOCKET is longer than a path may be; the list is empty then.
   int error;
 };
 
@@ -102,25 +103,20 @@ inline int connect_socket(const SocketCandidate& candidate) {
     const int refused = check_private_folder(candidate.path);
     if (refused != 0) return -refused;
   }
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const size_t length = strlen(candidate.path);
-  if (length >= sizeof address.sun_path) return -ENAMETOOLONG;
-  memcpy(address.sun_path, candidate.path, length);
   const int descriptor = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (descriptor < 0) return -errno;
   timeval patience{kConnectSeconds, 0};
   setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
   int result;
   do {
-    result = connect(descriptor, reinterpret_cast<const sockaddr*>(&address), sizeof address);
-  } while (result != 0 && errno == EINTR);
+    result = connect_at(descriptor, candidate.path);
+  } while (result == EINTR);
   if (result == 0) {
     patience = {};  // later sends wait as long as necessary
     setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     return descriptor;
   }
-  const int error = errno == EAGAIN ? ETIMEDOUT : errno;
+  const int error = result == EAGAIN ? ETIMEDOUT : result;
   close(descriptor);
   return -error;
 }

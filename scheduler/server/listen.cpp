@@ -4,7 +4,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <asio/post.hpp>
@@ -14,6 +13,7 @@
 #include <utility>
 
 #include "scheduler/protocol/socket_path.h"
+#include "scheduler/protocol/unix_address.h"
 #include "scheduler/server/client.h"
 
 namespace rota::server {
@@ -40,13 +40,6 @@ Result<bool> make_folder_of(const std::string& socket) {
 
 // `mode`: the socket's.
 Result<Descriptor> listen_at(const std::string& path, mode_t mode) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) {
-    return Error{fmt::format("the socket's path has {} bytes and may have at most {}: {}", path.size(),
-                             sizeof address.sun_path - 1, path)};
-  }
-  path.copy(address.sun_path, path.size());
   Descriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!listener) return Error{fmt::format("cannot create a socket: {}", strerror(errno))};
   // This process holds the lock, so whatever is there belongs to a daemon that died. But only a socket is removed.
@@ -56,10 +49,9 @@ Result<Descriptor> listen_at(const std::string& path, mode_t mode) {
   }
   unlink(path.c_str());
   const mode_t before = umask(0777 & ~mode);  // before the bind, so that there is no gap
-  const int bound = bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
-  const int error = errno;
+  const int error = protocol::bind_at(listener.get(), path.c_str());
   umask(before);
-  if (bound != 0) return Error{fmt::format("cannot bind {}: {}", path, strerror(error))};
+  if (error != 0) return Error{fmt::format("cannot bind {}: {}", path, strerror(error))};
   if (listen(listener.get(), SOMAXCONN) != 0)
     return Error{fmt::format("cannot listen at {}: {}", path, strerror(errno))};
   return listener;

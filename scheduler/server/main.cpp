@@ -29,7 +29,7 @@ using rota::scheduler::parse_mode;
 // Where a daemon listens by default: for root the machine's place, for others the user's own.
 rota::Result<std::string> default_socket() {
   const auto candidates = rota::protocol::socket_candidates();
-  if (candidates.count == 0) return rota::Error{"ROTA_SOCKET is longer than a socket's path may be (107 bytes)"};
+  if (candidates.count == 0) return rota::Error{"ROTA_SOCKET is longer than a path may be (4095 bytes)"};
   if (geteuid() == 0) return std::string(candidates.list[0].path);
   if (const auto* own = rota::protocol::own_place(candidates)) return std::string(own->path);
   const std::string last = candidates.list[candidates.count - 1].path;

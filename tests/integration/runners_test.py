@@ -90,6 +90,24 @@ def test_more(): gpu.free(gpu.allocate(16))
             'a "test"': ("passed", 1, False), "forks": ("passed", 2, False), "none": ("passed", 0, False), "fails": ("failed", 1, False)})
 
     # ctest labels: unsanitized
+    def test_rota_ci_knows_tests_of_a_ctest_by_arguments_that_are_no_utf8(self):
+        if shutil.which("ctest") is None:
+            self.skipTest("there is no ctest here")
+        build = self.scratch / "build"
+        build.mkdir()
+        # Different bytes that ctest lists as the same; and a long argument, of which an account holds the beginning.
+        arguments = {"a": b"\xe4", "b": b"\xf6", "long": b"\xc3\xa4" * 600 + b"\xff", "plain": b"plain"}
+        shares = dict(zip(arguments, (10, 20, 30, 40)))
+        (build / "CTestTestfile.cmake").write_bytes(b"".join(
+            b'add_test(%s /bin/sh -c "\\"$0\\" --bytes $1; exit $?" "%s" %dM "%s")\n' % (
+                name.encode(), str(harness.PROGRAMS / "memhog").encode(), shares[name], argument) for name, argument in arguments.items()))
+        done = self.call(harness.ROTA, "ci", "--report-dir", self.report, "--", "ctest", "--test-dir", build, "--parallel", "4")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        report = json.loads((self.report / "report.json").read_text(encoding="utf-8"))
+        self.assertEqual({test["name"]: (test["use"]["peak_bytes"] // MIB // 10 * 10, test["ambiguous"]) for test in report["tests"]},
+                         {name: (share, False) for name, share in shares.items()})
+
+    # ctest labels: unsanitized
     def test_a_clean_environment_that_names_bazels_target_reaches_the_account(self):
         """As bazel runs a test with the recipe's --test_env."""
         passed_on = ("LD_PRELOAD", "ROTA_REPORT", "ROTA_SOCKET", "ROTA_SESSION", "ROTA_GPU_MEM_LIMIT", "ROTA_REAL_LIBCUDA", "LD_LIBRARY_PATH",

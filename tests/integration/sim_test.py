@@ -217,10 +217,6 @@ for _ in range(3): assert call("cuLinkCreate_v2", 0, None, None, ctypes.byref(st
 
     def test_a_folder_for_temporary_files_that_cannot_be_used_is_named(self):
         self.refused("/nonexistent (TMPDIR)", TMPDIR="/nonexistent")
-        long = self.scratch / ("x" * 80)
-        long.mkdir()
-        self.refused("TMPDIR is too long", TMPDIR=str(long))
-        self.assertEqual(list(long.iterdir()), [])
 
     def test_a_relative_path_in_a_folder_that_is_gone_is_named(self):
         gone = self.scratch / "gone"
@@ -235,30 +231,19 @@ for _ in range(3): assert call("cuLinkCreate_v2", 0, None, None, ctypes.byref(st
                 self.assertEqual(list(self.temporary.iterdir()), [])
 
     # ctest labels: unsanitized
-    def test_a_path_that_a_list_would_split_is_refused(self):
-        kernels = SHIMS / "simgpu/libsimkernels.so"
-        for name in "a:b", "a;b":
+    def test_a_path_that_a_list_would_split_is_used_all_the_same(self):
+        for name in "a:b", "a;b", "a b":
             with self.subTest(name=name):
-                folder = self.scratch / name
-                folder.mkdir()
-                shutil.copy(kernels, folder / "mk.so")
-                self.refused(f"TMPDIR {folder}", "--driver", "12.4", TMPDIR=str(folder))
-                self.refused(str(folder / "mk.so"), "--kernels", str(folder / "mk.so"))
-                (folder / "bin").mkdir()
-                (folder / "lib").symlink_to(SHIMS.parent)
-                result = self.call(shutil.copy(ROTA, folder / "bin"), "sim", "--", "true")
-                self.assertEqual(result.returncode, 125)
-                self.assertIn("install rota elsewhere", result.stderr)
-        # A space splits neither list.
-        self.temporary = self.scratch / "a b"
-        self.temporary.mkdir()
-        self.environment["TMPDIR"] = str(self.temporary)
-        version = self.asked(["--driver", "12.4"], """
+                self.temporary = self.scratch / name
+                self.temporary.mkdir()
+                self.environment["TMPDIR"] = str(self.temporary)
+                shutil.copy(SHIMS / "simgpu/libsimkernels.so", self.temporary / "mk.so")
+                version = self.asked(["--driver", "12.4", "--kernels", str(self.temporary / "mk.so")], """
 version = ctypes.c_int()
 call("cuDriverGetVersion", ctypes.byref(version))
 print(version.value)
 """)
-        self.assertEqual(version, 12040)
+                self.assertEqual(version, 12040)
 
     def test_a_state_that_cannot_be_used_is_named_and_left_alone(self):
         text = self.scratch / "text"

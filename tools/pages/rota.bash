@@ -28,7 +28,7 @@ _rota() {
     "run --quantum"|"run --gpu-mem"|"run --host-mem"|"run --report"|"run --name"|"try -n"|"try --copies"|"try --rounds"|"try --quantum"|"try --gpu-mem"|"try --host-mem"|"demo -n"|"demo --copies"|"sim --profile"|"sim --memory"|"sim --driver"|"sim --kernels"|"sim --fault"|"sim --time-scale"|"sim --state"|"control --socket"|"doctor --timeout"|"trace --dir"|"trace --max-bytes"|"ci --report-dir"|"ci --junit"|"ci --json"|"ci --html"|"ci --name"|"ci --repeat"|"ci --gpus-per-test"|"ci --hang-after"|"ci --baseline"|"ci --update"|"ci --fail-on"|"ci --suppress"|"ci --sim"|"ci --quantum"|"ci --gpu-mem"|"ci --host-mem"|"report -o"|"report --output"|"report --baseline"|"report --update"|"report --fail-on"|"report --suppress"|"trace show --pid"|"trace show --function"|"trace show --exclude"|"trace show --elements"|"trace export -o"|"trace export --output") COMPREPLY=($(compgen -f -- "$now")); return ;;
   esac
   case $command in
-    "run") options="-h --help --mode --quantum --memory --gpu-mem --host-mem --oversubscribe --report --name" ;;
+    "run") options="-h --help --mode --quantum --memory --gpu-mem --host-mem --oversubscribe --system-preload --report --name" ;;
     "try") options="-h --help -n --copies --rounds --json --mode --quantum --memory --gpu-mem --host-mem --oversubscribe" ;;
     "demo") options="-h --help -n --copies --sim --json" ;;
     "sim") options="-h --help --gpu --profile --memory --driver --kernels --unregistered --fault --time-scale --virtual-clock --state" ;;

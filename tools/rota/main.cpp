@@ -11,6 +11,7 @@
 #include "tools/rota/control/control.h"
 #include "tools/rota/demo/demo.h"
 #include "tools/rota/doctor/doctor.h"
+#include "tools/rota/report/format.h"
 #include "tools/rota/report/report.h"
 #include "tools/rota/run/output.h"
 #include "tools/rota/run/run.h"
@@ -73,7 +74,8 @@ std::string wrong_command(const CLI::App& app, const std::vector<std::string>& a
   for (std::size_t i = 0; i < commands.size(); ++i) {
     names += (i == 0 ? "" : i + 1 == commands.size() ? " or " : ", ") + commands[i]->get_name();
   }
-  return "rota: '" + arguments[0] + "' is not a command: use " + names + "; `rota --help` says more\n";
+  return "rota: '" + rota::report::printable(arguments[0]) + "' is not a command: use " + names +
+         "; `rota --help` says more\n";
 }
 
 }  // namespace
@@ -106,7 +108,7 @@ int main(int argc, char** argv) {
     for (auto used = failed->get_subcommands(); !used.empty(); used = used[0]->get_subcommands()) {
       command += " " + used[0]->get_name();
     }
-    return command + ": " + error.what() + "; `" + command + " --help` says more\n";
+    return command + ": " + rota::report::printable(error.what()) + "; `" + command + " --help` says more\n";
   });
   try {
     app.parse(arguments);

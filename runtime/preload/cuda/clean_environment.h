@@ -1,5 +1,5 @@
-// Of a process that was started with a clean environment in a session of `rota ci --system-preload`: gives it the
-// variables that rota needs.
+// Of a process that was started with a clean environment in a session with --system-preload (`rota run`, `rota ci`):
+// gives it the variables that rota needs.
 #pragma once
 
 #include "runtime/preload/cuda/locate.h"

@@ -27,9 +27,9 @@ int* note_opening() noexcept {
   return nullptr;
 }
 
-bool open_driver(Driver& driver, void*) noexcept {
+bool open_driver_by(void* dlopen_address, Driver& driver) noexcept {
   using Dlopen = void*(const char*, int);
-  auto* dlopen_function = reinterpret_cast<Dlopen*>(next_symbol("dlopen"));
+  auto* dlopen_function = reinterpret_cast<Dlopen*>(dlopen_address);
   if (dlopen_function == nullptr) return refuse(driver, "this process has no dlopen");
   void* handle = dlopen_function(driver.path, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
@@ -47,6 +47,15 @@ bool open_driver(Driver& driver, void*) noexcept {
   driver.handle = handle;
   __atomic_store_n(&found_code, code, __ATOMIC_RELAXED);
   return true;
+}
+
+// Another preload's dlopen may have a driver of its own in mind: this library, when it asks for libcuda.so.1. Then the
+// C library's own opens what was found.
+bool open_driver(Driver& driver, void*) noexcept {
+  void* const next = next_symbol("dlopen");
+  if (open_driver_by(next, driver)) return true;
+  void* const own = own_symbol("dlopen");
+  return own != nullptr && own != next && open_driver_by(own, driver);
 }
 
 }  // namespace

@@ -1,23 +1,15 @@
 // The loader's functions, without a reference that would tie us to a glibc release or to libdl.so.2.
 //
-// dlsym is taken with the version it has had from the start. glibc 2.34 and later define it in libc; before that it is
-// in libdl, which a program that uses CUDA nearly always has. The reference is weak, so that the many programs that
-// have no libdl still start; should such a program call CUDA all the same (linked directly), libc's own entry for that
-// case helps.
+// dlsym is the C library's own, whoever else defines one (loaded_symbol.h). glibc 2.34 and later have it in libc;
+// before that it is in libdl, which a program that uses CUDA nearly always has. Should one without libdl call CUDA all
+// the same (linked directly), libc's own entry for that case helps.
 #include <dlfcn.h>
 
+#include "runtime/preload/cuda/loaded_symbol.h"
 #include "runtime/preload/cuda/thin.h"
 
-#if defined(__x86_64__)
-#define ROTA_GLIBC_BASE "GLIBC_2.2.5"
-#else
-#define ROTA_GLIBC_BASE "GLIBC_2.17"
-#endif
-
 extern "C" {
-void* rota_libc_dlsym(void* handle, const char* name) __attribute__((weak));
-asm(".symver rota_libc_dlsym, dlsym@" ROTA_GLIBC_BASE);
-// Gone since 2.34, where the reference above always succeeds.
+// Gone since 2.34, where libc has the loader's functions.
 void* __libc_dlopen_mode(const char* name, int mode) __attribute__((weak));
 void* __libc_dlsym(void* handle, const char* name) __attribute__((weak));
 }
@@ -34,19 +26,35 @@ void* from_libdl(const char* name) noexcept {
   return libdl != nullptr ? __libc_dlsym(libdl, name) : nullptr;
 }
 
+Dlsym* own_dlsym() noexcept {
+  static void* known;
+  void* found = __atomic_load_n(&known, __ATOMIC_RELAXED);
+  if (found != nullptr) return reinterpret_cast<Dlsym*>(found);
+  found = own_symbol("dlsym");
+  __atomic_store_n(&known, found, __ATOMIC_RELAXED);
+  return reinterpret_cast<Dlsym*>(found);
+}
+
 }  // namespace
 
+void* own_symbol(const char* name) noexcept {
+  constexpr const char* kLibraries[] = {"libc.so.6", "libdl.so.2"};
+  for (const char* library : kLibraries) {
+    if (void* found = loaded_symbol(library, name); found != nullptr) return found;
+  }
+  return from_libdl(name);
+}
+
 void* next_symbol(const char* name) noexcept {
-  if (rota_libc_dlsym != nullptr) {
+  if (Dlsym* const dlsym_function = own_dlsym(); dlsym_function != nullptr) {
     // Later in the search order than this library: another preload's dlopen, a sanitizer's, or the C library's.
-    if (void* found = rota_libc_dlsym(RTLD_NEXT, name); found != nullptr) return found;
+    if (void* found = dlsym_function(RTLD_NEXT, name); found != nullptr) return found;
   }
   return from_libdl(name);
 }
 
 void* foreign_symbol(void* handle, const char* name) noexcept {
-  Dlsym* dlsym_function = rota_libc_dlsym;
-  if (dlsym_function == nullptr) dlsym_function = reinterpret_cast<Dlsym*>(from_libdl("dlsym"));
+  Dlsym* const dlsym_function = own_dlsym();
   if (dlsym_function == nullptr) return nullptr;
   char* found = static_cast<char*>(dlsym_function(handle, name));
   return found >= rota_thunks_begin && found < rota_thunks_end ? nullptr : found;

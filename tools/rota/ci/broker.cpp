@@ -5,7 +5,6 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "runtime/turn/admission.h"
+#include "scheduler/protocol/unix_address.h"
 #include "scheduler/protocol/uuid_text.h"
 #include "tools/rota/ci/thread.h"
 
@@ -46,16 +46,11 @@ Result<std::unique_ptr<Broker>> Broker::start(Knowledge knowledge, Spread spread
   };
   if (!made->folder_.problem().empty()) return Error{made->folder_.problem()};
   made->socket_ = made->folder_.path() + "/admission";
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::strncpy(address.sun_path, made->socket_.c_str(), sizeof address.sun_path - 1);
   made->listening_ = Descriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   made->stop_ = Descriptor(eventfd(0, EFD_CLOEXEC));
   if (!made->listening_ || !made->stop_) return failed("make the socket");
-  if (::bind(made->listening_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-      ::listen(made->listening_.get(), SOMAXCONN) != 0) {
-    return failed("listen at");
-  }
+  errno = protocol::bind_at(made->listening_.get(), made->socket_.c_str());
+  if (errno != 0 || ::listen(made->listening_.get(), SOMAXCONN) != 0) return failed("listen at");
   made->thread_ = without_signals([broker = made.get()] { broker->run(); });
   return made;
 }

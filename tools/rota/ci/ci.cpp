@@ -81,10 +81,7 @@ void register_ci(CLI::App& app) {
         if (scheduler::parse_duration(text)) return std::string();
         return "'" + text + "' is not a duration above 0: use e.g. 300s";
       });
-  ci->add_flag(
-      "--system-preload", launch->everywhere,
-      "reach also tests that a runner starts with a clean environment (bazel, env -i): by /etc/ld.so.preload in "
-      "a mount namespace of the command's own");
+  tool::add_system_preload_option(*ci, launch);
   report::add_judging_options(*ci, options->judging);
   ci->add_option("--sim", *sim, "run on simulated GPUs, such as h100 or h200x2 (rota sim says more)");
   tool::add_launch_options(*ci, launch);

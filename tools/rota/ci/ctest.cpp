@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -30,26 +31,45 @@ bool is_ctest(const report::PersonRecord& person) {
 // How well a child's command is a test's: 0, not at all.
 enum Likeness { kNot, kWrapped, kSame, kSameFolder };
 
-bool ends_with(const Arguments& whole, const Arguments& end) {
-  return !end.empty() && whole.size() > end.size() && std::equal(end.rbegin(), end.rend(), whole.rbegin());
+// Whether the child's command, which may be cut off, is these arguments of the test.
+bool begins_alike(std::span<const std::string> child, std::span<const std::string> test, bool cut_off) {
+  if (!cut_off) return std::ranges::equal(child, test);
+  return !child.empty() && child.size() <= test.size() && std::equal(child.begin(), child.end() - 1, test.begin()) &&
+         test[child.size() - 1].starts_with(child.back());
+}
+
+// Whether one of both is the end of the other: what a launcher started, or what a launcher became.
+bool one_ends_with_other(const SeenCommand& child, const Arguments& test) {
+  if (!child.cut_off) {
+    const auto ends_with = [](const Arguments& whole, const Arguments& end) {
+      return !end.empty() && whole.size() > end.size() && std::equal(end.rbegin(), end.rend(), whole.rbegin());
+    };
+    return ends_with(child.words, test) || ends_with(test, child.words);
+  }
+  // Where the rest is not known a program's name alone is too little.
+  const std::span<const std::string> known(child.words);
+  const std::span<const std::string> wanted(test);
+  for (std::size_t from = 1; from + 1 < known.size(); ++from) {
+    if (begins_alike(known.subspan(from), wanted, true)) return true;
+  }
+  for (std::size_t from = 1; known.size() > 1 && from < wanted.size(); ++from) {
+    if (begins_alike(known, wanted.subspan(from), true)) return true;
+  }
+  return false;
 }
 
 // A launcher such as pyenv's python3 becomes a program of about the same name with the same arguments.
-bool same_but_for_the_path(const Arguments& child, const Arguments& test) {
-  if (test.size() < 2 || child.size() != test.size()) return false;
-  const std::string_view one = base_name(child.front());
+bool same_but_for_the_path(const SeenCommand& child, const Arguments& test) {
+  if (test.size() < 2 || child.words.size() < 2) return false;
+  const std::string_view one = base_name(child.words.front());
   const std::string_view other = base_name(test.front());
   return !one.empty() && !other.empty() && (one.starts_with(other) || other.starts_with(one)) &&
-         std::equal(child.begin() + 1, child.end(), test.begin() + 1);
+         begins_alike(std::span(child.words).subspan(1), std::span(test).subspan(1), child.cut_off);
 }
 
-// What an account holds of a command is cut off after a kilobyte; the last argument may be a part of one.
-bool same_command(const Arguments& child, const Arguments& test) {
-  if (child == test) return true;
-  std::size_t bytes = 0;
-  for (const std::string& argument : child) bytes += argument.size() + 1;
-  if (bytes < 1023 || child.empty() || child.size() > test.size()) return false;
-  return std::equal(child.begin(), child.end() - 1, test.begin()) && test[child.size() - 1].starts_with(child.back());
+// Different bytes may be the same in the list; the log, once it has the test, tells them apart.
+bool logged_otherwise(const SeenCommand& child, const ListedTest& test) {
+  return !test.shown.empty() && !(child.cut_off ? test.shown.starts_with(child.shown) : test.shown == child.shown);
 }
 
 // What tests say of the programs that they become by exec: their arguments, and scripts among their words. Scripts are
@@ -58,12 +78,13 @@ class Mentions {
  public:
   explicit Mentions(const std::vector<ListedTest>& tests) : tests_(tests), scripts_(tests.size()) {}
 
-  bool has(std::size_t test, const std::string& program) {
-    const std::string_view name = base_name(program);
+  bool has(std::size_t test, const SeenCommand& program) {
+    const std::string_view name = base_name(program.raw.front());
+    const std::string_view listed_name = base_name(program.words.front());
     if (name.empty()) return false;
     const Arguments& command = tests_[test].command;
     for (std::size_t i = 1; i < command.size(); ++i) {
-      if (command[i].find(name) != std::string::npos) return true;
+      if (command[i].find(listed_name) != std::string::npos) return true;
     }
     if (!scripts_[test]) scripts_[test] = scripts_in(command);
     return scripts_[test]->find(name) != std::string::npos;
@@ -92,13 +113,12 @@ class Mentions {
 
 Likeness likeness(const Group& group, const ListedTest& test) {
   Likeness best = kNot;
-  for (std::size_t i = 0; i < group.commands.size(); ++i) {
-    const Arguments& command = group.commands[i];
-    if (command.empty() || test.command.empty()) continue;
-    if (same_command(command, test.command)) {
-      best = std::max(best, group.folders[i] == test.folder ? kSameFolder : kSame);
-    } else if (ends_with(command, test.command) || ends_with(test.command, command) ||
-               same_but_for_the_path(command, test.command)) {
+  for (const SeenCommand& command : group.commands) {
+    if (command.words.empty() || test.command.empty()) continue;
+    if (begins_alike(command.words, test.command, command.cut_off)) {
+      if (logged_otherwise(command, test)) continue;
+      best = std::max(best, command.folder == test.folder ? kSameFolder : kSame);
+    } else if (one_ends_with_other(command, test.command) || same_but_for_the_path(command, test.command)) {
       best = std::max(best, kWrapped);  // a script's interpreter, or what env, timeout or taskset became
     }
   }
@@ -110,7 +130,7 @@ std::vector<std::size_t> naming(const Group& group, const std::vector<ListedTest
   std::vector<std::size_t> found;
   for (std::size_t i = 0; i < tests.size(); ++i) {
     const bool named = std::ranges::any_of(
-        group.commands, [&](const Arguments& command) { return !command.empty() && mentions.has(i, command.front()); });
+        group.commands, [&](const SeenCommand& command) { return !command.raw.empty() && mentions.has(i, command); });
     if (named && !tests[i].disabled) found.push_back(i);
   }
   return found;
@@ -134,14 +154,35 @@ std::vector<std::size_t> candidates(const Group& group, const std::vector<Listed
   return mentioning.empty() ? all : mentioning;
 }
 
+// As ctest's log shows a command.
+std::string shown(const Arguments& command) {
+  std::string text;
+  for (const std::string& argument : command) text += (text.empty() ? "\"" : " \"") + argument + '"';
+  return text;
+}
+
+// What an account holds of a command is cut off after a kilobyte.
+SeenCommand seen(const report::PersonRecord& child) {
+  constexpr std::size_t kWhole = 1023;
+  SeenCommand command{.raw = child.command, .words = {}, .folder = as_ctest_lists(child.folder), .shown = {}};
+  std::size_t bytes = 0;
+  for (const std::string& argument : child.command) bytes += argument.size() + 1;
+  command.cut_off = bytes >= kWhole;
+  for (const std::string& argument : child.command) {
+    command.words.push_back(as_ctest_lists(argument, command.cut_off && &argument == &child.command.back()));
+  }
+  command.shown = shown(child.command);
+  if (command.cut_off) command.shown.pop_back();
+  return command;
+}
+
 void add(const report::ProcessAccount& process, const report::PersonRecord& child, report::Realtime boot_ns,
          Group& group) {
   group.child = child;
   group.begin_ns = start_of(child, boot_ns);
   group.last_ns = std::max(group.last_ns, last_sign_of(process));
-  if (std::ranges::find(group.commands, child.command) == group.commands.end()) {
-    group.commands.push_back(child.command);
-    group.folders.push_back(child.folder);
+  if (std::ranges::find(group.commands, child.command, &SeenCommand::raw) == group.commands.end()) {
+    group.commands.push_back(seen(child));
   }
   if (const std::string id = process.self.id(); std::ranges::find(group.processes, id) == group.processes.end()) {
     group.processes.push_back(id);
@@ -176,6 +217,18 @@ std::string outcome_of(const LoggedTest& logged, const ListedTest* listed, const
   return logged.seconds >= timeout - 0.05 ? "timeout" : "failed";  // rounded, and by another clock
 }
 
+// Which bytes ctest made its list of, for the tests that its log has.
+void note_what_is_logged(AskedCtest& ctest) {
+  std::map<std::string_view, std::string_view> commands;
+  for (const LoggedTest& logged : ctest.logged) commands.emplace(logged.name, logged.command);
+  for (ListedTest& test : ctest.listed) {
+    const auto logged = commands.find(test.name);
+    if (logged != commands.end() && as_ctest_lists(logged->second) == shown(test.command)) {
+      test.shown = logged->second;
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<CtestRun> ctest_runs(const std::vector<report::ProcessAccount>& processes) {
@@ -198,9 +251,9 @@ std::vector<CtestRun> ctest_runs(const std::vector<report::ProcessAccount>& proc
   return runs;
 }
 
-std::vector<report::TestRecord> match_ctest(const AskedCtest& ctest,
-                                            const std::vector<report::ProcessAccount>& processes,
+std::vector<report::TestRecord> match_ctest(AskedCtest ctest, const std::vector<report::ProcessAccount>& processes,
                                             report::Realtime boot_ns) {
+  note_what_is_logged(ctest);
   std::map<std::string, std::size_t> by_name;
   for (std::size_t i = 0; i < ctest.listed.size(); ++i) by_name.emplace(ctest.listed[i].name, i);
   std::vector<Slot> slots;

@@ -39,8 +39,7 @@ struct AskedCtest {
 Result<AskedCtest> ask_ctest(const CtestRun& run, report::Realtime boot_ns);
 
 // Tests without CUDA have no processes, and no begin. A test that had not ended when ctest was killed is unknown.
-std::vector<report::TestRecord> match_ctest(const AskedCtest& ctest,
-                                            const std::vector<report::ProcessAccount>& processes,
+std::vector<report::TestRecord> match_ctest(AskedCtest ctest, const std::vector<report::ProcessAccount>& processes,
                                             report::Realtime boot_ns);
 
 // One of the rows that groups are assigned to: what the log says of the ends.

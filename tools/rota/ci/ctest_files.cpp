@@ -35,33 +35,6 @@ void append_utf8(std::string& text, std::uint32_t character) {
   rest(0);
 }
 
-// A name as in ctest's list, where the library that writes the JSON (JsonCpp) has made UTF-8 of what is none: a byte
-// that says so begins a character of two to four bytes, whatever the others are.
-std::string as_listed(std::string_view name) {
-  constexpr std::uint32_t kReplacement = 0xFFFD;
-  std::string listed;
-  while (!name.empty()) {
-    const auto first = static_cast<unsigned char>(name.front());
-    const std::size_t bytes = first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
-    std::uint32_t character = kReplacement;
-    if (first < 0xF8 && bytes <= name.size()) {
-      character = bytes == 1 ? first : first & (0x7Fu >> bytes);
-      for (std::size_t i = 1; i < bytes; ++i) {
-        character = character << 6 | (static_cast<unsigned char>(name[i]) & 0x3Fu);
-      }
-      constexpr std::uint32_t kLeast[] = {0, 0x80, 0x800, 0x10000};
-      if (character < kLeast[bytes - 1] || (character >= 0xD800 && character <= 0xDFFF)) character = kReplacement;
-      // Of larger ones than there are a pair of surrogates is written, which has no room for their highest bit.
-      if (character > 0x10FFFF) character = 0x10000 + ((character - 0x10000) & 0xFFFFF);
-      name.remove_prefix(bytes);
-    } else {
-      name.remove_prefix(1);
-    }
-    append_utf8(listed, character);
-  }
-  return listed;
-}
-
 // The lines of a text, by position.
 class LogReader {
  public:
@@ -135,12 +108,14 @@ class LogReader {
       }
     }
     LoggedTest test;
-    test.name = as_listed(name);
+    test.name = as_ctest_lists(name);
     const std::string starts = '"' + name + "\" start time: ";
     const std::size_t start = text.find(starts);
     if (const std::size_t folder = text.rfind("\nDirectory: ", start); start < end && folder != text.npos) {
       const std::size_t begin = folder + std::string_view("\nDirectory: ").size();
       test.folder = text.substr(begin, text.find('\n', begin) - begin);
+      constexpr std::string_view kCommand = "Command: ";
+      test.command = text.substr(kCommand.size(), folder - kCommand.size());
     }
     const std::size_t output_end = text.rfind("<end of output>\nTest time =", end);
     if (output_end == text.npos) return std::nullopt;
@@ -172,6 +147,34 @@ class LogReader {
 };
 
 }  // namespace
+
+// The library that writes the JSON (JsonCpp) makes UTF-8 of what is none: a byte that says so begins a character of two
+// to four bytes, whatever the others are.
+std::string as_ctest_lists(std::string_view name, bool cut_off) {
+  constexpr std::uint32_t kReplacement = 0xFFFD;
+  std::string listed;
+  while (!name.empty()) {
+    const auto first = static_cast<unsigned char>(name.front());
+    const std::size_t bytes = first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+    if (cut_off && first < 0xF8 && bytes > name.size()) break;
+    std::uint32_t character = kReplacement;
+    if (first < 0xF8 && bytes <= name.size()) {
+      character = bytes == 1 ? first : first & (0x7Fu >> bytes);
+      for (std::size_t i = 1; i < bytes; ++i) {
+        character = character << 6 | (static_cast<unsigned char>(name[i]) & 0x3Fu);
+      }
+      constexpr std::uint32_t kLeast[] = {0, 0x80, 0x800, 0x10000};
+      if (character < kLeast[bytes - 1] || (character >= 0xD800 && character <= 0xDFFF)) character = kReplacement;
+      // Of larger ones than there are a pair of surrogates is written, which has no room for their highest bit.
+      if (character > 0x10FFFF) character = 0x10000 + ((character - 0x10000) & 0xFFFFF);
+      name.remove_prefix(bytes);
+    } else {
+      name.remove_prefix(1);
+    }
+    append_utf8(listed, character);
+  }
+  return listed;
+}
 
 Result<std::vector<ListedTest>> read_ctest_listing(const std::string& text) {
   // Errors of its own may come before the list.
@@ -224,7 +227,7 @@ std::set<std::string> read_ctest_names(const std::string& text) {
     at = end + 1;
   }
   std::set<std::string> names;
-  for (const std::string& name : all) names.insert(as_listed(name));
+  for (const std::string& name : all) names.insert(as_ctest_lists(name));
   return names;
 }
 

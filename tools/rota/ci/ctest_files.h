@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "scheduler/protocol/result.h"
@@ -15,10 +16,15 @@ struct ListedTest {
   std::vector<std::string> command;  // empty: its program does not exist
   std::string folder;
   bool disabled = false;
-  double timeout_s = 0;  // 0: the run's
+  double timeout_s = 0;    // 0: the run's
+  std::string shown = {};  // as the log shows its command; "" where the log does not have the test
 };
 
 Result<std::vector<ListedTest>> read_ctest_listing(const std::string& text);
+
+// A name, an argument or a folder as it is in that list, which is UTF-8, whatever the text was. `cut_off`: only the
+// beginning of the text is known, and a character that may have been cut in two is left out.
+std::string as_ctest_lists(std::string_view text, bool cut_off = false);
 
 // One attempt of a test, in the order of their ends. Its clock times are whole minutes, and of no use.
 struct LoggedTest {
@@ -28,6 +34,7 @@ struct LoggedTest {
   double seconds = 0;
   Verdict verdict = Verdict::kFailed;
   std::string message;
+  std::string command = {};  // its arguments byte by byte, each in quotes: "/bin/true" "one argument"
 };
 
 // Names are as in the list, which is UTF-8, whatever they were. Of a ctest that was killed as well: the tests that had

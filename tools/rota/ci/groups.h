@@ -11,10 +11,18 @@
 
 namespace rota::ci {
 
+// What a child was seen with: exec changes it.
+struct SeenCommand {
+  std::vector<std::string> raw;    // its arguments, byte by byte
+  std::vector<std::string> words;  // as ctest lists them, like the folder
+  std::string folder;
+  std::string shown;     // as ctest's log shows it
+  bool cut_off = false;  // an account holds only the beginning of a long one; the last argument may be part of one
+};
+
 struct Group {
-  report::PersonRecord child;                      // of the runner
-  std::vector<std::vector<std::string>> commands;  // that it was seen with: exec changes it
-  std::vector<std::string> folders;
+  report::PersonRecord child;  // of the runner
+  std::vector<SeenCommand> commands;
   std::vector<std::string> processes;  // ids, each once
   report::Realtime begin_ns = 0;
   report::Realtime last_ns = 0;  // its processes' last sign of life

@@ -56,8 +56,12 @@ constexpr auto kGrace = 5s;
 // Folders of killed rigs go with the next one.
 constexpr const char* kTemporary = "rota-ci";
 
+void say_text(const std::string& text) {
+  tool::write_message("rota ci: " + text + "\n");
+}
+
 void say(const std::string& line) {
-  tool::write_message("rota ci: " + line + "\n");
+  say_text(report::printable(line));
 }
 
 Time now() {
@@ -145,7 +149,7 @@ class Watcher {
         fmt::format("{} (pid {}): {}\n", report::command_text(account.self.command, 60), account.self.pid, why);
     text += place(folder_, account, process.path, stack_signal(), until);
     const std::string name = test.names.empty() ? "" : report::printable(test.names.front()) + ", ";
-    say("hangs: " + name + text.substr(0, text.size() - 1));
+    say_text("hangs: " + name + text.substr(0, text.size() - 1));
     std::error_code error;
     const std::string hangs = folder_ + "/" + report::kHangFolder;
     std::filesystem::create_directories(hangs, error);

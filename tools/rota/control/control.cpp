@@ -15,13 +15,14 @@
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/socket_path.h"
 #include "scheduler/protocol/unresponsive.h"
+#include "tools/rota/report/format.h"
 #include "tools/rota/run/output.h"
 
 namespace rota::tool {
 namespace {
 
 int failed(const std::string& text) {
-  write_message("rota: " + text + "\n");
+  write_message("rota: " + report::printable(text) + "\n");
   return 1;
 }
 
@@ -41,7 +42,7 @@ int ask(const std::string& line, std::string path) {
     }
     path = place.path;
   } else if (path.size() >= sizeof place.path) {
-    return failed(fmt::format("{} is longer than a socket's path may be (107 bytes)", path));
+    return failed(fmt::format("{} is longer than a path may be (4095 bytes)", path));
   } else {
     path.copy(place.path, sizeof place.path - 1);
   }

@@ -3,7 +3,6 @@
 #include "tools/rota/demo/demo.h"
 
 #include <fmt/format.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -25,6 +24,7 @@
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/socket_path.h"
 #include "tools/rota/demo/story.h"
+#include "tools/rota/report/format.h"
 #include "tools/rota/run/daemon.h"
 #include "tools/rota/run/launch.h"
 #include "tools/rota/run/output.h"
@@ -63,15 +63,8 @@ struct DemoOptions {
 };
 
 int demo_failed(const std::string& line) {
-  write_message("rota demo: " + line + "\n");
+  write_message("rota demo: " + report::printable(line) + "\n");
   return 1;
-}
-
-// One line why a rotad cannot listen there; empty: it can.
-std::string socket_problem(const std::string& path) {
-  if (path.size() < sizeof(sockaddr_un::sun_path)) return {};
-  return fmt::format("TMPDIR is too long: rotad's socket {} may have {} bytes", path,
-                     sizeof(sockaddr_un::sun_path) - 1);
 }
 
 std::string program_path() {
@@ -210,9 +203,7 @@ class Demo {
     story_.own_rotad = search.descriptor < 0;
     if (const Descriptor rotad(search.descriptor);
         !rotad && (search.error == EPERM || protocol::nobody_there(search.error))) {
-      const std::string socket = folder_.path() + "/rotad.sock";
-      if (const std::string problem = socket_problem(socket); !problem.empty()) return problem;
-      setenv("ROTA_SOCKET", socket.c_str(), 1);
+      setenv("ROTA_SOCKET", (folder_.path() + "/rotad.sock").c_str(), 1);
     }
     // A rotad that is started is adopted, and ends with the copies.
     const Daemon daemon = find_or_start_daemon({});
@@ -288,9 +279,6 @@ int start_again_on_simulated(const DemoOptions& options, const std::string& why)
     // Whether it would have a place for its own.
     const attempt::OutputFolder folder("rota-sim");
     if (!folder.problem().empty()) return demo_failed(folder.problem());
-    if (const std::string problem = socket_problem(folder.path() + "/rotad.sock"); !problem.empty()) {
-      return demo_failed(problem);
-    }
   }
   // Of the machine's own GPUs, and of other kernels than this one's.
   for (const char* name : {"CUDA_VISIBLE_DEVICES", "ROTA_SIM_KERNELS"}) unsetenv(name);

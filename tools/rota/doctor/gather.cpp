@@ -1,5 +1,6 @@
 #include "tools/rota/doctor/gather.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -16,10 +17,12 @@
 #include "scheduler/protocol/socket_path.h"
 #include "scheduler/protocol/unresponsive.h"
 #include "tools/rota/doctor/child.h"
+#include "tools/rota/report/format.h"
 #include "tools/rota/run/executable.h"
 #include "tools/rota/run/launch.h"
 #include "tools/rota/run/preload.h"
 #include "tools/rota/status/request.h"
+#include "tools/rota/status/uncovered.h"
 
 extern char** environ;
 
@@ -128,6 +131,9 @@ DaemonFacts gather_daemon() {
   const auto own = std::filesystem::read_symlink("/proc/self/exe", unreadable);
   facts.program = own.parent_path() / "rotad";
   facts.program_error = access(facts.program.c_str(), X_OK) == 0 ? 0 : errno;
+  for (const tool::Uncovered& one : tool::uncovered_programs()) {
+    facts.uncovered.push_back(fmt::format("pid {} ({})", one.process, report::printable(one.command.substr(0, 100))));
+  }
   const protocol::SocketCandidates candidates = protocol::socket_candidates();
   for (std::size_t i = 0; i < candidates.count; ++i) facts.places.emplace_back(candidates.list[i].path);
   const protocol::SocketSearch search = protocol::find_rotad();

@@ -14,6 +14,7 @@
 #include "tools/elf/image.h"
 #include "tools/rota/doctor/gather.h"
 #include "tools/rota/run/launch.h"
+#include "tools/rota/run/listed_path.h"
 #include "tools/rota/run/preload.h"
 
 namespace rota::doctor {
@@ -126,15 +127,14 @@ PreloadFacts gather_preload() {
                            .required = *without == '\0',
                            .without = without});
   }
-  if (facts.directory.find_first_of(": ") != std::string::npos) {
-    facts.problem = facts.directory + " has a space or a colon in its path: nothing can be preloaded from there";
-  }
-  const std::string shim = facts.directory + "/" + kShim;
+  const auto listed = tool::listed_path(facts.directory + "/" + kShim);
+  if (!listed) facts.problem = facts.directory + " cannot be named in LD_PRELOAD: " + listed.error().text;
+  const std::string shim = listed ? *listed : facts.directory + "/" + kShim;
   const tool::Preload chosen = tool::choose_preload(shim);
   facts.library = chosen.library;
   facts.fitted = chosen.fitted;
   facts.fit_note = chosen.note;
-  const tool::Preload nvml = tool::choose_nvml_preload(facts.directory + "/librota-nvml.so");
+  const tool::Preload nvml = tool::choose_nvml_preload(shim.substr(0, shim.rfind('/')) + "/librota-nvml.so");
   facts.nvml_library = nvml.library;
   facts.nvml_note = nvml.note;
   facts.secure = getauxval(AT_SECURE) != 0;

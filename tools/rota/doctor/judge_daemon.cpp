@@ -9,6 +9,7 @@
 
 #include "scheduler/protocol/byte_size.h"
 #include "tools/rota/doctor/findings.h"
+#include "tools/rota/status/uncovered.h"
 
 namespace rota::doctor {
 namespace {
@@ -85,7 +86,7 @@ void judge_unreachable(const DaemonFacts& daemon, const nlohmann::json& values, 
     finding.text = fmt::format("the process that listens at {} is not rotad", daemon.socket);
     finding.remedy = "set ROTA_SOCKET to another path";
   } else if (daemon.error == ENAMETOOLONG) {
-    finding.text = "ROTA_SOCKET is longer than a socket's path may be (107 bytes)";
+    finding.text = "ROTA_SOCKET is longer than a path may be (4095 bytes)";
     finding.remedy = "set ROTA_SOCKET to a shorter path";
   }
   findings.push_back(finding);
@@ -99,6 +100,15 @@ void judge_daemon(const Facts& facts, Findings& findings) {
   if (!daemon.skipped.empty()) {
     findings.push_back({"rotad.place", Level::kWarning, daemon.skipped,
                         "remove that folder (its owner or root can), or set ROTA_SOCKET", values});
+  }
+  if (!daemon.uncovered.empty()) {
+    findings.push_back(
+        {"session.uncovered",
+         Level::kWarning,
+         fmt::format("in a session, but without rota, since LD_PRELOAD was taken from their environment: {}",
+                     fmt::join(daemon.uncovered, ", ")),
+         tool::kUncoveredRemedy,
+         {{"programs", daemon.uncovered}}});
   }
   const bool absent = daemon.error == ENOENT || daemon.error == ECONNREFUSED || daemon.error == ENOTDIR;
   if (absent && daemon.program_error != 0) {

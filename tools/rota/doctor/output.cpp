@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "tools/rota/report/format.h"
+
 namespace rota::doctor {
 namespace {
 
@@ -34,9 +36,9 @@ std::string as_text(const Findings& findings, bool verbose) {
   const std::size_t indent = kLevelWidth + id_width + 2;
   std::string text;
   for (const Finding& finding : findings) {
-    text +=
-        fmt::format("{:<{}}{:<{}}  {}\n", level_name(finding.level), kLevelWidth, finding.id, id_width, finding.text);
-    if (!finding.remedy.empty()) text += fmt::format("{:{}}-> {}\n", "", indent, finding.remedy);
+    text += fmt::format("{:<{}}{:<{}}  {}\n", level_name(finding.level), kLevelWidth, finding.id, id_width,
+                        report::printable(finding.text));
+    if (!finding.remedy.empty()) text += fmt::format("{:{}}-> {}\n", "", indent, report::printable(finding.remedy));
     if (verbose) {
       add_names(finding, "unknown", "unknown to rota", indent, text);
       add_names(finding, "missing", "not in the driver", indent, text);

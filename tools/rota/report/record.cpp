@@ -20,6 +20,7 @@
 #include <string_view>
 
 #include "tools/rota/report/format.h"
+#include "tools/rota/report/uncovered_watch.h"
 #include "tools/rota/report/upkeep.h"
 #include "tools/rota/run/output.h"
 #include "tools/rota/run/wait.h"
@@ -46,7 +47,7 @@ constexpr FolderFile kFolderFiles[] = {{"report.txt", Format::kText},
                                        {"report.html", Format::kHtml}};
 
 void say(const std::string& line) {
-  tool::write_message("rota: " + line + "\n");
+  tool::write_message("rota: " + printable(line) + "\n");
 }
 
 Realtime now() {
@@ -318,6 +319,7 @@ Result<int> run_session(tool::LaunchOptions options, const tool::TakenSignals& s
   const std::string outer = outer_session();
   options.environment.emplace_back("ROTA_REPORT_OUTER", outer);
   attempt::adopt_orphans();
+  const UncoveredWatch uncovered;
   std::optional<UpkeepWhileRunning> upkeep(std::in_place, folder, description.recorder());
   const int ending = tool::run_and_wait(
       options, signals,

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tools/rota/ci/tests.h"
+#include "tools/rota/report/format.h"
 #include "tools/rota/report/record.h"
 #include "tools/rota/run/output.h"
 
@@ -18,7 +19,7 @@ constexpr int kFindings = 3;
 constexpr int kOwnFailure = 125;
 
 void say(const std::string& line) {
-  tool::write_message("rota report: " + line + "\n");
+  tool::write_message("rota report: " + printable(line) + "\n");
 }
 
 struct ReportCommand {

@@ -66,7 +66,7 @@ std::string explain(int error, const std::string& socket) {
     case ETIMEDOUT:  // so many already wait to be accepted
       return protocol::unresponsive_text(socket, {});
     case ENAMETOOLONG:
-      return "ROTA_SOCKET is longer than a socket's path may be (107 bytes)";
+      return "ROTA_SOCKET is longer than a path may be (4095 bytes)";
     default:
       return fmt::format("cannot talk to a rotad at {}: {}", socket, strerror(error));
   }

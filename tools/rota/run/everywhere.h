@@ -1,5 +1,5 @@
-// Preloads rota also into processes whose environment a test runner has cleaned (bazel, env -i): by /etc/ld.so.preload,
-// in a mount namespace of the command's own.
+// Preloads rota also into processes whose environment a test runner or a script has cleaned (bazel, env -i): by
+// /etc/ld.so.preload, in a mount namespace of the command's own.
 #pragma once
 
 #include <string>

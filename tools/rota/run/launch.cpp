@@ -11,9 +11,11 @@
 #include <random>
 
 #include "scheduler/protocol/byte_size.h"
+#include "tools/rota/report/format.h"
 #include "tools/rota/run/daemon.h"
 #include "tools/rota/run/everywhere.h"
 #include "tools/rota/run/executable.h"
+#include "tools/rota/run/listed_path.h"
 #include "tools/rota/run/output.h"
 #include "tools/rota/run/preload.h"
 
@@ -25,13 +27,17 @@ constexpr int kNotExecutable = 126;
 constexpr int kNotStarted = 125;
 
 void say(const std::string& line) {
-  write_message("rota: " + line + "\n");
+  write_message("rota: " + report::printable(line) + "\n");
 }
 
 // Not interesting for most users: shown at the log level at which the shims show such lines.
 void mention(const std::string& line) {
   const char* level = getenv("ROTA_LOG");
   if (level != nullptr && (strcmp(level, "info") == 0 || strcmp(level, "debug") == 0)) say(line);
+}
+
+std::string beside(const std::string& path, const char* name) {
+  return path.substr(0, path.rfind('/') + 1) + name;
 }
 
 // Opens a session, unless the program is in one already and has no limits to add. The session's limit on a GPU is also
@@ -89,25 +95,28 @@ int prepare(const LaunchOptions& options) {
   }
   std::vector<std::string> libraries = {shim_directory() + "/librota.so"};
   libraries.insert(libraries.end(), options.preloads.begin(), options.preloads.end());
-  for (const std::string& library : libraries) {
+  for (std::string& library : libraries) {
     if (access(library.c_str(), R_OK) != 0) {
       say(fmt::format("{}: {}: the program runs without rota; install rota again", library, strerror(errno)));
       return 0;
     }
-    if (library.find_first_of(": ") != std::string::npos) {
-      say(fmt::format("{} cannot be preloaded from a path with a space or colon: the program runs without rota",
-                      library));
+    auto listed = listed_path(library);
+    if (!listed) {
+      say(fmt::format("{} cannot be preloaded from there: {}; the program runs without rota", library,
+                      listed.error().text));
       return 0;
     }
+    library = std::move(*listed);
   }
   // The environment is now the program's, so the driver is searched for as the program will do.
-  const Preload preload = choose_preload(libraries.front());
+  const std::string shim = libraries.front();
+  const Preload preload = choose_preload(shim);
   libraries.front() = preload.library;
   if (!preload.note.empty()) mention(preload.note);
   open_session(options.session);
   // Without a limit NVML reports the same with and without it, so no process should pay for loading it.
   if (const char* limit = getenv("ROTA_GPU_MEM_LIMIT"); limit != nullptr && *limit != '\0') {
-    const Preload nvml = choose_nvml_preload(shim_directory() + "/librota-nvml.so");
+    const Preload nvml = choose_nvml_preload(beside(shim, "librota-nvml.so"));
     if (!nvml.note.empty()) mention(nvml.note);
     if (!nvml.library.empty()) libraries.insert(libraries.begin() + 1, nvml.library);
   }

@@ -44,6 +44,12 @@ void add_launch_options(CLI::App& command, const std::shared_ptr<LaunchOptions>&
       "let the program have more memory than the GPU (up to most of what is left of the host's)");
 }
 
+void add_system_preload_option(CLI::App& command, const std::shared_ptr<LaunchOptions>& options) {
+  command.add_flag("--system-preload", options->everywhere,
+                   "reach also programs that are started with a clean environment (env -i, bazel, a script that unsets "
+                   "LD_PRELOAD): by /etc/ld.so.preload in a mount namespace of the command's own");
+}
+
 std::vector<std::string> program_of(const CLI::App& command) {
   std::vector<std::string> program = command.remaining();
   if (program.empty()) throw CLI::RequiredError("the program and its arguments");

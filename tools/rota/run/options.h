@@ -10,6 +10,9 @@ namespace rota::tool {
 
 void add_launch_options(CLI::App& command, const std::shared_ptr<LaunchOptions>& options);
 
+// --system-preload (everywhere.h).
+void add_system_preload_option(CLI::App& command, const std::shared_ptr<LaunchOptions>& options);
+
 // The program and its arguments, which is all that follows the options. Usage errors are thrown.
 std::vector<std::string> program_of(const CLI::App& command);
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "scheduler/protocol/descriptor.h"
+#include "tools/rota/run/listed_path.h"
 
 namespace rota::tool {
 namespace {
@@ -55,6 +56,10 @@ std::string chosen_folder() {
   if (const std::string caches = variable("XDG_CACHE_HOME"); caches.starts_with('/')) return caches + "/rota";
   if (const std::string home = variable("HOME"); home.starts_with('/')) return home + "/.cache/rota";
   return "";
+}
+
+std::string own_temporary_folder() {
+  return fmt::format("/tmp/rota-{}/cache", geteuid());
 }
 
 bool is_trusted(const struct stat& info) {
@@ -170,14 +175,16 @@ std::chrono::system_clock::time_point time_of(const struct stat& info) {
 
 }  // namespace
 
-PreloadCache::PreloadCache(std::string library) : library_(std::move(library)), folder_(chosen_folder()) {}
+PreloadCache::PreloadCache(std::string library) : library_(std::move(library)), folder_(chosen_folder()) {
+  if (!folder_.empty() && !fits_lists(resolved(folder_))) folder_ = own_temporary_folder();
+}
 
 std::string PreloadCache::distrust(bool make) {
   if (folder_.empty()) return "there is no home directory; set ROTA_CACHE to a folder of yours";
   // From here on only this path is used: a link in the original one could later lead elsewhere.
   folder_ = resolved(folder_);
-  if (folder_.find_first_of(": ") != std::string::npos) {
-    return fmt::format("{} has a space or colon in its name; set ROTA_CACHE to another folder", folder_);
+  if (!fits_lists(folder_)) {
+    return fmt::format("{} cannot be in a list of paths; set ROTA_CACHE to another folder", folder_);
   }
   struct stat info;
   bool exists = lstat(folder_.c_str(), &info) == 0;
@@ -258,6 +265,32 @@ Result<std::string> PreloadCache::add(const std::string& key, std::uintmax_t siz
   if (rename(fresh.c_str(), entry.c_str()) != 0) return give_up(fmt::format("{} cannot be replaced; remove it", entry));
   remove_old(key);
   return place(key);
+}
+
+Result<std::string> PreloadCache::link_to(const std::string& folder) {
+  PreloadCache usual("");
+  auto link = usual.link_here(folder);
+  if (link) return link;
+  PreloadCache temporary("", own_temporary_folder());
+  if (auto other = temporary.link_here(folder)) return other;
+  return link;
+}
+
+Result<std::string> PreloadCache::link_here(const std::string& folder) {
+  if (const std::string why = distrust(true); !why.empty()) return Error{why};
+  const auto failed = [&](const std::string& link) {
+    return Error{
+        fmt::format("cannot make the link {}: {}; set ROTA_CACHE to a folder of yours", link, std::strerror(errno))};
+  };
+  constexpr unsigned kAlike = 8;
+  for (unsigned other = 0; other < kAlike; ++other) {
+    const std::string link = fmt::format("{}/at-{:016x}", folder_, std::hash<std::string>{}(folder) + other);
+    if (leads_to(link, folder) || symlink(folder.c_str(), link.c_str()) == 0) return link;
+    if (errno != EEXIST) return failed(link);
+    if (leads_to(link, folder)) return link;  // somebody else has just made it
+  }
+  errno = EEXIST;
+  return failed(folder_);
 }
 
 void PreloadCache::remove_old(const std::string& but) const {

@@ -18,8 +18,9 @@ class PreloadCache {
   // A key has this many hexadecimal digits, which also distinguishes an entry from other folders.
   static constexpr std::size_t kKeyDigits = 16;
 
-  // At $ROTA_CACHE; else for root /var/cache/rota, for others ${XDG_CACHE_HOME:-~/.cache}/rota. `library` is the file
-  // name of the cached library: librota.so or librota-nvml.so.
+  // At $ROTA_CACHE; else for root /var/cache/rota, for others ${XDG_CACHE_HOME:-~/.cache}/rota. Where such a path
+  // cannot be in a list of preloads (listed_path.h): in the user's own folder in /tmp. `library` is the file name of
+  // the cached library: librota.so or librota-nvml.so.
   explicit PreloadCache(std::string library);
 
   // The path of the library with this key, if it exists, has this size, is next to a link to this librota-core.so, is
@@ -35,7 +36,13 @@ class PreloadCache {
   Result<std::string> add(const std::string& key, std::uintmax_t size, const std::string& core,
                           const std::function<Result<bool>(const std::string&)>& make);
 
+  // A link to `folder` whose path can be in a list of preloads; made if it does not exist. In the cache, or in the
+  // user's own folder in /tmp if there can be no cache. The error is a line that says why neither works.
+  static Result<std::string> link_to(const std::string& folder);
+
  private:
+  PreloadCache(std::string library, std::string folder) : library_(std::move(library)), folder_(std::move(folder)) {}
+  Result<std::string> link_here(const std::string& folder);
   // Why the folder cannot be used; "" if it can. With `make`, a missing folder is created, unless it would be where
   // others can change something.
   std::string distrust(bool make);

@@ -1,5 +1,5 @@
 // `rota run [--mode M] [--quantum Q] [--memory M] [--gpu-mem B] [--host-mem B] [--oversubscribe]
-// [--report FILE] [--name NAME] [--] command …`
+// [--system-preload] [--report FILE] [--name NAME] [--] command …`
 #include "tools/rota/run/run.h"
 
 #include <CLI/CLI.hpp>
@@ -14,6 +14,7 @@ void register_run(CLI::App& app) {
   auto options = std::make_shared<LaunchOptions>();
   CLI::App* run = app.add_subcommand("run", "start a program that shares the GPUs with others under rota");
   add_launch_options(*run, options);
+  add_system_preload_option(*run, options);
   auto reported = std::make_shared<report::Recording>();
   CLI::Option* const wanted = run->add_option(
       "--report", reported->target,

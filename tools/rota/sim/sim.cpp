@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -28,7 +27,9 @@
 #include "scheduler/protocol/byte_size.h"
 #include "scheduler/protocol/descriptor.h"
 #include "tools/elf/elf.h"
+#include "tools/rota/report/format.h"
 #include "tools/rota/run/launch.h"
+#include "tools/rota/run/listed_path.h"
 #include "tools/rota/run/output.h"
 #include "tools/rota/run/wait.h"
 #include "tools/rota/try/output_folder.h"
@@ -61,9 +62,25 @@ struct SimOptions {
 };
 
 int fail(const std::string& line) {
-  write_message("rota sim: " + line + "\n");
+  write_message("rota sim: " + report::printable(line) + "\n");
   return kFailed;
 }
+
+// The paths, each itself or a link to it in `folder`, that can be in lists of paths.
+class ListedPaths {
+ public:
+  explicit ListedPaths(std::string folder) : folder_(std::move(folder)) {}
+  // Empty if there can be no link.
+  std::string operator()(const std::string& path) {
+    if (fits_lists(path)) return path;
+    const std::string link = fmt::format("{}/link-{}", folder_, ++links_);
+    return symlink(path.c_str(), link.c_str()) == 0 ? link : "";
+  }
+
+ private:
+  std::string folder_;
+  int links_ = 0;
+};
 
 bool is_set(const char* variable) {
   const char* value = getenv(variable);
@@ -73,12 +90,6 @@ bool is_set(const char* variable) {
 std::string prepend(const std::string& folder, const char* variable) {
   return is_set(variable) ? folder + ":" + getenv(variable) : folder;
 }
-
-// The loader splits LD_LIBRARY_PATH at colons and semicolons, the driver ROTA_SIM_KERNELS at colons.
-bool is_split_in_lists(const std::string& path) {
-  return path.find_first_of(":;") != std::string::npos;
-}
-constexpr const char* kSplit = "has a colon or semicolon, which separate the paths of a list";
 
 // Empty, or why the driver could not load kernels from there.
 std::string kernels_problem(const std::string& path) {
@@ -151,7 +162,6 @@ int simulate(SimOptions options) {
   const fs::path library_folder = fs::path(shim_directory()) / "simgpu";
   const std::string library = library_folder / "libcuda.so.1";
   if (access(library.c_str(), F_OK) != 0) return fail(library + " is missing: install rota again");
-  if (is_split_in_lists(library)) return fail(fmt::format("{} {}: install rota elsewhere", library, kSplit));
 
   // Absolute, since the command may change its working directory.
   std::string temporary = is_set("TMPDIR") ? getenv("TMPDIR") : "/tmp";
@@ -169,6 +179,11 @@ int simulate(SimOptions options) {
   if (!options.state.empty()) {
     if (const std::string problem = state_problem(options.state); !problem.empty()) return fail("--state: " + problem);
   }
+  // What is in lists of paths is in a folder that can be in one.
+  const bool lists_own =
+      !options.driver.empty() || !fits_lists(library) ||
+      !std::ranges::all_of(options.kernels, [](const std::string& path) { return fits_lists(path); });
+  if (lists_own && !fits_lists(temporary)) temporary = "/tmp";
   // Whatever ends this machine, its folder goes: signals wait until there is a program to pass them on to, and where
   // this process is killed its keeper removes the folder, or the next machine.
   const TakenSignals signals;
@@ -177,10 +192,6 @@ int simulate(SimOptions options) {
   // This machine has its own rotad: one that serves real GPUs must not be used here.
   const std::string state = options.state.empty() ? folder.path() + "/state" : options.state;
   const std::string socket = options.state.empty() ? folder.path() + "/rotad.sock" : state + ".rotad.sock";
-  if (socket.size() >= sizeof(sockaddr_un::sun_path)) {
-    return fail(fmt::format("{} is too long: rotad's socket {} may have {} bytes",
-                            options.state.empty() ? "TMPDIR" : "--state", socket, sizeof(sockaddr_un::sun_path) - 1));
-  }
   // Only the options define the machine: variables of another one that may still be set are removed.
   for (const char* name :
        {"ROTA_SIM_PROFILE", "ROTA_SIM_GPUS", "ROTA_SIM_MEMORY", "ROTA_SIM_CONTEXT_BYTES", "ROTA_SIM_DRIVER_VERSION",
@@ -196,16 +207,16 @@ int simulate(SimOptions options) {
 
   std::string driver = library;
   if (!options.driver.empty()) {
-    if (is_split_in_lists(temporary)) {
-      return fail(fmt::format("TMPDIR {} {}: --driver needs another one", temporary, kSplit));
-    }
     driver = folder.path() + "/libcuda.so.1";
     const int version = sim::parse_driver_version(options.driver);
     if (const std::string problem = sim::write_posed_driver(library, version, driver); !problem.empty()) {
       return fail(problem);
     }
   }
-  const std::string libraries = library_folder.string() + ":" + (library_folder / "nvml").string();
+  ListedPaths listed_path(folder.path());
+  const std::string listed_folder = listed_path(library_folder.string());
+  if (listed_folder.empty()) return fail(fmt::format("cannot make a link in {}: {}", folder.path(), strerror(errno)));
+  const std::string libraries = listed_folder + ":" + listed_folder + "/nvml";
   set("LD_LIBRARY_PATH", prepend(driver == library ? libraries : folder.path() + ":" + libraries, "LD_LIBRARY_PATH"));
   set("ROTA_REAL_LIBCUDA", driver);
   set("ROTA_SIM_STATE", state);
@@ -237,10 +248,11 @@ int simulate(SimOptions options) {
   wrote("--time-scale", options.time_scale);
   set("ROTA_SIM_WRITTEN", written);
 
-  std::string kernels = library_folder / "libsimkernels.so";
+  std::string kernels = listed_folder + "/libsimkernels.so";
   for (const std::string& each : options.kernels) {
-    if (is_split_in_lists(each)) return fail(fmt::format("--kernels: {} {}: use another path", each, kSplit));
-    kernels += ":" + each;
+    const std::string listed = listed_path(each);
+    if (listed.empty()) return fail(fmt::format("cannot make a link in {}: {}", folder.path(), strerror(errno)));
+    kernels += ":" + listed;
   }
   if (const std::string problem = inherited_kernels_problem(); !problem.empty()) return fail(problem);
   set("ROTA_SIM_KERNELS", prepend(kernels, "ROTA_SIM_KERNELS"));

@@ -14,6 +14,7 @@
 #include "scheduler/protocol/socket_path.h"
 #include "scheduler/protocol/unresponsive.h"
 #include "scheduler/protocol/uuid_text.h"
+#include "tools/rota/report/format.h"
 #include "tools/rota/status/sharing.h"
 
 namespace rota::tool {
@@ -46,7 +47,8 @@ bool has(std::uint64_t mask, std::uint32_t gpu) {
 }
 
 struct ServedHow {
-  const char* mode;
+  const char* option;  // the word of --memory, for programs
+  const char* mode;    // for people
   std::string reason;  // or empty
 };
 
@@ -54,30 +56,30 @@ ServedHow served_how(protocol::MemoryMode mode) {
   using protocol::MemoryMode;
   switch (mode) {
     case MemoryMode::kUnified:
-      return {"Unified Memory", {}};
+      return {"managed", "Unified Memory", {}};
     case MemoryMode::kNativeChosen:
-      return {"native", "ROTA_MEMORY=native"};
+      return {"native", "native", "ROTA_MEMORY=native"};
     case MemoryMode::kNativeNoManaged:
-      return {"native", "no managed memory"};
+      return {"native", "native", "no managed memory"};
     case MemoryMode::kNativeNoPaging:
-      return {"native", "no concurrent managed access"};
+      return {"native", "native", "no concurrent managed access"};
     case MemoryMode::kNativeShared:
-      return {"native", "handed to other processes"};
+      return {"native", "native", "handed to other processes"};
     case MemoryMode::kNativeWatched:
-      return {"native", "a tool or debugger watches it"};
+      return {"native", "native", "a tool or debugger watches it"};
     case MemoryMode::kNativeRefused:
-      return {"native from now on", "a function refused Unified Memory"};
+      return {"native", "native from now on", "a function refused Unified Memory"};
     case MemoryMode::kSwap:
-      return {"swap", {}};
+      return {"swap", "swap", {}};
     case MemoryMode::kUnifiedMps:
     case MemoryMode::kUnifiedMig:
     case MemoryMode::kUnifiedConfidential:
     case MemoryMode::kUnifiedCoherent:
-      return {"Unified Memory", fmt::format("swap has not been tested {}", protocol::untested_where(mode))};
+      return {"managed", "Unified Memory", fmt::format("swap has not been tested {}", protocol::untested_where(mode))};
     case MemoryMode::kUnknown:
       break;
   }
-  return {"unknown", {}};
+  return {"unknown", "unknown", {}};
 }
 
 // Where a figure for a client's memory comes from.
@@ -95,6 +97,12 @@ std::string outside_text(const protocol::StatusGpu& gpu) {
 
 nlohmann::json measured_or_null(bool measured, std::uint64_t bytes) {
   return measured ? nlohmann::json(bytes) : nlohmann::json(nullptr);
+}
+
+// On one line that people can read.
+std::string shown_command(const std::string& command) {
+  constexpr std::size_t kMost = 400;
+  return command.size() <= kMost ? report::printable(command) : report::printable(command.substr(0, kMost)) + "...";
 }
 
 int show(bool json) {
@@ -160,7 +168,7 @@ std::string status_as_json(const Status& status, const std::string& socket) {
       touched.push_back(uuid_text(gpu.uuid));
       const ServedHow how = served_how(protocol::memory_mode(client, gpu.index));
       memory[uuid_text(gpu.uuid)] = {
-          {"mode", how.mode}, {"reason", how.reason}, {"source", source(has(client.measured_gpus, gpu.index))}};
+          {"mode", how.option}, {"reason", how.reason}, {"source", source(has(client.measured_gpus, gpu.index))}};
     }
     clients.push_back({{"pid", client.pid},
                        {"uid", client.uid},
@@ -202,6 +210,10 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                       {"host_swap_bytes", account.host_swap_bytes},
                       {"host_spare_bytes", account.host_spare_bytes}});
   }
+  nlohmann::json without = nlohmann::json::array();
+  for (const Uncovered& one : status.uncovered) {
+    without.push_back({{"pid", one.process}, {"command", one.command}, {"limited", one.limited}});
+  }
   const nlohmann::json whole = {{"daemon",
                                  {{"pid", status.end.daemon_pid},
                                   {"socket", socket},
@@ -211,7 +223,8 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                                   {"mode", scheduler::mode_name(status.end.mode)}}},
                                 {"gpus", gpus},
                                 {"clients", clients},
-                                {"limits", limits}};
+                                {"limits", limits},
+                                {"without_rota", without}};
   // A program's name may be any bytes.
   return whole.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
@@ -221,7 +234,7 @@ std::string status_as_text(const Status& status, const std::string& socket) {
       fmt::format("rotad pid {} at {}: {} mode, quantum {}, {} grants so far\n", status.end.daemon_pid, socket,
                   scheduler::mode_name(status.end.mode),
                   scheduler::quantum_text(std::chrono::nanoseconds(status.end.quantum_ns)), status.end.grants);
-  if (status.gpus.empty()) return text + "no program uses a GPU under rota\n";
+  if (status.gpus.empty()) text += "no program uses a GPU under rota\n";
   for (const protocol::StatusGpu& gpu : status.gpus) {
     text += fmt::format("\nGPU {}  {}  {}\n  {} of {} allocated by {} program{}; {} hold{} it, {} wait{}\n", gpu.index,
                         gpu.name, uuid_text(gpu.uuid), size_text(gpu.used_bytes), size_text(gpu.total_bytes),
@@ -260,11 +273,12 @@ std::string status_as_text(const Status& status, const std::string& socket) {
       if (client.overrun != 0) more += ", did not give the GPU back in time: others run at the same time";
       text += fmt::format("  {:<6} pid {:<8} {:>10}  {:>9}  {}{}\n", doing,
                           client.pid == 0 ? "?" : std::to_string(client.pid), size_text(client.device_bytes),
-                          fmt::format("{:.1f} s", static_cast<double>(client.since_ns) / 1e9), client.name, more);
+                          fmt::format("{:.1f} s", static_cast<double>(client.since_ns) / 1e9),
+                          report::printable(client.name), more);
       const std::string use = use_text(use_of(status, client.client, gpu.index), gpu);
       if (!use.empty()) text += fmt::format("         {}\n", use);
       if (i < status.programs.size() && !status.programs[i].user.empty()) {
-        text += fmt::format("         {}: {}\n", status.programs[i].user, status.programs[i].command);
+        text += fmt::format("         {}: {}\n", status.programs[i].user, shown_command(status.programs[i].command));
       }
     }
   }
@@ -284,6 +298,11 @@ std::string status_as_text(const Status& status, const std::string& socket) {
     }
     text += fmt::format("  {}, {} program{}:{}\n", account.name, account.clients, account.clients == 1 ? "" : "s",
                         line.empty() ? "  no limit of its own" : line);
+  }
+  if (!status.uncovered.empty()) text += fmt::format("\nIn a session, but without rota ({})\n", kUncoveredRemedy);
+  for (const Uncovered& one : status.uncovered) {
+    text += fmt::format("  pid {:<8} {}{}\n", one.process, one.limited ? "its limit does not hold: " : "",
+                        shown_command(one.command));
   }
   return text;
 }

@@ -22,6 +22,7 @@
 
 #include "runtime/trace/format.h"
 #include "scheduler/protocol/byte_size.h"
+#include "tools/rota/report/format.h"
 #include "tools/rota/run/launch.h"
 #include "tools/rota/run/output.h"
 #include "tools/rota/run/wait.h"
@@ -33,7 +34,7 @@ namespace {
 namespace fs = std::filesystem;
 
 int complain(const std::string& text) {
-  write_message("rota trace: " + text + "\n");
+  write_message("rota trace: " + report::printable(text) + "\n");
   return 1;
 }
 
@@ -176,7 +177,7 @@ struct RunCommand {
       complain("no CUDA call was recorded");
       return;
     }
-    write_message(fmt::format("rota trace: {} (rota trace show {})\n{}", directory, directory, text.str()),
+    write_message(fmt::format("rota trace: {0} (rota trace show {0})\n{1}", report::printable(directory), text.str()),
                   kReportPatience);
     for (const std::string& problem : problems) complain(problem);
     for (const auto& file : files) {

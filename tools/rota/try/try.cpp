@@ -13,6 +13,7 @@
 #include <memory>
 #include <set>
 
+#include "tools/rota/report/format.h"
 #include "tools/rota/run/daemon.h"
 #include "tools/rota/run/executable.h"
 #include "tools/rota/run/launch.h"
@@ -44,7 +45,7 @@ struct TryOptions {
 };
 
 void tell(const std::string& line) {
-  write_message("rota try: " + line + "\n");
+  write_message("rota try: " + report::printable(line) + "\n");
 }
 
 // Thrown through the measurement; ends it with this exit code.

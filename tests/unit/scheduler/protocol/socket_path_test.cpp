@@ -114,4 +114,34 @@ TEST_CASE("an untrusted place after the rotad that answers is not looked at") {
 }
 
 }  // namespace
+TEST_CASE("a socket is bound and connected to at a path of any length, and its name may be as long as a file's") {
+  const TemporaryFolder folder;
+  const std::string deep = folder / (std::string(200, 'd') + "/" + std::string(200, 'e') + "/" + std::string(200, 'f'));
+  std::filesystem::create_directories(deep);
+  for (const std::string& path :
+       {folder / "short", folder / std::string(255, 'n'), deep + "/s", deep + "/" + std::string(255, 'n'),
+        folder / std::string(107 - folder.path().size() - 1, 'x'),
+        folder / std::string(108 - folder.path().size() - 1, 'y')}) {
+    INFO(path);
+    const Descriptor listening(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    REQUIRE(bind_at(listening.get(), path.c_str()) == 0);
+    REQUIRE(listen(listening.get(), 1) == 0);
+    SocketCandidate place{.path = {}, .owner = SocketOwner::kChosen};
+    path.copy(place.path, sizeof place.path - 1);
+    const int connected = connect_socket(place);
+    CHECK(connected >= 0);
+    if (connected >= 0) close(connected);
+    // Nothing else is left in its folder.
+    const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+    for (const auto& entry : std::filesystem::directory_iterator(parent)) {
+      CHECK_FALSE(entry.path().filename().string().starts_with("."));
+    }
+  }
+  SocketCandidate nothing{.path = {}, .owner = SocketOwner::kChosen};
+  (deep + "/nothing").copy(nothing.path, sizeof nothing.path - 1);
+  CHECK(connect_socket(nothing) == -ENOENT);
+  const Descriptor unbound(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  CHECK(bind_at(unbound.get(), (deep + "/missing/s").c_str()) == ENOENT);
+}
+
 }  // namespace rota::protocol

@@ -84,6 +84,49 @@ TEST_CASE("equal commands in different folders are told apart by the folder") {
                                process(person(21, 1, {"/t"}, "/build/a"), 0.5)})) == Lines{"a#1: 21", "b#1: 20"});
 }
 
+TEST_CASE("arguments that are no UTF-8 are compared as ctest lists them") {
+  Project project;
+  project.test("latin", {"/t", "gr\xEF\xBF\xBD"}).test("other", {"/t", "-x"}).test("overlong", {"/t", "\xEF\xBF\xBD"});
+  const std::vector<report::ProcessAccount> running = {process(person(20, 1, {"/t", "gr\xF6"}), 1),
+                                                       process(person(30, 1, {"/t", "\xC0\x80"}), 1)};
+  CHECK(summary(project.match(running)) == Lines{"latin#1: 20", "overlong#1: 30"});
+}
+
+TEST_CASE("commands that differ only in what the list cannot show are told apart by the log") {
+  Project project;
+  const std::string replaced = "\xEF\xBF\xBD";
+  project.test("a", {"/t", replaced}).test("b", {"/t", replaced}).test("c", {"/t", replaced});
+  project.ended("a", 1).ended("b", 1);
+  project.ctest.logged[0].command = "\"/t\" \"\xE4\"";
+  project.ctest.logged[1].command = "\"/t\" \"\xF6\"";
+  const auto tests =
+      project.match({process(person(20, 1, {"/t", "\xF6"}), 1), process(person(30, 1, {"/t", "\xE4"}), 1),
+                     process(person(40, 1, {"/t", "\xFC"}), 1)});
+  CHECK(summary(tests) == Lines{"a#1: 30", "b#1: 20", "c#1: 40"});
+}
+
+TEST_CASE("a command that an account cuts off is compared up to there, in any character and behind a launcher") {
+  for (std::size_t more = 0; more < 4; ++more) {
+    const std::string one = std::string(1500 + more, 'a') + "\xC3\xA4";
+    std::string other;
+    for (std::size_t i = 0; i < 700; ++i) other += "\xC3\xA4";
+    Project project;
+    project.test("one", {"/t", one})
+        .test("other", {"/t", other})
+        .test("third", {"/bin/timeout", "9", "/t", "x" + other});
+    const auto cut = [](Command command, std::size_t bytes) {
+      std::size_t before = 0;
+      for (std::size_t i = 0; i + 1 < command.size(); ++i) before += command[i].size() + 1;
+      command.back().resize(bytes - before);
+      return command;
+    };
+    const auto tests = project.match({process(person(20, 1, cut({"/t", one}, 1022 + more)), 1),
+                                      process(person(30, 1, cut({"/t", other}, 1022 + more)), 1),
+                                      process(person(40, 1, cut({"/t", "x" + other}, 1022 + more)), 1)});
+    CHECK(summary(tests) == Lines{"one#1: 20", "other#1: 30", "third#1: 40"});
+  }
+}
+
 TEST_CASE("equal commands are told apart by their ends and durations, where these decide") {
   Project project;
   project.test("short", {"/t"}).test("long", {"/t"});

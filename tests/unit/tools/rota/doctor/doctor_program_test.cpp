@@ -189,8 +189,8 @@ TEST_CASE("each way in which a rotad cannot be used is told apart") {
   const struct {
     int error;
     const char* text;
-  } kCases[] = {{0, "does not answer"},       {EACCES, "may not connect"}, {EPERM, "another user owns"},
-                {EPROTOTYPE, "is not rotad"}, {ENAMETOOLONG, "107 bytes"}, {EMFILE, "Too many open files"}};
+  } kCases[] = {{0, "does not answer"},       {EACCES, "may not connect"},  {EPERM, "another user owns"},
+                {EPROTOTYPE, "is not rotad"}, {ENAMETOOLONG, "4095 bytes"}, {EMFILE, "Too many open files"}};
   for (const auto& expected : kCases) {
     facts.daemon.error = expected.error;
     CHECK(only(facts).id == "rotad");

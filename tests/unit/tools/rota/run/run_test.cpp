@@ -271,6 +271,10 @@ TEST_CASE("rota status tells people and programs who holds and who waits") {
   const auto& served = parsed["clients"][0]["memory"]["GPU-00000000-0000-0000-0000-000000000003"];
   CHECK(served["mode"] == "native");
   CHECK(served["reason"] == "no concurrent managed access");
+  // In the words of --memory.
+  const auto& other = parsed["clients"][1]["memory"]["GPU-00000000-0000-0000-0000-000000000003"];
+  CHECK(other["mode"] == "managed");
+  CHECK(other["reason"] == "swap has not been tested on MIG instances");
 }
 
 TEST_CASE("rota status says how much of a program's swap memory lies on the GPU") {

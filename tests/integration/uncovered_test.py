@@ -1,0 +1,96 @@
+"""Programs of a session that have lost rota's preload: they are told of, and --system-preload reaches them all the same."""
+import json
+import subprocess
+import unittest
+
+from harness import Case, PROGRAMS, ROTA
+
+MEMHOG = PROGRAMS / "memhog"
+
+
+def can_mount():
+    """Whether an overlay can be mounted over /etc here, as --system-preload does."""
+    script = "mount --make-rprivate / && mount -t tmpfs none /mnt && mkdir /mnt/u /mnt/w && mount -t overlay -o lowerdir=/etc,upperdir=/mnt/u,workdir=/mnt/w none /etc"
+    return subprocess.run(["unshare", "--mount", "sh", "-c", script], capture_output=True, check=False).returncode == 0
+
+
+class Uncovered(Case):
+    lost = ("env", "-u", "LD_PRELOAD", MEMHOG, "--bytes", "96M", "--rounds", "1", "--hold")
+
+    def setUp(self):
+        super().setUp()
+        self.start_daemon()
+
+    def holding(self, *options, command=lost):
+        child = self.start(ROTA, "run", *options, "--", *command)
+        self.assertTrue(child.stdout.readline().startswith("ready"))
+        return child
+
+    def found(self):
+        """Those of this test: others may have some at the same time."""
+        return [one for one in self.status()["without_rota"] if str(MEMHOG) in one["command"] and one["pid"] in [child.pid for child in self.children]]
+
+    # ctest labels: unsanitized
+    def test_status_and_doctor_tell_of_a_program_that_lost_the_preload_but_not_the_limit(self):
+        child = self.holding("--gpu-mem", "64M")
+        one, = self.found()
+        self.assertEqual((one["pid"], one["limited"]), (child.pid, True))
+        self.assertRegex(self.checked(ROTA, "status").stdout, rf"without rota \(.*--system-preload.*\)\n(.*\n)*  pid {child.pid} +its limit does not hold: .*memhog")
+        doctor = self.call(ROTA, "doctor", "--json")
+        finding = next(finding for finding in json.loads(doctor.stdout)["findings"] if finding["id"] == "session.uncovered")
+        self.assertIn(f"pid {child.pid} ", finding["text"])
+        self.assertIn("--system-preload", finding["remedy"])
+
+    # ctest labels: unsanitized
+    def test_nobody_is_told_of_programs_that_have_rota_or_never_asked_for_it(self):
+        self.holding("--gpu-mem", "128M", command=self.lost[3:])
+        native = self.start(*self.lost[3:])
+        self.assertTrue(native.stdout.readline().startswith("ready"))
+        self.holding(command=("env", "ROTA_OFF=1", *self.lost))
+        self.assertEqual(self.found(), [])
+
+    # ctest labels: unsanitized
+    def test_a_job_with_a_report_says_so_while_it_runs(self):
+        for command in (["run", "--report", f"{self.scratch}/report/"], ["ci", "--report-dir", f"{self.scratch}/ci"]):
+            (self.scratch / "report").mkdir(exist_ok=True)
+            said = self.scratch / f"{command[0]}.said"
+            script = f'exec 2>{said}; exec "$@"'
+            child = self.start("sh", "-c", script, "sh", ROTA, *command, "--gpu-mem", "64M", "--", "sh", "-c", " ".join(map(str, self.lost)) + "; true")
+            self.assertTrue(child.stdout.readline().startswith("ready"))
+            line = self.eventually(lambda: said.read_text(encoding="utf-8"), "the program is told of")
+            self.assertRegex(line, r"^rota: .*memhog .* \(pid \d+\) runs without rota, and without its limit: .*--system-preload")
+            child.stdin.close()
+            child.stdin = None
+            self.assertEqual(self.finish(child).returncode, 0)
+            self.assertEqual(said.read_text(encoding="utf-8").count("runs without rota"), 1, "once is enough")
+
+    # ctest labels: unsanitized
+    def test_the_systems_preload_reaches_programs_with_a_clean_environment(self):
+        if not can_mount():
+            self.skipTest("no mounts over /etc here")
+        for clean in (["env", "-i"], ["env", "-u", "LD_PRELOAD"], ["sh", "-c", 'unset LD_PRELOAD; "$@"; exit $?', "sh"]):
+            with self.subTest(clean=clean):
+                program = [*clean, MEMHOG, "--bytes", "96M", "--rounds", "1"]
+                if "-i" not in clean:  # without rota it would not find the simulated driver
+                    self.checked(ROTA, "run", "--gpu-mem", "64M", "--", *program)  # nothing holds it back
+                result = self.call(ROTA, "run", "--system-preload", "--gpu-mem", "64M", "--", *program)
+                self.assertNotEqual(result.returncode, 0, "the limit does not reach it")
+                self.assertIn("CUDA_ERROR_OUT_OF_MEMORY", result.stderr)
+                self.checked(ROTA, "run", "--system-preload", "--gpu-mem", "128M", "--", *program)
+        held = self.holding("--system-preload", "--gpu-mem", "128M")
+        self.assertEqual(self.found(), [])
+        self.assertIn(held.pid, [client["pid"] for client in self.clients()])
+
+    def test_where_the_system_does_not_allow_that_one_line_says_so_and_the_program_runs(self):
+        if subprocess.run(["setpriv", "--no-new-privs", "--bounding-set", "-all", "--inh-caps", "-all", "unshare", "--mount", "true"],
+                          capture_output=True, check=False).returncode == 0:
+            self.skipTest("everybody may make mount namespaces here")
+        result = self.call("setpriv", "--no-new-privs", "--bounding-set", "-all", "--inh-caps", "-all", ROTA, "run", "--system-preload", "--", PROGRAMS / "saxpy")
+        self.assertIn("ok", result.stdout)
+        if result.stderr:  # a user namespace may be allowed
+            self.assertEqual(len(result.stderr.splitlines()), 1)
+            self.assertRegex(result.stderr, "^rota: processes with a clean environment run without rota: ")
+
+
+if __name__ == "__main__":
+    unittest.main()
