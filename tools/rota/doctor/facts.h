@@ -146,7 +146,7 @@ struct DaemonFacts {
   std::string mode;
   std::uint64_t pid = 0, quantum_ns = 0;
   std::size_t clients = 0;
-  std::uint64_t descriptors = 0;  // how many files it may have open; 0: not visible
+  std::uint64_t descriptors = 0;       // how many files it may have open; 0: not visible
   std::vector<std::string> uncovered;  // programs in a session that run without rota: "pid 12 (command)"
 };
 

@@ -213,8 +213,8 @@ int simulate(SimOptions options) {
       return fail(problem);
     }
   }
-  ListedPaths listed_path(folder.path());
-  const std::string listed_folder = listed_path(library_folder.string());
+  ListedPaths in_lists(folder.path());
+  const std::string listed_folder = in_lists(library_folder.string());
   if (listed_folder.empty()) return fail(fmt::format("cannot make a link in {}: {}", folder.path(), strerror(errno)));
   const std::string libraries = listed_folder + ":" + listed_folder + "/nvml";
   set("LD_LIBRARY_PATH", prepend(driver == library ? libraries : folder.path() + ":" + libraries, "LD_LIBRARY_PATH"));
@@ -250,7 +250,7 @@ int simulate(SimOptions options) {
 
   std::string kernels = listed_folder + "/libsimkernels.so";
   for (const std::string& each : options.kernels) {
-    const std::string listed = listed_path(each);
+    const std::string listed = in_lists(each);
     if (listed.empty()) return fail(fmt::format("cannot make a link in {}: {}", folder.path(), strerror(errno)));
     kernels += ":" + listed;
   }
