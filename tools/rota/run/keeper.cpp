@@ -29,13 +29,13 @@ struct Question {
 };
 
 constexpr std::size_t kMostAtOnce = 32;
-struct Answer {
+struct Pending {
   std::size_t count;
   siginfo_t signals[kMostAtOnce];
 };
 
-std::size_t size_of(const Answer& answer) {
-  return offsetof(Answer, signals) + answer.count * sizeof(siginfo_t);
+std::size_t size_of(const Pending& answer) {
+  return offsetof(Pending, signals) + answer.count * sizeof(siginfo_t);
 }
 
 bool take_one(const sigset_t& set, siginfo_t& signal) {
@@ -58,7 +58,7 @@ bool next_question(int line, Question& question) {
 void answer_with_pending(int line) {
   sigset_t all;
   sigfillset(&all);
-  Answer answer{};
+  Pending answer{};
   while (answer.count < kMostAtOnce && take_one(all, answer.signals[answer.count])) ++answer.count;
   send(line, &answer, size_of(answer), MSG_NOSIGNAL);
 }
@@ -173,7 +173,7 @@ bool Witness::tell(char word, pid_t process) {
 }
 
 bool Witness::ask(std::vector<siginfo_t>& signals) {
-  Answer answer{};
+  Pending answer{};
   if (!tell('a') || !answered(&answer, sizeof answer)) {
     line_ = {};
     return false;
@@ -209,7 +209,7 @@ Keeper::~Keeper() {
 
 void Keeper::keep(pid_t program) {
   std::vector<siginfo_t> none;
-  Answer answer{};
+  Pending answer{};
   if (witness_.tell('k', program)) witness_.answered(&answer, sizeof answer);
 }
 
