@@ -176,7 +176,8 @@ Started spawn(const std::vector<std::string>& arguments, const std::string& log)
   }
   told = {};
   if (middle < 0) return {Started::Result::kEnded, {}, strerror(errno)};
-  waitpid(middle, nullptr, 0);
+  while (waitpid(middle, nullptr, 0) < 0 && errno == EINTR) {
+  }
   // At most one line from become_rotad(), then "ready".
   std::string said;
   const auto until = std::chrono::steady_clock::now() + kPatience;
@@ -363,10 +364,12 @@ Daemon also_skipped(const protocol::SocketSearch& search, Daemon daemon) {
 Daemon find_or_start_daemon(const DaemonRequest& request) {
   using namespace std::chrono_literals;
   unsetenv(protocol::kSilentRotad);  // of an outer `rota run`
-  // ROTA_SOCKET may be relative; the daemon and the program may have other working directories.
-  if (const char* chosen = getenv("ROTA_SOCKET"); chosen != nullptr && *chosen != '\0' && *chosen != '/') {
+  // They may be relative; the daemon and the program may have other working directories.
+  for (const char* const place : {"ROTA_SOCKET", "ROTA_LOCK_DIRECTORY"}) {
+    const char* const chosen = getenv(place);
     char here[4096];
-    if (getcwd(here, sizeof here) != nullptr) setenv("ROTA_SOCKET", fmt::format("{}/{}", here, chosen).c_str(), 1);
+    if (chosen == nullptr || *chosen == '\0' || *chosen == '/' || getcwd(here, sizeof here) == nullptr) continue;
+    setenv(place, fmt::format("{}/{}", here, chosen).c_str(), 1);
   }
   constexpr int kAttempts = 40;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
