@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "scheduler/protocol/descriptor.h"
+#include "scheduler/protocol/printable.h"
 #include "scheduler/protocol/socket_path.h"
 
 namespace rota::tool {
@@ -58,7 +59,7 @@ int ask(const std::string& line, std::string path) {
     length = recv(rotad.get(), answer, sizeof answer, 0);
   }
   if (length <= 0) return failed(fmt::format("the rotad at {} does not answer", path));
-  const std::string text(answer, static_cast<std::size_t>(length));
+  const std::string text = protocol::printable({answer, static_cast<std::size_t>(length)});
   if (text.rfind("ok: ", 0) != 0) return failed(text.rfind("error: ", 0) == 0 ? text.substr(7) : text);
   fmt::print("{}\n", text.substr(4));
   return 0;

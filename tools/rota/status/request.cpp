@@ -4,6 +4,7 @@
 #include <pwd.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 
@@ -11,6 +12,8 @@
 #include <sys/time.h>
 
 #include <cerrno>
+
+#include "scheduler/protocol/printable.h"
 
 namespace rota::tool {
 
@@ -40,22 +43,22 @@ std::optional<Status> request_status(int descriptor) {
     if (row.version < protocol::kOldestVersion || row.version > protocol::kVersion) return std::nullopt;
     switch (row.kind) {
       case Kind::kStatusGpu:
-        row.body.status_gpu.name[protocol::kNameLength - 1] = '\0';
+        protocol::make_printable(row.body.status_gpu.name);
         status.gpus.push_back(row.body.status_gpu);
         break;
       case Kind::kStatusClient:
-        row.body.status_client.name[protocol::kNameLength - 1] = '\0';
+        protocol::make_printable(row.body.status_client.name);
         status.clients.push_back(row.body.status_client);
         break;
       case Kind::kStatusUse:
         status.uses.push_back(row.body.status_use);
         break;
       case Kind::kStatusAccount:
-        row.body.status_account.name[protocol::kTextLength - 1] = '\0';
+        protocol::make_printable(row.body.status_account.name);
         status.accounts.push_back(row.body.status_account);
         break;
       case Kind::kStatusEnd:
-        row.body.status_end.rota_version[protocol::kVersionLength - 1] = '\0';
+        protocol::make_printable(row.body.status_end.rota_version);
         status.end = row.body.status_end;
         return status;
       case Kind::kRefused:
@@ -92,9 +95,8 @@ void find_programs(Status& status) {
       std::ifstream file(folder + "/cmdline", std::ios::binary);
       program.command.assign(std::istreambuf_iterator<char>(file), {});
       while (program.command.ends_with('\0')) program.command.pop_back();
-      for (char& letter : program.command) {
-        if (static_cast<unsigned char>(letter) < ' ') letter = ' ';
-      }
+      std::ranges::replace(program.command, '\0', ' ');  // between its arguments
+      program.command = protocol::printable(program.command);
     }
     if (program.command.empty()) program.command = client.name;
   }
