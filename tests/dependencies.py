@@ -20,6 +20,7 @@ FUNCTION_REF = "runtime/core/function_ref.h"  # a callable that is passed down
 BYTE_SIZE = "scheduler/protocol/byte_size.h"  # one way to write a size, everywhere
 RESULT = "scheduler/protocol/result.h"  # one type for a value or why there is none
 DESCRIPTOR = "scheduler/protocol/descriptor.h"  # one owner of a file descriptor
+PRINTABLE = "scheduler/protocol/printable.h"  # one way to show text from outside
 NOT_CANCELLED = "scheduler/protocol/not_cancelled.h"  # one way to keep a thread from being cancelled
 
 # The longest prefix that fits a file says what it may include beside its own folder: folders, or single files.
@@ -30,7 +31,7 @@ ALLOWED = {
     "runtime/contract.h": ["runtime/turn/scope.h", "generated", FUNCTION_REF],
     # With the table of overrides; the preload's share of the runtime API's tracer is the interface of the trace.
     "runtime/preload": ["generated", "runtime/trace/thread.h"],
-    "runtime/core": ["runtime", "generated", NOT_CANCELLED],
+    "runtime/core": ["runtime", "generated", NOT_CANCELLED, PRINTABLE],
     "runtime/account": ["generated", "runtime/preload/symbol_list.h", LOG, FILES],
     "runtime/driver": ["generated", "scheduler/protocol/descriptor.h", FUNCTION_REF],
     # core's runtime.h owns the parts; attach.h and tables.h lead from an address to the function.

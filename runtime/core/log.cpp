@@ -2,9 +2,12 @@
 
 #include <sys/uio.h>
 #include <unistd.h>
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+
+#include "scheduler/protocol/printable.h"
 
 namespace rota::log {
 namespace {
@@ -40,9 +43,14 @@ Level level() noexcept {
 
 void write_line(const char* text, std::size_t length) noexcept {
   const int saved = errno;
+  // Names that other users have chosen may be in it.
+  char shown[kMaximumLine];
+  length = std::min(length, sizeof shown);
+  std::memcpy(shown, text, length);
+  length = protocol::make_printable(shown, length);
   char prefix[] = "rota: ";
   char newline[] = "\n";
-  const iovec parts[] = {{prefix, sizeof prefix - 1}, {const_cast<char*>(text), length}, {newline, 1}};
+  const iovec parts[] = {{prefix, sizeof prefix - 1}, {shown, length}, {newline, 1}};
   // Nothing can be done about a closed or full stderr.
   [[maybe_unused]] const ssize_t written = ::writev(STDERR_FILENO, parts, 3);
   errno = saved;

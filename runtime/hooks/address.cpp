@@ -79,6 +79,12 @@ void tell(const Block& block, api::CUpointer_attribute attribute, CUdeviceptr as
     std::memcpy(data, &no, sizeof no);
     return;
   }
+  // The twin is plain memory, which the hardware decompresses into wherever it decompresses at all.
+  if (block.twin != 0 && attribute == api::CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE) {
+    const int capable = memory::made_for_decompression(block.device) ? 1 : 0;
+    std::memcpy(data, &capable, sizeof capable);
+    return;
+  }
   std::optional<std::uint64_t> value = of_any(block, attribute);
   if (block.twin != 0 && attribute == api::CU_POINTER_ATTRIBUTE_DEVICE_POINTER) value = asked;
   if (!value) value = block.pool != nullptr ? of_pooled(block, attribute) : of_plain(block, attribute);

@@ -1,4 +1,9 @@
-// Memory that is exported: to another process by a legacy IPC handle, or to a device as a dma-buf; and events.
+// What several processes share: memory and events that this one exports, by a legacy IPC handle or, to a device, as a
+// dma-buf; and memory, pools, events and external objects of others that it opens.
+//
+// Work of one process may wait on the GPU for what another does with that, so both may have to run at the same time:
+// who only opens counts as much as who exports (Monitor::shares()). What was opened is the exporter's memory: it is
+// counted there, and rota moves none of it.
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
 #include "runtime/core/runtime.h"
@@ -9,22 +14,53 @@ namespace rota::overrides {
 using api::CUdeviceptr;
 using api::CUresult;
 
+namespace {
+
+CUresult opened(CUresult result) {
+  if (result == api::CUDA_SUCCESS) runtime().monitor.shares();
+  return result;
+}
+
+}  // namespace
+
 CUresult cuIpcGetMemHandle(api::CUipcMemHandle* pHandle, CUdeviceptr dptr) {
   return runtime().memory.explained(gates::cuIpcGetMemHandle(pHandle, dptr), dptr, "cuIpcGetMemHandle");
 }
 
-// An event holds no memory. But a process that has opened one of another process may wait in its streams for that
-// process's work, which may wait for an answer: both may have to run at the same time.
+// An event holds no memory.
 CUresult cuIpcGetEventHandle(api::CUipcEventHandle* pHandle, api::CUevent event) {
-  const CUresult result = real::cuIpcGetEventHandle(pHandle, event);
-  if (result == api::CUDA_SUCCESS) runtime().monitor.shares();
-  return result;
+  return opened(real::cuIpcGetEventHandle(pHandle, event));
 }
 
 CUresult cuIpcOpenEventHandle(api::CUevent* phEvent, api::CUipcEventHandle handle) {
-  const CUresult result = real::cuIpcOpenEventHandle(phEvent, handle);
-  if (result == api::CUDA_SUCCESS) runtime().monitor.shares();
-  return result;
+  return opened(real::cuIpcOpenEventHandle(phEvent, handle));
+}
+
+CUresult cuIpcOpenMemHandle(CUdeviceptr* pdptr, api::CUipcMemHandle handle, unsigned int Flags) {
+  return opened(real::cuIpcOpenMemHandle(pdptr, handle, Flags));
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, api::CUipcMemHandle handle, unsigned int Flags) {
+  return opened(real::cuIpcOpenMemHandle_v2(pdptr, handle, Flags));
+}
+
+CUresult cuMemPoolImportFromShareableHandle(api::CUmemoryPool* pool_out, void* handle,
+                                            api::CUmemAllocationHandleType handleType, unsigned long long flags) {
+  return opened(real::cuMemPoolImportFromShareableHandle(pool_out, handle, handleType, flags));
+}
+
+CUresult cuMemPoolImportPointer(CUdeviceptr* ptr_out, api::CUmemoryPool pool, api::CUmemPoolPtrExportData* shareData) {
+  return opened(real::cuMemPoolImportPointer(ptr_out, pool, shareData));
+}
+
+CUresult cuImportExternalMemory(api::CUexternalMemory* extMem_out,
+                                const api::CUDA_EXTERNAL_MEMORY_HANDLE_DESC* memHandleDesc) {
+  return opened(real::cuImportExternalMemory(extMem_out, memHandleDesc));
+}
+
+CUresult cuImportExternalSemaphore(api::CUexternalSemaphore* extSem_out,
+                                   const api::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC* semHandleDesc) {
+  return opened(real::cuImportExternalSemaphore(extSem_out, semHandleDesc));
 }
 
 CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr dptr, std::size_t size,

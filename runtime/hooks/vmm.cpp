@@ -131,7 +131,10 @@ CUresult cuMemRetainAllocationHandle(Handle* handle, void* addr) {
 
 CUresult cuMemImportFromShareableHandle(Handle* handle, void* osHandle, api::CUmemAllocationHandleType shHandleType) {
   const CUresult result = real::cuMemImportFromShareableHandle(handle, osHandle, shHandleType);
-  if (result == api::CUDA_SUCCESS) runtime().memory.physical().imported(*handle);
+  if (result == api::CUDA_SUCCESS) {
+    runtime().memory.physical().imported(*handle);
+    runtime().monitor.shares();  // ipc.cpp
+  }
   return result;
 }
 

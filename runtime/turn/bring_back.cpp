@@ -77,7 +77,8 @@ std::chrono::nanoseconds time_for(std::uint64_t bytes, std::uint64_t rate) {
 class OwnContext {
  public:
   explicit OwnContext(int device) {
-    if (real::cuCtxCreate_v2(&context_, 0, device) != api::CUDA_SUCCESS) context_ = nullptr;
+    result_ = real::cuCtxCreate_v2(&context_, 0, device);
+    if (result_ != api::CUDA_SUCCESS) context_ = nullptr;
     api::CUcontext popped = nullptr;
     if (context_ != nullptr) real::cuCtxPopCurrent_v2(&popped);
   }
@@ -87,9 +88,12 @@ class OwnContext {
   OwnContext(const OwnContext&) = delete;
   OwnContext& operator=(const OwnContext&) = delete;
   api::CUcontext get() const { return context_; }
+  // Why there is none.
+  api::CUresult result() const { return result_; }
 
  private:
   api::CUcontext context_ = nullptr;
+  api::CUresult result_ = api::CUDA_SUCCESS;
 };
 
 // Moves extents of one GPU, in a stream of one of its contexts. If that context ends meanwhile, nothing has failed:
@@ -103,7 +107,10 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, memory::SwapBack
   std::optional<OwnContext> own;
   if (!life && contexts.none(device)) own.emplace(device);
   const api::CUcontext context = own ? own->get() : life.context;
-  if (context == nullptr) return {.failed = true};
+  if (context == nullptr) {
+    const bool refused = own && own->result() != api::CUDA_ERROR_OUT_OF_MEMORY;
+    return {.failed = true, .error = refused ? own->result() : api::CUDA_SUCCESS};
+  }
   bool ended = false;
   api::CUresult refused = api::CUDA_SUCCESS;
   const auto within = [&](FunctionRef<void()> step) {
@@ -142,7 +149,10 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, memory::SwapBack
                                               .context = own ? nullptr : context});
   if (stream != nullptr) within([&] { real::cuStreamDestroy_v2(stream); });
   if (own) swap.host().context_ended(context);
-  if (ended) all.failed = false;
+  if (ended) {
+    all.failed = false;
+    all.error = api::CUDA_SUCCESS;
+  }
   if (!ended && refused != api::CUDA_SUCCESS) {
     all.failed = true;
     all.error = refused;

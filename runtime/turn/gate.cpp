@@ -13,7 +13,7 @@
 #include <new>
 #include <thread>
 
-#include "runtime/turn/counted.h"
+#include "runtime/turn/left.h"
 #include "runtime/turn/own_tid.h"
 
 namespace rota::gate {
@@ -126,56 +126,117 @@ Thread* register_this_thread() {
   return record;
 }
 
-bool enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread) {
+bool forget_left(Thread& thread, const void* frame) {
+  if (&thread == &no_memory) return true;  // its word means nothing
+  const void* const outermost = thread.outermost.load(memory_order_relaxed);
+  if (outermost == nullptr || !left_behind(outermost, frame)) return false;
+  thread.word.fetch_and(~kDepthMask, memory_order_seq_cst);
+  return true;
+}
+
+namespace {
+
+// The same for a scope of this thread which has raised the word by `own` itself.
+void forget_left_before(Thread& thread, const void* frame, std::uint64_t own) {
+  if (depth_of_own(thread) == own || &thread == &no_memory || !forget_left(thread, frame)) return;
+  thread.outermost.store(frame, memory_order_relaxed);
+  thread.word.fetch_add(own, memory_order_seq_cst);
+}
+
+std::uint64_t word_of(const Thread& thread) {
+  return thread.word.load(memory_order_relaxed);
+}
+
+// A thread that waits is not inside. Handlers of signals run in it meanwhile, and may make calls of their own.
+class Lowered {
+ public:
+  Lowered(Thread& thread, std::uint64_t inside)
+      : thread_(thread), inside_(inside), outermost_(thread.outermost.load(memory_order_relaxed)) {
+    thread_.word.fetch_sub(inside_, memory_order_seq_cst);
+  }
+  ~Lowered() {
+    thread_.outermost.store(outermost_, memory_order_relaxed);
+    thread_.word.fetch_add(inside_, memory_order_seq_cst);
+  }
+  Lowered(const Lowered&) = delete;
+  Lowered& operator=(const Lowered&) = delete;
+
+ private:
+  Thread& thread_;
+  std::uint64_t inside_;
+  const void* outermost_;
+};
+
+// Between two looks at the stack of a thread that does not come out.
+constexpr std::chrono::nanoseconds kLooksAtStack = std::chrono::milliseconds(10);
+
+// Whether a thread with its word raised has left its call, unnoticed by itself; then its word is lowered. For the
+// closer, in its thread.
+bool has_left(Thread& thread, pid_t tid) {
+  static constinit std::chrono::steady_clock::time_point next{};
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next) return false;
+  next = now + kLooksAtStack;
+  std::uint64_t word = thread.word.load(memory_order_seq_cst);
+  const void* const outermost = thread.outermost.load(memory_order_relaxed);
+  if (outermost == nullptr || !left_by(tid, outermost)) return false;
+  // A call that it has begun since has changed its word.
+  return thread.word.compare_exchange_strong(word, word & ~kDepthMask, memory_order_seq_cst);
+}
+
+}  // namespace
+
+std::uint64_t enter_slowly(Thread& thread, const void* frame, Symbol symbol, api::CUstream stream, bool has_stream,
+                           bool per_thread) {
   const Call call{symbol, stream, has_stream, per_thread};
   bool interrupted = false;
   for (;;) {
     // With the fence, all threads see the store of the word and the load of the state in one order.
     thread.word.fetch_add(0, memory_order_seq_cst);
     const std::uint32_t now = state.load(memory_order_seq_cst);
-    if ((now & (kClosedBit | kMeteredBit)) == 0 || thread.exempt) return true;
+    if ((now & (kClosedBit | kMeteredBit)) == 0 || thread.exempt) return word_of(thread);
+    forget_left_before(thread, frame, kEnter);
     // A call inside a call: the outer one is already counted, and the closer waits for it. Waiting here would mean
     // waiting for ourselves.
     const std::uint64_t inside = depth_of_own(thread);
-    if ((inside & kSubmittingMask) > 1) return true;
+    if ((inside & kSubmittingMask) > 1) return word_of(thread);
     Gate* gate = the_gate.load(memory_order_acquire);
     if ((now & kClosedBit) == 0) {
-      if (gate == nullptr || gate->may_submit(call)) return true;
+      if (gate == nullptr || gate->may_submit(call)) return word_of(thread);
       const std::uint64_t resumed = gate->resumed_.load(memory_order_acquire);
       // Ask once more, since the answer may be different by now.
-      if (gate->may_submit(call)) return true;
-      thread.word.fetch_sub(inside, memory_order_seq_cst);
+      if (gate->may_submit(call)) return word_of(thread);
+      const Lowered lowered(thread, inside);
       interrupted |= gate->wait_metered(resumed);
-      thread.word.fetch_add(inside, memory_order_seq_cst);
       continue;
     }
-    if (refuses()) return false;
-    if (gate == nullptr) return true;
+    if (refuses()) return kRefused;
+    if (gate == nullptr) return word_of(thread);
     Attendant* attendant = gate->attendant_.load(memory_order_acquire);
-    if (attendant != nullptr && attendant->submits_nothing(call)) return true;
+    if (attendant != nullptr && attendant->submits_nothing(call)) return word_of(thread);
     // Lower all of it, even if this is a profiler's callback within a call that only holds memory in place: that call
     // does not continue before this one returns, and when the gate opens everything is where it was.
-    thread.word.fetch_sub(inside, memory_order_seq_cst);
+    const Lowered lowered(thread, inside);
     interrupted = gate->wait_outside(interrupted);
-    thread.word.fetch_add(inside, memory_order_seq_cst);
   }
 }
 
-bool hold_slowly(Thread& thread) {
+std::uint64_t hold_slowly(Thread& thread, const void* frame) {
   bool interrupted = false;
   for (;;) {
     // As in enter_slowly().
     thread.word.fetch_add(0, memory_order_seq_cst);
-    if ((state.load(memory_order_seq_cst) & kClosedBit) == 0 || !out_of_place.load(memory_order_seq_cst)) return true;
+    if ((state.load(memory_order_seq_cst) & kClosedBit) == 0 || !out_of_place.load(memory_order_seq_cst))
+      return word_of(thread);
+    forget_left_before(thread, frame, kEnterMapping);
     // Inside another call nothing moves.
     const std::uint64_t inside = depth_of_own(thread);
-    if ((inside != kEnterMapping && inside != 0) || thread.exempt) return true;
-    if (refuses()) return false;
+    if ((inside != kEnterMapping && inside != 0) || thread.exempt) return word_of(thread);
+    if (refuses()) return kRefused;
     Gate* gate = the_gate.load(memory_order_acquire);
-    if (gate == nullptr) return true;
-    thread.word.fetch_sub(inside, memory_order_seq_cst);
+    if (gate == nullptr) return word_of(thread);
+    const Lowered lowered(thread, inside);
     interrupted = gate->wait_outside(interrupted);
-    thread.word.fetch_add(inside, memory_order_seq_cst);
   }
 }
 
@@ -242,6 +303,7 @@ bool Gate::wait_until_empty(std::chrono::steady_clock::time_point deadline) {
       release(*thread);
       continue;
     }
+    if (tid != 0 && has_left(*thread, tid)) continue;
     if (std::chrono::steady_clock::now() >= deadline) return false;
     // Leaving the gate rings no bell, so that it costs nothing: poll, at growing intervals.
     std::this_thread::sleep_for(pause);
@@ -271,7 +333,7 @@ void Gate::resume() {
 }
 
 template <typename MayGo, typename Interrupted>
-void Gate::stand(Waiters& waiters, Attendant* attendant, MayGo may_go, Interrupted interrupted) {
+void Gate::stand(Waiters& waiters, Waiters::Place& place, Attendant* attendant, MayGo may_go, Interrupted interrupted) {
   if (Stood* const told = stood.load(memory_order_acquire)) told(std::nullopt);
   struct Stay {  // however it ends
     ~Stay() {
@@ -285,18 +347,19 @@ void Gate::stand(Waiters& waiters, Attendant* attendant, MayGo may_go, Interrupt
     const auto next = attendant != nullptr ? attendant->stands(so_far) : std::nullopt;
     const auto until = next ? stay.begin + *next : std::chrono::steady_clock::time_point::max();
     std::unique_lock lock(mutex_);
-    if (waiters.wait(lock, until, [&] { return may_go(lock); }, interrupted)) return;
+    if (waiters.wait(place, lock, until, [&] { return may_go(lock); }, interrupted)) return;
   }
 }
 
 // True: a signal handler has run meanwhile.
 bool Gate::wait_metered(std::uint64_t resumed) {
-  const Counted held_up(held_up_);
+  Waiters::Place place(held_, mutex_);
   if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
   bool interrupted = false;
   // Its own work is in the way, not another program's turn: there is nothing to report.
   stand(
-      held_, nullptr, [&](auto&) { return resumed_.load(memory_order_relaxed) != resumed || closed() || !metered(); },
+      held_, place, nullptr,
+      [&](auto&) { return resumed_.load(memory_order_relaxed) != resumed || closed() || !metered(); },
       [&] { interrupted = true; });
   return interrupted;
 }
@@ -328,6 +391,7 @@ bool Gate::run_if_open(FunctionRef<void()> work) {
     work();
     return true;
   }
+  if (depth_of_own(*thread) == 0) thread->outermost.store(__builtin_dwarf_cfa(), memory_order_relaxed);
   thread->word.fetch_add(kEnter, memory_order_seq_cst);
   if ((state.load(memory_order_seq_cst) & kClosedBit) != 0) {
     thread->word.fetch_sub(kEnter, memory_order_seq_cst);
@@ -359,19 +423,19 @@ void Gate::pass() {
 // `interrupted`, and what this returns: a signal handler has run since the call began to wait. That is told again
 // whenever the thread finds the gate closed: it may have been open for too short a time for this thread to pass.
 bool Gate::wait_outside(bool interrupted) {
-  const Counted standing(standing_);
+  Waiters::Place place(outside_, mutex_);
   if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
   const auto tell = [&] {
     interrupted = true;
     if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->interrupted();
   };
   const auto done = [&](std::unique_lock<std::mutex>& lock) {
-    while (closed() && !refuses() && wait_awake(lock)) tell();
+    while (closed() && !refuses() && wait_awake(place.signals(), lock)) tell();
     if (!closed() || refuses()) return true;
     if (interrupted) tell();
     return false;
   };
-  stand(outside_, attendant_.load(memory_order_acquire), done, tell);
+  stand(outside_, place, attendant_.load(memory_order_acquire), done, tell);
   return interrupted;
 }
 
@@ -383,26 +447,28 @@ void Gate::rouse(std::chrono::steady_clock::time_point until) {
   const std::lock_guard lock(mutex_);
   if (until <= roused_until_) return;
   roused_until_ = until;
-  if (!awake_) outside_.wake_all();
+  if (awake_until_ <= std::chrono::steady_clock::now()) outside_.wake_all();
 }
 
 // Returns true if the gate is still closed and a signal handler has run in this thread. Most of the time is spent in a
 // system call that a handler interrupts, and which takes a fraction of a microsecond: one that happens to run between
 // two of them is missed.
-bool Gate::wait_awake(std::unique_lock<std::mutex>& lock) {
+bool Gate::wait_awake(const HeldSignals& signals, std::unique_lock<std::mutex>& lock) {
   constexpr int kUntilYield = 128;
-  if (awake_ || roused_until_ <= std::chrono::steady_clock::now()) return false;
-  awake_ = true;
-  const auto until = roused_until_;
+  const auto begin = std::chrono::steady_clock::now();
+  if (awake_until_ > begin || roused_until_ <= begin) return false;
+  const auto until = awake_until_ = roused_until_;
   lock.unlock();
   bool interrupted = false;
   const auto go_on = [&] { return closed() && !refuses() && !interrupted; };
   while (go_on() && std::chrono::steady_clock::now() < until) {
-    for (int i = 0; i < kUntilYield && go_on(); ++i) interrupted = interrupted_sleep(std::chrono::nanoseconds{0});
+    for (int i = 0; i < kUntilYield && go_on(); ++i) {
+      interrupted = interrupted_sleep(std::chrono::nanoseconds{0}, &signals.programs());
+    }
     std::this_thread::yield();
   }
   lock.lock();
-  awake_ = false;
+  if (awake_until_ == until) awake_until_ = {};
   return interrupted && closed();
 }
 

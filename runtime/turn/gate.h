@@ -80,7 +80,7 @@ class Gate {
   // The gate is about to open: one of the waiting threads spins for it, at most until then.
   void rouse(std::chrono::steady_clock::time_point until);
   // How many threads the attendant has made wait.
-  std::uint32_t held_up() const { return held_up_.load(std::memory_order_acquire); }
+  std::uint32_t held_up() const { return held_.count(); }
   bool closed() const { return (state.load(std::memory_order_acquire) & kClosedBit) != 0; }
 
   // Runs `work` inside the gate if it is open, and returns whether it did; never waits. For rota's own work
@@ -88,7 +88,7 @@ class Gate {
   bool run_if_open(FunctionRef<void()> work);
 
   // Threads that wait in front of the closed gate.
-  std::uint32_t standing() const { return standing_.load(std::memory_order_acquire); }
+  std::uint32_t standing() const { return outside_.count(); }
   struct Traffic {
     std::uint64_t calls;   // calls that have left since the process began
     std::uint32_t inside;  // threads inside now
@@ -98,26 +98,26 @@ class Gate {
 
  private:
   friend void make_room(FunctionRef<bool()> again);
-  friend bool enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread);
-  friend bool hold_slowly(Thread& thread);
+  friend std::uint64_t enter_slowly(Thread& thread, const void* frame, Symbol symbol, api::CUstream stream,
+                                    bool has_stream, bool per_thread);
+  friend std::uint64_t hold_slowly(Thread& thread, const void* frame);
   friend Thread* register_this_thread();
   bool wait_outside(bool interrupted = false);
-  bool wait_awake(std::unique_lock<std::mutex>& lock);
+  bool wait_awake(const HeldSignals& signals, std::unique_lock<std::mutex>& lock);
   bool may_submit(const Call& call) const;
   bool wait_metered(std::uint64_t resumed);
   // Waits, and meanwhile calls the attendant, if there is one. `may_go` and `interrupted` are those of Waiters::wait().
   template <typename MayGo, typename Interrupted>
-  void stand(Waiters& waiters, Attendant* attendant, MayGo may_go, Interrupted interrupted);
+  void stand(Waiters& waiters, Waiters::Place& place, Attendant* attendant, MayGo may_go, Interrupted interrupted);
 
   std::mutex mutex_;
   Waiters outside_;  // in front of the closed gate,
   Waiters held_;     // threads that the attendant has made wait
   bool for_good_ = false;
   std::chrono::steady_clock::time_point roused_until_{};
-  bool awake_ = false;  // one of them spins (wait_awake)
+  // One of them spins, at most until then (wait_awake).
+  std::chrono::steady_clock::time_point awake_until_{};
   std::atomic<Attendant*> attendant_{nullptr};
-  std::atomic<std::uint32_t> standing_{0};
-  std::atomic<std::uint32_t> held_up_{0};
   std::atomic<std::uint64_t> resumed_{0};  // how often they were told to ask again
   bool fenced_ = false;
 };
@@ -126,10 +126,14 @@ class Gate {
 // runs on it, too: a profiler's callbacks in the driver's functions that it calls.
 void exempt_this_thread();
 
-// Whether the calling thread is inside: the closer waits for it, so it must not wait for anything that needs the gate
-// closed. Nor must a thread that is exempt.
+// Whether the calling thread is inside (a call that it has left without returning does not count): the closer waits for
+// it, so it must not wait for anything that needs the gate closed. Nor must a thread that is exempt.
 inline bool may_not_wait() {
-  return self != nullptr && (self->exempt || (self->word.load(std::memory_order_relaxed) & kDepthMask) != 0);
+  if (self == nullptr) return false;
+  if (self->exempt) return true;
+  if ((self->word.load(std::memory_order_relaxed) & kDepthMask) == 0) return false;
+  // Below the frame of the function that asks, which may be the one with the scope.
+  return !forget_left(*self, static_cast<const char*>(__builtin_dwarf_cfa()) - 1);
 }
 
 // In the child of a fork, before it creates its own gate: forgets the parent's other threads and its gate, which

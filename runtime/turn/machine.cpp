@@ -319,7 +319,10 @@ void Machine::look_holding(Time now) {
   }
   const Time end = std::min(std::max(lease.drain_at, earliest_yield_), last_moment(lease));
   const bool over = lease.drain_at != Time{0} && now >= end;
-  if (over && now >= retry_at_ && !measures(now)) return begin_drain(false, now);
+  // A process that waits for this one's GPU may be what this one's work waits for.
+  const bool long_enough = now - taken_at_ >= std::max(kSharersTurn, 2 * memory_took_);
+  const bool gives_way = over || (seen_.sharer_waits && long_enough);
+  if (gives_way && now >= retry_at_ && !measures(now)) return begin_drain(false, now);
   if (!seen_.measures && !seen_.alone && idle_long_enough(now)) return begin_drain(true, now);
   if (held_by_measurement_) return;
   Time pause = std::max<Time>(idle_grace_ / 2, 500us);
@@ -415,7 +418,8 @@ void Machine::look_draining(Time now) {
   }
   if (seen_.looked) drain_.reached = seen_.reached;
   drain_.calls = seen_.calls;
-  if (now >= drain_.deadline) {
+  const Time patience = seen_.sharer_waits ? std::min(patience_, kSharersPatience) : patience_;
+  if (now >= drain_.deadline - (patience_ - patience)) {
     // There has been no progress for a long time. If no thread waits at the gate, the gate holds nothing back: it is a
     // long kernel. Unless the GPU may be waiting for work of a process that waits for this lease.
     if (seen_.standing > 0 || seen_.sharer_waits) return drain_failed(now);
@@ -461,7 +465,7 @@ void Machine::drain_failed(Time now) {
   retry_at_ = now + patience_;
   watches_gpu_ = false;
   look_at_ = now;
-  const bool tried_enough = failed_drains_ >= kMostFailures || (grant_ == 0 && wanted_ == 0);
+  const bool tried_enough = failed_drains_ >= kMostFailures || seen_.sharer_waits || (grant_ == 0 && wanted_ == 0);
   if (!tried_enough) {
     say(drain_.capturing ? Note::kHeldCapturing : Note::kHeldBack);
     if (grant_ != 0) {

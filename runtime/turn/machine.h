@@ -101,7 +101,7 @@ struct Look {
   GpuMask unasked = 0;         // held GPUs for which rotad must be told again how much that is
   bool measures = false;       // work that the program times is under way: the turn does not end before that is over
   bool alone = false;          // and others should stay off its GPUs during that time
-  bool sharer_waits = false;   // it and a process that waits for its GPUs both hand memory or events to others
+  bool sharer_waits = false;   // it and a process that waits for its GPUs both share memory or events with others
 };
 }  // namespace event
 
@@ -182,6 +182,11 @@ class Machine {
   // How long a drain waits for the GPU to make progress while calls wait at the gate; doubled by each drain that fails.
   static constexpr Time kPatience = std::chrono::seconds(1);
   static constexpr Time kMostPatience = std::chrono::seconds(8);
+  // The same where a process with which this one shares memory or events waits for its GPU: the work may wait for that
+  // process, so one failed drain is enough. And how long a turn lasts then, or twice as long as its memory took to come
+  // back. Judgments.
+  static constexpr Time kSharersPatience = std::chrono::milliseconds(50);
+  static constexpr Time kSharersTurn = std::chrono::milliseconds(100);
   // After this many failed drains in a row the process runs beside the others: this long, doubled each time.
   static constexpr int kMostFailures = 4;
   static constexpr Time kFirstVerdict = std::chrono::seconds(30);

@@ -8,12 +8,12 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 
 #include "runtime/memory/memory.h"
 #include "runtime/turn/bell.h"
+#include "runtime/turn/waiters.h"
 
 namespace rota::turn {
 
@@ -41,25 +41,26 @@ class Room {
   // What the process has there and is about to take, together; or more, if a thread waits for the whole GPU.
   std::uint64_t needed(int device) const;
   // Threads that wait.
-  std::uint32_t standing() const { return waiting_.load(); }
+  std::uint32_t standing() const { return waiters_.count(); }
   // Any thread: no thread waits from now on.
   void release_all();
 
  private:
   struct Slot {
     std::atomic<std::uint64_t> allowed{kUnlimited};
-    std::atomic<std::uint32_t> want_all{0};  // threads
+    gate::Waiters want_all;  // threads
     std::atomic<std::uint64_t> total{0};
   };
+  // `counted`: where it counts meanwhile; may be null.
+  void wait(int device, gate::Waiters* counted);
   const Slot& slot(int device) const { return slots_[static_cast<std::size_t>(device)]; }
 
   const memory::Ledger& ledger_;
   Bell& bell_;
   std::array<Slot, memory::kMaxDevices> slots_;
-  std::atomic<std::uint32_t> waiting_{0};
   std::atomic<bool> released_{false};
   std::mutex mutex_;
-  std::condition_variable changed_;
+  gate::Waiters waiters_;
 };
 
 }  // namespace rota::turn

@@ -33,6 +33,9 @@ struct alignas(64) Thread {
   std::atomic<pid_t> tid{0};  // 0: free
   bool exempt = false;        // waits for nothing (exempt_this_thread()); only its thread uses it
   Thread* next = nullptr;
+  // Of the outermost scope that has raised the word: the address at which its function's frame on the stack begins
+  // (left.h). Null: unknown.
+  std::atomic<const void*> outermost{nullptr};
   // The stream that this thread last submitted to while calls were metered (meter.h), so that it need not look it up
   // again. Only this thread uses it.
   struct Metered {
@@ -70,9 +73,15 @@ inline constexpr std::uint32_t kMeteredBit = 4;
 
 // Never null. If the allocation fails: a shared record that the closer ignores, after Attendant::unseen().
 Thread* register_this_thread();
-// Returns once the call may continue, with this thread's word raised. False: it is refused. By value: a reference would
-// make every call store its Call to memory, for nothing.
-[[gnu::cold]] bool enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread);
+// Returns once the call may continue, with this thread's word raised: that word; or kRefused. `frame`: where that of
+// the scope's function begins. By value: a reference would make every call store its Call to memory, for nothing.
+inline constexpr std::uint64_t kRefused = UINT64_MAX;
+[[gnu::cold]] std::uint64_t enter_slowly(Thread& thread, const void* frame, Symbol symbol, api::CUstream stream,
+                                         bool has_stream, bool per_thread);
+// The thread's word is raised. If the scopes that raised it have been left without their destructors (siglongjmp out of
+// the driver's call), lowers it and returns true. `frame`: where that of a function which has no such scope itself
+// begins.
+[[gnu::cold]] bool forget_left(Thread& thread, const void* frame);
 
 class Scope {
  public:
@@ -80,11 +89,18 @@ class Scope {
     thread_ = self;
     if (thread_ == nullptr) [[unlikely]]
       thread_ = register_this_thread();
-    raised_ = thread_->word.load(std::memory_order_relaxed) + kEnter;
+    const std::uint64_t before = thread_->word.load(std::memory_order_relaxed);
+    raised_ = before + kEnter;
+    if ((before & kDepthMask) == 0) [[likely]]
+      thread_->outermost.store(__builtin_dwarf_cfa(), std::memory_order_relaxed);
     thread_->word.store(raised_, std::memory_order_relaxed);
     std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps only the compiler from swapping the two
-    if (state.load(std::memory_order_acquire) != kOpen) [[unlikely]]
-      refused_ = !enter_slowly(*thread_, call.symbol, call.stream, call.has_stream, call.per_thread);
+    if (state.load(std::memory_order_acquire) != kOpen) [[unlikely]] {
+      const std::uint64_t entered =
+          enter_slowly(*thread_, __builtin_dwarf_cfa(), call.symbol, call.stream, call.has_stream, call.per_thread);
+      refused_ = entered == kRefused;
+      if (!refused_) raised_ = entered;
+    }
   }
   // The call must not be made: it returns `refusal`. Known to be false where the gate was found open.
   [[gnu::always_inline]] bool refused() const { return refused_; }
@@ -104,7 +120,9 @@ class Scope {
 // `out_of_place` next.
 class HeldInPlace {
  public:
-  HeldInPlace() : thread_(self != nullptr ? self : register_this_thread()) {
+  [[gnu::always_inline]] HeldInPlace() : thread_(self != nullptr ? self : register_this_thread()) {
+    if ((thread_->word.load(std::memory_order_relaxed) & kDepthMask) == 0)
+      thread_->outermost.store(__builtin_dwarf_cfa(), std::memory_order_relaxed);
     thread_->word.fetch_add(kEnterMapping, std::memory_order_seq_cst);
   }
   ~HeldInPlace() { thread_->word.fetch_sub(kEnterMapping, std::memory_order_seq_cst); }
@@ -121,8 +139,8 @@ class HeldInPlace {
 [[gnu::cold]] void make_room(FunctionRef<bool()> again);
 
 // The gate is closed, and this thread's word is raised for a call that only holds memory in place: returns at once
-// while all memory is in place, otherwise with the gate open. False: it is refused.
-[[gnu::cold]] bool hold_slowly(Thread& thread);
+// while all memory is in place, otherwise with the gate open: the word, raised; or kRefused.
+[[gnu::cold]] std::uint64_t hold_slowly(Thread& thread, const void* frame);
 // Returns once nothing is out of place, with the gate open if anything was. False: it is refused.
 bool wait_in_place();
 
@@ -141,12 +159,17 @@ class MappingScope {
     if (thread_ == nullptr) [[unlikely]]
       thread_ = register_this_thread();
     before_ = thread_->word.load(std::memory_order_relaxed);
+    if ((before_ & kDepthMask) == 0) [[likely]]
+      thread_->outermost.store(__builtin_dwarf_cfa(), std::memory_order_relaxed);
     thread_->word.store(before_ + kEnterMapping, std::memory_order_relaxed);
     // The driver must not look at an address before the word is up: the closer's membarrier or a locked instruction
     // ensures that.
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    if (state.load(std::memory_order_acquire) != kOpen) [[unlikely]]
-      refused_ = !hold_slowly(*thread_);
+    if (state.load(std::memory_order_acquire) != kOpen) [[unlikely]] {
+      const std::uint64_t held = hold_slowly(*thread_, __builtin_dwarf_cfa());
+      refused_ = held == kRefused;
+      if (!refused_) before_ = held - kEnterMapping;
+    }
   }
   [[gnu::always_inline]] bool refused() const { return refused_; }
   [[gnu::always_inline]] ~MappingScope() { thread_->word.store(before_, std::memory_order_release); }

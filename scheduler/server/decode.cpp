@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "scheduler/protocol/printable.h"
+
 namespace rota::server {
 namespace {
 
@@ -14,18 +16,6 @@ using protocol::Message;
 
 // What only rotad sends.
 constexpr unsigned kFirstOfRotads = 100;
-
-// A name from another process: is terminated within its field, and cannot affect a terminal or a log.
-template <std::size_t kSize>
-void clean_name(char (&name)[kSize]) {
-  name[kSize - 1] = '\0';
-  const std::size_t length = strlen(name);
-  for (std::size_t i = 0; i < length; ++i) {
-    const auto character = static_cast<unsigned char>(name[i]);
-    if (character < ' ' || character == 0x7f) name[i] = '?';
-  }
-  memset(name + length, 0, kSize - length);
-}
 
 Error unknown(const Message& message) {
   return {fmt::format("a message of kind {}, which clients do not send", static_cast<unsigned>(message.kind))};
@@ -50,14 +40,14 @@ Result<Message> decode(const void* bytes, std::size_t length) {
   }
   switch (message.kind) {
     case Kind::kHello:
-      clean_name(message.body.hello.name);
+      protocol::make_printable(message.body.hello.name);
       return message;
     case Kind::kAddGpu:
-      clean_name(message.body.add_gpu.name);
+      protocol::make_printable(message.body.add_gpu.name);
       return message;
     case Kind::kSession:
       if (message.version == 1) return unknown(message);
-      clean_name(message.body.session.id);
+      protocol::make_printable(message.body.session.id);
       return message;
     case Kind::kWant:
     case Kind::kGiveBack:

@@ -11,8 +11,9 @@
 namespace rota::server {
 
 // `length` is how long the packet really was (recv with MSG_TRUNC); `bytes` holds the first kMaxMessageBytes of it.
-// The result's names are terminated and printable; what a newer or older peer left out is zero. From version 2 on, a
-// message of an unknown kind is returned, to be ignored. The error is for the peer: what was wrong with its message.
+// The result's names are terminated and printable (printable.h); what a newer or older peer left out is zero. From
+// version 2 on, a message of an unknown kind is returned, to be ignored. The error is for the peer: what was wrong with
+// its message.
 Result<protocol::Message> decode(const void* bytes, std::size_t length);
 
 // Why this GPU description is invalid, for its client; empty: it is valid. It concerns only that GPU.

@@ -2,27 +2,56 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <utility>
 
 #include "scheduler/core/event_log.h"
-#include "scheduler/protocol/descriptor.h"
 #include "scheduler/server/log.h"
 
 namespace rota::server {
 
+namespace {
+
+constexpr std::size_t kBuffered = 64 << 10;
+
+bool write_all(int file, const std::string& text) {
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t length = ::write(file, text.data() + done, text.size() - done);
+    if (length < 0 && errno == EINTR) continue;
+    if (length <= 0) return false;
+    done += static_cast<std::size_t>(length);
+  }
+  return true;
+}
+
+}  // namespace
+
 Result<EventLog> EventLog::create(const std::string& path, const scheduler::Settings& settings,
                                   std::uint64_t max_bytes) {
-  Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
   EventLog log;
-  if (file) log.file_.reset(fdopen(file.get(), "w"));
+  // A pipe that nobody reads must not keep rotad from starting, nor wait for its lines.
+  log.file_ = Descriptor(open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600));
   if (!log.file_) return Error{fmt::format("cannot write the event log {}: {}", path, strerror(errno))};
-  file.release();
-  const std::string header = scheduler::log_header(settings);
-  fputs(header.c_str(), log.file_.get());
-  log.left_ = max_bytes - std::min<std::uint64_t>(max_bytes, header.size());
+  struct stat info{};
+  if (fstat(log.file_.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
+    return Error{fmt::format("cannot write the event log {}: it is not a plain file", path)};
+  }
+  if (flock(log.file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return Error{fmt::format("cannot write the event log {}: another rotad writes it; name another file", path)};
+  }
+  if (ftruncate(log.file_.get(), 0) != 0) {
+    return Error{fmt::format("cannot write the event log {}: {}", path, strerror(errno))};
+  }
+  signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files ends the log and not rotad
+  log.unwritten_ = scheduler::log_header(settings);
+  log.left_ = max_bytes - std::min<std::uint64_t>(max_bytes, log.unwritten_.size());
   return log;
 }
 
@@ -31,25 +60,37 @@ void EventLog::write(const scheduler::Event& event, scheduler::Time now,
   if (!file_) return;
   std::string lines = scheduler::log_line(event, now);
   for (const scheduler::Decision& decision : decisions) lines += scheduler::log_line(decision);
-  add(std::move(lines));
+  add(lines);
 }
 
 void EventLog::remark(const std::string& text, scheduler::Time now) {
   if (file_) add(fmt::format("# {} {}\n", now.count(), text));
 }
 
-void EventLog::add(std::string lines) {
+void EventLog::add(const std::string& lines) {
   const bool fits = lines.size() <= left_;
-  if (!fits) lines = "# full\n";
+  unwritten_ += fits ? lines : "# full\n";
   left_ -= fits ? lines.size() : 0;
-  if (fputs(lines.c_str(), file_.get()) == EOF || !fits) {
-    log::warn("the event log ends here: {}", fits ? strerror(errno) : "it is full");
-    file_.reset();
-  }
+  if (!fits || unwritten_.size() >= kBuffered) flush();
+  if (!fits && file_) end("it is full");
 }
 
+// What follows a part that is missing could not be played.
 void EventLog::flush() {
-  if (file_) fflush(file_.get());
+  if (!file_ || unwritten_.empty()) return;
+  if (write_all(file_.get(), unwritten_)) {
+    written_ += std::exchange(unwritten_, {}).size();
+    return;
+  }
+  const int error = errno;
+  if (ftruncate(file_.get(), static_cast<off_t>(written_)) != 0) log::debug("the event log ends within an event");
+  end(strerror(error));
+}
+
+void EventLog::end(const char* why) {
+  log::warn("the event log ends here: {}", why);
+  file_ = {};
+  unwritten_.clear();
 }
 
 }  // namespace rota::server

@@ -1,14 +1,13 @@
-// The file that `rotad --event-log` writes (its lines: scheduler/core/event_log.h). Bounded: when the file is full the
-// log ends and rotad continues.
+// The file that `rotad --event-log` writes (its lines: scheduler/core/event_log.h). Bounded: when the file is full, or
+// its disk is, the log ends for good between two events, so that what it has can be played, and rotad continues.
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "scheduler/core/event.h"
+#include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/result.h"
 
 namespace rota::server {
@@ -19,7 +18,8 @@ class EventLog {
 
   // Nothing is logged.
   EventLog() = default;
-  // Replaces an existing file; readable only by its owner, since it tells who used what when.
+  // Replaces an existing file, but not the log of a rotad that runs; readable only by its owner, since it tells who
+  // used what when.
   static Result<EventLog> create(const std::string& path, const scheduler::Settings& settings,
                                  std::uint64_t max_bytes = kMaxBytes);
 
@@ -28,15 +28,18 @@ class EventLog {
   void remark(const std::string& text, scheduler::Time now);
   // What was written is in the file.
   void flush();
+  EventLog(EventLog&&) noexcept = default;
+  EventLog& operator=(EventLog&&) noexcept = default;
+  ~EventLog() { flush(); }
 
  private:
-  struct Close {
-    void operator()(FILE* file) const { fclose(file); }
-  };
-  void add(std::string lines);
+  void add(const std::string& lines);
+  void end(const char* why);
 
-  std::unique_ptr<FILE, Close> file_;
-  std::uint64_t left_ = 0;  // bytes
+  Descriptor file_;
+  std::string unwritten_;      // whole events
+  std::uint64_t written_ = 0;  // bytes, up to the end of an event
+  std::uint64_t left_ = 0;     // bytes
 };
 
 }  // namespace rota::server

@@ -94,7 +94,8 @@ Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, Options optio
                                               : make_lock_place(options.lock_directory);
   if (!locks) return locks.error();
   const std::string owner = fmt::format("rotad pid {} at {}", getpid(), options.socket);
-  auto lock = LockFile::take(options.socket + ".lock", owner, 0644);
+  // For this user's rotads alone: whoever may read a file can lock it.
+  auto lock = LockFile::take(options.socket + ".lock", owner, 0600);
   if (!lock) return lock.error();
   if (const auto* taken = std::get_if<LockFile::Taken>(&*lock)) {
     return Error{fmt::format("{} is already served by {}", options.socket, taken->owner)};

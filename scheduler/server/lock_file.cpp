@@ -7,6 +7,7 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -15,6 +16,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <sstream>
+#include <string>
 
 namespace rota::server {
 namespace {
@@ -43,6 +47,35 @@ std::string first_line(int file) {
   std::string line;
   for (ssize_t i = 0; i < length && text[i] >= ' ' && text[i] <= '~'; ++i) line += text[i];
   return line.empty() ? "another rotad" : line;
+}
+
+// Whether a process with this pid runs as neither of these users. Its real user, which no program that it starts
+// changes.
+bool is_others(long pid, uid_t owner) {
+  std::ifstream status(fmt::format("/proc/{}/status", pid));
+  for (std::string word; status >> word;) {
+    uid_t user = 0;
+    if (word == "Uid:" && status >> user) return user != owner && user != 0;
+  }
+  return true;  // it has ended, and whoever inherited the lock from it is no rotad
+}
+
+// Whoever may read a file can lock it. Whether only processes of users other than the file's owner have it locked, as
+// far as the kernel says: no rotad of the owner's.
+bool only_others_hold(const struct stat& file) {
+  std::ifstream locks("/proc/locks");
+  const std::string wanted = fmt::format("{:02x}:{:02x}:{}", major(file.st_dev), minor(file.st_dev), file.st_ino);
+  bool any = false;
+  for (std::string line; std::getline(locks, line);) {
+    std::istringstream words(line);  // "1: FLOCK ADVISORY WRITE 12 fd:01:34 0 EOF"
+    std::string number, kind, advisory, access, where;
+    long pid = 0;
+    if (!(words >> number >> kind >> advisory >> access >> pid >> where) || kind != "FLOCK" || where != wanted)
+      continue;
+    if (pid <= 0 || !is_others(pid, file.st_uid)) return false;
+    any = true;
+  }
+  return any;
 }
 
 // Whether the path still leads to the open file: the folder's owner may have unlinked it before it was locked, and
@@ -132,9 +165,12 @@ Result<std::variant<LockFile, LockFile::Taken>> LockFile::take(const std::string
     }
     if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) return Error{fmt::format("cannot lock {}: {}", path, strerror(errno))};
+      // Theirs is a lock of a file without a name from now on.
+      if (info.st_uid == geteuid() && only_others_hold(info) && unlink(path.c_str()) == 0) continue;
       return std::variant<LockFile, Taken>(Taken{first_line(file.get())});
     }
   }
+  fchmod(file.get(), mode);  // an older rotad may have made it; refused if it is another user's
   const std::string line = owner + "\n";
   const bool writable = (fcntl(file.get(), F_GETFL) & O_ACCMODE) == O_RDWR;
   if (!writable) return std::variant<LockFile, Taken>(LockFile(std::move(file), path));

@@ -9,6 +9,8 @@
 
 #include <cstddef>
 
+#include "scheduler/protocol/printable.h"
+
 namespace rota::server::log {
 namespace {
 
@@ -61,7 +63,9 @@ void write(Level level, const std::string& line) {
       return;
     }
   }
-  spdlog::log(spdlog_level(level), line.size() <= kLongest ? line : line.substr(0, kLongest) + "...");
+  // Paths, names and what the system says of them are in it.
+  const std::string shown = protocol::printable(line);
+  spdlog::log(spdlog_level(level), shown.size() <= kLongest ? shown : shown.substr(0, kLongest) + "...");
 }
 
 }  // namespace rota::server::log

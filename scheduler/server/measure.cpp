@@ -131,6 +131,7 @@ void Server::on_measured(const Meter::Answer& answer) {
     for (std::uint32_t index = 0; index < protocol::kMaxGpus; ++index) {
       if (const GpuEntry* entry = gpus_.at(index); entry != nullptr && entry->uuid == reading.uuid) {
         readings_[index] = reading;
+        gpus_.confirm(index);
       }
     }
   }

@@ -280,7 +280,7 @@ void Server::remove_client(ClientId id, const char* why) {
 
 void Server::on_add_gpu(Connection& connection, Client& client, const protocol::AddGpu& gpu) {
   const std::string impossible = why_no_gpu(gpu);
-  const auto index = impossible.empty() ? gpus_.add_client(gpu.uuid, gpu.name) : Error{impossible};
+  const auto index = impossible.empty() ? gpus_.add_client(gpu.uuid, gpu.name, client.uid) : Error{impossible};
   if (!index) {
     if (refusals_logged_++ < kMaxRefusalsLogged)
       log::warn("client {} ({}): {}", client.id, client.name, index.error().text);

@@ -4,6 +4,8 @@
 // While copies run, each cuMemSetAccess call takes 0.8 ms regardless of its size (measured on an H200), while an extent
 // of 2 MiB is copied in 0.04 ms. So small extents are mapped first and what is adjacent of them, of whatever ranges,
 // gets its access by one call (the driver accepts one for several reservations: tested on an H100, driver 580.159.04).
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -46,7 +48,7 @@ std::deque<SwapBackend::Lacking> SwapBackend::off_gpu(int ordinal) {
 }
 
 // With its previous contents or zeros. `event`, if there is one, is recorded behind the copy.
-api::CUresult SwapBackend::refill(const Extent& extent, const Mover& mover, api::CUevent* event) {
+SwapBackend::Answer SwapBackend::refill(const Extent& extent, const Mover& mover, api::CUevent* event) {
   api::CUresult result = api::CUDA_SUCCESS;
   const bool there = mover.within([&] {
     if (extent.saved) host_.pin_again(extent.host, extent.bytes);
@@ -60,7 +62,7 @@ api::CUresult SwapBackend::refill(const Extent& extent, const Mover& mover, api:
     wait_for_stream(mover);
     if (*event != nullptr) real::cuEventDestroy_v2(*event);
   });
-  return there ? result : api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return there ? Answer(result) : std::nullopt;
 }
 
 SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
@@ -76,7 +78,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
   const auto land = [&] {
     const Flight flight = flights.front();
     flights.pop_front();
-    const api::CUresult result = flight.event == nullptr ? api::CUDA_SUCCESS : wait_for(mover, flight.event);
+    const Answer result = flight.event == nullptr ? api::CUDA_SUCCESS : wait_for(mover, flight.event);
     const bool there = result == api::CUDA_SUCCESS;
     if (flight.event != nullptr) mover.within([&] { real::cuEventDestroy_v2(flight.event); });
     if (there) {
@@ -117,7 +119,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       drop(ordinal, back);
       take_resident(ordinal, flight.bytes);
       moved.failed = true;
-      moved.error = result;
+      if (result) moved.error = *result;
     }
     landed(flight.address);
   };
@@ -146,6 +148,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     const Lacking chosen = *next;
     Piece piece = chosen.takes_any() ? handed.take(chosen.bytes) : Piece{};
     const bool used_before = static_cast<bool>(piece);
+    bool ended = false;
     api::CUresult result =
         used_before ? api::CUDA_SUCCESS : create(chosen.own, chosen.bytes, ordinal, exports, &piece.handle);
     if (result == api::CUDA_ERROR_OUT_OF_MEMORY) {
@@ -237,8 +240,12 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       Flight flight{.address = coming.address, .bytes = coming.bytes};
       if (coming.saved) times.starts();
       // Fresh memory from the driver is zero, and a program may rely on that.
-      if (result == api::CUDA_SUCCESS && (coming.saved || used_before)) result = refill(coming, mover, &flight.event);
-      if (result != api::CUDA_SUCCESS) break;
+      if (result == api::CUDA_SUCCESS && (coming.saved || used_before)) {
+        const Answer refilled = refill(coming, mover, &flight.event);
+        ended = !refilled;
+        result = refilled.value_or(api::CUDA_SUCCESS);
+      }
+      if (ended || result != api::CUDA_SUCCESS) break;
       {
         const std::lock_guard lock(mutex_);
         Range* range = nullptr;
@@ -252,8 +259,9 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       flights.push_back(flight);
       if (flights.size() >= kInFlight) land();
     }
-    if (result == api::CUDA_SUCCESS) continue;
-    log::debug("an extent of {} bytes cannot be brought back: error {}", chosen.bytes, static_cast<int>(result));
+    if (!ended && result == api::CUDA_SUCCESS) continue;
+    log::debug("an extent of {} bytes cannot be brought back: {}", chosen.bytes,
+               ended ? "its context has ended" : fmt::format("error {}", static_cast<int>(result)));
     for (Coming& coming : run) {
       drop(ordinal, coming.extent);
       take_resident(ordinal, coming.extent.bytes);
@@ -265,14 +273,13 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     }
     lacks_room = result == api::CUDA_ERROR_OUT_OF_MEMORY;
     moved.failed = moved.failed || !lacks_room;
-    if (!lacks_room) moved.error = result;
+    if (!lacks_room && !ended) moved.error = result;
     break;
   }
   while (!flights.empty()) land();
   times.say("in", ordinal, moved.bytes);
   count_copies();
   if (lacks_room) moved.lacking = out_bytes(ordinal);
-  if (moved.error == api::CUDA_ERROR_CONTEXT_IS_DESTROYED) moved.error = api::CUDA_SUCCESS;
   return moved;
 }
 

@@ -108,7 +108,7 @@ std::vector<Fingerprints::Seen> Fingerprints::look(const std::vector<Memory>& al
   Loaded loaded;
   api::CUstream stream = nullptr;
   api::CUevent event = nullptr;
-  api::CUresult result = api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  api::CUresult result = api::CUDA_SUCCESS;
   within([&] {
     loaded = load(context);
     if (loaded.failed) return;
@@ -132,7 +132,11 @@ std::vector<Fingerprints::Seen> Fingerprints::look(const std::vector<Memory>& al
     if (result != api::CUDA_SUCCESS) real::cuStreamSynchronize(stream);
   });
   if (loaded.failed || stream == nullptr) return seen;
-  if (result == api::CUDA_SUCCESS) result = wait_for(event);
+  if (result == api::CUDA_SUCCESS) {
+    const std::optional<api::CUresult> waited = wait_for(event);
+    if (!waited) return seen;
+    result = *waited;
+  }
   std::vector<Print> prints;
   const bool there = within([&] {
     // Even if it is not known whether the kernels have ended: what they read may be unmapped after this. The prints are

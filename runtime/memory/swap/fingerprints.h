@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "generated/driver_types.h"
@@ -35,8 +36,8 @@ class Fingerprints {
 
   // Runs a step with the context current, if there still is one.
   using Within = std::function<bool(FunctionRef<void()> step)>;
-  // Waits until the event is reached.
-  using WaitFor = std::function<api::CUresult(api::CUevent event)>;
+  // Waits until the event is reached. Nothing: its context has ended.
+  using WaitFor = std::function<std::optional<api::CUresult>(api::CUevent event)>;
 
   // Draws random keys: prints of one process mean nothing to another.
   Fingerprints();

@@ -1,11 +1,14 @@
 #include "runtime/memory/swap/hand_over.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <memory>
 #include <utility>
 
 #include "generated/driver_real.h"
 #include "runtime/core/log.h"
+#include "runtime/memory/ledger.h"
 
 namespace rota::memory {
 
@@ -32,7 +35,30 @@ PhysicalHandle import_from(const MemoryDescriptor& memory, int device) {
   return 0;
 }
 
+// CU_MEM_CREATE_USAGE_HW_DECOMPRESS, a macro of cuda.h.
+constexpr unsigned short kForDecompression = 2;
+
+enum class Decompression : std::uint8_t { kNotAsked, kNo, kYes };
+constinit std::array<std::atomic<Decompression>, kMaxDevices> decompression{};
+
 }  // namespace
+
+bool made_for_decompression(int device) {
+  if (device < 0 || device >= kMaxDevices) return false;
+  std::atomic<Decompression>& known = decompression[static_cast<std::size_t>(device)];
+  if (known.load() == Decompression::kNotAsked) {
+    int algorithms = 0;
+    const bool told = real::cuDeviceGetAttribute(&algorithms, api::CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK,
+                                                 device) == api::CUDA_SUCCESS;
+    Decompression not_asked = Decompression::kNotAsked;
+    known.compare_exchange_strong(not_asked, told && algorithms != 0 ? Decompression::kYes : Decompression::kNo);
+  }
+  return known.load() == Decompression::kYes;
+}
+
+void make_without_decompression(int device) {
+  if (device >= 0 && device < kMaxDevices) decompression[static_cast<std::size_t>(device)] = Decompression::kNo;
+}
 
 api::CUmemAllocationProp physical_properties(int device, const Making& making) {
   api::CUmemAllocationProp wanted{};
@@ -40,6 +66,7 @@ api::CUmemAllocationProp physical_properties(int device, const Making& making) {
   wanted.requestedHandleTypes =
       making.exportable ? api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : api::CU_MEM_HANDLE_TYPE_NONE;
   wanted.allocFlags.gpuDirectRDMACapable = making.for_rdma ? 1 : 0;
+  wanted.allocFlags.usage = made_for_decompression(device) ? kForDecompression : 0;
   wanted.location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
   return wanted;
 }

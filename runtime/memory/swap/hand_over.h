@@ -34,8 +34,13 @@ struct Making {
   auto operator<=>(const Making&) const = default;
 };
 
-// Of a GPU's memory.
+// Of a GPU's memory. All of it can be decompressed into where the device can do that, as plain memory can: a program
+// need not have asked for it.
 api::CUmemAllocationProp physical_properties(int device, const Making& making);
+// Whether what they describe is memory that the hardware can decompress into.
+bool made_for_decompression(int device);
+// The driver refuses to create such memory after all.
+void make_without_decompression(int device);
 // Whether the driver makes descriptors of this GPU's memory.
 bool has_exportable_memory(int device);
 

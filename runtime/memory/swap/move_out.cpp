@@ -226,14 +226,14 @@ SwapBackend::Moved SwapBackend::move_out_now(int ordinal, std::uint64_t bytes, c
     Departure flight = std::move(flights.front());
     flights.pop_front();
     under_way -= flight.bytes;
-    const api::CUresult result = wait_for(mover, flight.event);
+    const Answer result = wait_for(mover, flight.event);
     times.ended();
     mover.within([&] { real::cuEventDestroy_v2(flight.event); });
     if (result == api::CUDA_SUCCESS) {
       left(ordinal, std::move(flight), mover.exchange, moved);
     } else {
       moved.failed = true;
-      moved.error = result;
+      if (result) moved.error = *result;
       landed(flight.address);
     }
   };

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "generated/driver_real.h"
+#include "runtime/driver/answers.h"
 
 namespace rota::memory {
 
@@ -114,7 +115,7 @@ std::optional<api::CUresult> OwnPhysical::map(std::uint64_t address, std::uint64
       [&](Handle real) { return real::cuMemMap(address, bytes, offset, real, flags); },
       [&] {
         certain = would_map(*piece, granule, address, bytes, offset, flags);
-        return certain ? api::CUDA_SUCCESS : api::CUDA_ERROR_NOT_READY;
+        return certain ? api::CUDA_SUCCESS : driver::kNotAsked;
       });
   if (!certain) return std::nullopt;
   if (result != api::CUDA_SUCCESS) return result;
@@ -259,7 +260,7 @@ std::optional<api::CUresult> OwnPhysical::set_access(std::uint64_t address, std:
   const api::CUresult result = swap_.set_access_at(overlap.all, wanted, call, [&] {
     if (!overlap.whole) return api::CUDA_ERROR_INVALID_VALUE;
     unknown = !overlap.between.empty() || !known_by_books(overlap.all, accesses, count);
-    return unknown ? api::CUDA_ERROR_NOT_READY : api::CUDA_SUCCESS;
+    return unknown ? driver::kNotAsked : api::CUDA_SUCCESS;
   });
   return unknown ? std::nullopt : std::optional(result);
 }

@@ -77,8 +77,12 @@ api::CUresult SwapBackend::create(std::uint64_t bytes, int device, bool exports,
   const api::CUmemAllocationProp wanted =
       physical_properties(device, {.exportable = exports && bytes >= kLeastHandedOver});
   const api::CUresult result = real::cuMemCreate(handle, bytes, &wanted, 0);
-  const bool exportable = wanted.requestedHandleTypes != api::CU_MEM_HANDLE_TYPE_NONE;
-  if (!exportable || result == api::CUDA_SUCCESS || result == api::CUDA_ERROR_OUT_OF_MEMORY) return result;
+  if (result == api::CUDA_SUCCESS || result == api::CUDA_ERROR_OUT_OF_MEMORY) return result;
+  if (wanted.allocFlags.usage != 0) {
+    make_without_decompression(device);
+    return create(bytes, device, exports, handle);
+  }
+  if (wanted.requestedHandleTypes == api::CU_MEM_HANDLE_TYPE_NONE) return result;
   // If the driver cannot create descriptors after all (in some containers), memory is not handed over.
   return create(bytes, device, false, handle);
 }

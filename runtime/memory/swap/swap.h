@@ -178,6 +178,10 @@ class SwapBackend final : public Backend {
 
   // --- the monitor, with nothing of this process running and the gate closed
 
+  // The driver's answer to what was asked of it within a context; nothing: the context has ended, and it was not asked.
+  // No error of the driver's stands for that: it may answer any of them to any call.
+  using Answer = std::optional<api::CUresult>;
+
   // How a move proceeds: runs a step with the context current, if it still exists; and whether to give up.
   struct Mover {
     std::function<bool(FunctionRef<void()> step)> within;
@@ -400,7 +404,7 @@ class SwapBackend final : public Backend {
     bool takes_any() const { return !own || *own == Making{}; }
   };
   std::deque<Lacking> off_gpu(int device);
-  api::CUresult refill(const Extent& extent, const Mover& mover, api::CUevent* event);
+  Answer refill(const Extent& extent, const Mover& mover, api::CUevent* event);
   bool unused(const Extent& extent) const { return extent.in_place() && extent.came == opened_; }
   std::uint64_t drop_unused(int device, std::uint64_t bytes, const Exchange& exchange, Moved& moved);
   void landed(std::uint64_t address);

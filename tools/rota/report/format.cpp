@@ -3,28 +3,9 @@
 
 #include <fmt/format.h>
 
+#include "scheduler/protocol/printable.h"
+
 namespace rota::report {
-namespace {
-
-// Bytes of the character at the front; 0 if there is none. Overlong forms, surrogates and what lies beyond Unicode are
-// none, and neither are the two that XML cannot hold.
-std::size_t character_bytes(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return first < 0x20 || first == 0x7f ? 0 : 1;
-  const std::size_t bytes = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  if (first < 0xc2 || first > 0xf4 || text.size() < bytes) return 0;
-  for (std::size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xc0U) != 0x80U) return 0;
-  }
-  if (first == 0xc2 && byte(1) < 0xa0) return 0;  // control characters
-  if ((first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) >= 0xa0)) return 0;
-  if (first == 0xef && byte(1) == 0xbf && byte(2) >= 0xbe) return 0;
-  if ((first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) >= 0x90)) return 0;
-  return bytes;
-}
-
-}  // namespace
 
 std::string bytes_text(std::uint64_t bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -59,14 +40,12 @@ std::string count_text(std::size_t count, std::string_view one, std::string_view
 std::string printable(std::string_view text) {
   std::string safe;
   while (!text.empty()) {
-    const std::size_t bytes = character_bytes(text);
-    if (bytes == 0) {
-      safe += fmt::format("\\x{:02x}", static_cast<unsigned char>(text.front()));
-      text.remove_prefix(1);
-    } else {
-      safe += text.substr(0, bytes);
-      text.remove_prefix(bytes);
+    std::size_t bytes = 0;
+    const bool shown = protocol::printable_length(text, bytes) != 0;
+    for (const char byte : text.substr(0, bytes)) {
+      safe += shown ? std::string(1, byte) : fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
     }
+    text.remove_prefix(bytes);
   }
   return safe;
 }

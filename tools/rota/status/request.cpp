@@ -13,6 +13,8 @@
 
 #include "scheduler/protocol/unresponsive.h"
 
+#include "scheduler/protocol/printable.h"
+
 namespace rota::tool {
 
 using namespace std::chrono_literals;
@@ -66,22 +68,22 @@ Answer ask_status(int descriptor, std::chrono::milliseconds patience) {
     if (row.version < protocol::kOldestVersion || row.version > protocol::kVersion) return {};
     switch (row.kind) {
       case Kind::kStatusGpu:
-        row.body.status_gpu.name[protocol::kNameLength - 1] = '\0';
+        protocol::make_printable(row.body.status_gpu.name);
         status.gpus.push_back(row.body.status_gpu);
         break;
       case Kind::kStatusClient:
-        row.body.status_client.name[protocol::kNameLength - 1] = '\0';
+        protocol::make_printable(row.body.status_client.name);
         status.clients.push_back(row.body.status_client);
         break;
       case Kind::kStatusUse:
         status.uses.push_back(row.body.status_use);
         break;
       case Kind::kStatusAccount:
-        row.body.status_account.name[protocol::kTextLength - 1] = '\0';
+        protocol::make_printable(row.body.status_account.name);
         status.accounts.push_back(row.body.status_account);
         break;
       case Kind::kStatusEnd:
-        row.body.status_end.rota_version[protocol::kVersionLength - 1] = '\0';
+        protocol::make_printable(row.body.status_end.rota_version);
         status.end = row.body.status_end;
         return {.status = status};
       case Kind::kRefused:
@@ -119,9 +121,8 @@ void find_programs(Status& status) {
       std::ifstream file(folder + "/cmdline", std::ios::binary);
       program.command.assign(std::istreambuf_iterator<char>(file), {});
       while (program.command.ends_with('\0')) program.command.pop_back();
-      for (char& letter : program.command) {
-        if (static_cast<unsigned char>(letter) < ' ') letter = ' ';
-      }
+      std::ranges::replace(program.command, '\0', ' ');  // between its arguments
+      program.command = protocol::printable(program.command);
     }
     if (program.command.empty()) program.command = client.name;
   }

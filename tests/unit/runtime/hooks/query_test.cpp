@@ -67,11 +67,11 @@ struct Sharing {
 };
 const Table<Sharing> kSharing = {{Symbol::k_cuIpcGetMemHandle, overrides::cuIpcGetMemHandle}};
 
-struct SharingOfEvents {
+struct Opening {
   Symbol symbol;
   CUresult (*call)();
 };
-const Table<SharingOfEvents> kSharingOfEvents = {
+const Table<Opening> kOpening = {
     {Symbol::k_cuIpcGetEventHandle,
      [] {
        api::CUipcEventHandle handle{};
@@ -82,6 +82,40 @@ const Table<SharingOfEvents> kSharingOfEvents = {
        api::CUevent event = nullptr;
        return overrides::cuIpcOpenEventHandle(&event, {});
      }},
+    {Symbol::k_cuIpcOpenMemHandle,
+     [] {
+       api::CUdeviceptr memory = 0;
+       return overrides::cuIpcOpenMemHandle(&memory, {}, 1);
+     }},
+    {Symbol::k_cuIpcOpenMemHandle_v2,
+     [] {
+       api::CUdeviceptr memory = 0;
+       return overrides::cuIpcOpenMemHandle_v2(&memory, {}, 1);
+     }},
+    {Symbol::k_cuMemPoolImportFromShareableHandle,
+     [] {
+       api::CUmemoryPool pool = nullptr;
+       return overrides::cuMemPoolImportFromShareableHandle(&pool, nullptr,
+                                                            api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+     }},
+    {Symbol::k_cuMemPoolImportPointer,
+     [] {
+       api::CUdeviceptr memory = 0;
+       api::CUmemPoolPtrExportData data{};
+       return overrides::cuMemPoolImportPointer(&memory, nullptr, &data);
+     }},
+    {Symbol::k_cuImportExternalMemory,
+     [] {
+       api::CUexternalMemory memory = nullptr;
+       const api::CUDA_EXTERNAL_MEMORY_HANDLE_DESC what{};
+       return overrides::cuImportExternalMemory(&memory, &what);
+     }},
+    {Symbol::k_cuImportExternalSemaphore,
+     [] {
+       api::CUexternalSemaphore semaphore = nullptr;
+       const api::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC what{};
+       return overrides::cuImportExternalSemaphore(&semaphore, &what);
+     }},
 };
 
 CUresult answer_of_share = api::CUDA_SUCCESS;
@@ -90,6 +124,14 @@ void install_sharing(FakeDriver& driver) {
   driver.set<api::cuIpcGetMemHandle_fn>(Symbol::k_cuIpcGetMemHandle, [](auto...) { return answer_of_share; });
   driver.set<api::cuIpcGetEventHandle_fn>(Symbol::k_cuIpcGetEventHandle, [](auto...) { return answer_of_share; });
   driver.set<api::cuIpcOpenEventHandle_fn>(Symbol::k_cuIpcOpenEventHandle, [](auto...) { return answer_of_share; });
+  driver.set<api::cuIpcOpenMemHandle_fn>(Symbol::k_cuIpcOpenMemHandle, [](auto...) { return answer_of_share; });
+  driver.set<api::cuIpcOpenMemHandle_v2_fn>(Symbol::k_cuIpcOpenMemHandle_v2, [](auto...) { return answer_of_share; });
+  driver.set<api::cuMemPoolImportFromShareableHandle_fn>(Symbol::k_cuMemPoolImportFromShareableHandle,
+                                                         [](auto...) { return answer_of_share; });
+  driver.set<api::cuMemPoolImportPointer_fn>(Symbol::k_cuMemPoolImportPointer, [](auto...) { return answer_of_share; });
+  driver.set<api::cuImportExternalMemory_fn>(Symbol::k_cuImportExternalMemory, [](auto...) { return answer_of_share; });
+  driver.set<api::cuImportExternalSemaphore_fn>(Symbol::k_cuImportExternalSemaphore,
+                                                [](auto...) { return answer_of_share; });
   driver.enter_context(0);
 }
 
@@ -193,8 +235,9 @@ TEST_CASE("a handle for another process marks this one once the driver has given
   }));
 }
 
-TEST_CASE("who has handed out an event or opened one may have to run beside others, and its memory can still leave") {
-  for (const SharingOfEvents& row : kSharingOfEvents) {
+TEST_CASE(
+    "who has handed out an event or opened what others share may have to run beside them, and its memory can leave") {
+  for (const Opening& row : kOpening) {
     CHECK(holds({}, [&](FakeDriver& driver) {
       now_testing(name_of(row.symbol));
       install_sharing(driver);

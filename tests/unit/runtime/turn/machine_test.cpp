@@ -33,6 +33,25 @@ TEST_CASE("a grant opens the gate only once the memory is back") {
   CHECK_FALSE(process.machine.gate_open());
 }
 
+TEST_CASE("however long its turn is, a process soon gives way to one that it shares memory with and that waits") {
+  Process process;
+  process.hold();
+  process.seen.lease.waiters = 1;
+  process.seen.standing = 0;
+  SECTION("which waits") {
+    process.seen.sharer_waits = true;
+    process.run(Machine::kSharersTurn / 2);
+    CHECK(process.machine.phase() == Phase::kHolding);
+    process.run(Machine::kSharersTurn);
+    process.run(Machine::kSharersPatience);
+    CHECK(process.machine.phase() == Phase::kBeside);
+  }
+  SECTION("but whoever waits shares nothing with it") {
+    process.run(Machine::kSharersTurn * 10);
+    CHECK(process.machine.phase() == Phase::kHolding);
+  }
+}
+
 TEST_CASE("a drain without progress gives way to a process that this one shares memory with and that waits") {
   Process process;
   process.hold();
@@ -40,12 +59,11 @@ TEST_CASE("a drain without progress gives way to a process that this one shares 
   process.seen.standing = 0;  // the gate holds nothing back: it would wait for a long kernel
   SECTION("which waits") {
     process.seen.sharer_waits = true;
-    process.run(Machine::kPatience / 2);
+    process.run(Machine::kSharersPatience / 2);
     CHECK(process.machine.phase() == Phase::kDraining);
-    process.run(Machine::kPatience);
-    CHECK(process.machine.phase() == Phase::kHolding);
+    process.run(Machine::kSharersPatience);
+    CHECK(process.machine.phase() == Phase::kBeside);
     CHECK(process.machine.gate_open());
-    process.run_until(Phase::kBeside);  // after some more of these
     CHECK_FALSE(process.machine.still());
   }
   SECTION("but whoever waits shares nothing with it") {

@@ -1,4 +1,7 @@
 // The event log of a real rotad.
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -95,6 +98,55 @@ TEST_CASE("an event log that is full breaks off between two events and can still
   CHECK(text.size() <= 300 + 7);
   CHECK(text.substr(text.size() - 7) == "# full\n");
   CHECK(run({.arguments = {ROTAD, "--replay", path}, .environment = {}}).code() == 0);
+}
+
+TEST_CASE("an event log whose disk is full for a while ends between two events and has no gap") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "events";
+  const pid_t child = fork();
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    rlimit limit{};
+    getrlimit(RLIMIT_FSIZE, &limit);
+    auto log = server::EventLog::create(path, {});
+    if (!log) _exit(2);
+    scheduler::ClientId id = 0;
+    const auto write_some = [&] {
+      for (int i = 0; i < 100; ++i) log->write(scheduler::event::Join{++id}, std::chrono::seconds(id), {});
+      log->flush();
+    };
+    write_some();
+    const rlimit full{.rlim_cur = 2000, .rlim_max = limit.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &full);
+    write_some();
+    setrlimit(RLIMIT_FSIZE, &limit);
+    write_some();
+    _exit(0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE(status == 0);
+  std::istringstream log(read_file(path));
+  const scheduler::Replay again = scheduler::replay(log);
+  CHECK(again.problem == "");
+  CHECK(again.broken_off == 0);
+  CHECK(again.events == 100);
+}
+
+TEST_CASE("a second rotad does not write over the event log of one that runs, nor into what is no file") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "events";
+  auto log = server::EventLog::create(path, {});
+  REQUIRE(log);
+  log->write(scheduler::event::Join{1}, std::chrono::seconds(1), {});
+  log->flush();
+  const std::string before = read_file(path);
+  const auto second = server::EventLog::create(path, {});
+  REQUIRE_FALSE(second);
+  CHECK(second.error().text.find("another rotad writes it") != std::string::npos);
+  CHECK(read_file(path) == before);
+  REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  CHECK_FALSE(server::EventLog::create(folder / "pipe", {}));
 }
 
 TEST_CASE("a log that cannot be played is an error that names the file, the line and what to do") {

@@ -166,6 +166,41 @@ TEST_CASE("a lock takes its file along, but not one that somebody else has put t
   CHECK(content(f.path) == "rotad pid 7");
 }
 
+TEST_CASE("a lock that a process of another user holds keeps nobody out") {
+  if (geteuid() != 0) {
+    WARN("only root can start a process of another user");
+    return;
+  }
+  Folder f;
+  REQUIRE(chmod(f.folder.c_str(), 0755) == 0);
+  // A rotad that was killed has left it, and it can be read as those of older rotads could.
+  const Descriptor left(open(f.path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  REQUIRE(fchmod(left.get(), 0644) == 0);
+  int ready[2];
+  REQUIRE(pipe2(ready, O_CLOEXEC) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool other = setgid(65534) == 0 && setuid(65534) == 0;
+    const Descriptor file(open(f.path.c_str(), O_RDONLY | O_CLOEXEC));
+    const bool holds = other && syscall(SYS_flock, file.get(), LOCK_EX | LOCK_NB) == 0;
+    if (write(ready[1], holds ? "y" : "n", 1) != 1) _exit(1);
+    for (;;) pause();
+  }
+  char answer = 0;
+  REQUIRE(read(ready[0], &answer, 1) == 1);
+  CHECK(answer == 'y');
+  const auto lock = LockFile::take(f.path, "rotad pid 5 at /run", 0600);
+  CHECK((lock && std::holds_alternative<LockFile>(*lock)));
+  CHECK(take(f.path) == "rotad pid 5 at /run");  // which other rotads see
+  struct stat info;
+  REQUIRE(stat(f.path.c_str(), &info) == 0);
+  CHECK((info.st_mode & 0777) == 0600);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  close(ready[0]);
+  close(ready[1]);
+}
+
 TEST_CASE("a folder is made where one is named, for its owner to write to, and nowhere else") {
   Folder f;
   const std::string made = f.folder + "/locks";

@@ -4,7 +4,10 @@
 
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <string>
+#include <vector>
 
+#include "scheduler/server/gpu_table.h"
 #include "tests/unit/scheduler/server/processes.h"
 
 namespace rota::test {
@@ -57,6 +60,33 @@ TEST_CASE("a GPU whose size cannot be is refused by itself, with the reason, and
   client.want(std::uint64_t{1} << gpu);
   CHECK(client.wait_for_grant());
   CHECK(status(daemon.socket()).gpus.size() == 1);
+}
+
+TEST_CASE("users who name GPUs that nothing confirms leave room for others, and what they leave is free again") {
+  server::GpuTable table({.folder = "/nowhere/" + std::to_string(getpid()), .files = false}, "rotad");
+  std::uint8_t last = 0;
+  std::vector<std::uint32_t> all;
+  // Until it is refused; how many it got.
+  const auto takes = [&](uid_t user) {
+    for (std::uint32_t count = 0;; ++count) {
+      const auto index = table.add_client(protocol::Uuid{{++last, 1}}, "invented", user);
+      if (!index) {
+        CHECK(index.error().text.find("of user " + std::to_string(user)) != std::string::npos);
+        return count;
+      }
+      all.push_back(*index);
+    }
+  };
+  CHECK(takes(1) == protocol::kMaxGpus / 4);
+  CHECK(takes(2) == protocol::kMaxGpus / 4);
+  CHECK(takes(3) >= 8);
+  CHECK(takes(4) >= 4);
+  CHECK(takes(5) >= 2);
+  // One that NVML knows is in nobody's budget.
+  table.confirm(all.front());
+  CHECK(takes(1) == 0);  // few are free
+  for (const std::uint32_t index : all) table.remove_client(index);
+  CHECK(takes(6) == protocol::kMaxGpus / 4);
 }
 
 }  // namespace

@@ -19,8 +19,10 @@
 namespace rota::sim {
 namespace {
 
-// Read by the importer of the descriptor: id in the shared state, GPU, handle types.
-constexpr const char* kPhysicalFileName = "simgpu-physical-%" PRIx64 "-%d-%x";
+// Read by the importer of the descriptor: id in the shared state, GPU, handle types, usage.
+constexpr const char* kPhysicalFileName = "simgpu-physical-%" PRIx64 "-%d-%x-%x";
+
+constexpr unsigned short kForDecompression = 2;  // CU_MEM_CREATE_USAGE_HW_DECOMPRESS and CU_MEM_POOL_CREATE_…
 
 bool whole_pages(uint64_t bytes) {
   return bytes != 0 && bytes % AddressSpace::kLargePage == 0;
@@ -33,6 +35,16 @@ void punch(const Pages& pages, uint64_t bytes) {
 }
 
 }  // namespace
+
+bool decompresses() {
+  return driver().device_figures().attribute(CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK) != 0;
+}
+
+bool decompressible(const Allocation& allocation) {
+  if (!decompresses() || allocation.kind != MemoryKind::kDevice || allocation.imported) return false;
+  if (allocation.physical) return (allocation.physical->properties.allocFlags.usage & kForDecompression) != 0;
+  return !allocation.pool || (allocation.pool->properties.usage & kForDecompression) != 0;
+}
 
 int make_named_file(const char* name, uint64_t bytes) {
   Descriptor file(memfd_create(name, MFD_CLOEXEC));
@@ -64,6 +76,9 @@ CUresult PhysicalMemory::check(const CUmemAllocationProp& properties) {
   if (properties.type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
   if (properties.win32HandleMetaData != nullptr) return CUDA_ERROR_INVALID_VALUE;
   if ((properties.requestedHandleTypes & ~0xf) != 0) return CUDA_ERROR_INVALID_VALUE;
+  // CU_MEM_CREATE_USAGE_TILE_POOL is not simulated.
+  if ((properties.allocFlags.usage & ~kForDecompression) != 0) return CUDA_ERROR_NOT_SUPPORTED;
+  if (properties.allocFlags.usage != 0 && !decompresses()) return CUDA_ERROR_NOT_SUPPORTED;
   bool only_files = (properties.requestedHandleTypes & ~int{CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR}) == 0;
   switch (properties.location.type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
@@ -108,7 +123,7 @@ CUresult PhysicalMemory::create(uint64_t bytes, const CUmemAllocationProp& prope
     char name[128];
     std::snprintf(name, sizeof name, kPhysicalFileName, physical->shared_id,
                   physical->on_gpu() ? driver().state().physical(physical->gpu) : -1,
-                  static_cast<unsigned>(properties.requestedHandleTypes));
+                  static_cast<unsigned>(properties.requestedHandleTypes), unsigned{properties.allocFlags.usage});
     physical->pages = {make_named_file(name, bytes), 0};
     physical->own_file = physical->pages.fd >= 0;
   } else {
@@ -162,9 +177,12 @@ CUresult PhysicalMemory::import_file(int file, CUmemGenericAllocationHandle* han
   uint64_t id = 0;
   int gpu = 0;
   unsigned types = 0;
+  unsigned usage = 0;
   struct stat status{};
   if (fstat(file, &status) != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (std::sscanf(file_name(file).c_str(), kPhysicalFileName, &id, &gpu, &types) != 3) return CUDA_ERROR_INVALID_VALUE;
+  if (std::sscanf(file_name(file).c_str(), kPhysicalFileName, &id, &gpu, &types, &usage) != 4) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   auto bytes = static_cast<uint64_t>(status.st_size);
   if (!whole_pages(bytes)) return CUDA_ERROR_INVALID_VALUE;
   if (gpu >= 0) {
@@ -176,6 +194,7 @@ CUresult PhysicalMemory::import_file(int file, CUmemGenericAllocationHandle* han
   physical->block_id = driver().memory.new_id();
   physical->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   physical->properties.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(types);
+  physical->properties.allocFlags.usage = static_cast<unsigned short>(usage);
   physical->properties.location.type = gpu < 0 ? CU_MEM_LOCATION_TYPE_HOST_NUMA : CU_MEM_LOCATION_TYPE_DEVICE;
   physical->properties.location.id = gpu < 0 ? 0 : gpu;
   physical->gpu = gpu < 0 ? 0 : gpu;

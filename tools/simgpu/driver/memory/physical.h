@@ -54,6 +54,11 @@ class PhysicalMemory {
   std::unordered_map<CUmemGenericAllocationHandle, Held> held_;
 };
 
+// Whether the GPUs decompress at all, and whether they do to and from memory of this allocation: it is plain, or was
+// created for that.
+bool decompresses();
+bool decompressible(const Allocation& allocation);
+
 // A memfd of this length with `text` in its name; -1 on failure.
 int make_named_file(const char* name, uint64_t bytes);
 // The name of a memfd; empty: not a memfd.

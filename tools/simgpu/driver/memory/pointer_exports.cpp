@@ -118,7 +118,7 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       return tell(data, allocation->pool ? allocation->pool->handle() : CUmemoryPool{nullptr});
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
-      return tell(data, 0U);
+      return tell(data, unsigned{decompressible(*allocation)});
     case CU_POINTER_ATTRIBUTE_LOCALITY_DOMAIN_ORDINAL:
       return tell(data, -1);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:

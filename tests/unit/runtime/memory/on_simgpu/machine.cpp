@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include "generated/driver_real.h"
 #include "runtime/core/attach.h"
@@ -40,6 +41,11 @@ void set_environment(const Machine& machine, const std::string& folder) {
   set("ROTA_SOCKET", folder + "/no-rotad");
   set("ROTA_MEMORY", machine.mode == Mode::kManaged ? "managed" : machine.mode == Mode::kSwap ? "swap" : "native");
   set("ROTA_GPU_MEM_LIMIT", machine.limit);
+  if (!machine.profile.empty()) {
+    const std::string file = folder + "/card.toml";
+    std::ofstream(file) << machine.profile;
+    set("ROTA_SIM_PROFILE", file);
+  }
 }
 
 // The driver, with the core in front of it in all modes but kBare.

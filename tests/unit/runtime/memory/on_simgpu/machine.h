@@ -57,6 +57,7 @@ struct Machine {
   // is in `from_neighbour`. It ends when the child does.
   std::function<std::string()> neighbour;
   std::uint64_t gpu_bytes = kGpuBytes;  // of each of the two
+  std::string profile = {};             // what a profile says besides its base, in TOML; empty: the usual card
 };
 
 // What the child reports, which has two GPUs and has called cuInit. How it died, if it did.

@@ -307,3 +307,44 @@ TEST_CASE("host memory that the driver does not unpin stays where it is: the dri
   });
   CHECK(report == "");
 }
+
+// The monitor counts refusals by that error (Monitor::lose_memory): without one it would try for ever.
+TEST_CASE(
+    "whatever error the driver goes on answering to a call, memory does not come back without that error or a lack") {
+  constexpr Symbol kCalls[] = {
+      Symbol::k_cuMemCreate,          Symbol::k_cuMemMap,        Symbol::k_cuMemSetAccess,
+      Symbol::k_cuMemcpyHtoDAsync_v2, Symbol::k_cuMemsetD8Async, Symbol::k_cuEventCreate,
+      Symbol::k_cuEventRecord,        Symbol::k_cuEventQuery,    Symbol::k_cuStreamSynchronize};
+  constexpr CUresult kErrors[] = {
+#define ROTA_ERROR(name, value) static_cast<CUresult>(value),
+#include "generated/driver_errors.inc"
+#undef ROTA_ERROR
+  };
+  for (const Symbol call : kCalls) {
+    check([&] {
+      Carrier carrier(enter(0));
+      CUdeviceptr memory = 0;
+      EXPECT_OK(cu.cuMemAlloc_v2(&memory, 2 * kMiB));
+      EXPECT_OK(cu.cuMemsetD8_v2(memory, 7, 2 * kMiB));
+      for (const CUresult error : kErrors) {
+        if (error == CUDA_SUCCESS) continue;
+        const std::string when = fmt::format("{} answers {}", name_of(call), static_cast<int>(error));
+        EXPECT_OK(cu.cuCtxSynchronize());
+        const Swap::Moved left = swap().move_out(0, kAll, carrier.mover());
+        if (left.failed || swap().resident_bytes(0) != 0) note(when + ": it does not leave before that");
+        fails_with = error;
+        fails_at[call] = kAlways;
+        const Swap::Moved back = swap().bring_in(0, carrier.mover());
+        fails_at.clear();
+        const bool says = back.error == error || (error == CUDA_ERROR_OUT_OF_MEMORY && back.lacking != 0);
+        if (swap().out_bytes(0) != 0 && !says) {
+          note(fmt::format("{}: it stays away with error {} and {} bytes lacking", when, static_cast<int>(back.error),
+                           back.lacking));
+        }
+        const Swap::Moved again = swap().bring_in(0, carrier.mover());
+        if (again.failed || !swap().use_if_in_place([] {})) note(when + ": it does not come back after that");
+        expect_pattern(memory, 2 * kMiB, 7, when);
+      }
+    });
+  }
+}

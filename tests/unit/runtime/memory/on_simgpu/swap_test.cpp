@@ -231,6 +231,64 @@ TEST_CASE("memory that is out is on the GPU for nobody, and every question about
         }) == "");
 }
 
+TEST_CASE(
+    "memory that rota moves can be decompressed into where the GPU can do that, and says so in place and out of it") {
+  Machine with = machine();
+  with.profile = "base = \"h200\"\n[device.attributes]\nmem_decompress_algorithm_mask = 1\n";
+  const auto says = [](CUdeviceptr address) {
+    unsigned capable = 7;
+    EXPECT_OK(cu.cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE, address));
+    return capable;
+  };
+  // What the driver demands of the operands; simgpu does not decompress.
+  const auto decompressed = [](CUdeviceptr address) {
+    CUmemDecompressParams what{};
+    what.src = reinterpret_cast<const void*>(address);
+    what.srcNumBytes = 4096;
+    what.dst = reinterpret_cast<void*>(address + kMiB);
+    what.dstNumBytes = 4096;
+    what.algo = CU_MEM_DECOMPRESS_ALGORITHM_DEFLATE;
+    size_t index = 0;
+    return real::cuMemBatchDecompressAsync(&what, 1, 0, &index, nullptr);
+  };
+  CHECK(on_simgpu(with, [&] {
+          enter(0);
+          const Moves moves;
+          Program program;
+          program.take(5 * kMiB, false);
+          const CUdeviceptr memory = program.first();
+          for (int round = 0; round < 2; ++round) {
+            EXPECT(says(memory) == 1);
+            EXPECT_RESULT(CUDA_ERROR_NOT_SUPPORTED, decompressed(memory));
+            moves.out();
+            EXPECT(says(memory) == 1);
+            moves.in();
+          }
+        }) == "");
+  CHECK(on_simgpu(machine(), [&] {
+          enter(0);
+          Program program;
+          program.take(5 * kMiB, false);
+          EXPECT(says(program.first()) == 0);
+        }) == "");
+  // A driver that makes no such memory after all: then it is not said either.
+  with.replace = [](Symbol symbol, void* simulated) -> void* {
+    if (symbol != Symbol::k_cuMemCreate) return nullptr;
+    static api::cuMemCreate_fn* create;
+    create = reinterpret_cast<api::cuMemCreate_fn*>(simulated);
+    return reinterpret_cast<void*>(+[](CUmemGenericAllocationHandle* handle, size_t bytes,
+                                       const CUmemAllocationProp* wanted, unsigned long long flags) {
+      return wanted->allocFlags.usage != 0 ? CUDA_ERROR_NOT_SUPPORTED : create(handle, bytes, wanted, flags);
+    });
+  };
+  CHECK(on_simgpu(with, [&] {
+          enter(0);
+          Program program;
+          program.take(5 * kMiB, false);
+          EXPECT(says(program.first()) == 0);
+        }) == "");
+}
+
 TEST_CASE("what is free when room is asked for goes first, and the last extent to go is no larger than it has to be") {
   CHECK(on_simgpu(machine(), [] {
           enter(0);

@@ -1,0 +1,96 @@
+#include "runtime/turn/left.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+#include <unwind.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "scheduler/protocol/descriptor.h"
+
+// The linker's: where this library, or the test that contains it, begins and its code ends.
+extern "C" {
+[[gnu::visibility("hidden")]] extern const char __ehdr_start[];  // NOLINT
+[[gnu::visibility("hidden")]] extern const char etext[];
+}
+
+namespace rota::gate {
+
+namespace {
+
+std::uintptr_t address(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer);
+}
+
+struct Search {
+  std::uintptr_t outermost;
+  std::uintptr_t inner_code = 0;  // of the frame before
+  bool found = false;
+  bool passed = false;
+};
+
+// The unwinder tells with each frame where the frame that it called begins.
+_Unwind_Reason_Code visit(_Unwind_Context* context, void* argument) {
+  Search& search = *static_cast<Search*>(argument);
+  const std::uintptr_t inner = _Unwind_GetCFA(context);
+  const bool own = search.inner_code >= address(__ehdr_start) && search.inner_code < address(etext);
+  search.found |= inner == search.outermost && own;
+  search.passed |= inner > search.outermost;
+  search.inner_code = _Unwind_GetIP(context);
+  return search.found || search.passed ? _URC_END_OF_STACK : _URC_NO_REASON;
+}
+
+bool on_signal_stack() {
+  stack_t stack{};
+  return sigaltstack(nullptr, &stack) == 0 && (stack.ss_flags & SS_ONSTACK) != 0;
+}
+
+// Of a thread that blocks; 0 otherwise.
+std::uintptr_t stack_pointer_of(pid_t tid) {
+  const Descriptor file(::open(fmt::format("/proc/self/task/{}/syscall", tid).c_str(), O_RDONLY | O_CLOEXEC));
+  char text[256];
+  const ssize_t length = file ? ::read(file.get(), text, sizeof text - 1) : 0;
+  if (length <= 0) return 0;
+  text[length] = '\0';  // "NUMBER ARGUMENTS… STACK CODE", or "running"
+  char* const code = std::strrchr(text, ' ');
+  if (code == nullptr) return 0;
+  *code = '\0';
+  const char* const stack = std::strrchr(text, ' ');
+  return stack != nullptr ? std::strtoull(stack, nullptr, 16) : 0;
+}
+
+bool in_one_mapping(std::uintptr_t one, std::uintptr_t other) {
+  const std::unique_ptr<FILE, int (*)(FILE*)> maps(std::fopen("/proc/self/maps", "re"),
+                                                   [](FILE* file) { return file != nullptr ? std::fclose(file) : 0; });
+  char line[512];
+  while (maps && std::fgets(line, sizeof line, maps.get()) != nullptr) {
+    char* rest = nullptr;
+    const std::uintptr_t begin = std::strtoull(line, &rest, 16);
+    const std::uintptr_t end = *rest == '-' ? std::strtoull(rest + 1, nullptr, 16) : 0;
+    if (one >= begin && one < end) return other >= begin && other < end;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool left_behind(const void* outermost, const void* frame) {
+  if (on_signal_stack()) return false;
+  if (address(frame) >= address(outermost)) return true;
+  Search search{.outermost = address(outermost)};
+  _Unwind_Backtrace(&visit, &search);
+  return search.passed && !search.found;
+}
+
+bool left_by(pid_t tid, const void* outermost) {
+  const std::uintptr_t stack = stack_pointer_of(tid);
+  return stack >= address(outermost) && in_one_mapping(address(outermost) - 1, stack);
+}
+
+}  // namespace rota::gate

@@ -1,0 +1,19 @@
+// Calls that a thread has left without returning from them: by siglongjmp, as watchdogs do, by setcontext, or in a
+// signal handler that went on elsewhere. No destructor has run, so the thread's word is still raised.
+//
+// A call is left if its frame is no longer on the stack of its thread. `outermost` is where the frame of the call's
+// function begins (__builtin_dwarf_cfa), as the thread's record says.
+#pragma once
+
+#include <sys/types.h>
+
+namespace rota::gate {
+
+// For the thread itself, from a function whose own frame begins at `frame` and that is not the one of `outermost`.
+// False also if that cannot be told: then the call counts as one that goes on.
+bool left_behind(const void* outermost, const void* frame);
+
+// For another thread of this process. True only if it blocks in the kernel, with its stack shorter than it was.
+bool left_by(pid_t tid, const void* outermost);
+
+}  // namespace rota::gate
