@@ -1,16 +1,17 @@
 #include "runtime/core/log.h"
 
 #include <sys/uio.h>
-#include <unistd.h>
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
+
+#include "runtime/preload/standard_error.h"
 
 namespace rota::log {
 namespace {
 
 constexpr int kUnread = -1;
 std::atomic<int> current_level{kUnread};
+std::atomic<const RotaStandardError*> standard_error{nullptr};
 
 // ROTA_LOG=error|warn|info|debug: how much rota says on stderr.
 int read_level() noexcept {
@@ -38,14 +39,15 @@ Level level() noexcept {
   return static_cast<Level>(known);
 }
 
+void set_standard_error(const RotaStandardError* began) noexcept {
+  standard_error.store(began, std::memory_order_relaxed);
+}
+
 void write_line(const char* text, std::size_t length) noexcept {
-  const int saved = errno;
   char prefix[] = "rota: ";
   char newline[] = "\n";
   const iovec parts[] = {{prefix, sizeof prefix - 1}, {const_cast<char*>(text), length}, {newline, 1}};
-  // Nothing can be done about a closed or full stderr.
-  [[maybe_unused]] const ssize_t written = ::writev(STDERR_FILENO, parts, 3);
-  errno = saved;
+  thin::write_standard_error(standard_error.load(std::memory_order_relaxed), parts, 3);
 }
 
 }  // namespace rota::log

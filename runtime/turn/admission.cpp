@@ -14,6 +14,7 @@
 #include "runtime/account/account.h"
 #include "runtime/turn/inherited_socket.h"
 #include "runtime/turn/waiting.h"
+#include "scheduler/protocol/above_standard.h"
 
 namespace rota::turn {
 
@@ -77,7 +78,7 @@ void Admission::connect() noexcept {
   if (path == nullptr || *path == '\0' || std::strlen(path) >= sizeof address.sun_path) return;
   address.sun_family = AF_UNIX;
   std::strcpy(address.sun_path, path);
-  Descriptor made(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  Descriptor made(protocol::above_standard(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)));
   if (!made || ::connect(made.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return;
   open_admission.keep(made.get());
   connection_ = std::move(made);

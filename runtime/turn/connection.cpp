@@ -12,6 +12,7 @@
 #include <span>
 
 #include "runtime/turn/inherited_socket.h"
+#include "scheduler/protocol/above_standard.h"
 #include "scheduler/protocol/packet.h"
 #include "scheduler/protocol/socket_path.h"
 
@@ -77,7 +78,7 @@ Connection::Attempt Connection::open() {
     const char* path = search.candidate.path;
     return {nullptr, fmt::format("{}: {}", *path != '\0' ? path : "ROTA_SOCKET", error_text(search.error))};
   }
-  std::unique_ptr<Connection> made(new Connection(search.descriptor));
+  std::unique_ptr<Connection> made(new Connection(protocol::above_standard(search.descriptor)));
   std::string reason = made->greet();
   if (!reason.empty()) return {nullptr, fmt::format("{}: {}", search.candidate.path, reason)};
   return {std::move(made), {}};

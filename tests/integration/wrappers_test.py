@@ -319,6 +319,19 @@ class Wrappers(Case):
                 self.rows(ends)
 
     # ctest labels: unsanitized
+    def test_what_the_program_sends_to_its_parent_reaches_the_caller(self):
+        told = []
+        before = signal.signal(signal.SIGUSR1, lambda *_: told.append(1))
+        self.addCleanup(signal.signal, signal.SIGUSR1, before)
+
+        def tells(name, prefix):
+            told.clear()
+            cell = Cell(self, name, prefix, "tells", int(signal.SIGUSR1))
+            self.eventually(lambda: told, f"{name}: the caller is told")
+            return {"end": cell.ended(), "told": len(told)}
+        self.rows(tells)
+
+    # ctest labels: unsanitized
     def test_timeout_ends_it_as_it_ends_the_program(self):
         def ends(name, prefix):
             cell = Cell(self, name, lambda folder: ["timeout", "--preserve-status", "-s", "INT", "1", *prefix(folder)], "waits")
