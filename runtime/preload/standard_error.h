@@ -1,11 +1,12 @@
 // Messages on standard error, from inside someone else's program. Not every file with number 2 is standard error: a
 // program that closes 2, as a daemon may, gets that number for whatever it opens next, and a line of ours in the middle
 // would damage it. So 2 must be what it was when the process began, or a terminal, or something that a program
-// deliberately puts there: a pipe, or the file that is its standard output as well. No libstdc++ in here, and of glibc
-// only what 2.28 had.
+// deliberately puts there: a pipe, or the file that is its standard output as well. And a line is only ever added to a
+// file. No libstdc++ in here, and of glibc only what 2.28 had.
 #pragma once
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
@@ -28,6 +29,12 @@ inline bool look_at(int descriptor, struct stat& found) noexcept {
   return syscall(SYS_fstat, descriptor, &found) == 0;
 }
 
+// Whether a line would replace bytes that are in the file: then it is no log, whoever gave it that number.
+inline bool would_overwrite(int descriptor, const struct stat& found) noexcept {
+  const int flags = fcntl(descriptor, F_GETFL);
+  return S_ISREG(found.st_mode) && (flags & O_APPEND) == 0 && lseek(descriptor, 0, SEEK_CUR) < found.st_size;
+}
+
 inline RotaStandardError standard_error_now() noexcept {
   struct stat found;
   if (!look_at(STDERR_FILENO, found)) return {kRotaStandardErrorClosed, 0, 0};
@@ -37,7 +44,7 @@ inline RotaStandardError standard_error_now() noexcept {
 // `began`: what it was when the process began; null if nobody knows.
 inline bool is_standard_error(const RotaStandardError* began) noexcept {
   struct stat now;
-  if (!look_at(STDERR_FILENO, now)) return false;
+  if (!look_at(STDERR_FILENO, now) || would_overwrite(STDERR_FILENO, now)) return false;
   if (began == nullptr || began->state == kRotaStandardErrorUnknown) return true;
   const bool was_open = began->state == kRotaStandardErrorOpen;
   if (was_open && now.st_dev == began->device && now.st_ino == began->file) return true;

@@ -45,6 +45,15 @@ class StandardError(Case):
             self.run_program("", stderr=log)
         self.assertEqual((self.scratch / "log").read_text(), SAID)
 
+    def test_nothing_in_a_file_is_replaced(self):
+        for flags in ("r+", "a+"):
+            with self.subTest(flags):
+                data = self.scratch / "theirs"
+                data.write_text("theirs\n" * 99)
+                with data.open(flags) as stream:
+                    self.run_program("", stderr=stream)
+                self.assertEqual(data.read_text(), "theirs\n" * 99 + (SAID if flags == "a+" else ""))
+
     def test_a_program_may_put_another_one_in_its_place(self):
         for deeds in ("opened(data, os.O_WRONLY | os.O_TRUNC, 1); os.dup2(1, 2)",
                       "r, w = os.pipe(); os.dup2(w, 2); import atexit; atexit.register(lambda: open(data, 'wb').write(os.read(r, 999)))"):

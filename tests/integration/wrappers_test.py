@@ -107,6 +107,7 @@ DESCRIPTOR_STATES = {
     "2 only for reading": lambda: opened(2, "/dev/null", os.O_RDONLY),
     "2 may not grow": lambda: [opened(2, "said", os.O_WRONLY | os.O_CREAT), os.ftruncate(2, 1 << 20), os.lseek(2, 1 << 20, os.SEEK_SET),
                                resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))],
+    "2 somebody's data": lambda: [pathlib.Path("data").write_text("mine\n" * 999), opened(2, "data", os.O_RDWR)],
     "more are open": lambda: [os.set_inheritable(os.dup2(0, number), True) for number in (3, 10, 100)],
 }
 # Whatever else is inherited.
@@ -169,6 +170,10 @@ class Cell:
         lines = [line.split(":", 1) for line in text.splitlines() if ":" in line]
         return {name: value.strip() == own[name] if name in own else value.strip() for name, value in lines}
 
+    def data(self):
+        file = self.folder / "data"
+        return file.read_text() if file.exists() else None
+
     def ended(self):
         return self.process.wait(PATIENCE)
 
@@ -205,7 +210,7 @@ class Wrappers(Case):
     def given_by(self, states):
         def given(name, prefix):
             cells = {row: Cell(self, f"{name} {row}", prefix, "exit", 5, state=state) for row, state in states.items()}
-            return {row: (cell.ended(), cell.given()) for row, cell in cells.items()}
+            return {row: (cell.ended(), cell.given(), cell.data()) for row, cell in cells.items()}
         return given
 
     # ctest labels: unsanitized
