@@ -102,6 +102,7 @@ int attach(const RotaAttachment& attachment, StartTracing* start_tracing, StartA
         "librota.so and librota-core.so come from different builds; CUDA goes on without rota. Install rota again");
     return 1;
   }
+  log::set_standard_error(attachment.standard_error);
   try {
     attached = attachment;
     std::copy_n(attached.real, kSymbolCount, real::table);

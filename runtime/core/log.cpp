@@ -1,12 +1,11 @@
 #include "runtime/core/log.h"
 
 #include <sys/uio.h>
-#include <unistd.h>
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
+#include "runtime/preload/standard_error.h"
 #include "scheduler/protocol/printable.h"
 
 namespace rota::log {
@@ -14,6 +13,7 @@ namespace {
 
 constexpr int kUnread = -1;
 std::atomic<int> current_level{kUnread};
+std::atomic<const RotaStandardError*> standard_error{nullptr};
 
 // ROTA_LOG=error|warn|info|debug: how much rota says on stderr.
 int read_level() noexcept {
@@ -41,8 +41,11 @@ Level level() noexcept {
   return static_cast<Level>(known);
 }
 
+void set_standard_error(const RotaStandardError* began) noexcept {
+  standard_error.store(began, std::memory_order_relaxed);
+}
+
 void write_line(const char* text, std::size_t length) noexcept {
-  const int saved = errno;
   // Names that other users have chosen may be in it.
   char shown[kMaximumLine];
   length = std::min(length, sizeof shown);
@@ -51,9 +54,7 @@ void write_line(const char* text, std::size_t length) noexcept {
   char prefix[] = "rota: ";
   char newline[] = "\n";
   const iovec parts[] = {{prefix, sizeof prefix - 1}, {shown, length}, {newline, 1}};
-  // Nothing can be done about a closed or full stderr.
-  [[maybe_unused]] const ssize_t written = ::writev(STDERR_FILENO, parts, 3);
-  errno = saved;
+  thin::write_standard_error(standard_error.load(std::memory_order_relaxed), parts, 3);
 }
 
 }  // namespace rota::log

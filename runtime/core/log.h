@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <utility>
 
+struct RotaStandardError;
+
 namespace rota::log {
 
 enum class Level : int { kError = 0, kWarn = 1, kInfo = 2, kDebug = 3 };
@@ -22,6 +24,10 @@ Level level() noexcept;
 inline bool enabled(Level wanted) noexcept {
   return wanted <= level();
 }
+
+// What standard error was when the process began: messages go to that, or to what is plausibly the program's new one
+// (runtime/preload/standard_error.h). Before it is known, to whatever has number 2.
+void set_standard_error(const RotaStandardError* began) noexcept;
 
 // Writes "rota: <text>\n" whatever the level. `text` need not be terminated. errno is left as it was.
 void write_line(const char* text, std::size_t length) noexcept;

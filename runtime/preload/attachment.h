@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 // Raise it with every change of the struct.
-enum { kRotaAttachmentVersion = 5 };
+enum { kRotaAttachmentVersion = 6 };
 
 enum RotaDriverState {
   kRotaDriverFound = 0,
@@ -17,6 +17,17 @@ enum RotaDriverState {
   kRotaDriverNotFound = 1,
   // ROTA_REAL_LIBCUDA names something that is no usable driver; `detail` says why.
   kRotaDriverRefused = 2,
+};
+
+// What number 2 was when the process began, before any code of the program's own.
+enum RotaStandardErrorState {
+  kRotaStandardErrorUnknown = 0,
+  kRotaStandardErrorClosed = 1,
+  kRotaStandardErrorOpen = 2,
+};
+struct RotaStandardError {
+  uint32_t state;
+  uint64_t device, file;  // as fstat names it
 };
 
 // Called by the thin preload, at any time after attach and by any thread, before a function of the driver's that rota
@@ -55,6 +66,8 @@ struct RotaAttachment {
   //   bazel TEST_TARGET[ shard TEST_SHARD_INDEX][ of TEST_TOTAL_SHARDS][ attempt TEST_RUN_NUMBER]
   //   pytest PYTEST_CURRENT_TEST without the phase
   const char* test;
+  // As long as the process lives.
+  const struct RotaStandardError* standard_error;
 };
 
 // Returns 0 once every slot is filled. Any other value: the core changed no slot and the thin preload points them at

@@ -3,12 +3,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include "runtime/preload/cuda/thin.h"
+#include "runtime/preload/standard_error.h"
 
 namespace rota::thin {
 namespace {
+
+RotaStandardError standard_error;
+
+__attribute__((constructor)) void keep_standard_error() noexcept {
+  standard_error = standard_error_now();
+}
 
 const char* remedy(const char* why) noexcept {
   if (strstr(why, "version `GLIBC_") != nullptr) {
@@ -19,6 +25,10 @@ const char* remedy(const char* why) noexcept {
 }
 
 }  // namespace
+
+const RotaStandardError* standard_error_at_start() noexcept {
+  return &standard_error;
+}
 
 void* open_core_library(const char* path, int mode, const char*& why) noexcept {
   using Dlopen = void*(const char*, int);
@@ -41,8 +51,7 @@ void say_core_unusable(const char* path, const char* why, const char* consequenc
   constexpr int kWords = sizeof words / sizeof *words;
   iovec parts[kWords];
   for (int index = 0; index < kWords; ++index) parts[index] = {const_cast<char*>(words[index]), strlen(words[index])};
-  // Nothing can be done about a closed or full stderr.
-  [[maybe_unused]] const ssize_t written = writev(STDERR_FILENO, parts, kWords);
+  write_standard_error(&standard_error, parts, kWords);
 }
 
 }  // namespace rota::thin

@@ -13,6 +13,7 @@
 #include "runtime/account/account.h"
 #include "runtime/turn/inherited_socket.h"
 #include "runtime/turn/waiting.h"
+#include "scheduler/protocol/above_standard.h"
 #include "scheduler/protocol/unix_address.h"
 
 namespace rota::turn {
@@ -74,7 +75,7 @@ void Admission::forget_in_child() noexcept {
 void Admission::connect() noexcept {
   const char* const path = std::getenv("ROTA_ADMISSION");  // NOLINT(concurrency-mt-unsafe)
   if (path == nullptr || *path == '\0') return;
-  Descriptor made(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  Descriptor made(protocol::above_standard(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)));
   if (!made || protocol::connect_at(made.get(), path) != 0) return;
   open_admission.keep(made.get());
   connection_ = std::move(made);

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "runtime/turn/inherited_socket.h"
+#include "scheduler/protocol/above_standard.h"
 #include "scheduler/protocol/packet.h"
 #include "scheduler/protocol/socket_path.h"
 
@@ -87,7 +88,7 @@ Connection::Attempt Connection::open(std::chrono::milliseconds patience) {
     if (search.error == ETIMEDOUT) return {nullptr, nullptr, protocol::unresponsive_text(path, {})};
     return {nullptr, nullptr, fmt::format("{}: {}", *path != '\0' ? path : "ROTA_SOCKET", error_text(search.error))};
   }
-  std::unique_ptr<Connection> made(new Connection(search.descriptor, search.candidate.path));
+  std::unique_ptr<Connection> made(new Connection(protocol::above_standard(search.descriptor), search.candidate.path));
   std::string reason;
   if (!made->say_hello()) {
     reason = "rotad closed the connection";

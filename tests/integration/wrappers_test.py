@@ -107,6 +107,7 @@ DESCRIPTOR_STATES = {
     "2 only for reading": lambda: opened(2, "/dev/null", os.O_RDONLY),
     "2 may not grow": lambda: [opened(2, "said", os.O_WRONLY | os.O_CREAT), os.ftruncate(2, 1 << 20), os.lseek(2, 1 << 20, os.SEEK_SET),
                                resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))],
+    "2 somebody's data": lambda: [pathlib.Path("data").write_text("mine\n" * 999), opened(2, "data", os.O_RDWR)],
     "more are open": lambda: [os.set_inheritable(os.dup2(0, number), True) for number in (3, 10, 100)],
 }
 # Whatever else is inherited.
@@ -169,6 +170,10 @@ class Cell:
         lines = [line.split(":", 1) for line in text.splitlines() if ":" in line]
         return {name: value.strip() == own[name] if name in own else value.strip() for name, value in lines}
 
+    def data(self):
+        file = self.folder / "data"
+        return file.read_text() if file.exists() else None
+
     def ended(self):
         return self.process.wait(PATIENCE)
 
@@ -205,7 +210,7 @@ class Wrappers(Case):
     def given_by(self, states):
         def given(name, prefix):
             cells = {row: Cell(self, f"{name} {row}", prefix, "exit", 5, state=state) for row, state in states.items()}
-            return {row: (cell.ended(), cell.given()) for row, cell in cells.items()}
+            return {row: (cell.ended(), cell.given(), cell.data()) for row, cell in cells.items()}
         return given
 
     # ctest labels: unsanitized
@@ -317,6 +322,19 @@ class Wrappers(Case):
                 return found
             with self.subTest(kind):
                 self.rows(ends)
+
+    # ctest labels: unsanitized
+    def test_what_the_program_sends_to_its_parent_reaches_the_caller(self):
+        told = []
+        before = signal.signal(signal.SIGUSR1, lambda *_: told.append(1))
+        self.addCleanup(signal.signal, signal.SIGUSR1, before)
+
+        def tells(name, prefix):
+            told.clear()
+            cell = Cell(self, name, prefix, "tells", int(signal.SIGUSR1))
+            self.eventually(lambda: told, f"{name}: the caller is told")
+            return {"end": cell.ended(), "told": len(told)}
+        self.rows(tells)
 
     # ctest labels: unsanitized
     def test_timeout_ends_it_as_it_ends_the_program(self):

@@ -3,6 +3,7 @@
 //   mirror FILE exit N      ends with this exit code
 //   mirror FILE die N       ends by this signal
 //   mirror FILE signals     writes each signal that it gets, until there is a file FILE.end
+//   mirror FILE tells N     sends this signal to its parent
 //   mirror FILE waits       until a signal ends it
 //   mirror FILE reads       a line from standard input
 // What it was given is in FILE before it says "ready PID" there, one line for each thing.
@@ -137,6 +138,7 @@ int main(int argc, char** argv) {
     sigprocmask(SIG_SETMASK, &none, nullptr);
     raise(number);
   }
+  if (what == "tells") return kill(getppid(), number) == 0 ? 0 : 97;
   say("ready " + std::to_string(getpid()));
   if (what == "reads") {
     char line[64] = {};

@@ -117,6 +117,7 @@ void attach(const Driver& driver, const Core& core) noexcept {
   attachment.note_unknown = &note_unknown;
   attachment.before_load = before_load_callback();
   attachment.test = running_test();
+  attachment.standard_error = standard_error_at_start();
   if (core.attach != nullptr && core.attach(&attachment) == 0) return;
   if (core.failure != nullptr) say_core_unusable(core.path, core.failure, "CUDA calls go to the driver without rota");
   for (uint32_t index = 0; index < kSymbolCount; ++index) {

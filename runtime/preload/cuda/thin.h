@@ -1,6 +1,7 @@
 // What the files of the thin preload share. It is loaded by every process of a session, so: C++ as a better C, no
-// libstdc++, nothing that runs at exit and at load only running_test.cpp, no relocated tables of pointers where a
-// string of strings does, and of glibc only what 2.28 had (tests/unit/runtime/preload/elf_test.py looks at the result).
+// libstdc++, nothing that runs at exit and at load only what running_test.cpp and core_library.cpp keep, no relocated
+// tables of pointers where a string of strings does, and of glibc only what 2.28 had
+// (tests/unit/runtime/preload/elf_test.py looks at the result).
 #pragma once
 
 #include <stddef.h>

@@ -43,7 +43,8 @@ struct FakePreload {
                   "",
                   &note_unknown,
                   &before_load,
-                  ""};
+                  "",
+                  nullptr};
   }
   void*& real_of(Symbol symbol) { return real[static_cast<std::size_t>(symbol)]; }
   void* slot_of(Symbol symbol) const { return slots[static_cast<std::size_t>(symbol)]; }

@@ -65,6 +65,7 @@ class Keeper {
   void rest() { witness_.tell('r'); }
 
   Witness& witness() { return witness_; }
+  const Witness& witness() const { return witness_; }
 
  private:
   Witness witness_;

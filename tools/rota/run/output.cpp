@@ -12,6 +12,8 @@
 #include <cstring>
 #include <string>
 
+#include "runtime/preload/standard_error.h"
+
 namespace rota::tool {
 namespace {
 
@@ -55,6 +57,7 @@ void occupy_standard_descriptors() {
 
 void write_message(std::string_view text, std::chrono::milliseconds patience) {
   const int saved = errno;
+  if (!thin::is_standard_error(nullptr)) text = {};
   sigset_t signals = write_errors();
   sigaddset(&signals, SIGTTOU);  // of a terminal that stops a background job that writes to it
   sigset_t pending;

@@ -1,5 +1,6 @@
 // What commands print. A message must not cost the program that it is about: one that cannot be written is dropped,
-// whether 2 is closed, a full disk, a pipe that nobody reads, or a terminal that stops whoever writes to it.
+// whether 2 is closed, a full disk, a pipe that nobody reads, a terminal that stops whoever writes to it, or somebody's
+// data, of which it would replace some.
 #pragma once
 
 #include <chrono>

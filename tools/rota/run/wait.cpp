@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <initializer_list>
 #include <vector>
@@ -30,7 +31,7 @@ void collect(const TakenSignals& signals, std::initializer_list<Witness*> witnes
   const auto count = [&] { return arrived.own.size() + arrived.witnessed.size(); };
   for (int round = 0; round < kRounds; ++round) {
     const std::size_t before = count();
-    setpgid(0, getpgrp());  // changes nothing; see keeper.h
+    setpgid(0, INT_MAX);  // there is no such group: fails, after what keeper.h says
     take_pending(signals.all(), arrived.own);
     for (Witness* witness : witnesses) witness->ask(arrived.witnessed);
     if (count() == before) return;
@@ -54,12 +55,12 @@ bool came_to_the_group(const siginfo_t& signal, std::vector<siginfo_t>& witnesse
   return true;
 }
 
-void pass_on(pid_t program, siginfo_t signal) {
+void pass_on(pid_t process, siginfo_t signal) {
   // Only what sigqueue sends may be passed on with its sender and value.
-  if (signal.si_code == SI_QUEUE && syscall(SYS_rt_sigqueueinfo, program, signal.si_signo, &signal) == 0) {
+  if (signal.si_code == SI_QUEUE && syscall(SYS_rt_sigqueueinfo, process, signal.si_signo, &signal) == 0) {
     return;
   }
-  kill(program, signal.si_signo);
+  kill(process, signal.si_signo);
 }
 
 class Wrapper {
@@ -84,12 +85,14 @@ class Wrapper {
     start_.tell('g');
     start_.leave();
     while (true) {
-      if (const int status = look_at_children(); status != -1) return status;
+      if (const int status = look_at_children(); status != -1) {
+        is_over_ = true;
+        take({});  // the last that it has sent to its parent
+        return status;
+      }
       siginfo_t first{};
       if (sigwaitinfo(&signals_.all(), &first) < 0) continue;
-      Arrived arrived{.own = {first}, .witnessed = {}};
-      collect(signals_, {&keeper_.witness()}, arrived);
-      take(std::move(arrived));
+      take({.own = {first}, .witnessed = {}});
     }
   }
 
@@ -111,11 +114,18 @@ class Wrapper {
   }
 
   void take(Arrived arrived) {
+    collect(signals_, {&keeper_.witness()}, arrived);
     // If there is no witness, a signal from the terminal was sent to the group, and others were not.
     const bool knows = static_cast<bool>(keeper_.witness());
     for (const siginfo_t& signal : arrived.own) {
       if (!is_meant_for_program(signal)) continue;
       const bool to_group = knows ? came_to_the_group(signal, arrived.witnessed) : signal.si_code > 0;
+      // What the program sends to its parent (ready, as some servers say) is meant for whoever started this process.
+      if (!to_group && signal.si_code <= 0 && signal.si_pid == program_) {
+        pass_on(getppid(), signal);
+        continue;
+      }
+      if (is_over_) continue;
       if (waiting_.signalled) waiting_.signalled(signal.si_signo);
       if (!to_group || missed_by_program()) pass_on(program_, signal);
     }
@@ -149,9 +159,10 @@ class Wrapper {
   const TakenSignals& signals_;
   const Waiting& waiting_;
   // In this order: the keeper must not be in the program, nor keep its line open.
-  mutable Keeper keeper_;
+  Keeper keeper_;
   Witness start_;
   pid_t program_;
+  bool is_over_ = false;  // then its number may be another's
 };
 
 }  // namespace

@@ -78,7 +78,7 @@ class EveryProcessLoadsIt:
 
 
 class Thin(EveryProcessLoadsIt, unittest.TestCase):
-    library, soname, constructors = THIN, "libcuda.so.1", 1  # running_test.cpp
+    library, soname, constructors = THIN, "libcuda.so.1", 2  # running_test.cpp, core_library.cpp
 
     def test_it_shows_the_drivers_names_dlopen_and_reserved_names_and_nothing_else(self):
         self.assertEqual(exported(THIN), listed() | {"dlopen"} | set(spares()))
@@ -90,7 +90,7 @@ class Thin(EveryProcessLoadsIt, unittest.TestCase):
 
 
 class Nvml(EveryProcessLoadsIt, unittest.TestCase):
-    library, soname, constructors = NVML, "libnvidia-ml.so.1", 0
+    library, soname, constructors = NVML, "libnvidia-ml.so.1", 1  # core_library.cpp
 
     def test_it_shows_the_recorded_librarys_names_and_reserved_ones_and_nothing_else(self):
         names = recorded("libnvidia-ml-580.159-exports.txt")
