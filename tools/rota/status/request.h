@@ -24,7 +24,7 @@ struct Status {
   std::vector<protocol::StatusAccount> accounts;  // whose memory is limited together; none from older rotads
   protocol::StatusEnd end;
   std::vector<StatusProgram> programs;  // of the clients, in their order; see find_programs()
-  std::vector<Uncovered> uncovered;     // programs that are no clients; likewise
+  std::vector<Uncovered> uncovered;     // programs that should be clients and are not; see uncovered_programs()
 };
 
 // False if the daemon is gone.
@@ -33,8 +33,8 @@ bool send_message(int descriptor, const protocol::Message& message);
 // Nothing if the daemon closed the connection, speaks another version or does not answer within five seconds.
 std::optional<Status> request_status(int descriptor);
 
-// Reads each client's process, and looks for those that should be one. If a client's process is not visible, or the pid
-// has been reused, its name is shown as its command.
+// Reads each client's process. If it is not visible, or the pid has been reused, the client's name is shown as its
+// command.
 void find_programs(Status& status);
 
 // One line about the places that a search skipped; empty if it skipped none.

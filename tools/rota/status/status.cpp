@@ -124,6 +124,7 @@ int show(bool json) {
     return 1;
   }
   find_programs(*status);
+  status->uncovered = uncovered_programs(search.candidate.path);
   fmt::print("{}",
              json ? status_as_json(*status, search.candidate.path) : status_as_text(*status, search.candidate.path));
   return 0;
