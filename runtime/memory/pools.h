@@ -23,6 +23,7 @@ class Pools {
     // Whether rota may serve its memory instead of the driver: plain memory of a GPU, which no other process can open.
     bool replaceable = false;
     std::uint64_t maximum = UINT64_MAX;  // the most bytes that it may have
+    bool destroyed = false;              // or never made: the driver knows no such pool
   };
 
   Pools() : state_(std::make_unique<State>()) {}
@@ -39,7 +40,8 @@ class Pools {
   // The program set a GPU's current pool: from now on it has to be queried; before that it is the default one.
   void chosen() { chosen_.store(true, std::memory_order_relaxed); }
 
-  // A pool by its handle; an unknown one is taken for a default pool of the GPU that has it, or else of `device`.
+  // A pool by its handle; an unknown one is taken for a default pool of the GPU that has it, or else of `device`, unless
+  // the driver knows none.
   Pool look_up(api::CUmemoryPool pool, int device);
   // The pool that cuMemAllocAsync uses in a stream of `device`, and its handle (null: the driver does not say).
   Pool current(int device, api::CUmemoryPool* handle);

@@ -233,7 +233,12 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
                     bytes_text(most_swapped(gpu, member, before.swapped)), bytes_text(more))};
   }
   const Account& account = *by.account;
-  const Bytes more = ask.wanted.device - std::min(ask.wanted.device, member.reserved[gpu].device);
+  // Memory that moves out as a whole is asked for by itself, in extents, when it is among the GPU's bytes already.
+  const auto more_of = [&](Bytes Reservation::* bytes) {
+    return ask.wanted.*bytes - std::min(ask.wanted.*bytes, member.reserved[gpu].*bytes);
+  };
+  const Bytes more =
+      by.host ? std::max(more_of(&Reservation::device), more_of(&Reservation::swapped)) : more_of(&Reservation::device);
   std::string why;
   if (by.host) {
     why = fmt::format(" may have {} of GPU memory in host memory, too little for {} more on this GPU",

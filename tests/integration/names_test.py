@@ -179,6 +179,8 @@ class Lengths(Installation):
         self.assertEqual(self.listens(path), str(path))
 
     def test_a_users_own_rotad_is_started_in_a_run_time_folder_of_any_length(self):
+        if os.path.exists("/run/rota/rotad.sock"):
+            self.skipTest("the machine's rotad comes first")
         for length in (80, 107, 120, 1000):
             with self.subTest(bytes=length):
                 run_time = long_folder(self.scratch, length)
@@ -188,9 +190,8 @@ class Lengths(Installation):
                                         text=True, timeout=60, check=False)
                 self.assertEqual((result.returncode, result.stderr), (0, ""))
                 found = json.loads(result.stdout)["daemon"]
+                self.assertEqual(found["socket"], f"{run_time}/rota/rotad.sock")
                 os.kill(found["pid"], 15)
-                if found["socket"] != "/run/rota/rotad.sock":  # the machine's, where there is one, comes first
-                    self.assertEqual(found["socket"], f"{run_time}/rota/rotad.sock")
 
     # ctest labels: unsanitized
     def test_a_folder_for_temporary_files_may_have_a_path_of_any_length(self):

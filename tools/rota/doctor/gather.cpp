@@ -131,13 +131,13 @@ DaemonFacts gather_daemon() {
   const auto own = std::filesystem::read_symlink("/proc/self/exe", unreadable);
   facts.program = own.parent_path() / "rotad";
   facts.program_error = access(facts.program.c_str(), X_OK) == 0 ? 0 : errno;
-  for (const tool::Uncovered& one : tool::uncovered_programs()) {
-    facts.uncovered.push_back(fmt::format("pid {} ({})", one.process, report::printable(one.command.substr(0, 100))));
-  }
   const protocol::SocketCandidates candidates = protocol::socket_candidates();
   for (std::size_t i = 0; i < candidates.count; ++i) facts.places.emplace_back(candidates.list[i].path);
   const protocol::SocketSearch search = protocol::find_rotad();
   facts.socket = search.candidate.path;
+  for (const tool::Uncovered& one : tool::uncovered_programs(facts.socket)) {
+    facts.uncovered.push_back(fmt::format("pid {} ({})", one.process, report::printable(one.command.substr(0, 100))));
+  }
   facts.error = search.error;
   facts.skipped = tool::skipped_text(search);
   const Descriptor rotad(search.descriptor);

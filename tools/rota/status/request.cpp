@@ -106,7 +106,6 @@ std::string skipped_text(const protocol::SocketSearch& search) {
 }
 
 void find_programs(Status& status) {
-  status.uncovered = uncovered_programs();
   for (const protocol::StatusClient& client : status.clients) {
     StatusProgram& program = status.programs.emplace_back();
     if (client.uid == protocol::kHiddenUser) {

@@ -25,7 +25,7 @@ struct Status {
   std::vector<protocol::StatusAccount> accounts;  // whose memory is limited together; none from older rotads
   protocol::StatusEnd end;
   std::vector<StatusProgram> programs;  // of the clients, in their order; see find_programs()
-  std::vector<Uncovered> uncovered;     // programs that are no clients; likewise
+  std::vector<Uncovered> uncovered;     // programs that should be clients and are not; see uncovered_programs()
 };
 
 // False if the daemon is gone.
@@ -44,8 +44,8 @@ inline std::optional<Status> request_status(int descriptor) {
   return ask_status(descriptor).status;
 }
 
-// Reads each client's process, and looks for those that should be one. If a client's process is not visible, or the pid
-// has been reused, its name is shown as its command.
+// Reads each client's process. If it is not visible, or the pid has been reused, the client's name is shown as its
+// command.
 void find_programs(Status& status);
 
 // One line about the places that a search skipped; empty if it skipped none.

@@ -132,6 +132,7 @@ int show(bool json) {
     return 1;
   }
   find_programs(*status);
+  status->uncovered = uncovered_programs(search.candidate.path);
   const std::string text =
       json ? status_as_json(*status, search.candidate.path) : status_as_text(*status, search.candidate.path);
   return print("rota status", text) ? 0 : 1;

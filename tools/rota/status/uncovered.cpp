@@ -61,6 +61,7 @@ bool is_uncovered(pid_t process, Uncovered& found) {
   const Mapped mapped = mapped_in(folder);
   if (!mapped.driver || mapped.preload) return false;
   found.process = process;
+  found.socket = variable(environment, "ROTA_SOCKET");
   found.limited = !limit.empty();
   found.command = content(folder + "/cmdline");
   while (found.command.ends_with('\0')) found.command.pop_back();
@@ -68,7 +69,7 @@ bool is_uncovered(pid_t process, Uncovered& found) {
   return true;
 }
 
-std::vector<Uncovered> uncovered_programs() {
+std::vector<Uncovered> uncovered_programs(const std::string& socket) {
   std::vector<Uncovered> all;
   std::error_code error;
   for (fs::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
@@ -76,7 +77,7 @@ std::vector<Uncovered> uncovered_programs() {
     pid_t process = 0;
     const auto [rest, failed] = std::from_chars(name.data(), name.data() + name.size(), process);
     if (failed != std::errc{} || rest != name.data() + name.size()) continue;
-    if (Uncovered found; is_uncovered(process, found)) all.push_back(std::move(found));
+    if (Uncovered found; is_uncovered(process, found) && found.socket == socket) all.push_back(std::move(found));
   }
   std::ranges::sort(all, {}, &Uncovered::process);
   return all;

@@ -19,11 +19,12 @@ namespace rota::tool {
 struct Uncovered {
   pid_t process = 0;
   std::string command;   // its arguments, separated by blanks
+  std::string socket;    // of its session's rotad; "" where there was none
   bool limited = false;  // a limit on its memory was set
 };
 
-// All of them that have loaded a driver, by pid.
-std::vector<Uncovered> uncovered_programs();
+// All of them that have loaded a driver and belong to the rotad at this socket, by pid.
+std::vector<Uncovered> uncovered_programs(const std::string& socket);
 // Whether this process is one of them.
 bool is_uncovered(pid_t process, Uncovered& found);
 

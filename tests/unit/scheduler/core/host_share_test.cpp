@@ -1,10 +1,13 @@
 // Shares of the host's memory: together they never exceed a limit, and who needs room gets what others can do without.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
 #include <random>
 
 #include "scheduler/core/quota.h"
+#include "scheduler/protocol/byte_text.h"
 
 namespace rota::scheduler {
 namespace {
@@ -161,6 +164,23 @@ TEST_CASE("the tightest of a client's limits counts, and leaves the rest of the 
   rig.share();
   CHECK(one.most() == 100);
   CHECK(other.most() == 900);
+}
+
+TEST_CASE("a refusal for the host's sake names the bytes asked for, also of memory that moves as a whole") {
+  Quota quota;
+  for (const ClientId client : {1, 2}) {
+    quota.join(client, client == 1 ? std::vector<Quota::Membership>{} : std::vector{account("the host", 100)});
+    quota.add_gpu(client, 0, kGpu, 0);
+  }
+  CHECK(quota.reserve(1, 0, 1, {.device = 3000, .movable = 3000}, kNow).answers.at(0).granted);
+  CHECK(quota.reserve(2, 0, 1, {.device = 3300}, kNow).answers.at(0).granted);
+  // What is allocated is among the GPU's bytes already; now it is asked for as memory that moves.
+  Quota::Outcome outcome = quota.reserve(2, 0, 2, {.device = 3300, .swapped = 3500}, kNow);
+  if (outcome.answers.empty()) outcome = quota.tick(kNow + Quota::kPatience);  // others have been asked first
+  REQUIRE(outcome.answers.size() == 1);
+  CHECK_FALSE(outcome.answers[0].granted);
+  CHECK_THAT(outcome.answers[0].why,
+             Catch::Contains(fmt::format("too little for {} more", protocol::bytes_text(3500))));
 }
 
 TEST_CASE("room that Unified Memory may take on the host is in no share") {

@@ -239,6 +239,33 @@ TEST_CASE("what no GPU could hold is the driver's to refuse, which may find the 
   }
 }
 
+TEST_CASE("an allocation from a pool that was destroyed fails as the driver's does, also beyond a limit") {
+  for (const Mode mode : {Mode::kBare, Mode::kNative, Mode::kManaged, Mode::kSwap}) {
+    for (const char* limit : {"", "64M"}) {
+      const std::string report = on_simgpu({.mode = mode, .limit = limit, .replace = {}, .neighbour = {}}, [] {
+        enter(0);
+        CUmemPoolProps what{};
+        what.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+        what.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+        CUmemoryPool pool = nullptr;
+        EXPECT_OK(cu.cuMemPoolCreate(&pool, &what));
+        CUdeviceptr address = 0;
+        EXPECT_OK(cu.cuMemAllocFromPoolAsync(&address, kMiB, pool, nullptr));
+        EXPECT_OK(cu.cuMemFreeAsync(address, nullptr));
+        EXPECT_OK(cu.cuCtxSynchronize());
+        EXPECT_OK(cu.cuMemPoolDestroy(pool));
+        for (const std::uint64_t bytes : {std::uint64_t{1}, 16 * kMiB, 128 * kMiB, std::uint64_t{1} << 50}) {
+          EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMemAllocFromPoolAsync(&address, bytes, pool, nullptr));
+        }
+        EXPECT_EMPTY_BOOKS();
+        go_on();
+      });
+      INFO(name_of(mode) << ", limit '" << limit << "'");
+      CHECK(report == "");
+    }
+  }
+}
+
 TEST_CASE("a GPU that is full refuses as without rota by every route, and serves again when something is freed") {
   for (const Route& route : routes()) {
     const auto told = [&](Mode mode) {
