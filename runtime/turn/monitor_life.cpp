@@ -20,11 +20,6 @@ namespace {
 constinit std::atomic<Monitor*> exiting{nullptr};
 constinit std::atomic<bool> exit_handler{false};
 
-bool wants_to_wait() {
-  const char* value = std::getenv("ROTA_WAIT");  // NOLINT(concurrency-mt-unsafe)
-  return value != nullptr && std::strcmp(value, "1") == 0;
-}
-
 }  // namespace
 
 void Monitor::start() {
@@ -32,7 +27,6 @@ void Monitor::start() {
   const std::lock_guard lock(start_mutex_);
   if (started_.load(std::memory_order_relaxed)) return;
   if (connect_first()) {
-    memory_.set_served(true);
     served_.store(true, std::memory_order_release);
     start_thread();
   } else {
@@ -43,6 +37,7 @@ void Monitor::start() {
 
 bool Monitor::connect_first() {
   bool told = false;
+  const Time begun = now();
   for (;;) {
     Connection::Attempt attempt = Connection::open();
     if (attempt.connection) {
@@ -53,7 +48,7 @@ bool Monitor::connect_first() {
       due_.clear();  // not announced to anyone yet
       attempt.reason = "rotad closed the connection";
     }
-    const bool wait = wants_to_wait();
+    const bool wait = service_.waits_for_rotad();
     if (!told) {
       if (!attempt.reason.empty()) {
         log::warn("no turns on the GPU: {}; {}", attempt.reason,
@@ -66,6 +61,8 @@ bool Monitor::connect_first() {
       told = true;
     }
     if (!wait) return false;
+    service_.set_reason(attempt.reason);
+    waiting_.stands(now() - begun);
     std::this_thread::sleep_for(200ms);
   }
 }
@@ -83,6 +80,7 @@ void Monitor::start_thread() {
     usage_.lost();
     activity_.connected(nullptr);
     quota_.serve(false);
+    service_.give_up();
     connection_.reset();
     gate_.open_for_good();
     return;
@@ -108,6 +106,7 @@ void Monitor::at_exit() {
   // wait for their turn: the monitor stops once all memory is in place. Until then it calls the driver only for them.
   room_.release_all();
   quota_.release_all();
+  service_.give_up();
   exits_.store(true);
   bell_.ring();
   // At most a second: exit must not hang on a driver call that does not return.
@@ -141,6 +140,7 @@ void Monitor::stop() {
   bell_.ring();
   room_.release_all();
   quota_.release_all();
+  service_.give_up();
   // Nothing would wake threads that wait because too much is in flight.
   gate_.set_metered(false);
 }
