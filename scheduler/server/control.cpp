@@ -33,7 +33,19 @@ bool may_ask(const ucred& peer) {
 }  // namespace
 
 Control::Control(asio::io_context& io, Descriptor listener, std::string path, Carry carry)
-    : listener_(io, listener.release()), accept_again_(io), path_(std::move(path)), carry_(std::move(carry)) {}
+    : listener_(io, listener.release()),
+      accept_again_(io),
+      path_(std::move(path)),
+      carry_(std::move(carry)),
+      id_(id_of(path_)) {}
+
+void Control::listen_anew(Descriptor listener) {
+  std::error_code ignored;
+  listener_.close(ignored);
+  listener_.assign(listener.release());
+  id_ = id_of(path_);
+  accept();
+}
 
 Control::~Control() {
   stop();
@@ -42,7 +54,7 @@ Control::~Control() {
 void Control::stop() {
   if (stopped_) return;
   stopped_ = true;
-  unlink(path_.c_str());
+  if (is_at(path_, id_)) unlink(path_.c_str());
   std::error_code ignored;
   listener_.close(ignored);
   accept_again_.cancel();

@@ -13,6 +13,7 @@
 
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/server/control_request.h"
+#include "scheduler/server/place.h"
 
 namespace rota::server {
 
@@ -25,6 +26,8 @@ class Control {
   ~Control();
 
   void start() { accept(); }
+  // At another socket of the same path, since the first is no longer there.
+  void listen_anew(Descriptor listener);
   // Closes everything and removes the socket.
   void stop();
 
@@ -40,6 +43,7 @@ class Control {
   asio::steady_timer accept_again_;
   const std::string path_;
   const Carry carry_;
+  FileId id_;  // of the socket at the path
   std::map<std::uint32_t, std::unique_ptr<Session>> sessions_;
   std::uint32_t last_number_ = 0;
   bool stopped_ = false;

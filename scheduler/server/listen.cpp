@@ -13,6 +13,7 @@
 
 #include "scheduler/protocol/socket_path.h"
 #include "scheduler/server/client.h"
+#include "scheduler/server/place.h"
 
 namespace rota::server {
 namespace {
@@ -21,12 +22,14 @@ namespace {
 // that says hello.
 constexpr std::size_t kReservedDescriptors = 96;
 
+}  // namespace
+
 Result<bool> make_folder_of(const std::string& socket) {
   const std::size_t slash = socket.rfind('/');
   if (slash == std::string::npos || slash == 0) return true;
   const std::string folder = socket.substr(0, slash);
   // The machine's daemon is for everybody, a user's own for that user.
-  mode_t mode = socket == protocol::kSystemSocket ? 0755 : 0700;
+  mode_t mode = socket == protocol::machine_socket() ? 0755 : 0700;
   if (socket == protocol::kSystemControlSocket) mode = 0750;
   if (mkdir(folder.c_str(), mode) != 0 && errno != EEXIST) {
     return Error{fmt::format("cannot create the folder {}: {}", folder, strerror(errno))};
@@ -34,7 +37,6 @@ Result<bool> make_folder_of(const std::string& socket) {
   return true;
 }
 
-// `mode`: the socket's.
 Result<Descriptor> listen_at(const std::string& path, mode_t mode) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -60,8 +62,6 @@ Result<Descriptor> listen_at(const std::string& path, mode_t mode) {
     return Error{fmt::format("cannot listen at {}: {}", path, strerror(errno))};
   return listener;
 }
-
-}  // namespace
 
 std::size_t raise_descriptor_limit() {
   rlimit limit{};
@@ -118,8 +118,13 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
       core_(options_.settings),
       limits_(options_.limits),
       event_log_(std::move(event_log)),
-      gpus_(std::move(locks), fmt::format("rotad pid {} at {}", getpid(), options_.socket)),
+      claims_(is_machine()),
+      gpus_(io, std::move(locks), fmt::format("rotad pid {} at {}", getpid(), options_.socket), options_.socket,
+            is_machine(), [this](uid_t uid) { asio::post(io_, [this, uid] { on_asked(uid); }); }),
       lock_(std::move(lock)),
+      socket_id_(id_of(options_.socket)),
+      control_id_(id_of(options_.control)),
+      place_safety_(safety_of_folder(options_.socket)),
       listener_(io, listener.release()),
       control_(io, std::move(control), options_.control,
                [this](const ControlRequest& request) { return carry(request); }),
@@ -128,6 +133,7 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
       wake_(io),
       first_reading_(io),
       accept_again_(io),
+      claims_due_(io),
       started_(now()),
       idle_since_(now()),
       meter_(Meter::by_nvml(), [this](Meter::Answer answer) {
@@ -138,6 +144,10 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
   const std::size_t limit = raise_descriptor_limit();
   // Per connection: its socket and its process; some processes also ask the daemon to stay.
   max_connections_ = limit > kReservedDescriptors + 64 ? (limit - kReservedDescriptors) / 3 : 16;
+}
+
+bool Server::is_machine() const {
+  return geteuid() == 0 && options_.socket == protocol::machine_socket();
 }
 
 Server::~Server() {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "scheduler/protocol/host_memory.h"
 #include "scheduler/server/client.h"
 #include "scheduler/server/decode.h"
 #include "scheduler/server/log.h"
@@ -11,6 +12,7 @@ namespace rota::server {
 using protocol::Kind;
 using protocol::Message;
 using scheduler::Quota;
+namespace event = scheduler::event;
 
 namespace {
 
