@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "tools/rota/status/holders.h"
+
 namespace rota::doctor {
 
 // The value that means no limit.
@@ -145,6 +147,7 @@ struct DaemonFacts {
   std::string mode;
   std::uint64_t pid = 0, quantum_ns = 0;
   std::size_t clients = 0;
+  std::vector<tool::GpuHolder> elsewhere;  // GPUs that other rotads have
 };
 
 struct DeviceFile {

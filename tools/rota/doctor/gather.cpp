@@ -121,6 +121,7 @@ DaemonFacts gather_daemon() {
   facts.error = search.error;
   facts.skipped = tool::skipped_text(search);
   const Descriptor rotad(search.descriptor);
+  facts.elsewhere = tool::find_holders();
   if (!rotad) return facts;
   const auto status = tool::request_status(rotad.get());
   if (!status) {
@@ -133,6 +134,9 @@ DaemonFacts gather_daemon() {
   facts.pid = status->end.daemon_pid;
   facts.quantum_ns = status->end.quantum_ns;
   facts.clients = status->clients.size();
+  std::erase_if(facts.elsewhere, [&](const tool::GpuHolder& holder) {
+    return static_cast<std::uint64_t>(holder.pid) == facts.pid || holder.socket == facts.socket;
+  });
   return facts;
 }
 

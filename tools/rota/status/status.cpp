@@ -13,6 +13,7 @@
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/socket_path.h"
 #include "scheduler/protocol/uuid_text.h"
+#include "tools/rota/status/processes.h"
 #include "tools/rota/status/sharing.h"
 
 namespace rota::tool {
@@ -92,6 +93,29 @@ std::string outside_text(const protocol::StatusGpu& gpu) {
                            : fmt::format("; others have {}, judging by what the driver refused", size);
 }
 
+// Processes that NVML lists although this rotad and its like know of none.
+std::string others_text(std::optional<unsigned> processes) {
+  if (processes.value_or(0) == 0) return {};
+  return fmt::format("rota: {} process{} on the GPUs, by NVML: without rota, or of a rotad in another container\n",
+                     *processes, *processes == 1 ? " is" : "es are");
+}
+
+std::string nobody_text(std::optional<unsigned> processes) {
+  const std::string others = others_text(processes);
+  return others.empty() ? "no program uses a GPU under rota\n" : "no program uses a GPU under this rotad\n" + others;
+}
+
+// Programs that this rotad has accepted while another one has their GPU.
+std::string without_turns_text(const Status& status) {
+  std::string text;
+  for (const protocol::StatusClient& client : status.clients) {
+    if (client.gpus != 0) continue;
+    text += fmt::format("  without turns there, its memory stays: {}{}\n",
+                        client.pid == 0 ? "" : fmt::format("pid {} ", client.pid), client.name);
+  }
+  return text;
+}
+
 nlohmann::json measured_or_null(bool measured, std::uint64_t bytes) {
   return measured ? nlohmann::json(bytes) : nlohmann::json(nullptr);
 }
@@ -100,7 +124,10 @@ int show(bool json) {
   const protocol::SocketSearch search = protocol::find_rotad();
   if (search.skipped_count != 0) fmt::print(stderr, "rota: {}\n", skipped_text(search));
   const Descriptor rotad(search.descriptor);
+  std::vector<GpuHolder> holders = find_holders();
   if (!rotad) {
+    for (const GpuHolder& holder : holders) fmt::print(stderr, "rota: {}\n", holder_text(holder));
+    if (holders.empty()) fmt::print(stderr, "{}", others_text(processes_on_gpus()));
     if (protocol::nobody_there(search.error)) {
       fmt::print(stderr, "rota: no rotad is running (last looked for at {}): `rota run` starts one\n",
                  search.candidate.path);
@@ -116,6 +143,11 @@ int show(bool json) {
     return 1;
   }
   find_programs(*status);
+  std::erase_if(holders, [&](const GpuHolder& holder) {
+    return static_cast<std::uint64_t>(holder.pid) == status->end.daemon_pid || holder.socket == search.candidate.path;
+  });
+  status->elsewhere = std::move(holders);
+  if (status->gpus.empty() && status->elsewhere.empty()) status->processes = processes_on_gpus();
   fmt::print("{}",
              json ? status_as_json(*status, search.candidate.path) : status_as_text(*status, search.candidate.path));
   return 0;
@@ -194,6 +226,17 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                       {"host_swap_bytes", account.host_swap_bytes},
                       {"host_spare_bytes", account.host_spare_bytes}});
   }
+  nlohmann::json elsewhere = nlohmann::json::array();
+  for (const GpuHolder& holder : status.elsewhere) {
+    elsewhere.push_back({{"uuid", holder.gpu},
+                         {"name", holder.name},
+                         {"pid", holder.pid},
+                         {"uid", holder.uid},
+                         {"user", holder.user},
+                         {"socket", holder.socket},
+                         {"programs", holder.programs},
+                         {"machine", holder.machine}});
+  }
   const nlohmann::json whole = {{"daemon",
                                  {{"pid", status.end.daemon_pid},
                                   {"socket", socket},
@@ -202,6 +245,7 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                                   {"quantum_ns", status.end.quantum_ns},
                                   {"mode", scheduler::mode_name(status.end.mode)}}},
                                 {"gpus", gpus},
+                                {"elsewhere", elsewhere},
                                 {"clients", clients},
                                 {"limits", limits}};
   // A program's name may be any bytes.
@@ -213,7 +257,11 @@ std::string status_as_text(const Status& status, const std::string& socket) {
       fmt::format("rotad pid {} at {}: {} mode, quantum {}, {} grants so far\n", status.end.daemon_pid, socket,
                   scheduler::mode_name(status.end.mode),
                   scheduler::quantum_text(std::chrono::nanoseconds(status.end.quantum_ns)), status.end.grants);
-  if (status.gpus.empty()) return text + "no program uses a GPU under rota\n";
+  for (const GpuHolder& holder : status.elsewhere) text += holder_text(holder) + "\n";
+  if (!status.elsewhere.empty()) text += without_turns_text(status);
+  if (status.gpus.empty()) {
+    return text + (status.elsewhere.empty() ? nobody_text(status.processes) : "this rotad has no GPU\n");
+  }
   for (const protocol::StatusGpu& gpu : status.gpus) {
     text += fmt::format("\nGPU {}  {}  {}\n  {} of {} allocated by {} program{}; {} hold{} it, {} wait{}\n", gpu.index,
                         gpu.name, uuid_text(gpu.uuid), size_text(gpu.used_bytes), size_text(gpu.total_bytes),
