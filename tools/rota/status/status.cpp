@@ -126,14 +126,14 @@ int show(bool json) {
   const Descriptor rotad(search.descriptor);
   std::vector<GpuHolder> holders = find_holders();
   if (!rotad) {
-    for (const GpuHolder& holder : holders) fmt::print(stderr, "rota: {}\n", holder_text(holder));
-    if (holders.empty()) fmt::print(stderr, "{}", others_text(processes_on_gpus()));
     if (protocol::nobody_there(search.error)) {
-      fmt::print(stderr, "rota: no rotad is running (last looked for at {}): `rota run` starts one\n",
-                 search.candidate.path);
+      fmt::print(stderr, "rota: no rotad is running{} (last looked for at {}): `rota run` starts one\n",
+                 holders.empty() ? "" : " where your programs would find it", search.candidate.path);
     } else {
       fmt::print(stderr, "rota: cannot talk to the rotad at {}: {}\n", search.candidate.path, strerror(search.error));
     }
+    for (const GpuHolder& holder : holders) fmt::print(stderr, "rota: {}\n", holder_text(holder));
+    if (holders.empty()) fmt::print(stderr, "{}", others_text(processes_on_gpus()));
     return 1;
   }
   auto status = request_status(rotad.get());
