@@ -169,7 +169,7 @@ api::CUresult Memory::allocate_native(std::uint64_t bytes, Kind kind, const Real
 api::CUresult Memory::allocate(api::CUdeviceptr* address, std::size_t bytes, bool may_reuse) {
   Place place;
   if (address == nullptr || bytes == 0 || !here(place)) return real::cuMemAlloc_v2(address, bytes);
-  Backend& server = backend(place.device);
+  Backend& server = backend_for_allocation(place.device);
   // Small enough to stay native. The total is checked first: a few bytes too many, if threads check at the same time,
   // do no harm.
   if (server.backing() == Backing::kUnified && bytes <= settings_.small_bytes &&
@@ -266,7 +266,7 @@ api::CUresult Memory::allocate_pitch(api::CUdeviceptr* address, std::size_t* pit
   const auto call = [&] { return real::cuMemAllocPitch_v2(address, pitch, width, height, element_bytes); };
   Place place;
   if (address == nullptr || pitch == nullptr || !has_pitch(width, height) || !here(place)) return call();
-  Backend& server = backend(place.device);
+  Backend& server = backend_for_allocation(place.device);
   const auto native = [&] {
     return allocate_pitch_native(width, height, call, [&] { return *address; }, [&] { return *pitch; });
   };

@@ -47,6 +47,9 @@ class Memory {
   // Set by the client: whether a rotad serves this process (the automatic choice is then managed memory), and what to
   // notify when a GPU's bytes have changed.
   void set_served(bool served);
+  // The same for one GPU: rotad may serve this process on some GPUs only, and on others later. What was allocated by
+  // then stays what it is.
+  void set_served(int ordinal, bool served);
   void set_observer(std::function<void(int device)> changed) { changed_ = std::move(changed); }
   void set_room(Room room) { room_ = std::move(room); }
   // Waits for the work of a context, as cuMemFree of memory in it does, or returns nothing: then that is not possible
@@ -232,6 +235,7 @@ class Memory {
   struct Device {
     std::atomic<bool> known{false};
     std::uint64_t total_bytes = 0;
+    std::atomic<bool> served{false};  // by a rotad
     std::atomic<protocol::MemoryMode> mode{protocol::MemoryMode::kUnknown};
     std::uint64_t turn_began = 0;                 // the ledger's clock when the turn began; used only by the monitor
     std::map<unsigned, std::size_t> pitch_unit;   // by element size
@@ -245,6 +249,8 @@ class Memory {
   void tell_account(int ordinal);
   Device& device(int ordinal);
   Backend& backend(int ordinal);
+  // For an allocation: first waits a moment if it is not known yet whether a rotad serves this process there.
+  Backend& backend_for_allocation(int ordinal);
   protocol::MemoryMode decide(int ordinal);
   bool turned_native(api::CUresult result, const Backend& asked, int ordinal);
   std::uint64_t capacity(int ordinal);

@@ -24,7 +24,7 @@ api::CUresult Memory::allocate_async(const AsyncCall& wanted, const RealCall& ca
   api::CUmemoryPool pool = wanted.pool;
   const Pools::Pool what = pool != nullptr ? pools_.look_up(pool, place.device) : pools_.current(place.device, &pool);
   if (what.destroyed) return call();  // the driver reports the error, whatever room there is
-  Backend& server = backend(place.device);
+  Backend& server = backend_for_allocation(place.device);
   if (what.replaceable && what.device == place.device && server.backing() != Backing::kDevice) {
     const api::CUresult result = allocate_stream_ordered(wanted,
                                                          {.place = place,

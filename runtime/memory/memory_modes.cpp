@@ -10,14 +10,27 @@ using protocol::MemoryMode;
 void Memory::set_served(bool served) {
   served_.store(served, std::memory_order_relaxed);
   // What was decided without knowing that is decided again.
-  for (Device& entry : devices_) entry.mode.store(MemoryMode::kUnknown, std::memory_order_relaxed);
+  for (int ordinal = 0; ordinal < kMaxDevices; ++ordinal) set_served(ordinal, served);
+}
+
+void Memory::set_served(int ordinal, bool served) {
+  if (ordinal < 0 || ordinal >= kMaxDevices) return;
+  Device& entry = devices_[static_cast<std::size_t>(ordinal)];
+  entry.served.store(served, std::memory_order_relaxed);
+  entry.mode.store(MemoryMode::kUnknown, std::memory_order_relaxed);
+}
+
+Backend& Memory::backend_for_allocation(int ordinal) {
+  if (settings_.backend == Choice::kAutomatic && room_.served_is_known) room_.served_is_known(ordinal);
+  return backend(ordinal);
 }
 
 MemoryMode Memory::decide(int ordinal) {
   if (settings_.backend == Choice::kNative) return MemoryMode::kNativeChosen;
   if (exports_.load(std::memory_order_relaxed)) return MemoryMode::kNativeRefused;
   const bool automatic = settings_.backend == Choice::kAutomatic;
-  if (automatic && !served_.load(std::memory_order_relaxed)) return MemoryMode::kUnknown;
+  const bool served = devices_[static_cast<std::size_t>(ordinal)].served.load(std::memory_order_relaxed);
+  if (automatic && !served) return MemoryMode::kUnknown;
   if (settings_.backend != Choice::kManaged && sharers_.watched()) return MemoryMode::kNativeWatched;
   if (settings_.backend == Choice::kSwap && sharers_.debugged()) return MemoryMode::kNativeWatched;
   if (automatic && sharers_.found()) return MemoryMode::kNativeShared;

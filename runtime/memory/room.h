@@ -19,6 +19,9 @@ struct Room {
   // What another thread has reserved, with its request still pending, may be in the way: waits for the answer. False:
   // none is pending.
   std::function<bool(int device)> wait_for_others;
+  // Returns once it is known whether a rotad serves this process on a GPU, or a moment later: what serves an allocation
+  // depends on that.
+  std::function<void(int device)> served_is_known;
   // Says once why allowed() has refused something.
   std::function<void(int device)> explain;
   // Bytes have just been reserved in the ledger and the driver has not been asked yet. Returns once they may be taken:

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "runtime/core/log.h"
 #include "runtime/turn/monitor.h"
@@ -116,6 +117,7 @@ void Monitor::lost_rotad() {
     gpu.told = gpu.refused = false;
     gpu.index = -1;
   }
+  service_.nobody_answers();
   limits_.store(nullptr, std::memory_order_release);
   for (std::atomic<int>& index : limits_index_) index.store(-1, std::memory_order_relaxed);
   quota_.serve(false);
@@ -145,6 +147,7 @@ void Monitor::read_messages() {
         gpu.index = static_cast<int>(added.index);
         usage_.set_index(gpu.device, gpu.index);
         limits_index_[static_cast<std::size_t>(gpu.device)].store(gpu.index, std::memory_order_relaxed);
+        is_served(gpu);
         say_state(gpu);
         if (!connection_) return;  // lost
       }
@@ -168,13 +171,33 @@ void Monitor::read_messages() {
       message.body.refused.text[protocol::kTextLength - 1] = '\0';
       for (Gpu& gpu : gpus_) {
         if (!gpu.told || gpu.index >= 0 || gpu.refused) continue;
-        gpu.refused = true;
-        quota_.open(gpu.device);
-        log::warn("no turns on GPU {}: {}", gpu.device, message.body.refused.text);
+        is_refused(gpu, message.body.refused.text);
         break;
       }
     }
   }
+}
+
+// From now on new memory there is as the mode says; what is there already stays what it is.
+void Monitor::is_served(Gpu& gpu) {
+  if (std::exchange(gpu.refused, false)) {
+    quota_.limit(gpu.device);
+    log::info("this program takes turns on GPU {} from now on", gpu.device);
+  }
+  gpu.said_why.clear();
+  memory_.set_served(gpu.device, true);
+  service_.serves(gpu.device);
+}
+
+// rotad says when that changes.
+void Monitor::is_refused(Gpu& gpu, const std::string& why) {
+  gpu.refused = true;
+  quota_.open(gpu.device);
+  memory_.set_served(gpu.device, false);
+  service_.refuses(gpu.device, why);
+  if (std::exchange(gpu.said_why, why) == why) return;
+  log::warn("no turns on GPU {}{}: {}", gpu.device, service_.waits() ? "" : " for now, and its memory stays there",
+            why);
 }
 
 void Monitor::announce_gpus() {
@@ -248,10 +271,12 @@ void Monitor::send_asks() {
 // Tells the machine what rotad said about the GPUs, if that has changed.
 void Monitor::tell_gpus() {
   if (!connection_) return;
-  event::Gpus gpus{.any = !gpus_.empty(), .answered = true};
+  const bool waits = service_.waits();
+  event::Gpus gpus{.any = !gpus_.empty(), .answered = true, .waits = waits};
   for (const Gpu& gpu : gpus_) {
     if (gpu.index >= 0) gpus.served |= GpuMask{1} << gpu.index;
-    gpus.answered = gpus.answered && (gpu.index >= 0 || gpu.refused || gpu.unusable);
+    const bool settled = gpu.index >= 0 || (gpu.refused && !waits) || gpu.unusable;
+    gpus.answered = gpus.answered && settled;
   }
   if (told_gpus_ == gpus) return;
   told_gpus_ = gpus;

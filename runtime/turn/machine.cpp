@@ -3,6 +3,7 @@
 #include "runtime/turn/machine.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "scheduler/protocol/protocol.h"
 
@@ -78,8 +79,12 @@ void Machine::on(const event::Lost&, Time now) {
   connected_ = false;
   phase_ = Phase::kAlone;
   if (!lost_since_) lost_since_ = now;
-  next_attempt_ = now + attempt_pause_;
-  attempt_pause_ = std::min(attempt_pause_ * 2, kLastAttempt);
+  if (std::exchange(tried_at_once_, true)) {
+    next_attempt_ = now + attempt_pause_;
+    attempt_pause_ = std::min(attempt_pause_ * 2, kLastAttempt);
+  } else {
+    next_attempt_ = now;
+  }
   grant_ = given_back_ = 0;
   wanted_ = 0;
   runs_until_.reset();
@@ -97,7 +102,13 @@ void Machine::on(const event::Gpus& gpus, Time now) {
     unanswered_since_ = now;
   }
   // A new GPU, which rotad may serve, has to be requested.
-  if (phase_ == Phase::kUnserved && (served_ != 0 || !gpus.answered)) phase_ = Phase::kResting;
+  if (phase_ == Phase::kUnserved && (served_ != 0 || !gpus.answered)) {
+    phase_ = Phase::kResting;
+    if (served_ != 0 && gate_open_) {  // rotad has got the GPU: the work that runs continues while it is requested
+      runs_until_ = now + kReclaim;
+      want(true, now);
+    }
+  }
   look_at_ = now;
 }
 
@@ -133,7 +144,7 @@ void Machine::on(const event::Look& look, Time now) {
 }
 
 void Machine::look_alone(Time now) {
-  if (!runs_ && now - *lost_since_ >= kGrace) {
+  if (!runs_ && !gpus_.waits && now - *lost_since_ >= kGrace) {
     runs_ = true;
     say(Note::kRunsAlone);
   }
@@ -142,20 +153,20 @@ void Machine::look_alone(Time now) {
     act(Act::kConnect);
   }
   look_at_ = next_attempt_.value_or(now + kFarAway);
-  if (!runs_) look_at_ = std::min(look_at_, *lost_since_ + kGrace);
+  if (!runs_ && !gpus_.waits) look_at_ = std::min(look_at_, *lost_since_ + kGrace);
 }
 
 void Machine::look_connected(Time now) {
   look_at_ = now + kFarAway;  // unless one of the functions below sets an earlier time
   if (!gpus_.any) return;
   if (!gpus_.answered) {
-    if (now - *unanswered_since_ >= kAnswer) {
+    if (now - *unanswered_since_ >= kAnswer && !gpus_.waits) {
       unanswered_since_ = now;
       act(Act::kHangUp);
       return;
     }
     if (phase_ == Phase::kAlone || phase_ == Phase::kResting) {
-      if (phase_ == Phase::kAlone && now - *lost_since_ >= kGrace) runs_ = true;
+      if (phase_ == Phase::kAlone && now - *lost_since_ >= kGrace && !gpus_.waits) runs_ = true;
       look_at_ = now + kLookForAnswer;
       return;
     }
@@ -250,6 +261,7 @@ void Machine::take(Time now) {
   runs_until_.reset();
   lost_since_.reset();
   attempt_pause_ = kFirstAttempt;
+  tried_at_once_ = false;
   no_grant_since_.reset();
   idle_since_.reset();
   idle_proof_ = false;

@@ -67,6 +67,8 @@ struct Gpus {
   bool any = false;       // it has touched one
   bool answered = false;  // rotad has answered for each of them
   GpuMask served = 0;
+  // ROTA_WAIT=1, and no rotad has served it yet: it does not run without one.
+  bool waits = false;
   friend bool operator==(const Gpus&, const Gpus&) = default;
 };
 // The answer to kMark, recorded after everything that an earlier Look had seen leaving the gate.
@@ -167,7 +169,8 @@ class Machine {
   // How long a running process that has reconnected waits for the new rotad's grant before it closes its gate.
   static constexpr Time kReclaim = std::chrono::milliseconds(200);
   // Between attempts to find rotad: doubled each time, reset by a grant. An attempt costs microseconds, and a program
-  // that runs without turns is to take them within two seconds of a rotad's start.
+  // that runs without turns is to take them within two seconds of a rotad's start. The very first is made at once: a
+  // rotad that gives its GPUs to the machine's closes its connections when that one is there.
   static constexpr Time kFirstAttempt = std::chrono::milliseconds(500);
   static constexpr Time kLastAttempt = std::chrono::seconds(1);
   // rotad answers for a GPU in microseconds.
@@ -329,6 +332,7 @@ class Machine {
   std::optional<Time> lost_since_;
   std::optional<Time> next_attempt_;  // empty: one is under way
   Time attempt_pause_ = kFirstAttempt;
+  bool tried_at_once_ = false;  // to find another rotad, since the last grant
   event::Gpus gpus_;
   GpuMask served_ = 0;
   std::optional<Time> unanswered_since_;

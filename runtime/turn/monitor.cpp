@@ -39,6 +39,11 @@ std::vector<protocol::SessionEntry> sessions_from_environment() {
   return {{.id = "unknown", .device_bytes = 0, .host_bytes = 0}};
 }
 
+bool wants_to_wait() {
+  const char* value = std::getenv("ROTA_WAIT");  // NOLINT(concurrency-mt-unsafe)
+  return value != nullptr && std::strcmp(value, "1") == 0;
+}
+
 }  // namespace
 
 Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& memory,
@@ -48,6 +53,7 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
       memory_(memory),
       sessions_(sessions_from_environment()),
       for_now_patience_(for_now_patience),
+      service_(wants_to_wait()),
       usage_(memory, bell_),
       room_(memory.ledger(), bell_),
       quota_(memory.ledger(), bell_),
@@ -59,6 +65,7 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
   memory_.set_room(
       {.allowed = [this](int device, std::uint64_t bytes, memory::Kind kind) { return allowed(device, bytes, kind); },
        .wait_for_others = [this](int device) { return quota_.wait_for_others(device); },
+       .served_is_known = [this](int device) { wait_until_served_is_known(device); },
        .explain = [this](int device) { quota_.explain(device); },
        .wait = [this](int device) { wait_for_room(device); },
        .make = [this](int device, FunctionRef<bool()> again) { make_room(device, again); },
@@ -122,6 +129,20 @@ void Monitor::touch(int device) {
   start();
   if ((unusable_devices_.load(std::memory_order_acquire) & bit) == 0) quota_.limit(device);
   bell_.ring();
+}
+
+void Monitor::wait_until_served_is_known(int device) {
+  if (device < 0 || device >= memory::kMaxDevices || !served()) return;
+  const std::uint64_t bit = std::uint64_t{1} << device;
+  const bool asked = (devices_seen_.load(std::memory_order_acquire) & bit) != 0;
+  if (!asked || (unusable_devices_.load(std::memory_order_acquire) & bit) != 0) return;
+  service_.wait_until_known(device, waiting_);
+}
+
+std::string Monitor::awaited() const {
+  if (!service_.waits()) return who_holds();
+  const std::string why = service_.reason();
+  return "a rotad that serves the GPU (ROTA_WAIT=1)" + (why.empty() ? ": start one, or use `rota run`" : ": " + why);
 }
 
 void Monitor::arrived() {

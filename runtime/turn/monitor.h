@@ -31,6 +31,7 @@
 #include "runtime/turn/meter.h"
 #include "runtime/turn/quota.h"
 #include "runtime/turn/room.h"
+#include "runtime/turn/service.h"
 #include "runtime/turn/timing.h"
 #include "runtime/turn/usage.h"
 #include "runtime/turn/waiting.h"
@@ -100,6 +101,9 @@ class Monitor final : public gate::Attendant {
   // does not hold the GPU. Does not wait inside the gate or during a capture: an allocation that a capture forbids must
   // fail with the driver's error. rotad is asked in those cases, too.
   void wait_for_room(int device);
+  // Returns once rotad has said whether it serves this process on a GPU, but waits no longer than rotad takes that has
+  // to ask another one for the GPU; with ROTA_WAIT=1 until a rotad serves it.
+  void wait_until_served_is_known(int device);
   // Whether limits that this process shares with others allow bytes that have been reserved in the ledger. If not, they
   // have been released.
   bool allowed(int device, std::uint64_t bytes, memory::Kind kind);
@@ -127,7 +131,8 @@ class Monitor final : public gate::Attendant {
     protocol::AddGpu description{};
     int index = -1;         // rotad's; -1 until it answered
     bool told = false;      // add_gpu was sent on this connection
-    bool refused = false;   // rotad does not serve it: the process runs there without turns
+    bool refused = false;   // rotad does not serve it for now: the process runs there without turns
+    std::string said_why;   // the reason, as the user was last told
     bool unusable = false;  // rotad is not asked: its size is not known
     // What rotad was last told that this process needs, and under which grant.
     std::uint64_t asked = 0;
@@ -206,6 +211,9 @@ class Monitor final : public gate::Attendant {
   void read_messages();
   void announce_gpus();
   void tell_gpus();
+  void is_served(Gpu& gpu);
+  void is_refused(Gpu& gpu, const std::string& why);
+  std::string awaited() const;
   void publish_room();
   GpuMask lacking() const;
   GpuMask unasked() const;
@@ -244,6 +252,7 @@ class Monitor final : public gate::Attendant {
   std::atomic<bool> stopping_{false};
   std::atomic<bool> exits_{false};
   std::atomic<bool> knows_exit_{false};  // the monitor has seen that
+  Service service_;
   // A signal handler has run in a thread that stands at the gate, since it closed.
   std::atomic<bool> interrupted_{false};
   std::atomic<std::uint64_t> devices_seen_{0};
@@ -295,7 +304,7 @@ class Monitor final : public gate::Attendant {
   Time opened_at_{0};   // when the gate last opened
   Machine machine_;
   Activity activity_;
-  Waiting waiting_{who_holds};
+  Waiting waiting_{[this] { return awaited(); }};
   Meter meter_;    // shared with the program's threads
   Timing timing_;  // the same
   std::vector<Action> actions_;

@@ -20,11 +20,6 @@ namespace {
 constinit std::atomic<Monitor*> exiting{nullptr};
 constinit std::atomic<bool> exit_handler{false};
 
-bool wants_to_wait() {
-  const char* value = std::getenv("ROTA_WAIT");  // NOLINT(concurrency-mt-unsafe)
-  return value != nullptr && std::strcmp(value, "1") == 0;
-}
-
 // Whether `rota run` has told the user that this rotad does not answer.
 bool run_has_said(const protocol::Listener& rotad) {
   const char* said = std::getenv(protocol::kSilentRotad);  // NOLINT(concurrency-mt-unsafe)
@@ -38,7 +33,6 @@ void Monitor::start() {
   const std::lock_guard lock(start_mutex_);
   if (started_.load(std::memory_order_relaxed)) return;
   if (connect_first()) {
-    memory_.set_served(true);
     served_.store(true, std::memory_order_release);
     start_thread();
   } else {
@@ -49,6 +43,7 @@ void Monitor::start() {
 
 bool Monitor::connect_first() {
   bool told = false;
+  const Time begun = now();
   for (;;) {
     Connection::Attempt attempt;
     if (!unanswered_) {
@@ -68,7 +63,7 @@ bool Monitor::connect_first() {
       due_.clear();  // not announced to anyone yet
       attempt.reason = "rotad closed the connection";
     }
-    const bool wait = wants_to_wait();
+    const bool wait = service_.waits_for_rotad();
     if (unanswered_ && !wait) {
       // The process is one that rotad serves, as soon as rotad answers.
       log::message(run_has_said(unanswered_->rotad()) ? log::Level::kInfo : log::Level::kWarn,
@@ -90,6 +85,8 @@ bool Monitor::connect_first() {
       told = true;
     }
     if (!wait) return false;
+    service_.set_reason(attempt.reason);
+    waiting_.stands(now() - begun);
     std::this_thread::sleep_for(200ms);
   }
 }
@@ -107,6 +104,7 @@ void Monitor::start_thread() {
     usage_.lost();
     activity_.connected(nullptr);
     quota_.serve(false);
+    service_.give_up();
     connection_.reset();
     unanswered_.reset();
     gate_.open_for_good();
@@ -133,6 +131,7 @@ void Monitor::at_exit() {
   // wait for their turn: the monitor stops once all memory is in place. Until then it calls the driver only for them.
   room_.release_all();
   quota_.release_all();
+  service_.give_up();
   exits_.store(true);
   bell_.ring();
   // At most a second: exit must not hang on a driver call that does not return.
@@ -166,6 +165,7 @@ void Monitor::stop() {
   bell_.ring();
   room_.release_all();
   quota_.release_all();
+  service_.give_up();
   // Nothing would wake threads that wait because too much is in flight.
   gate_.set_metered(false);
 }

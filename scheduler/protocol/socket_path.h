@@ -1,10 +1,12 @@
 // Where rotad listens, and how to connect to it: used by rotad, by the command line and by the shim inside other
 // programs' processes, so it makes only C library calls, without allocation or exceptions.
 //
-// If ROTA_SOCKET is set, only it counts. Otherwise these are tried in order: /run/rota/rotad.sock (the machine's
-// rotad), $XDG_RUNTIME_DIR/rota/rotad.sock and /tmp/rota-$UID/rotad.sock (a user's own). Anyone may create a folder in
-// /tmp, so a user's folder counts only if it belongs to that user and nobody else can write to it. Any other is skipped
-// and named in the result; otherwise anyone could keep a user from reaching a rotad.
+// If the user has set ROTA_SOCKET, only it counts. Otherwise these are tried in order: /run/rota/rotad.sock (the
+// machine's rotad), the place that `rota run` found (it sets ROTA_SOCKET, too, and ROTA_SOCKET_FOUND to the same path),
+// $XDG_RUNTIME_DIR/rota/rotad.sock and /tmp/rota-$UID/rotad.sock (a user's own). So a program follows its rotad's GPUs
+// when those go to the machine's rotad, and back. Anyone may create a folder in /tmp, so a user's folder counts only if
+// it belongs to that user and nobody else can write to it. Any other is skipped and named in the result; otherwise
+// anyone could keep a user from reaching a rotad.
 #pragma once
 
 #include <errno.h>
@@ -25,7 +27,7 @@ namespace rota::protocol {
 inline constexpr const char* kSystemSocket = "/run/rota/rotad.sock";
 inline constexpr const char* kSystemControlSocket = "/run/rota-control/control.sock";
 inline constexpr size_t kSocketPathLength = 4096;  // bytes, NUL included, as any path's (unix_address.h)
-inline constexpr size_t kMaxSocketCandidates = 3;
+inline constexpr size_t kMaxSocketCandidates = 4;
 // How long a connection may take: it waits only if a rotad is stopped and its queue of connections is full.
 inline constexpr int kConnectSeconds = 2;
 
@@ -40,6 +42,13 @@ struct SocketCandidate {
   SocketOwner owner;
 };
 
+// Where the machine's rotad listens. ROTA_MACHINE_SOCKET names another place than /run/rota/rotad.sock (for tests, and
+// where /run cannot be written to): for rotad and for programs alike.
+inline const char* machine_socket() {
+  const char* other = getenv("ROTA_MACHINE_SOCKET");
+  return other != nullptr && *other == '/' && strlen(other) < kSocketPathLength ? other : kSystemSocket;
+}
+
 // Where the rotad that listens at `socket` accepts changes to its settings. The machine's rotad has a separate folder
 // for this, so that passing /run/rota to a container does not pass on this access. Returns false if the path is too
 // long for a socket.
@@ -49,12 +58,36 @@ inline bool control_path(const char* socket, char (&path)[kSocketPathLength]) {
   return length > 0 && static_cast<size_t>(length) < sizeof path;
 }
 
+// Whether the user has chosen rotad's socket. The place that `rota run` found for its programs is no such choice.
+inline bool socket_is_chosen() {
+  const char* named = getenv("ROTA_SOCKET");
+  const char* found = getenv("ROTA_SOCKET_FOUND");
+  return named != nullptr && *named != '\0' && (found == nullptr || strcmp(named, found) != 0);
+}
+
 struct SocketCandidates {
   SocketCandidate list[kMaxSocketCandidates];
   size_t count;
   // ENAMETOOLONG if ROTA_SOCKET is longer than a path may be; the list is empty then.
   int error;
 };
+
+// Whether XDG_RUNTIME_DIR is that of another user: `su` without `-` keeps the variable. There is no place for this user
+// there, which is nobody's fault and nothing to remove.
+inline bool is_of_another_user(const char* runtime) {
+  struct stat info;
+  if (stat(runtime, &info) != 0) return false;
+  return (info.st_uid != geteuid() && info.st_uid != 0) || (access(runtime, X_OK) != 0 && errno == EACCES);
+}
+
+inline void drop_last_if_double(SocketCandidates& found) {
+  const char* last = found.list[found.count - 1].path;
+  for (size_t i = 0; i + 1 < found.count; ++i) {
+    if (strcmp(found.list[i].path, last) != 0) continue;
+    --found.count;
+    return;
+  }
+}
 
 // The paths where a rotad may listen for this process, best first. Reads the environment.
 inline SocketCandidates socket_candidates() {
@@ -67,15 +100,20 @@ inline SocketCandidates socket_candidates() {
     ++found.count;
     return true;
   };
-  const char* chosen = getenv("ROTA_SOCKET");
-  if (chosen != nullptr && *chosen != '\0') {
-    if (!add(SocketOwner::kChosen, "%s", chosen)) found.error = ENAMETOOLONG;
+  const char* named = getenv("ROTA_SOCKET");
+  if (socket_is_chosen()) {
+    if (!add(SocketOwner::kChosen, "%s", named)) found.error = ENAMETOOLONG;
     return found;
   }
-  add(SocketOwner::kMachine, "%s", kSystemSocket);
+  add(SocketOwner::kMachine, "%s", machine_socket());
+  if (named != nullptr && *named == '/' && add(SocketOwner::kUser, "%s", named)) drop_last_if_double(found);
   const char* runtime = getenv("XDG_RUNTIME_DIR");
-  if (runtime != nullptr && *runtime == '/') add(SocketOwner::kUser, "%s/rota/rotad.sock", runtime);
-  add(SocketOwner::kUser, "/tmp/rota-%lu/rotad.sock", static_cast<unsigned long>(geteuid()));
+  if (runtime != nullptr && *runtime == '/' && !is_of_another_user(runtime)) {
+    if (add(SocketOwner::kUser, "%s/rota/rotad.sock", runtime)) drop_last_if_double(found);
+  }
+  if (add(SocketOwner::kUser, "/tmp/rota-%lu/rotad.sock", static_cast<unsigned long>(geteuid()))) {
+    drop_last_if_double(found);
+  }
   return found;
 }
 

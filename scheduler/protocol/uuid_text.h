@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include <cstddef>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "scheduler/protocol/protocol.h"
 
@@ -18,6 +20,23 @@ inline std::string uuid_text(const Uuid& uuid) {
     text += fmt::format("{:02x}", uuid.bytes[i]);
   }
   return text;
+}
+
+// Nothing: it is no such text.
+inline std::optional<Uuid> parse_uuid(std::string_view text) {
+  Uuid uuid{};
+  if (!text.starts_with("GPU-")) return std::nullopt;
+  std::size_t digits = 0;
+  for (const char letter : text.substr(4)) {
+    if (letter == '-') continue;
+    const bool digit = letter >= '0' && letter <= '9';
+    if ((!digit && (letter < 'a' || letter > 'f')) || digits == 2 * sizeof uuid.bytes) return std::nullopt;
+    const unsigned value = digit ? static_cast<unsigned>(letter - '0') : static_cast<unsigned>(letter - 'a') + 10;
+    std::uint8_t& byte = uuid.bytes[digits++ / 2];
+    byte = static_cast<std::uint8_t>(byte << 4 | value);
+  }
+  if (digits != 2 * sizeof uuid.bytes) return std::nullopt;
+  return uuid;
 }
 
 }  // namespace rota::protocol

@@ -13,6 +13,9 @@
 
 namespace rota::server {
 
+// Lines about clients that are refused; a client in a loop must not fill a disk.
+inline constexpr std::uint32_t kMaxRefusalsLogged = 1000;
+
 // One client's memory on one GPU, as it was measured.
 struct Measurement {
   scheduler::Bytes process = 0;           // that the driver counts for the client's process

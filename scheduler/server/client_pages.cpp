@@ -25,7 +25,17 @@ constexpr std::uint64_t kLatest = std::chrono::nanoseconds(std::chrono::hours(24
 
 // The order is the one that protocol.h promises to readers.
 void Server::publish(Client& client) {
-  const scheduler::ClientState& state = *core_.client(client.id);
+  scheduler::ClientState state = *core_.client(client.id);
+  scheduler::Time give_back_by = core_.give_back_by(client.id);
+  if (claims_.withdrawing() && state.held != 0) {
+    // As if somebody waited and its turn were over: another rotad is to have the GPUs.
+    state.waiters = std::max<std::uint32_t>(state.waiters, 1);
+    if (state.drain_at.count() == 0 || state.drain_at > modelled_now()) state.drain_at = modelled_now();
+    const scheduler::Time by = time_.modelled(claims_.withdraw_by());
+    if (give_back_by.count() == 0 || give_back_by > by) give_back_by = by;
+    if (overdue_.contains(client.id)) state.grant = 0;
+    if (overdue_.contains(client.id)) state.held = 0;
+  }
   protocol::LeasePage& page = *client.lease;
   if (page.grant.load() != state.grant) {
     page.grant = 0;
@@ -63,7 +73,7 @@ void Server::publish(Client& client) {
   };
   page.waiters = state.waiters;
   page.drain_at_ns = real(state.drain_at);
-  page.give_back_by_ns = real(core_.give_back_by(client.id));
+  page.give_back_by_ns = real(give_back_by);
   page.alone_until_ns = real(state.alone_until);
   page.next_turn_ns = real(core_.next_turn(client.id));
   page.grant = state.grant;

@@ -52,7 +52,16 @@ Control::Control(asio::io_context& io, Descriptor listener, std::string path, Wo
       accept_again_(io),
       path_(std::move(path)),
       workers_(workers),
-      carry_(std::move(carry)) {}
+      carry_(std::move(carry)),
+      id_(id_of(path_)) {}
+
+void Control::listen_anew(Descriptor listener) {
+  // Who has not been accepted may have sent descriptors (bare_packet.h).
+  workers_.close(Descriptor(listener_.release()), std::to_string(geteuid()), [](JobOutcome) {});
+  listener_.assign(listener.release());
+  id_ = id_of(path_);
+  accept();
+}
 
 Control::~Control() {
   stop();
@@ -61,7 +70,7 @@ Control::~Control() {
 void Control::stop() {
   if (stopped_) return;
   stopped_ = true;
-  unlink(path_.c_str());
+  if (is_at(path_, id_)) unlink(path_.c_str());
   // As with the clients' socket: what nobody has accepted is left to the end of the process.
   shutdown(listener_.release(), SHUT_RDWR);
   accept_again_.cancel();

@@ -13,6 +13,7 @@
 
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/server/control_request.h"
+#include "scheduler/server/place.h"
 #include "scheduler/server/workers.h"
 
 namespace rota::server {
@@ -26,6 +27,8 @@ class Control {
   ~Control();
 
   void start() { accept(); }
+  // At another socket of the same path, since the first is no longer there.
+  void listen_anew(Descriptor listener);
   // Closes everything and removes the socket.
   void stop();
 
@@ -43,6 +46,7 @@ class Control {
   const std::string path_;
   Workers& workers_;
   const Carry carry_;
+  FileId id_;  // of the socket at the path
   std::map<std::uint32_t, std::unique_ptr<Session>> sessions_;
   std::uint32_t last_number_ = 0;
   bool stopped_ = false;

@@ -1,6 +1,7 @@
 // One lock file per GPU, named by its UUID.
 #include "scheduler/server/gpu_table.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,50 +10,89 @@
 
 namespace rota::server {
 
-Result<std::uint32_t> GpuTable::add_client(const protocol::Uuid& uuid, const std::string& name, uid_t user) {
-  std::uint32_t free = protocol::kMaxGpus;
-  std::uint32_t all_free = 0;
-  std::uint32_t of_user = 0;
+std::string GpuTable::lock_of(const protocol::Uuid& uuid) const {
+  return fmt::format("{}/{}.lock", locks_.folder, uuid_text(uuid));
+}
+
+std::optional<std::uint32_t> GpuTable::index_of(const protocol::Uuid& uuid) const {
   for (std::uint32_t i = 0; i < gpus_.size(); ++i) {
-    if (gpus_[i] && !gpus_[i]->confirmed && gpus_[i]->first == user) ++of_user;
-    if (!gpus_[i]) {
-      ++all_free;
-      if (free == protocol::kMaxGpus) free = i;
-    } else if (gpus_[i]->uuid == uuid) {
-      ++gpus_[i]->clients;
-      return i;
-    }
+    if (gpus_[i] && gpus_[i]->uuid == uuid) return i;
   }
-  if (free == protocol::kMaxGpus)
+  return std::nullopt;
+}
+
+Result<std::optional<LockFile::Taken>> GpuTable::take(const protocol::Uuid& uuid, uid_t user) {
+  if (index_of(uuid)) return std::optional<LockFile::Taken>();
+  const auto free = std::ranges::find_if(gpus_, [](const auto& entry) { return !entry; });
+  if (free == gpus_.end())
     return Error{fmt::format("this rotad already serves {} GPUs, the most that it can", protocol::kMaxGpus)};
-  if (of_user >= std::min<std::size_t>(protocol::kMaxGpus / 4, (all_free + 1) / 2)) {
+  const auto all_free = std::ranges::count_if(gpus_, [](const auto& entry) { return !entry; });
+  const auto of_user = std::ranges::count_if(
+      gpus_, [&](const auto& entry) { return entry && !entry->confirmed && entry->first == user; });
+  if (of_user >= std::min<std::ptrdiff_t>(protocol::kMaxGpus / 4, (all_free + 1) / 2)) {
     return Error{fmt::format(
         "this rotad serves {} GPUs that programs of user {} have named and NVML does not confirm, and no more of them: "
         "end some of these programs",
         of_user, user)};
   }
-  const std::string text = uuid_text(uuid);
-  const std::string path = fmt::format("{}/{}.lock", locks_.folder, text);
+  const std::string path = lock_of(uuid);
   auto lock = locks_.files ? LockFile::take_with_name(path, owner_, 0644) : LockFile::take_name(path);
   if (!lock) return lock.error();
-  if (const auto* taken = std::get_if<LockFile::Taken>(&*lock)) {
-    return Error{fmt::format("{} is managed by {}: use that (ROTA_SOCKET) or stop it", text, taken->owner)};
+  if (auto* taken = std::get_if<LockFile::Taken>(&*lock)) return std::optional(std::move(*taken));
+  GpuEntry entry{.uuid = uuid,
+                 .name = {},
+                 .first = user,
+                 .clients = 0,
+                 .door = nullptr,
+                 .lock = std::move(std::get<LockFile>(*lock))};
+  if (Descriptor name(fcntl(entry.lock.name_socket(), F_DUPFD_CLOEXEC, 0)); name) {
+    entry.door = std::make_unique<LockDoor>(io_, std::move(name), [this, uuid] { return holder_of(uuid); }, asked_);
   }
-  gpus_[free] =
-      GpuEntry{.uuid = uuid, .name = name, .first = user, .clients = 1, .lock = std::move(std::get<LockFile>(*lock))};
-  return free;
+  free->emplace(std::move(entry));
+  return std::optional<LockFile::Taken>();
 }
 
 void GpuTable::confirm(std::uint32_t index) {
   if (index < gpus_.size() && gpus_[index]) gpus_[index]->confirmed = true;
 }
 
-void GpuTable::remove_client(std::uint32_t index) {
-  if (--gpus_[index]->clients == 0) gpus_[index].reset();
+void GpuTable::drop(const protocol::Uuid& uuid) {
+  const auto index = index_of(uuid);
+  if (index && gpus_[*index]->clients == 0) gpus_[*index].reset();
+}
+
+std::uint32_t GpuTable::add_client(const protocol::Uuid& uuid, const std::string& name) {
+  const std::uint32_t index = *index_of(uuid);
+  GpuEntry& entry = *gpus_[index];
+  if (entry.name.empty()) entry.name = name;
+  ++entry.clients;
+  return index;
+}
+
+bool GpuTable::remove_client(std::uint32_t index) {
+  if (--gpus_[index]->clients != 0) return false;
+  gpus_[index].reset();
+  return true;
 }
 
 const GpuEntry* GpuTable::at(std::uint32_t index) const {
   return index < gpus_.size() && gpus_[index] ? &*gpus_[index] : nullptr;
+}
+
+protocol::DoorHolder GpuTable::holder_of(const protocol::Uuid& uuid) const {
+  protocol::DoorHolder holder{.machine = machine_ ? 1U : 0U, .programs = 0, .uuid = uuid, .name = {}, .socket = {}};
+  if (const auto index = index_of(uuid)) {
+    holder.programs = gpus_[*index]->clients;
+    set_text(holder.name, gpus_[*index]->name);
+  }
+  set_text(holder.socket, socket_);
+  return holder;
+}
+
+void GpuTable::tell(const protocol::DoorYielded& yielded) {
+  for (const std::optional<GpuEntry>& entry : gpus_) {
+    if (entry && entry->door) entry->door->tell(yielded);
+  }
 }
 
 }  // namespace rota::server

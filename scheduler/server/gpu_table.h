@@ -8,10 +8,15 @@
 #include <sys/types.h>
 
 #include <array>
+#include <asio/io_context.hpp>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 
 #include "scheduler/protocol/protocol.h"
+#include "scheduler/server/lock_door.h"
 #include "scheduler/server/lock_file.h"
 
 namespace rota::server {
@@ -22,27 +27,52 @@ struct GpuEntry {
   uid_t first = 0;         // whose client named it first: it counts in that user's budget
   bool confirmed = false;  // the driver knows it
   std::uint32_t clients = 0;
+  std::unique_ptr<LockDoor> door;  // destroyed last: it tells others that the GPU is free
   LockFile lock;
 };
 
 class GpuTable {
  public:
-  // `owner` is what the lock files say about this daemon.
-  GpuTable(LockPlace locks, std::string owner) : locks_(std::move(locks)), owner_(std::move(owner)) {}
+  // `owner` is what the lock files say about this daemon. `socket`, `machine`: what is said at the locks' doors.
+  // `asked`: root, or another rotad of this user, asks for the GPUs.
+  GpuTable(asio::io_context& io, LockPlace locks, std::string owner, std::string socket, bool machine,
+           std::function<void(uid_t)> asked)
+      : io_(io),
+        locks_(std::move(locks)),
+        owner_(std::move(owner)),
+        socket_(std::move(socket)),
+        machine_(machine),
+        asked_(std::move(asked)) {}
 
-  // The index of the GPU for one more client; the first client takes the GPU's lock. The error is for the client:
-  // another daemon has the GPU, or there is no room for one more, or not for one of this user's.
-  Result<std::uint32_t> add_client(const protocol::Uuid& uuid, const std::string& name, uid_t user);
+  // The lock of a GPU, as a path (LockFile).
+  std::string lock_of(const protocol::Uuid& uuid) const;
+  // Takes the lock, without a client so far; or who else has it. The error: there is no room
+  // for one more, or not for one of this user's; or no lock.
+  Result<std::optional<LockFile::Taken>> take(const protocol::Uuid& uuid, uid_t user);
   // NVML knows the GPU.
   void confirm(std::uint32_t index);
-  // With its last client the GPU is removed and its lock released.
-  void remove_client(std::uint32_t index);
+  bool has(const protocol::Uuid& uuid) const { return index_of(uuid).has_value(); }
+  // Gives it back unless it has clients.
+  void drop(const protocol::Uuid& uuid);
+  // The index of a GPU that was taken, for one more client.
+  std::uint32_t add_client(const protocol::Uuid& uuid, const std::string& name);
+  // With its last client the GPU is removed and its lock released. Returns whether that was the last.
+  bool remove_client(std::uint32_t index);
   // Nothing where no GPU has this index now.
   const GpuEntry* at(std::uint32_t index) const;
+  // Tells whoever has asked that these GPUs are about to be free.
+  void tell(const protocol::DoorYielded& yielded);
 
  private:
+  std::optional<std::uint32_t> index_of(const protocol::Uuid& uuid) const;
+  protocol::DoorHolder holder_of(const protocol::Uuid& uuid) const;
+
+  asio::io_context& io_;
   LockPlace locks_;
   std::string owner_;
+  std::string socket_;
+  bool machine_;
+  std::function<void(uid_t)> asked_;
   std::array<std::optional<GpuEntry>, protocol::kMaxGpus> gpus_;
 };
 

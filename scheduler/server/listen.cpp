@@ -15,6 +15,7 @@
 #include "scheduler/protocol/socket_path.h"
 #include "scheduler/protocol/unix_address.h"
 #include "scheduler/server/client.h"
+#include "scheduler/server/place.h"
 
 namespace rota::server {
 namespace {
@@ -25,12 +26,14 @@ constexpr std::size_t kReservedDescriptors = 96;
 // For libraries, stacks and the heap, which takes its larger pieces as mappings.
 constexpr std::size_t kReservedMappings = 4096;
 
+}  // namespace
+
 Result<bool> make_folder_of(const std::string& socket) {
   const std::size_t slash = socket.rfind('/');
   if (slash == std::string::npos || slash == 0) return true;
   const std::string folder = socket.substr(0, slash);
   // The machine's daemon is for everybody, a user's own for that user.
-  mode_t mode = socket == protocol::kSystemSocket ? 0755 : 0700;
+  mode_t mode = socket == protocol::machine_socket() ? 0755 : 0700;
   if (socket == protocol::kSystemControlSocket) mode = 0750;
   if (mkdir(folder.c_str(), mode) != 0 && errno != EEXIST) {
     return Error{fmt::format("cannot create the folder {}: {}", folder, strerror(errno))};
@@ -38,7 +41,6 @@ Result<bool> make_folder_of(const std::string& socket) {
   return true;
 }
 
-// `mode`: the socket's.
 Result<Descriptor> listen_at(const std::string& path, mode_t mode) {
   Descriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!listener) return Error{fmt::format("cannot create a socket: {}", strerror(errno))};
@@ -56,8 +58,6 @@ Result<Descriptor> listen_at(const std::string& path, mode_t mode) {
     return Error{fmt::format("cannot listen at {}: {}", path, strerror(errno))};
   return listener;
 }
-
-}  // namespace
 
 std::size_t raise_descriptor_limit() {
   rlimit limit{};
@@ -133,8 +133,13 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
       core_(options_.settings),
       limits_(options_.limits),
       event_log_(std::move(event_log)),
-      gpus_(std::move(locks), fmt::format("rotad pid {} at {}", getpid(), options_.socket)),
+      claims_(is_machine()),
+      gpus_(io, std::move(locks), fmt::format("rotad pid {} at {}", getpid(), options_.socket), options_.socket,
+            is_machine(), [this](uid_t uid) { asio::post(io_, [this, uid] { on_asked(uid); }); }),
       lock_(std::move(lock)),
+      socket_id_(id_of(options_.socket)),
+      control_id_(id_of(options_.control)),
+      place_safety_(safety_of_folder(options_.socket)),
       workers_(io),
       listener_(io, listener.release()),
       control_(io, std::move(control), options_.control, workers_,
@@ -145,6 +150,7 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
       first_reading_(io),
       accept_again_(io),
       connections_budget_(most_connections()),
+      claims_due_(io),
       started_(now()),
       idle_since_(now()),
       meter_(Meter::by_nvml(), [this](Meter::Answer answer) {
@@ -152,6 +158,10 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
           if (!stopped_) on_measured(answer);
         });
       }) {}
+
+bool Server::is_machine() const {
+  return geteuid() == 0 && options_.socket == protocol::machine_socket();
+}
 
 Server::~Server() {
   stop();

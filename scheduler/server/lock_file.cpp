@@ -20,8 +20,13 @@
 #include <sstream>
 #include <string>
 
+#include "scheduler/protocol/lock_door.h"
+
 namespace rota::server {
 namespace {
+
+// Of rotads and people who ask at the same moment who has a GPU.
+constexpr int kBacklog = 32;
 
 Descriptor open_or_make(const std::string& path, mode_t mode) {
   // Without O_CREAT first: fs.protected_regular forbids it on other users' files in such a folder.
@@ -88,27 +93,20 @@ bool still_there(const std::string& path, int file) {
 }
 
 sockaddr_un abstract_address(const std::string& path, socklen_t& length) {
-  // FNV-1a: paths may be longer than an address. A collision is practically impossible, and would only make one daemon
-  // believe that the other has its GPU.
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char character : path) {
-    hash = (hash ^ static_cast<unsigned char>(character)) * 0x100000001b3;
-  }
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  const std::string name = fmt::format("rota-lock-{:016x}", hash);
+  const std::string name = protocol::lock_name(path);
   name.copy(address.sun_path + 1, sizeof address.sun_path - 1);
   length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return address;
 }
 
 // The process that listens at the name, according to the kernel: "rotad pid 12".
-std::string holder_of(const sockaddr_un& address, socklen_t length) {
-  const Descriptor probe(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+std::string holder_of(const std::string& path) {
+  const Descriptor probe = LockFile::connect_to_name(path);
   ucred holder{};
   socklen_t size = sizeof holder;
-  if (!probe || connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
-      getsockopt(probe.get(), SOL_SOCKET, SO_PEERCRED, &holder, &size) != 0 || holder.pid == 0) {
+  if (!probe || getsockopt(probe.get(), SOL_SOCKET, SO_PEERCRED, &holder, &size) != 0 || holder.pid == 0) {
     return "another rotad";
   }
   return fmt::format("rotad pid {}", holder.pid);
@@ -129,9 +127,13 @@ Result<std::variant<LockFile, LockFile::Taken>> LockFile::take_with_name(const s
   return taken;
 }
 
+bool LockFile::is_there() const {
+  return file_ && still_there(path_, file_.get());
+}
+
 LockFile::~LockFile() {
   name_ = {};
-  if (file_ && still_there(path_, file_.get())) unlink(path_.c_str());
+  if (is_there()) unlink(path_.c_str());
 }
 
 Result<std::variant<LockFile, LockFile::Taken>> LockFile::take_name(const std::string& path) {
@@ -142,13 +144,22 @@ Result<std::variant<LockFile, LockFile::Taken>> LockFile::take_name(const std::s
   if (bind(name.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
     if (errno != EADDRINUSE)
       return Error{fmt::format("cannot take the name of the lock {}: {}", path, strerror(errno))};
-    return std::variant<LockFile, Taken>(Taken{holder_of(address, length)});
+    return std::variant<LockFile, Taken>(Taken{holder_of(path)});
   }
-  // Only so that others can ask the kernel who it is: no connection is ever accepted.
-  if (listen(name.get(), 1) != 0) return Error{fmt::format("cannot hold the lock {}: {}", path, strerror(errno))};
+  // So that others can ask the kernel who it is; a GPU's has a door there (lock_door.h).
+  if (listen(name.get(), kBacklog) != 0)
+    return Error{fmt::format("cannot hold the lock {}: {}", path, strerror(errno))};
   LockFile lock;
   lock.name_ = std::move(name);
   return std::variant<LockFile, Taken>(std::move(lock));
+}
+
+Descriptor LockFile::connect_to_name(const std::string& path) {
+  socklen_t length = 0;
+  const sockaddr_un address = abstract_address(path, length);
+  Descriptor name(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!name || connect(name.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) return {};
+  return name;
 }
 
 Result<std::variant<LockFile, LockFile::Taken>> LockFile::take(const std::string& path, const std::string& owner,
@@ -199,16 +210,8 @@ Result<LockPlace> make_lock_place(const std::string& path) {
 }
 
 LockPlace default_lock_place() {
-  // By a property of the machine, not of the user: all daemons must look in the same place.
+  LockPlace place{.folder = protocol::default_lock_folder()};
   struct stat info;
-  const bool shared = stat("/run/lock", &info) == 0 && S_ISDIR(info.st_mode) && (info.st_mode & S_IWOTH) != 0;
-  LockPlace place;
-  if (char* real = realpath(shared ? "/run/lock" : "/tmp", nullptr)) {
-    place.folder = std::string(real) + (shared ? "/rota" : "/rota-locks");
-    free(real);
-  } else {
-    place.folder = shared ? "/run/lock/rota" : "/tmp/rota-locks";
-  }
   place.files = lstat(place.folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode) &&
                 access(place.folder.c_str(), W_OK | X_OK) == 0;
   return place;

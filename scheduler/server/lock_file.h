@@ -36,6 +36,15 @@ class LockFile {
                                                               mode_t mode);
   // Only the name.
   static Result<std::variant<LockFile, Taken>> take_name(const std::string& path);
+  // A connection to whoever has the name (protocol/lock_door.h), which does not block; none: nobody, or nobody in this
+  // network namespace.
+  static Descriptor connect_to_name(const std::string& path);
+
+  // Whether the file is still at its path.
+  bool is_there() const;
+
+  // The socket that holds the name; -1: there is only a file. Whoever listens there keeps the name as long as he does.
+  int name_socket() const { return name_ ? name_.get() : -1; }
 
  private:
   LockFile(Descriptor file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}

@@ -34,8 +34,6 @@ constexpr std::size_t kMaxStayers = 4096;
 // what is limited. They try after half a second and a second (later, if rotad was away for long), and a program that is
 // asked to wait does so for five.
 constexpr auto kComeBack = 3s;
-// Lines about clients that are refused; a client in a loop must not fill a disk.
-constexpr std::uint32_t kMaxRefusalsLogged = 1000;
 
 // After which rotad's books are larger. The others change what is there.
 bool needs_memory(Kind kind) {
@@ -58,7 +56,7 @@ void Server::start() {
 void Server::stop() {
   if (stopped_) return;
   stopped_ = true;
-  unlink(options_.socket.c_str());
+  if (is_at(options_.socket, socket_id_)) unlink(options_.socket.c_str());
   // Left to the end of the process, which closes without waiting: connections that nobody has accepted may have sent
   // descriptors.
   shutdown(listener_.release(), SHUT_RDWR);
@@ -68,6 +66,8 @@ void Server::stop() {
   wake_.cancel();
   first_reading_.cancel();
   accept_again_.cancel();
+  claims_due_.cancel();
+  elsewhere_.clear();
   for (const auto& [number, connection] : connections_) connection->close();
   connections_.clear();
   clients_.clear();
@@ -115,6 +115,7 @@ void Server::on_message(Connection& connection, const Message& message) {
       break;
     case Kind::kWant: {
       read_usage(client);
+      if (claims_.withdrawing()) break;  // it asks again
       const bool young = now() - started_ < std::chrono::seconds(protocol::kReclaimSeconds);
       const protocol::Want& want = message.body.want;
       step(event::Want{client.id, want.gpus, want.running != 0 && young, want.urgent != 0, want.alone != 0});
@@ -264,42 +265,28 @@ void Server::remove_client(ClientId id, const char* why) {
   const auto found = clients_.find(id);
   log::debug("client {} ({}, pid {}) is gone: {}", id, found->second->name, found->second->pid, why);
   const auto gpus = found->second->gpus;
-  for (const std::uint32_t gpu : gpus) gpus_.remove_client(gpu);
+  std::vector<std::string> released;
+  for (const std::uint32_t gpu : gpus) {
+    const std::string uuid = uuid_text(gpus_.at(gpu)->uuid);
+    if (gpus_.remove_client(gpu)) released.push_back(uuid);
+  }
+  named_.erase(named_.lower_bound({id, {}}), named_.lower_bound({id + 1, {}}));
+  overdue_.erase(id);
   const bool used_gpus = !gpus.empty();
   const std::string session = found->second->session;
   clients_.erase(found);
   leave_session(session);
-  if (used_gpus && std::ranges::all_of(clients_, [](const auto& entry) { return entry.second->gpus.empty(); })) {
+  if (used_gpus && !place_lost_ &&
+      std::ranges::all_of(clients_, [](const auto& entry) { return entry.second->gpus.empty(); })) {
     unlink(clients_note().c_str());
   }
   idle_since_ = now();
   step(event::Leave{id});
   carry_out(quota_.leave(id, now()));
   for (const std::uint32_t gpu : gpus) publish_contexts(gpu);
-}
-
-void Server::on_add_gpu(Connection& connection, Client& client, const protocol::AddGpu& gpu) {
-  const std::string impossible = why_no_gpu(gpu);
-  const auto index = impossible.empty() ? gpus_.add_client(gpu.uuid, gpu.name, client.uid) : Error{impossible};
-  if (!index) {
-    if (refusals_logged_++ < kMaxRefusalsLogged)
-      log::warn("client {} ({}): {}", client.id, client.name, index.error().text);
-    connection.refuse(index.error().text);
-    return;
-  }
-  if (!client.gpus.insert(*index).second) gpus_.remove_client(*index);  // named again: counted once
-  // For a later rotad, however this one ends. If the file cannot be created, the later one does not wait.
-  const Descriptor note(::open(clients_note().c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  client.measured.erase(*index);
-  step(event::AddGpu{client.id, *index, gpu.total_bytes, gpu.context_bytes});
-  quota_.add_gpu(client.id, *index, gpu.total_bytes, core_.context_bytes(client.id, *index));
-  publish_limits(client);
-  publish_contexts(*index);
-  measure_soon();
-  Message added{.kind = Kind::kGpuAdded};
-  added.body.gpu_added = {.uuid = gpu.uuid, .index = *index};
-  if (awaits_first_reading(*index)) return answer_when_read(client, *index, added);
-  connection.send(added);
+  for (const std::string& gpu : released) claim(claims_.released(gpu));
+  claim(claims_.left(id));
+  look_if_quiet();
 }
 
 void Server::on_stay(Connection& connection) {
@@ -392,6 +379,7 @@ void Server::step(const scheduler::Event& event) {
       client->lease->fixed_for_now_gpus = published_.later;
     }
   }
+  if (claims_.withdrawing()) look_if_quiet();
   if (!changed_.empty()) tell_next(time);
   for (const ClientId id : changed_) {
     const auto found = clients_.find(id);
@@ -426,6 +414,8 @@ void Server::housekeeping() {
 }
 
 void Server::look_after_clients() {
+  keep_place();
+  look_for_machine();
   std::vector<ClientId> lost;
   for (const auto& [id, client] : clients_) {
     if (client->connection == 0 && now() - client->orphaned_at >= options_.reconnect_time) lost.push_back(id);

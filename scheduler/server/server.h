@@ -8,13 +8,16 @@
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
 #include <chrono>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "scheduler/core/claims.h"
 #include "scheduler/core/core.h"
 #include "scheduler/core/quota.h"
 #include "scheduler/server/config.h"
@@ -22,11 +25,13 @@
 #include "scheduler/server/control.h"
 #include "scheduler/server/event_log.h"
 #include "scheduler/server/gpu_table.h"
+#include "scheduler/server/holder_link.h"
 #include "scheduler/server/limits.h"
 #include "scheduler/server/memory_reserve.h"
 #include "scheduler/server/meter.h"
 #include "scheduler/server/modelled_time.h"
 #include "scheduler/server/page.h"
+#include "scheduler/server/place.h"
 
 namespace rota::server {
 
@@ -67,6 +72,8 @@ class Server final : public ConnectionOwner {
   Server(asio::io_context& io, Options options, LockPlace locks, LockFile lock, Descriptor listener, Descriptor control,
          EventLog event_log);
 
+  // Whether this is the machine's rotad, for all users.
+  bool is_machine() const;
   void accept();
   void accept_all();
   void accept_later();
@@ -76,6 +83,8 @@ class Server final : public ConnectionOwner {
   void on_end(Connection& connection, const std::string& problem) override;
   void on_hello(Connection& connection, const protocol::Message& message);
   void on_add_gpu(Connection& connection, Client& client, const protocol::AddGpu& gpu);
+  void serve_gpu(Client& client, const protocol::AddGpu& gpu);
+  void refuse_gpu(Client& client, const std::string& gpu);
   void on_stay(Connection& connection);
   std::string carry(const ControlRequest& request);
   void on_status(Connection& connection, std::uint32_t newest);
@@ -83,6 +92,31 @@ class Server final : public ConnectionOwner {
   void watch_process(scheduler::ClientId id);
   void remove_client(scheduler::ClientId id, const char* why);
   void drop_connection(Connection& connection);
+
+  // claiming.cpp: GPUs that another rotad has, by their UUIDs as text.
+  struct Elsewhere {
+    std::unique_ptr<HolderLink> link;  // null: that one cannot be connected to
+    std::string owner;                 // as its lock says
+    std::string problem;               // why the lock cannot be taken at all
+    bool answered = false;             // it has said who it is, or had the time to
+    std::unique_ptr<asio::steady_timer> timer;
+    std::chrono::milliseconds retry{10};
+  };
+  void claim(scheduler::Claims::Actions actions);
+  void carry_out(const scheduler::Claims::Action& action);
+  uid_t first_to_name(const std::string& gpu) const;
+  void try_lock(const std::string& gpu);
+  void say_holder(const std::string& gpu);
+  void on_yielded(const std::string& gpu, const protocol::DoorYielded& yielded);
+  std::string elsewhere_text(const Elsewhere& elsewhere) const;
+  void send_away(Client& client);
+  void on_asked(uid_t uid);
+  void withdraw();
+  void look_if_quiet();
+  void take_back();
+  void let_go();
+  void schedule_claims();
+  void look_for_machine();
 
   void on_passed_on(scheduler::ClientId giver, scheduler::ClientId taker, const protocol::Extent& extent);
   std::optional<std::string> domain_of(const Connection& connection) const;
@@ -128,9 +162,11 @@ class Server final : public ConnectionOwner {
   void stay_awake(scheduler::Time from);
   void housekeeping();
   void look_after_clients();
+  void keep_place();
   bool idle() const;
   // Exists while programs use GPUs, for a later rotad to find.
   std::string clients_note() const { return options_.socket + ".clients"; }
+  void note_clients() const;
   scheduler::Time now() const;           // real
   scheduler::Time modelled_now() const;  // the core's
   std::optional<protocol::Message> status_gpu(std::uint32_t index) const;
@@ -147,8 +183,21 @@ class Server final : public ConnectionOwner {
   scheduler::Quota quota_;
   const LimitBook limits_;
   EventLog event_log_;
+  scheduler::Claims claims_;
+  std::deque<scheduler::Claims::Action> due_claims_;
+  bool claiming_ = false;
+  std::map<std::string, Elsewhere> elsewhere_;
+  std::map<std::pair<scheduler::ClientId, std::string>, protocol::AddGpu> named_;  // and not served yet
+  std::set<scheduler::ClientId> overdue_;  // holders that have not given back for another rotad
+  bool letting_go_ = false;
+  scheduler::Time machine_looked_at_{};
+  bool place_lost_ = false;  // another rotad has this one's socket
   GpuTable gpus_;
   LockFile lock_;
+  FileId socket_id_;
+  FileId control_id_;
+  const FolderSafety place_safety_;  // as it was at the start
+  std::string place_problem_;        // the last that was logged
   MemoryReserve reserve_;
   Workers workers_;
   asio::posix::stream_descriptor listener_;
@@ -160,6 +209,7 @@ class Server final : public ConnectionOwner {
   asio::steady_timer first_reading_;
   asio::steady_timer accept_again_;
   Budget connections_budget_;
+  asio::steady_timer claims_due_;
   std::map<std::uint32_t, std::shared_ptr<Connection>> connections_;
   std::map<scheduler::ClientId, std::unique_ptr<Client>> clients_;
   std::map<std::string, scheduler::SessionId> sessions_;  // of clients that are there, by Quota::Membership::key

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "tools/rota/status/holders.h"
+
 namespace rota::doctor {
 
 // The value that means no limit.
@@ -146,8 +148,9 @@ struct DaemonFacts {
   std::string mode;
   std::uint64_t pid = 0, quantum_ns = 0;
   std::size_t clients = 0;
-  std::uint64_t descriptors = 0;       // how many files it may have open; 0: not visible
-  std::vector<std::string> uncovered;  // programs in a session that run without rota: "pid 12 (command)"
+  std::uint64_t descriptors = 0;           // how many files it may have open; 0: not visible
+  std::vector<std::string> uncovered;      // programs in a session that run without rota: "pid 12 (command)"
+  std::vector<tool::GpuHolder> elsewhere;  // GPUs that other rotads have
 };
 
 struct DeviceFile {

@@ -141,6 +141,7 @@ DaemonFacts gather_daemon() {
   facts.error = search.error;
   facts.skipped = tool::skipped_text(search);
   const Descriptor rotad(search.descriptor);
+  facts.elsewhere = tool::find_holders();
   if (!rotad) return facts;
   const tool::Answer answer = tool::ask_status(rotad.get());
   const std::optional<tool::Status>& status = answer.status;
@@ -159,6 +160,9 @@ DaemonFacts gather_daemon() {
   facts.quantum_ns = status->end.quantum_ns;
   facts.clients = status->clients.size();
   facts.descriptors = open_files_limit(facts.pid);
+  std::erase_if(facts.elsewhere, [&](const tool::GpuHolder& holder) {
+    return static_cast<std::uint64_t>(holder.pid) == facts.pid || holder.socket == facts.socket;
+  });
   return facts;
 }
 

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "scheduler/protocol/byte_size.h"
+#include "scheduler/protocol/socket_path.h"
 #include "tools/rota/doctor/findings.h"
 #include "tools/rota/status/uncovered.h"
 
@@ -17,6 +18,8 @@ namespace {
 // Every variable that a part of rota reads; the simulated GPU's and the tests' among them.
 constexpr std::array kVariables = {
     "ROTA_SOCKET",
+    "ROTA_SOCKET_FOUND",
+    "ROTA_MACHINE_SOCKET",
     "ROTA_SESSION",
     "ROTA_SILENT_ROTAD",
     "ROTA_MEMORY",
@@ -92,10 +95,43 @@ void judge_unreachable(const DaemonFacts& daemon, const nlohmann::json& values, 
   findings.push_back(finding);
 }
 
+// GPUs on which programs of this user's rotad have no turns. The machine's takes such a GPU over when it is needed.
+void judge_elsewhere(const DaemonFacts& daemon, Findings& findings) {
+  for (const tool::GpuHolder& holder : daemon.elsewhere) {
+    const std::string who =
+        fmt::format("another rotad, of {} (pid {}) at {}, has {}", holder.user, holder.pid, holder.socket, holder.gpu);
+    Finding finding{"rotad.elsewhere",
+                    Level::kWarning,
+                    who + ": your programs have no turns there",
+                    fmt::format("ask for one rotad for all users, which root starts: rotad --socket {}; programs then "
+                                "move to it by themselves",
+                                protocol::kSystemSocket),
+                    {{"gpu", holder.gpu},
+                     {"pid", holder.pid},
+                     {"user", holder.user},
+                     {"socket", holder.socket},
+                     {"programs", holder.programs},
+                     {"machine", holder.machine}}};
+    if (daemon.error == 0 && daemon.socket == protocol::machine_socket()) {
+      finding.level = Level::kNote;
+      finding.text = who + ": its programs move to the machine's rotad as soon as that one needs it";
+      finding.remedy = "nothing has to be done";
+    } else if (holder.machine) {
+      finding.text = who + ", which is the machine's";
+      finding.remedy = "unset ROTA_SOCKET: programs then find it first; in a container, mount the folder of its socket";
+    } else if (holder.uid == geteuid()) {
+      finding.text = who + ": programs of any other rotad have no turns there";
+      finding.remedy = fmt::format("set ROTA_SOCKET={}, or end that rotad", holder.socket);
+    }
+    findings.push_back(finding);
+  }
+}
+
 }  // namespace
 
 void judge_daemon(const Facts& facts, Findings& findings) {
   const DaemonFacts& daemon = facts.daemon;
+  judge_elsewhere(daemon, findings);
   nlohmann::json values = {{"socket", daemon.socket}, {"reachable", daemon.error == 0}, {"looked_at", daemon.places}};
   if (!daemon.skipped.empty()) {
     findings.push_back({"rotad.place", Level::kWarning, daemon.skipped,

@@ -121,8 +121,17 @@ int prepare(const LaunchOptions& options) {
     if (!nvml.library.empty()) libraries.insert(libraries.begin() + 1, nvml.library);
   }
   if (options.daemon) {
+    // A place that was only found is left again when the machine's rotad takes the GPU over.
+    const bool chosen = protocol::socket_is_chosen();
     const Daemon daemon = find_or_start_daemon({options.mode, options.quantum});
-    if (!daemon.socket.empty()) setenv("ROTA_SOCKET", daemon.socket.c_str(), 1);
+    if (!daemon.socket.empty()) {
+      setenv("ROTA_SOCKET", daemon.socket.c_str(), 1);
+      if (chosen) {
+        unsetenv("ROTA_SOCKET_FOUND");
+      } else {
+        setenv("ROTA_SOCKET_FOUND", daemon.socket.c_str(), 1);
+      }
+    }
     if (!daemon.problem.empty()) {
       say(daemon.problem + (daemon.socket.empty() ? "; the program does not take turns" : ""));
     }

@@ -8,6 +8,7 @@
 
 #include "scheduler/protocol/protocol.h"
 #include "scheduler/protocol/socket_path.h"
+#include "tools/rota/status/holders.h"
 #include "tools/rota/status/uncovered.h"
 
 namespace rota::tool {
@@ -24,6 +25,8 @@ struct Status {
   std::vector<protocol::StatusUse> uses;          // one for each client and GPU; none from older rotads
   std::vector<protocol::StatusAccount> accounts;  // whose memory is limited together; none from older rotads
   protocol::StatusEnd end;
+  std::vector<GpuHolder> elsewhere;     // GPUs that other rotads have
+  std::optional<unsigned> processes;    // that NVML lists, if neither this rotad nor another one has a GPU
   std::vector<StatusProgram> programs;  // of the clients, in their order; see find_programs()
   std::vector<Uncovered> uncovered;     // programs that should be clients and are not; see uncovered_programs()
 };

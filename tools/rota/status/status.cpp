@@ -15,6 +15,7 @@
 #include "scheduler/protocol/unresponsive.h"
 #include "scheduler/protocol/uuid_text.h"
 #include "tools/rota/report/format.h"
+#include "tools/rota/status/processes.h"
 #include "tools/rota/status/sharing.h"
 
 namespace rota::tool {
@@ -95,6 +96,29 @@ std::string outside_text(const protocol::StatusGpu& gpu) {
                            : fmt::format("; others have {}, judging by what the driver refused", size);
 }
 
+// Processes that NVML lists although this rotad and its like know of none.
+std::string others_text(std::optional<unsigned> processes) {
+  if (processes.value_or(0) == 0) return {};
+  return fmt::format("rota: {} process{} on the GPUs, by NVML: without rota, or of a rotad in another container\n",
+                     *processes, *processes == 1 ? " is" : "es are");
+}
+
+std::string nobody_text(std::optional<unsigned> processes) {
+  const std::string others = others_text(processes);
+  return others.empty() ? "no program uses a GPU under rota\n" : "no program uses a GPU under this rotad\n" + others;
+}
+
+// Programs that this rotad has accepted while another one has their GPU.
+std::string without_turns_text(const Status& status) {
+  std::string text;
+  for (const protocol::StatusClient& client : status.clients) {
+    if (client.gpus != 0) continue;
+    text += fmt::format("  without turns there, its memory stays: {}{}\n",
+                        client.pid == 0 ? "" : fmt::format("pid {} ", client.pid), client.name);
+  }
+  return text;
+}
+
 nlohmann::json measured_or_null(bool measured, std::uint64_t bytes) {
   return measured ? nlohmann::json(bytes) : nlohmann::json(nullptr);
 }
@@ -109,21 +133,24 @@ int show(bool json) {
   const protocol::SocketSearch search = protocol::find_rotad();
   if (search.skipped_count != 0) write_message("rota: " + skipped_text(search) + "\n");
   const Descriptor rotad(search.descriptor);
+  std::vector<GpuHolder> holders = find_holders();
   if (!rotad) {
     if (protocol::nobody_there(search.error)) {
-      write_message(fmt::format("rota: no rotad is running (last looked for at {}): `rota run` starts one\n",
-                                search.candidate.path));
+      write_message(fmt::format("rota: no rotad is running{} (last looked for at {}): `rota run` starts one\n",
+                                holders.empty() ? "" : " where your programs would find it", search.candidate.path));
     } else {
       write_message(
           fmt::format("rota: cannot talk to the rotad at {}: {}\n", search.candidate.path, strerror(search.error)));
     }
+    for (const GpuHolder& holder : holders) write_message("rota: " + holder_text(holder) + "\n");
+    if (holders.empty()) write_message(others_text(processes_on_gpus()));
     return 1;
   }
   Answer answer = ask_status(rotad.get());
   std::optional<Status>& status = answer.status;
   if (answer.silent) {
-    fmt::print(stderr, "rota: {}\n",
-               protocol::unresponsive_text(search.candidate.path, protocol::listener_of(rotad.get())));
+    write_message(fmt::format("rota: {}\n",
+                              protocol::unresponsive_text(search.candidate.path, protocol::listener_of(rotad.get()))));
     return 1;
   }
   if (!status) {
@@ -132,6 +159,11 @@ int show(bool json) {
     return 1;
   }
   find_programs(*status);
+  std::erase_if(holders, [&](const GpuHolder& holder) {
+    return static_cast<std::uint64_t>(holder.pid) == status->end.daemon_pid || holder.socket == search.candidate.path;
+  });
+  status->elsewhere = std::move(holders);
+  if (status->gpus.empty() && status->elsewhere.empty()) status->processes = processes_on_gpus();
   status->uncovered = uncovered_programs(search.candidate.path);
   const std::string text =
       json ? status_as_json(*status, search.candidate.path) : status_as_text(*status, search.candidate.path);
@@ -215,6 +247,17 @@ std::string status_as_json(const Status& status, const std::string& socket) {
   for (const Uncovered& one : status.uncovered) {
     without.push_back({{"pid", one.process}, {"command", one.command}, {"limited", one.limited}});
   }
+  nlohmann::json elsewhere = nlohmann::json::array();
+  for (const GpuHolder& holder : status.elsewhere) {
+    elsewhere.push_back({{"uuid", holder.gpu},
+                         {"name", holder.name},
+                         {"pid", holder.pid},
+                         {"uid", holder.uid},
+                         {"user", holder.user},
+                         {"socket", holder.socket},
+                         {"programs", holder.programs},
+                         {"machine", holder.machine}});
+  }
   const nlohmann::json whole = {{"daemon",
                                  {{"pid", status.end.daemon_pid},
                                   {"socket", socket},
@@ -223,6 +266,7 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                                   {"quantum_ns", status.end.quantum_ns},
                                   {"mode", scheduler::mode_name(status.end.mode)}}},
                                 {"gpus", gpus},
+                                {"elsewhere", elsewhere},
                                 {"clients", clients},
                                 {"limits", limits},
                                 {"without_rota", without}};
@@ -235,7 +279,9 @@ std::string status_as_text(const Status& status, const std::string& socket) {
       fmt::format("rotad pid {} at {}: {} mode, quantum {}, {} grants so far\n", status.end.daemon_pid, socket,
                   scheduler::mode_name(status.end.mode),
                   scheduler::quantum_text(std::chrono::nanoseconds(status.end.quantum_ns)), status.end.grants);
-  if (status.gpus.empty()) text += "no program uses a GPU under rota\n";
+  for (const GpuHolder& holder : status.elsewhere) text += holder_text(holder) + "\n";
+  if (!status.elsewhere.empty()) text += without_turns_text(status);
+  if (status.gpus.empty()) text += status.elsewhere.empty() ? nobody_text(status.processes) : "this rotad has no GPU\n";
   for (const protocol::StatusGpu& gpu : status.gpus) {
     text += fmt::format("\nGPU {}  {}  {}\n  {} of {} allocated by {} program{}; {} hold{} it, {} wait{}\n", gpu.index,
                         gpu.name, uuid_text(gpu.uuid), size_text(gpu.used_bytes), size_text(gpu.total_bytes),

@@ -146,6 +146,66 @@ TEST_CASE("a rotad that welcomes and answers nothing is left") {
   CHECK(process.did(Act::kHangUp));
 }
 
+TEST_CASE("after a loss another rotad is looked for at once, and then ever less often") {
+  Process process;
+  process.lose();
+  process.look();
+  CHECK(process.did(Act::kConnect));
+  process.step(event::NotConnected{});
+  process.run(400ms);
+  CHECK_FALSE(process.did(Act::kConnect));
+  process.run(200ms);
+  CHECK(process.did(Act::kConnect));
+  // One that hangs up as soon as it has said welcome is not asked again and again.
+  process.step(event::Connected{});
+  process.lose();
+  process.run(300ms);
+  CHECK_FALSE(process.did(Act::kConnect));
+}
+
+TEST_CASE("a program whose GPU rotad gets later goes on while it asks, and takes turns from then on") {
+  Process process;
+  process.step(event::Gpus{.any = true, .answered = true, .served = 0});
+  process.look();
+  REQUIRE(process.machine.phase() == Phase::kUnserved);
+  REQUIRE(process.machine.gate_open());
+  process.seen.inside = 1;
+  process.step(event::Gpus{.any = true, .answered = true, .served = 1});
+  CHECK(process.did(Act::kWant));
+  CHECK(process.machine.gate_open());
+  process.seen.inside = 0;
+  process.seen.looked = process.seen.done = true;
+  process.run(1s);
+  CHECK_FALSE(process.machine.gate_open());
+  process.seen.standing = 1;
+  process.seen.lease = {.grant = 3, .held = 1};
+  process.run(10ms);
+  CHECK(process.machine.gate_open());
+  CHECK(process.machine.grant() == 3);
+}
+
+TEST_CASE("with ROTA_WAIT=1 nothing runs before a rotad has served the program, whoever comes and goes") {
+  Process process;
+  const event::Gpus refused{.any = true, .answered = false, .served = 0, .waits = true};
+  process.step(refused);
+  process.seen.standing = 1;
+  process.run(20s);
+  CHECK_FALSE(process.machine.gate_open());
+  CHECK_FALSE(process.did(Act::kHangUp));
+  process.lose();
+  process.run(20s);
+  CHECK_FALSE(process.machine.gate_open());
+  process.step(event::Connected{});
+  process.step(refused);
+  process.run(20s);
+  CHECK_FALSE(process.machine.gate_open());
+  process.step(event::Gpus{.any = true, .answered = true, .served = 1});
+  process.look();
+  process.seen.lease = {.grant = 1, .held = 1};
+  process.run(10ms);
+  CHECK(process.machine.gate_open());
+}
+
 TEST_CASE("a drain is given up only when the GPU gets nowhere while calls stand at the gate") {
   Process process;
   process.hold();

@@ -103,6 +103,58 @@ TEST_CASE("a rotad that is stopped, and has more programs before its door than f
   CHECK(answer == -ETIMEDOUT);
 }
 
+// Sets variables of this process until the end of a test.
+class Environment {
+ public:
+  ~Environment() {
+    for (const std::string& name : names_) unsetenv(name.c_str());
+  }
+  void set(const std::string& name, const std::string& value) {
+    setenv(name.c_str(), value.c_str(), 1);
+    names_.push_back(name);
+  }
+
+ private:
+  std::vector<std::string> names_;
+};
+
+std::vector<std::string> candidates() {
+  const SocketCandidates all = socket_candidates();
+  std::vector<std::string> paths;
+  for (size_t i = 0; i < all.count; ++i) paths.emplace_back(all.list[i].path);
+  return paths;
+}
+
+TEST_CASE(
+    "a socket that the user has chosen is the only place, and one that `rota run` found comes after the machine's") {
+  Environment environment;
+  unsetenv("XDG_RUNTIME_DIR");
+  environment.set("ROTA_MACHINE_SOCKET", "/machine/rotad.sock");
+  environment.set("ROTA_SOCKET", "/found/rotad.sock");
+  CHECK(candidates() == std::vector<std::string>{"/found/rotad.sock"});
+  environment.set("ROTA_SOCKET_FOUND", "/found/rotad.sock");
+  const std::string own = "/tmp/rota-" + std::to_string(geteuid()) + "/rotad.sock";
+  CHECK(candidates() == std::vector<std::string>{"/machine/rotad.sock", "/found/rotad.sock", own});
+  // Chosen afterwards, by a program of the session.
+  environment.set("ROTA_SOCKET", "/other/rotad.sock");
+  CHECK(candidates() == std::vector<std::string>{"/other/rotad.sock"});
+  environment.set("ROTA_SOCKET", own);
+  environment.set("ROTA_SOCKET_FOUND", own);
+  CHECK(candidates() == std::vector<std::string>{"/machine/rotad.sock", own});
+}
+
+TEST_CASE("an XDG_RUNTIME_DIR of another user, which su keeps, is no place and nothing to warn of") {
+  if (geteuid() != 0) return;  // only root can give a folder away
+  const TemporaryFolder folder;
+  REQUIRE(chown(folder.path().c_str(), 4242, 4242) == 0);
+  Environment environment;
+  environment.set("ROTA_MACHINE_SOCKET", folder / "machine.sock");
+  environment.set("XDG_RUNTIME_DIR", folder.path());
+  CHECK(candidates().size() == 2);
+  REQUIRE(chown(folder.path().c_str(), geteuid(), getegid()) == 0);
+  CHECK(candidates().size() == 3);
+}
+
 TEST_CASE("an untrusted place after the rotad that answers is not looked at") {
   const TemporaryFolder folder;
   make_untrusted(folder / "b", 0);

@@ -1,4 +1,6 @@
 // What `rota doctor` concludes about preload, rotad, settings and a command; how children report; what is printed.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 
@@ -197,6 +199,33 @@ TEST_CASE("each way in which a rotad cannot be used is told apart") {
     CHECK(only(facts).level == Level::kProblem);
     CHECK(says(only(facts), expected.text));
   }
+}
+
+TEST_CASE("a GPU that another rotad has is named with its user, and with what helps whoever asks") {
+  Facts facts = healthy();
+  facts.daemon.socket = "/tmp/rota-7/rotad.sock";
+  tool::GpuHolder& holder = facts.daemon.elsewhere.emplace_back();
+  holder = {.gpu = "GPU-1",
+            .name = "H100",
+            .pid = 12,
+            .uid = 4242,
+            .user = "alice",
+            .socket = "/tmp/rota-4242/rotad.sock",
+            .programs = 2,
+            .machine = false};
+  CHECK(only(facts).id == "rotad.elsewhere");
+  CHECK(only(facts).level == Level::kWarning);
+  CHECK(says(only(facts), "another rotad, of alice (pid 12) at /tmp/rota-4242/rotad.sock, has GPU-1"));
+  CHECK(
+      advises(only(facts), "ask for one rotad for all users, which root starts: rotad --socket /run/rota/rotad.sock"));
+  holder.uid = geteuid();
+  CHECK(advises(only(facts), "set ROTA_SOCKET=/tmp/rota-4242/rotad.sock"));
+  holder.uid = 0;
+  holder.machine = true;
+  CHECK(advises(only(facts), "unset ROTA_SOCKET"));
+  holder.machine = false;
+  facts.daemon.socket = "/run/rota/rotad.sock";
+  CHECK(only(facts).level == Level::kNote);
 }
 
 TEST_CASE("a rotad of another version is a warning, of another protocol a problem") {

@@ -71,7 +71,8 @@ inline Facts healthy() {
                   .mode = "automatic",
                   .pid = 7,
                   .quantum_ns = 2'000'000'000,
-                  .clients = 1};
+                  .clients = 1,
+                  .elsewhere = {}};
   facts.host.kernel = "6.1.0";
   facts.host.kernel_module = "580.1";
   facts.host.devices = {{"/dev/nvidia-uvm", true}, {"/dev/nvidia0", true}, {"/dev/nvidiactl", true}};

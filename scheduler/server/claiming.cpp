@@ -1,0 +1,361 @@
+// Carries out what core/claims.h decides about GPUs that other rotads have, and about ours that the machine's rotad
+// asks for.
+#include <fcntl.h>
+#include <pwd.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <asio/post.hpp>
+#include <utility>
+
+#include "scheduler/protocol/socket_path.h"
+#include "scheduler/server/client.h"
+#include "scheduler/server/decode.h"
+#include "scheduler/server/log.h"
+
+namespace rota::server {
+
+using namespace std::chrono_literals;
+using protocol::Kind;
+using protocol::Message;
+using scheduler::Claims;
+using scheduler::ClientId;
+namespace event = scheduler::event;
+
+namespace {
+
+// How long the rotad that has a GPU may take to say where it listens: it is asked within its event loop. Without that
+// it is known by its process and user only.
+constexpr auto kSaysWhoItIs = 250ms;
+// Between two attempts to take a lock whose holder cannot be connected to (it is in another network namespace, or is
+// just ending): doubled each time.
+constexpr auto kFirstRetry = 10ms;
+constexpr auto kLastRetry = 1000ms;
+constexpr auto kBetweenLooks = 1000ms;
+
+std::string user_name(uid_t uid) {
+  const passwd* const user = getpwuid(uid);  // NOLINT(concurrency-mt-unsafe): the server has one thread
+  return user != nullptr ? user->pw_name : fmt::format("uid {}", uid);
+}
+
+// Whether programs of this rotad's user get through to the machine's rotad.
+bool machine_can_be_reached() {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  snprintf(address.sun_path, sizeof address.sun_path, "%s", protocol::machine_socket());
+  const Descriptor probe(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  return probe && connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+}
+
+}  // namespace
+
+void Server::on_add_gpu(Connection& connection, Client& client, const protocol::AddGpu& gpu) {
+  std::string impossible = why_no_gpu(gpu);
+  const auto waiting = std::distance(named_.lower_bound({client.id, {}}), named_.lower_bound({client.id + 1, {}}));
+  if (impossible.empty() && static_cast<std::size_t>(waiting) >= protocol::kMaxGpus) {
+    impossible = fmt::format("a program may name {} GPUs at most", protocol::kMaxGpus);
+  }
+  if (!impossible.empty()) {
+    if (refusals_logged_++ < kMaxRefusalsLogged) log::warn("client {} ({}): {}", client.id, client.name, impossible);
+    connection.refuse(impossible);
+    return;
+  }
+  const std::string uuid = uuid_text(gpu.uuid);
+  named_[{client.id, uuid}] = gpu;
+  claim(claims_.named(client.id, client.pid, uuid, now()));
+}
+
+// The lock of the GPU is this rotad's. A client that was refused before takes turns from now on.
+void Server::serve_gpu(Client& client, const protocol::AddGpu& named) {
+  const protocol::AddGpu gpu = named;
+  named_.erase({client.id, uuid_text(gpu.uuid)});
+  const std::uint32_t index = gpus_.add_client(gpu.uuid, gpu.name);
+  if (!client.gpus.insert(index).second) gpus_.remove_client(index);  // named again: counted once
+  note_clients();
+  client.measured.erase(index);
+  step(event::AddGpu{client.id, index, gpu.total_bytes, gpu.context_bytes});
+  quota_.add_gpu(client.id, index, gpu.total_bytes, core_.context_bytes(client.id, index));
+  publish_limits(client);
+  publish_contexts(index);
+  measure_soon();
+  Message added{.kind = Kind::kGpuAdded};
+  added.body.gpu_added = {.uuid = gpu.uuid, .index = index};
+  if (awaits_first_reading(index)) return answer_when_read(client, index, added);
+  tell(client, added);
+}
+
+// For a later rotad, however this one ends. If the file cannot be created, the later one does not wait.
+void Server::note_clients() const {
+  const Descriptor note(::open(clients_note().c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+}
+
+// What a client is told, within a message's text.
+std::string Server::elsewhere_text(const Elsewhere& elsewhere) const {
+  if (!elsewhere.problem.empty()) return elsewhere.problem;
+  const HolderLink* link = elsewhere.link.get();
+  if (link == nullptr || link->pid() == 0) {
+    return fmt::format(
+        "{} has it, perhaps in a container: only one rotad of the machine, root's `rotad --socket {}`, mounted there, "
+        "serves all",
+        elsewhere.owner.substr(0, 60), protocol::kSystemSocket);
+  }
+  const bool says = link->holder() && link->holder()->socket[0] != '\0';
+  std::string who = fmt::format("rotad pid {} of {}", link->pid(), user_name(link->uid()).substr(0, 32));
+  std::string where = says ? fmt::format(" ({})", link->holder()->socket) : "";
+  if (says && link->holder()->machine != 0 && link->uid() == 0) {
+    return who + where.substr(0, 60) + ", the machine's, has it: unset ROTA_SOCKET; in a container, mount that folder";
+  }
+  const std::string helps =
+      link->uid() == geteuid()
+          ? (says ? " has it: set ROTA_SOCKET to that, or end that rotad" : " has it: use that one, or end it")
+          : fmt::format(" has it; one for all users helps, which root starts: ask for `rotad --socket {}`",
+                        protocol::kSystemSocket);
+  if (who.size() + where.size() + helps.size() >= protocol::kTextLength) where.clear();
+  return who + where + helps;
+}
+
+void Server::claim(Claims::Actions actions) {
+  due_claims_.insert(due_claims_.end(), std::make_move_iterator(actions.begin()),
+                     std::make_move_iterator(actions.end()));
+  if (std::exchange(claiming_, true)) return;  // the caller above takes them
+  while (!due_claims_.empty()) {
+    const Claims::Action action = std::move(due_claims_.front());
+    due_claims_.pop_front();
+    carry_out(action);
+  }
+  claiming_ = false;
+  std::erase_if(elsewhere_, [&](const auto& entry) { return !claims_.waits_for(entry.first); });
+  schedule_claims();
+}
+
+void Server::carry_out(const Claims::Action& action) {
+  const auto named = named_.find({action.client, action.gpu});
+  const auto client = clients_.find(action.client);
+  switch (action.act) {
+    case Claims::Act::kTry:
+      return try_lock(action.gpu);
+    case Claims::Act::kAsk:
+      if (const auto at = elsewhere_.find(action.gpu); at != elsewhere_.end() && at->second.link) {
+        log::info("asking rotad pid {} for {}", at->second.link->pid(), action.gpu);
+        at->second.link->ask();
+      }
+      return;
+    case Claims::Act::kServe:
+      if (client == clients_.end() || named == named_.end()) return;
+      return serve_gpu(*client->second, named->second);
+    case Claims::Act::kRefuse:
+      if (client == clients_.end()) return;
+      return refuse_gpu(*client->second, action.gpu);
+    case Claims::Act::kSendAway:
+      if (client == clients_.end()) return;
+      log::info("client {} ({}, pid {}) goes to the machine's rotad", action.client, client->second->name,
+                client->second->pid);
+      return send_away(*client->second);
+    case Claims::Act::kDrop:
+      if (const auto uuid = protocol::parse_uuid(action.gpu)) {
+        gpus_.drop(*uuid);
+        if (!gpus_.has(*uuid)) claim(claims_.released(action.gpu));
+      }
+      return;
+    case Claims::Act::kWithdraw:
+      return withdraw();
+    case Claims::Act::kOverdue:
+      return take_back();
+    case Claims::Act::kLetGo:
+      return let_go();
+  }
+}
+
+// Whose client waits for the GPU: the first one's.
+uid_t Server::first_to_name(const std::string& gpu) const {
+  for (const auto& [who, unused] : named_) {
+    const auto client = clients_.find(who.first);
+    if (who.second == gpu && client != clients_.end()) return client->second->uid;
+  }
+  return geteuid();
+}
+
+void Server::try_lock(const std::string& gpu) {
+  const auto uuid = protocol::parse_uuid(gpu);
+  if (!uuid) return;
+  Elsewhere& there = elsewhere_[gpu];
+  const auto taken = gpus_.take(*uuid, first_to_name(gpu));
+  if (taken && !*taken) {
+    elsewhere_.erase(gpu);
+    return claim(claims_.taken(gpu, now()));
+  }
+  there.problem = taken ? "" : taken.error().text;
+  there.owner = taken ? (*taken)->owner : "";
+  there.answered = false;
+  // Later, and not within the link's own handlers: they may destroy it.
+  const auto later = [this](auto action) {
+    asio::post(io_, [this, action = std::move(action)] {
+      if (!stopped_) action();
+    });
+  };
+  const auto heard = [this, gpu, later] {
+    later([this, gpu] {
+      const auto found = elsewhere_.find(gpu);
+      if (found != elsewhere_.end() && !std::exchange(found->second.answered, true)) say_holder(gpu);
+    });
+  };
+  if (taken) {
+    there.link = HolderLink::connect(
+        io_, gpus_.lock_of(*uuid),
+        {.holder = heard,
+         .yielded = [this, gpu, later](const auto& said) { later([this, gpu, said] { on_yielded(gpu, said); }); },
+         .gone = [this, gpu, later] { later([this, gpu] { claim(claims_.gone(gpu)); }); }});
+  } else {
+    there.link = nullptr;
+  }
+  if (there.link) {
+    there.retry = kFirstRetry;
+    there.timer = std::make_unique<asio::steady_timer>(io_, kSaysWhoItIs);
+    there.timer->async_wait([heard](std::error_code error) {
+      if (!error) heard();
+    });
+    return;
+  }
+  // It may be just ending: then it is gone at the next attempt or the one after, before anybody is told.
+  if (there.retry >= 8 * kFirstRetry || !there.problem.empty()) heard();
+  there.timer = std::make_unique<asio::steady_timer>(io_, there.retry);
+  there.retry = std::min<std::chrono::milliseconds>(there.retry * 2, kLastRetry);
+  there.timer->async_wait([this, gpu](std::error_code error) {
+    if (error || stopped_ || !elsewhere_.contains(gpu)) return;
+    claim(claims_.again(gpu));
+  });
+}
+
+void Server::say_holder(const std::string& gpu) {
+  const Elsewhere& there = elsewhere_.at(gpu);
+  const bool says = there.link && there.link->holder();
+  const bool machine = says && there.link->holder()->machine != 0 && there.link->uid() == 0;
+  const bool former = says && there.link->uid() == geteuid() && there.link->holder()->socket == options_.socket;
+  claim(
+      claims_.held_by(gpu, {.machine = machine && machine_can_be_reached(), .answers = says, .former = former}, now()));
+}
+
+void Server::on_yielded(const std::string& gpu, const protocol::DoorYielded& yielded) {
+  std::vector<std::string> others;
+  for (std::uint32_t i = 0; i < yielded.gpu_count; ++i) others.push_back(uuid_text(yielded.gpus[i]));
+  const std::vector<std::int32_t> movers(yielded.movers, yielded.movers + yielded.mover_count);
+  claim(claims_.given(gpu, others, movers, now()));
+}
+
+void Server::refuse_gpu(Client& client, const std::string& gpu) {
+  const auto connection = connections_.find(client.connection);
+  if (connection == connections_.end()) return;
+  const auto there = elsewhere_.find(gpu);
+  const std::string why = there != elsewhere_.end() ? elsewhere_text(there->second) : "another rotad has it";
+  if (refusals_logged_++ < kMaxRefusalsLogged) log::warn("client {} ({}): {}: {}", client.id, client.name, gpu, why);
+  connection->second->refuse(why);
+  publish(client);  // wakes it
+}
+
+// The program looks for a rotad anew, and finds the machine's first.
+void Server::send_away(Client& client) {
+  const std::uint32_t number = client.connection;
+  remove_client(client.id, "another rotad serves it");
+  const auto connection = connections_.find(number);
+  if (connection != connections_.end()) drop_connection(*connection->second);
+}
+
+// ---- the machine's rotad asks, or the one that programs find in this one's place
+
+void Server::on_asked(uid_t uid) {
+  if (stopped_) return;
+  keep_place();  // if another rotad has the place, all GPUs are given up
+  if (uid == 0) claim(claims_.asked(now()));
+}
+
+void Server::withdraw() {
+  log::info("giving up all GPUs: {}",
+            place_lost_ ? "another rotad has this one's place" : "the machine's rotad asks for them");
+  std::vector<ClientId> all;
+  for (const auto& [id, client] : clients_) all.push_back(id);
+  for (const ClientId id : all) {
+    if (core_.client(id)->wanted != 0) step(event::Want{id, 0, false, false, false});
+  }
+  for (const auto& [id, client] : clients_) publish(*client);
+  look_if_quiet();
+}
+
+// After each step: whether the last holder has given back.
+void Server::look_if_quiet() {
+  if (!claims_.withdrawing() || letting_go_) return;
+  const bool held = std::ranges::any_of(clients_, [&](const auto& entry) {
+    return core_.client(entry.first)->held != 0 && !overdue_.contains(entry.first);
+  });
+  if (held) return;
+  letting_go_ = true;  // in a moment: this may be in the middle of a client's message
+  asio::post(io_, [this] {
+    if (!stopped_) claim(claims_.quiet());
+  });
+}
+
+// Their pages say so before their connections end: a program that loses its rotad would run on.
+void Server::take_back() {
+  for (const auto& [id, client] : clients_) {
+    if (core_.client(id)->held == 0) continue;
+    log::warn("client {} ({}, pid {}) did not give its GPU back: others run at the same time", id, client->name,
+              client->pid);
+    overdue_.insert(id);
+    publish(*client);
+  }
+  look_if_quiet();
+}
+
+void Server::let_go() {
+  protocol::DoorYielded yielded{};
+  for (std::uint32_t gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
+    if (const GpuEntry* entry = gpus_.at(gpu)) yielded.gpus[yielded.gpu_count++] = entry->uuid;
+  }
+  std::vector<ClientId> all;
+  for (const auto& [id, client] : clients_) {
+    all.push_back(id);
+    if (!client->gpus.empty() && yielded.mover_count < protocol::kMostMovers) {
+      yielded.movers[yielded.mover_count++] = client->pid;
+    }
+  }
+  gpus_.tell(yielded);
+  for (const ClientId id : all) {
+    if (const auto client = clients_.find(id); client != clients_.end()) send_away(*client->second);
+  }
+  for (std::uint32_t gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
+    if (const GpuEntry* entry = gpus_.at(gpu)) gpus_.drop(protocol::Uuid(entry->uuid));
+  }
+  overdue_.clear();
+  letting_go_ = false;
+  claims_.let_go();
+  if (place_lost_) {
+    log::info("exiting: another rotad serves {}", options_.socket);
+    asio::post(io_, [this] {
+      stop();
+      io_.stop();
+    });
+  }
+}
+
+// While clients wait for what other users' rotads have, the machine's rotad may have been started.
+void Server::look_for_machine() {
+  if (is_machine() || named_.empty() || now() < machine_looked_at_ + kBetweenLooks) return;
+  machine_looked_at_ = now();
+  claim(claims_.machine_is_there(machine_can_be_reached()));
+}
+
+void Server::schedule_claims() {
+  const auto next = claims_.next_deadline();
+  if (!next) {
+    claims_due_.cancel();
+    return;
+  }
+  claims_due_.expires_at(
+      asio::steady_timer::time_point(std::chrono::duration_cast<asio::steady_timer::duration>(*next)));
+  claims_due_.async_wait([this](std::error_code error) {
+    if (!error && !stopped_) claim(claims_.tick(now()));
+  });
+}
+
+}  // namespace rota::server

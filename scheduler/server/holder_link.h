@@ -1,0 +1,49 @@
+// The other side of a GPU's lock name (protocol/lock_door.h): a connection to the rotad that has a GPU which this one's
+// clients want. It ends when that one lets the GPU go.
+#pragma once
+
+#include <sys/types.h>
+
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "scheduler/protocol/lock_door.h"
+
+namespace rota::server {
+
+class HolderLink {
+ public:
+  struct Heard {
+    std::function<void()> holder;  // it has said who it is
+    std::function<void(const protocol::DoorYielded&)> yielded;
+    std::function<void()> gone;  // may destroy the link
+  };
+  // Null: nobody listens at the name of the lock `path` that can be reached from here.
+  static std::unique_ptr<HolderLink> connect(asio::io_context& io, const std::string& path, Heard heard);
+  HolderLink(asio::io_context& io, int socket, Heard heard);
+  ~HolderLink() { *alive_ = false; }
+  HolderLink(const HolderLink&) = delete;
+  HolderLink& operator=(const HolderLink&) = delete;
+
+  pid_t pid() const { return pid_; }  // by the kernel; 0: not known here
+  uid_t uid() const { return uid_; }
+  // What it has said of itself; nothing: it has said nothing so far, or is of an older release.
+  const std::optional<protocol::DoorHolder>& holder() const { return holder_; }
+  void ask();
+
+ private:
+  void read();
+
+  asio::posix::stream_descriptor socket_;
+  Heard heard_;
+  pid_t pid_ = 0;
+  uid_t uid_ = 0;
+  std::optional<protocol::DoorHolder> holder_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace rota::server

@@ -1,0 +1,53 @@
+// The holder's side of a GPU's lock name (protocol/lock_door.h): says who has the GPU, and hears the machine's rotad
+// ask for it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "scheduler/protocol/descriptor.h"
+#include "scheduler/protocol/lock_door.h"
+
+namespace rota::server {
+
+class LockDoor {
+ public:
+  // `name`: the listening socket. `holder`: what is said to whoever comes. `asked`: root, or a process
+  // of this one's user, asks for the GPU.
+  LockDoor(asio::io_context& io, Descriptor name, std::function<protocol::DoorHolder()> holder,
+           std::function<void(uid_t)> asked);
+  // Whoever has connected learns that the GPU is free: the lock itself has to be free by then.
+  ~LockDoor();
+  LockDoor(const LockDoor&) = delete;
+  LockDoor& operator=(const LockDoor&) = delete;
+
+  // To those that have asked.
+  void tell(const protocol::DoorYielded& yielded);
+
+ private:
+  struct Visitor {
+    Visitor(asio::io_context& io, Descriptor socket) : socket(io, socket.release()) {}
+    asio::posix::stream_descriptor socket;
+    uid_t uid = 0;
+    bool asks = false;
+  };
+  void accept();
+  void accept_all();
+  void listen_to(std::uint64_t number);
+
+  asio::io_context& io_;
+  const std::function<protocol::DoorHolder()> holder_;
+  const std::function<void(uid_t)> asked_;
+  asio::posix::stream_descriptor listener_;
+  std::map<std::uint64_t, std::unique_ptr<Visitor>> visitors_;
+  std::uint64_t last_ = 0;
+  // What is still in the event loop when this is destroyed finds it gone.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace rota::server

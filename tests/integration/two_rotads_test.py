@@ -1,0 +1,350 @@
+"""Two rotads of one machine: who has the GPU, who is told what, and how programs move from one to the other."""
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import unittest
+
+from harness import Case, PROGRAMS, ROTA, ROTAD, kill
+
+
+class TwoRotads(Case):
+    """Two daemons of one user at two sockets, with the same locks."""
+
+    def setUp(self):
+        super().setUp()
+        self.second = dict(ROTA_SOCKET=str(self.scratch / "second" / "rotad.sock"))
+
+    def start_second(self, *options):
+        daemon = self.start(ROTAD, "--socket", self.second["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks", *options)
+        self.eventually(lambda: self.second_status() is not None or daemon.poll() is not None, "the second rotad answers")
+        self.assertIsNone(daemon.poll(), "it ended at once")
+        return daemon
+
+    def second_status(self):
+        result = self.call(ROTA, "status", "--json", **self.second)
+        return json.loads(result.stdout) if result.returncode == 0 else None
+
+    def hog(self, share="0.6", **environment):
+        """A program with memory that it uses again and again, until it is killed."""
+        child = self.start(ROTA, "run", "--", PROGRAMS / "memhog", "--share", share, "--seconds", "1000", **environment)
+        return child
+
+    def served(self, status, child):
+        return bool(status) and any(client["pid"] == child.pid and client["gpus"] for client in status["clients"])
+
+    def mode_of(self, status, child):
+        for client in (status or {}).get("clients", []):
+            if client["pid"] == child.pid and client["gpus"]:
+                return client["memory"][client["gpus"][0]]["mode"]
+        return None
+
+    def test_a_program_whose_rotad_lacks_the_gpu_has_native_memory_and_takes_turns_once_it_can(self):
+        self.start_daemon()
+        self.start_second()
+        first = self.hog("0.3")
+        self.eventually(lambda: self.served(self.status(), first), "the first program is served")
+        other = self.start(ROTA, "run", "--", PROGRAMS / "spinner", "--hold", **self.second)
+        self.assertEqual(other.stdout.readline().strip(), "ready")
+        self.assertIn("no turns on GPU 0 for now, and its memory stays there", other.stderr.readline())
+        self.assertFalse(self.served(self.second_status(), other))
+        # Its status names the rotad that has the GPU, and never says that nothing runs.
+        elsewhere = self.second_status()["elsewhere"]
+        self.assertEqual([holder["socket"] for holder in elsewhere], [self.environment["ROTA_SOCKET"]])
+        text = self.call(ROTA, "status", **self.second).stdout
+        self.assertIn("is another rotad's", text)
+        self.assertNotIn("no program uses a GPU", text)
+        kill(first)
+        self.eventually(lambda: self.served(self.second_status(), other), "the other takes turns")
+        self.assertEqual(self.finish(other).returncode, 0)
+
+    def test_memory_is_native_while_another_rotad_has_the_gpu_and_as_the_mode_says_afterwards(self):
+        self.start_daemon()
+        self.start_second()
+        first = self.hog("0.3")
+        self.eventually(lambda: self.served(self.status(), first), "the first program is served")
+        second = self.hog("0.3", **self.second)
+        second.stderr.readline()  # that there are no turns for now
+        kill(first)
+        self.eventually(lambda: self.served(self.second_status(), second), "the second program is served")
+        self.assertIsNone(second.poll())
+        third = self.hog("0.2", **self.second)
+        self.eventually(lambda: self.mode_of(self.second_status(), third) == "Unified Memory", "new memory is managed")
+        client = [each for each in self.second_status()["clients"] if each["pid"] == second.pid][0]
+        self.assertGreater(client["bytes"], 0)  # what it had is counted
+
+    def test_a_lock_that_becomes_free_is_taken_at_once_when_its_rotad_is_killed(self):
+        first_rotad = self.start_daemon()
+        self.start_second()
+        first = self.hog("0.3")
+        self.eventually(lambda: self.served(self.status(), first), "the first program is served")
+        second = self.hog("0.3", **self.second)
+        second.stderr.readline()
+        kill(first_rotad)
+        self.eventually(lambda: self.served(self.second_status(), second), "the second rotad has the GPU")
+
+    def test_with_rota_wait_a_program_waits_for_a_rotad_that_serves_its_gpu(self):
+        self.start_daemon()
+        self.start_second()
+        first = self.hog("0.3")
+        self.eventually(lambda: self.served(self.status(), first), "the first program is served")
+        waiter = self.start(ROTA, "run", "--", PROGRAMS / "saxpy", ROTA_WAIT="1", **self.second)
+        self.assertIn("no turns on GPU 0: rotad pid", waiter.stderr.readline())
+        self.assertIn("waiting for a rotad that serves the GPU (ROTA_WAIT=1): rotad pid", waiter.stderr.readline())
+        self.assertIsNone(waiter.poll())
+        kill(first)
+        self.assertEqual(self.finish(waiter).returncode, 0)
+
+
+class Place(Case):
+    """What cleans /tmp takes a rotad's socket away."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = self.scratch / "place"
+        self.folder.mkdir(mode=0o700)
+        self.environment["ROTA_SOCKET"] = str(self.folder / "rotad.sock")
+
+    def program(self):
+        child = self.start(ROTA, "run", "--", PROGRAMS / "spinner", "--hold")
+        self.assertEqual(child.stdout.readline().strip(), "ready")
+        return child
+
+    def is_client(self, child):
+        return any(client["pid"] == child.pid and client["gpus"] for client in self.clients())
+
+    def test_a_socket_that_is_removed_is_made_again(self):
+        daemon = self.start_daemon()
+        before = self.program()
+        os.unlink(self.environment["ROTA_SOCKET"])
+        self.eventually(lambda: self.status() is not None, "the socket is there again")
+        self.assertEqual(self.status()["daemon"]["pid"], daemon.pid)
+        after = self.program()
+        self.assertTrue(self.is_client(before) and self.is_client(after))
+
+    def test_a_folder_that_is_removed_is_made_again_with_the_modes_that_it_had(self):
+        daemon = self.start_daemon()
+        self.program()
+        shutil.rmtree(self.folder)
+        self.eventually(lambda: self.status() is not None, "the folder and the socket are there again")
+        self.assertEqual(self.status()["daemon"]["pid"], daemon.pid)
+        self.assertEqual(self.folder.stat().st_mode & 0o777, 0o700)
+        self.assertTrue((self.folder / "rotad.sock.control").exists())
+        self.checked(ROTA, "control", "mode", "exclusive")
+
+    def test_another_rotad_that_took_the_place_meanwhile_gets_the_gpus_and_the_programs(self):
+        first = self.start_daemon()
+        before = self.program()
+        first.send_signal(signal.SIGSTOP)
+        shutil.rmtree(self.folder)
+        self.folder.mkdir(mode=0o700)
+        second = self.start_daemon()
+        after = self.program()
+        first.send_signal(signal.SIGCONT)
+        self.eventually(lambda: self.is_client(before) and self.is_client(after), "both are the second rotad's")
+        self.assertEqual(self.finish(first).returncode, 0)
+        self.assertEqual(self.status()["daemon"]["pid"], second.pid)
+
+
+def may_be_other_users():
+    """Why this process cannot start programs as other users, or nothing."""
+    if os.geteuid() != 0:
+        return "only root can start programs as other users"
+    if shutil.which("setpriv") is None:
+        return "there is no setpriv"
+    tried = subprocess.run(["setpriv", "--reuid", "61000", "--regid", "61000", "--clear-groups", str(ROTA), "--version"],
+                           capture_output=True, check=False)
+    return None if tried.returncode == 0 else f"user 61000 cannot run {ROTA}"
+
+
+class Users(Case):
+    """Users with rotads of their own, and the machine's, in a folder that stands for /run/rota."""
+
+    users = (61000, 61001, 61002)
+
+    def setUp(self):
+        why = may_be_other_users()
+        if why:
+            self.skipTest(why)
+        super().setUp()
+        self.scratch.chmod(0o755)
+        for name, mode in (("locks", 0o1777), ("sim", 0o777)):
+            (self.scratch / name).mkdir()
+            (self.scratch / name).chmod(mode)
+        for name in ("ROTA_SOCKET", "ROTA_CACHE", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME"):
+            self.environment.pop(name, None)
+        self.machine_socket = str(self.scratch / "machine" / "rotad.sock")
+        self.environment.update(ROTA_MACHINE_SOCKET=self.machine_socket, ROTA_SIM_STATE=str(self.scratch / "sim" / "device"))
+        self.call(PROGRAMS / "saxpy")
+        for file in (self.scratch / "sim").iterdir():
+            file.chmod(0o666)
+        for user in self.users:
+            for name in ("home", "run"):
+                folder = self.scratch / f"{name}-{user}"
+                folder.mkdir(mode=0o700)
+                os.chown(folder, user, user)
+
+    def of(self, user):
+        return dict(HOME=str(self.scratch / f"home-{user}"), XDG_RUNTIME_DIR=str(self.scratch / f"run-{user}"))
+
+    def start_as(self, user, *command, **environment):
+        return self.start("setpriv", "--reuid", user, "--regid", user, "--clear-groups", *command, **self.of(user), **environment)
+
+    def call_as(self, user, *command):
+        return self.finish(self.start_as(user, *command))
+
+    def start_machine(self):
+        daemon = self.start(ROTAD, "--socket", self.machine_socket)
+        self.eventually(lambda: self.machine_status() is not None or daemon.poll() is not None, "the machine's rotad answers")
+        self.assertIsNone(daemon.poll(), "it ended at once")
+        return daemon
+
+    def machine_status(self):
+        result = self.call(ROTA, "status", "--json", ROTA_SOCKET=self.machine_socket)
+        return json.loads(result.stdout) if result.returncode == 0 else None
+
+    def start_own(self, user):
+        socket = f"{self.of(user)['XDG_RUNTIME_DIR']}/rota/rotad.sock"
+        daemon = self.start_as(user, ROTAD, "--socket", socket)
+        self.eventually(lambda: self.status_of(user, socket) is not None, "the user's rotad answers")
+        return daemon
+
+    def status_of(self, user, socket):
+        result = self.finish(self.start_as(user, ROTA, "status", "--json", ROTA_SOCKET=socket))
+        return json.loads(result.stdout) if result.returncode == 0 else None
+
+    def program(self, user, share="0.6"):
+        """Uses its memory again and again until it is killed; two with the usual share do not fit beside each other."""
+        return self.start_as(user, ROTA, "run", "--", PROGRAMS / "memhog", "--share", share, "--seconds", "1000")
+
+    def served_by_machine(self, *children):
+        status = self.machine_status() or {"clients": []}
+        served = {client["pid"] for client in status["clients"] if client["gpus"]}
+        return served >= {child.pid for child in children}
+
+    def test_a_users_own_rotad_gives_its_gpu_and_its_program_to_the_machines_when_that_asks(self):
+        first, second = self.users[:2]
+        before = self.program(first)
+        own = f"{self.of(first)['XDG_RUNTIME_DIR']}/rota/rotad.sock"
+        self.eventually(lambda: any(client["gpus"] for client in (self.status_of(first, own) or {"clients": []})["clients"]),
+                        "the first user's own rotad serves its program")
+        self.start_machine()
+        beside = self.program(second)
+        self.eventually(lambda: self.served_by_machine(before, beside), "both programs are the machine's rotad's")
+        self.assertIsNone(before.poll())
+        self.assertIsNone(beside.poll())
+        modes = [how["mode"] for client in self.machine_status()["clients"] for how in client["memory"].values()]
+        self.assertEqual(set(modes), {"Unified Memory"})
+
+    def test_two_users_without_the_machines_rotad_are_told_what_helps_and_it_takes_over_once_started(self):
+        first, second = self.users[:2]
+        before = self.program(first)
+        own = f"{self.of(first)['XDG_RUNTIME_DIR']}/rota/rotad.sock"
+        self.eventually(lambda: any(client["gpus"] for client in (self.status_of(first, own) or {"clients": []})["clients"]),
+                        "the first user's own rotad serves its program")
+        beside = self.start_as(second, ROTA, "run", "--", PROGRAMS / "spinner", "--hold")
+        line = beside.stderr.readline()
+        self.assertIn("ask for `rotad --socket /run/rota/rotad.sock`", line)
+        self.assertEqual(beside.stdout.readline().strip(), "ready")
+        text = self.call_as(second, ROTA, "status").stdout
+        self.assertIn("is another rotad's", text)
+        self.assertIn("ask for `rotad --socket /run/rota/rotad.sock`", text)
+        found = json.loads(self.call_as(second, ROTA, "doctor", "--json").stdout)["findings"]
+        self.assertIn("rotad.elsewhere", [finding["id"] for finding in found])
+        self.start_machine()
+        self.eventually(lambda: self.served_by_machine(before, beside), "both programs are the machine's rotad's")
+
+    def test_su_without_a_login_is_no_reason_for_a_warning(self):
+        environment = dict(self.of(self.users[0]), XDG_RUNTIME_DIR=str(self.scratch / f"run-{self.users[1]}"))
+        self.environment["TMPDIR"] = "/tmp"
+        result = self.finish(self.start("setpriv", "--reuid", self.users[0], "--regid", self.users[0], "--clear-groups", ROTA,
+                                        "run", "--", "true", **environment))
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+
+    # ---- seeded orders of events
+
+    def play(self, seed):
+        """Rotads and programs come and go in an order that the seed chooses; after each event all must be in order."""
+        choose = random.Random(seed)
+        machine, owns, programs = None, {}, []
+        told = []
+        for _ in range(6):
+            event = choose.choice(["machine", "machine", "own", "program", "program", "program", "end"])
+            user = choose.choice(self.users)
+            if event == "machine" and machine is None:
+                machine = self.start_machine()
+            elif event == "machine":
+                if choose.random() < 0.5:
+                    kill(machine)
+                else:
+                    machine.terminate()
+                    self.finish(machine)
+                machine = None
+            elif event == "own" and user in owns:
+                kill(owns.pop(user))
+            elif event == "own":
+                owns[user] = self.start_own(user)
+            elif event == "program" and len(programs) < 4:
+                # Four do not fit beside each other; three, whose memory is native while another user has the GPU, do.
+                programs.append((user, self.program(user, "0.27")))
+            elif event == "end" and programs:
+                kill(programs.pop(choose.randrange(len(programs)))[1])
+            told.append((event, user))
+            self.settled(seed, told, machine, owns, programs)
+        for _, child in programs:
+            kill(child)
+        for daemon in [*owns.values(), *([machine] if machine else [])]:
+            kill(daemon)
+
+    def settled(self, seed, told, machine, owns, programs):
+        """With the machine's rotad there, it serves all once one of its programs needs the GPU; nobody has failed."""
+        what = f"seed {seed} after {told}"
+        for _, child in programs:
+            self.assertIsNone(child.poll(), what if child.poll() is None else f"{what}: {child.stderr.read()}")
+        everyone = [child for _, child in programs]
+        if machine is not None and programs and told[-1][0] == "program":
+            self.eventually(lambda: self.served_by_machine(everyone[-1]), f"{what}: the machine's serves the newest program")
+            self.eventually(lambda: self.served_by_machine(*everyone), f"{what}: the machine's serves all programs")
+            self.assertEqual(self.machine_status()["elsewhere"], [], what)
+            found = json.loads(self.call(ROTA, "doctor", "--json", ROTA_SOCKET=self.machine_socket).stdout)["findings"]
+            self.assertNotIn("rotad.elsewhere", [finding["id"] for finding in found], what)
+        # One rotad has the GPU, whoever is asked.
+        result = self.call(ROTA, "status", "--json", ROTA_SOCKET=self.machine_socket)
+        if result.returncode == 0:
+            status = json.loads(result.stdout)
+            self.assertLessEqual(len(status["gpus"]) + len(status["elsewhere"]), 1, what)
+
+    # ctest labels: unsanitized
+    def test_three_seeded_orders_of_rotads_and_programs(self):
+        for seed in range(3):
+            self.play(seed)
+
+    def play_ten(self, first):
+        for seed in range(first, first + 10):
+            self.play(seed)
+
+    # ctest labels: thorough unsanitized
+    def test_seeded_orders_from_0(self):
+        self.play_ten(0)
+
+    # ctest labels: thorough unsanitized
+    def test_seeded_orders_from_10(self):
+        self.play_ten(10)
+
+    # ctest labels: thorough unsanitized
+    def test_seeded_orders_from_20(self):
+        self.play_ten(20)
+
+    # ctest labels: thorough unsanitized
+    def test_seeded_orders_from_30(self):
+        self.play_ten(30)
+
+    # ctest labels: thorough unsanitized
+    def test_seeded_orders_from_40(self):
+        self.play_ten(40)
+
+
+if __name__ == "__main__":
+    unittest.main()
