@@ -139,7 +139,7 @@ struct DaemonFacts {
   std::string socket;               // the one that this is about
   int error = 0;                    // errno of connecting, 0 if connected
   bool answered = false;
-  std::string silent;      // what is wrong with one that accepts connections and does not answer
+  std::string silent{};    // what is wrong with one that accepts connections and does not answer
   std::string program;     // the rotad that `rota run` would start
   int program_error = 0;   // errno of executing it
   int other_protocol = 0;  // the version that it speaks, if not ours
