@@ -237,8 +237,10 @@ for _ in range(3): assert call("cuLinkCreate_v2", 0, None, None, ctypes.byref(st
                 self.temporary = self.scratch / name
                 self.temporary.mkdir()
                 self.environment["TMPDIR"] = str(self.temporary)
-                shutil.copy(SHIMS / "simgpu/libsimkernels.so", self.temporary / "mk.so")
-                version = self.asked(["--driver", "12.4", "--kernels", str(self.temporary / "mk.so")], """
+                kernels = self.scratch / f"kernels {name}"
+                kernels.mkdir()
+                shutil.copy(SHIMS / "simgpu/libsimkernels.so", kernels / "mk.so")
+                version = self.asked(["--driver", "12.4", "--kernels", str(kernels / "mk.so")], """
 version = ctypes.c_int()
 call("cuDriverGetVersion", ctypes.byref(version))
 print(version.value)
@@ -250,7 +252,7 @@ print(version.value)
         text.write_text("no state at all, and somebody's")
         fifo = self.scratch / "fifo"
         os.mkfifo(fifo)
-        for path in "", "/nonexistent/x", self.scratch, "/dev/null", fifo, text, self.scratch / ("x" * 100):
+        for path in "", "/nonexistent/x", self.scratch, "/dev/null", fifo, text, self.scratch / ("x" * 300):
             with self.subTest(path=path):
                 result = self.refused("--state", "--state", path)
                 self.assertNotIn("remove", result.stderr)
