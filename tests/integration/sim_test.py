@@ -216,7 +216,7 @@ for _ in range(3): assert call("cuLinkCreate_v2", 0, None, None, ctypes.byref(st
                 self.refused(named, *options)
 
     def test_a_folder_for_temporary_files_that_cannot_be_used_is_named(self):
-        self.refused("/nonexistent (TMPDIR)", TMPDIR="/nonexistent")
+        self.refused("cannot make a folder /nonexistent/rota-sim-", TMPDIR="/nonexistent")
         long = self.scratch / ("x" * 80)
         long.mkdir()
         self.refused("TMPDIR is too long", TMPDIR=str(long))
