@@ -35,9 +35,12 @@ bool passed_on(const siginfo_t& signal, const std::vector<pid_t>& copies) {
   };
   struct sigaction inherited{};
   sigaction(signal.si_signo, nullptr, &inherited);
-  const bool is_own = signal.si_code <= 0 && signal.si_pid == getpid();  // of a write of this process
-  if (is_own || inherited.sa_handler == SIG_IGN) return true;
+  if (inherited.sa_handler == SIG_IGN) return true;
   switch (signal.si_signo) {
+    case SIGPIPE:
+    case SIGXFSZ:
+      if (signal.si_pid != getpid()) send(signal.si_signo);  // else a write of this process has raised it
+      return true;
     case SIGINT:
     case SIGTERM:
     case SIGHUP:
