@@ -59,10 +59,11 @@ void Server::accept_all() {
 
 // If this throws, the socket is still the caller's, or has been closed.
 void Server::take_in(Descriptor&& socket) {
-  auto connection = std::make_shared<Connection>(io_, std::move(socket), ++last_number_, *this, workers_);
+  auto connection =
+      std::make_shared<Connection>(io_, std::move(socket), ++last_number_, options_.trust, *this, workers_);
   try {
-    const uid_t user = connection->peer().uid;
-    connection->share = connections_budget_.take(std::to_string(user), user == 0);
+    const bool root = connection->peer().uid == 0 && is_in_own_container(connection->peer(), options_.trust);
+    connection->share = connections_budget_.take(connection->domain().payer(), root);
     if (!connection->share) {
       connection->refuse(fmt::format("rotad has {} connections and accepts no more from this user: end some programs",
                                      connections_.size()));

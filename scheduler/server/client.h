@@ -35,7 +35,8 @@ struct Server::Client {
   pid_t pid = 0;
   uid_t uid = 0;
   std::string name;
-  std::optional<std::string> domain;        // the programs with which it exchanges memory; nothing: none
+  TrustDomain domain{0};
+  bool hands_over = false;                  // takes over memory of others in its domain, and hands it over to them
   scheduler::Time next_turn{};              // as it was last told
   std::array<std::uint64_t, 4> activity{};  // as last reported to the core: calls, samples, switches, shares
   std::size_t sessions = 0;                 // that it has named
@@ -60,7 +61,7 @@ struct Server::Client {
 
 struct Server::Stayer {
   pid_t pid = 0;
-  uid_t uid = 0;
+  Budget::Share share;
   std::optional<asio::posix::stream_descriptor> process;
 };
 

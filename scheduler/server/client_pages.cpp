@@ -56,16 +56,16 @@ void Server::publish(Client& client) {
   const auto asks_of = [&](scheduler::GpuMask gpus, std::uint32_t what) {
     return (gpus & state.touched) != 0 ? what : 0;
   };
-  // What a client says of itself has no effect on other users' clients.
-  const auto of_same_user = [&](scheduler::ClientId other) {
+  // What a client says of itself has no effect on those of other domains.
+  const auto of_same_domain = [&](scheduler::ClientId other) {
     const auto found = clients_.find(other);
-    return found != clients_.end() && found->second->uid == client.uid;
+    return found != clients_.end() && found->second->domain == client.domain;
   };
   page.watch =
       asks_of(core_.shared_gpus(), protocol::kWatchCalls) | asks_of(core_.sampling_gpus(), protocol::kWatchSamples) |
       asks_of(core_.metered_gpus(), protocol::kWatchMeter) | asks_of(core_.timed_gpus(), protocol::kWatchTimings) |
       asks_of(core_.alone_gpus(), protocol::kWatchAlone) |
-      (core_.sharer_waits(client.id, of_same_user) ? protocol::kWatchSharers : 0);
+      (core_.sharer_waits(client.id, of_same_domain) ? protocol::kWatchSharers : 0);
   page.movable_gpus = core_.movable_gpus();
   page.fixed_for_now_gpus = core_.later_gpus();
   const auto real = [&](scheduler::Time time) {

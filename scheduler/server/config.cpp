@@ -135,7 +135,9 @@ Config config_of(const toml::table& file) {
       const std::string text = text_of(value, "\"user\"");
       config.trust = parse_trust(text);
       if (!config.trust) {
-        complain(value, fmt::format("'{}' is not a value of trust: use \"user\", \"machine\" or \"none\"", text));
+        complain(value,
+                 fmt::format("'{}' is not a value of trust: use \"user\", \"user-everywhere\", \"machine\" or \"none\"",
+                             text));
       }
     } else if (key == "visibility") {
       const std::string text = text_of(value, "\"own\"");
@@ -175,13 +177,6 @@ std::string why_no_value(const std::string& path, toml::source_position at) {
 }
 
 }  // namespace
-
-std::optional<Trust> parse_trust(const std::string& text) {
-  if (text == "none") return Trust::kNone;
-  if (text == "user") return Trust::kUser;
-  if (text == "machine") return Trust::kMachine;
-  return std::nullopt;
-}
 
 Result<Config> read_config(const std::string& path) {
   // The parser reads a folder as an empty file.

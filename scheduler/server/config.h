@@ -8,6 +8,7 @@
 #include "scheduler/core/quota.h"
 #include "scheduler/core/settings.h"
 #include "scheduler/protocol/result.h"
+#include "scheduler/server/trust_domain.h"
 
 namespace rota::server {
 
@@ -21,16 +22,7 @@ struct LimitSettings {
   std::optional<scheduler::Bytes> host_budget;
 };
 
-// Which programs pass memory to each other without the driver clearing it in between; the giver could read what the
-// taker writes there.
-enum class Trust {
-  kNone,     // no programs
-  kUser,     // among programs of one user in one container (the same user and pid namespaces)
-  kMachine,  // among all: they trust each other
-};
-std::optional<Trust> parse_trust(const std::string& text);
-
-// Which programs a user can see; root can see all.
+// Which programs a trust domain can see; root in rotad's own container can see all.
 enum class Visibility { kAll, kOwn };
 
 struct Config {

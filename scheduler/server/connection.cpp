@@ -25,9 +25,14 @@ const char* const kNoMemory = "rotad lacks the memory to serve this program: try
 
 }  // namespace
 
-Connection::Connection(asio::io_context& io, Descriptor&& socket, std::uint32_t number, ConnectionOwner& owner,
-                       Workers& workers)
-    : socket_(io), number_(number), owner_(owner), workers_(workers), peer_(identify_peer(socket.get())) {
+Connection::Connection(asio::io_context& io, Descriptor&& socket, std::uint32_t number, Trust trust,
+                       ConnectionOwner& owner, Workers& workers)
+    : socket_(io),
+      number_(number),
+      owner_(owner),
+      workers_(workers),
+      peer_(identify_peer(socket.get())),
+      domain_(TrustDomain::of(peer_, trust)) {
   socket_.assign(socket.get());
   socket.release();
 }
@@ -150,7 +155,7 @@ void Connection::close() {
   }
   // It counts as the peer's until it is closed.
   const bool taken = guarded("leave a connection to a worker process", [&] {
-    workers_.close(std::move(socket), std::to_string(peer_.uid),
+    workers_.close(std::move(socket), domain_.payer(),
                    [counts = std::make_shared<Budget::Share>(std::move(share))](JobOutcome) {});
   });
   if (!taken) socket.release();  // until rotad ends

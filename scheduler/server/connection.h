@@ -13,6 +13,7 @@
 #include "scheduler/protocol/protocol.h"
 #include "scheduler/server/budget.h"
 #include "scheduler/server/peer.h"
+#include "scheduler/server/trust_domain.h"
 #include "scheduler/server/workers.h"
 
 namespace rota::server {
@@ -38,7 +39,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
  public:
   // `number` identifies the connection; `owner` outlives the connection's handlers (both live in the same io_context).
   // If this throws, the socket is still the caller's.
-  Connection(asio::io_context& io, Descriptor&& socket, std::uint32_t number, ConnectionOwner& owner, Workers& workers);
+  Connection(asio::io_context& io, Descriptor&& socket, std::uint32_t number, Trust trust, ConnectionOwner& owner,
+             Workers& workers);
 
   void start() { read(); }
   // Sends, or queues until the peer reads. Never blocks, never raises SIGPIPE.
@@ -64,6 +66,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::uint32_t number() const { return number_; }
   const Peer& peer() const { return peer_; }
   Peer& peer() { return peer_; }
+  const TrustDomain& domain() const { return domain_; }
 
   std::uint32_t client = 0;                          // after hello; 0 before
   bool stays = false;                                // sent kStay
@@ -81,6 +84,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   ConnectionOwner& owner_;
   Workers& workers_;
   Peer peer_;
+  const TrustDomain domain_;
   std::deque<protocol::Message> outbox_;
   std::function<std::optional<protocol::Message>()> rows_;
   bool writing_ = false;  // waiting until the peer takes more

@@ -21,6 +21,7 @@ struct Control::Session {
   asio::posix::stream_descriptor socket;
   uid_t uid;
   pid_t pid;
+  std::string payer;
   Workers& workers;
 
   ~Session() {
@@ -29,7 +30,7 @@ struct Control::Session {
     // What was sent to the peer stays there for it to read.
     if (end_and_empty(end.get())) return;
     const bool taken = guarded("leave a connection to a worker process",
-                               [&] { workers.close(std::move(end), std::to_string(uid), [](JobOutcome) {}); });
+                               [&] { workers.close(std::move(end), payer, [](JobOutcome) {}); });
     if (!taken) end.release();  // until rotad ends
   }
 };
@@ -41,16 +42,18 @@ constexpr std::size_t kMaxSessions = 8;
 // Delay before the next attempt to accept, after descriptors or memory ran out.
 constexpr std::chrono::milliseconds kAcceptAgain{100};
 
-bool may_ask(const ucred& peer) {
+bool has_permission(const Peer& peer) {
   return peer.uid == 0 || peer.uid == geteuid() || peer.gid == getegid();
 }
 
 }  // namespace
 
-Control::Control(asio::io_context& io, Descriptor listener, std::string path, Workers& workers, Carry carry)
+Control::Control(asio::io_context& io, Descriptor listener, std::string path, Trust trust, Workers& workers,
+                 Carry carry)
     : listener_(io, listener.release()),
       accept_again_(io),
       path_(std::move(path)),
+      trust_(trust),
       workers_(workers),
       carry_(std::move(carry)),
       id_(id_of(path_)) {}
@@ -98,17 +101,21 @@ void Control::accept() {
 }
 
 void Control::accept_one(Descriptor&& socket) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return;
+  const Peer peer = identify_peer(socket.get());
   const std::uint32_t number = ++last_number_;
-  auto session =
-      std::make_unique<Session>(asio::posix::stream_descriptor(listener_.get_executor()), peer.uid, peer.pid, workers_);
+  auto session = std::make_unique<Session>(asio::posix::stream_descriptor(listener_.get_executor()), peer.uid, peer.pid,
+                                           TrustDomain::of(peer, trust_).payer(), workers_);
   session->socket.assign(socket.get());
   socket.release();
-  if (!may_ask(peer)) {
-    log::warn("user {} (pid {}) may not change settings", peer.uid, peer.pid);
-    answer(*session, "error: only root and the user and group that rotad runs as may change its settings");
+  const bool elsewhere = !is_in_own_container(peer, trust_);
+  if (elsewhere || !has_permission(peer)) {
+    log::warn("user {} (pid {}){} may not change settings", peer.uid, peer.pid,
+              elsewhere ? " in another container" : "");
+    answer(*session,
+           has_permission(peer)
+               ? "error: settings are changed from where rotad runs, not from another container, unless rotad "
+                 "runs with trust = \"user-everywhere\""
+               : "error: only root and the user and group that rotad runs as may change its settings");
     return;
   }
   // The oldest has had its time: no peer can keep others out by staying.

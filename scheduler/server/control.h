@@ -1,6 +1,6 @@
 // The control socket, on which settings are changed and rotad is stopped. It is separate from the clients' socket, so
 // that a container that is given that one cannot change everybody's settings. The kernel's credentials of the peer
-// decide: root, the user that rotad runs as, and that user's group may use it.
+// decide: root, the user that rotad runs as, and that user's group may use it, each in rotad's own container.
 #pragma once
 
 #include <asio/io_context.hpp>
@@ -14,6 +14,7 @@
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/server/control_request.h"
 #include "scheduler/server/place.h"
+#include "scheduler/server/trust_domain.h"
 #include "scheduler/server/workers.h"
 
 namespace rota::server {
@@ -23,7 +24,7 @@ class Control {
   // Carries out a request and answers with one line.
   using Carry = std::function<std::string(const ControlRequest&)>;
 
-  Control(asio::io_context& io, Descriptor listener, std::string path, Workers& workers, Carry carry);
+  Control(asio::io_context& io, Descriptor listener, std::string path, Trust trust, Workers& workers, Carry carry);
   ~Control();
 
   void start() { accept(); }
@@ -44,6 +45,7 @@ class Control {
   asio::posix::stream_descriptor listener_;
   asio::steady_timer accept_again_;
   const std::string path_;
+  const Trust trust_;
   Workers& workers_;
   const Carry carry_;
   FileId id_;  // of the socket at the path

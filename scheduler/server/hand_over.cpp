@@ -1,8 +1,5 @@
 // Memory on its way from a client that makes room to one that lacks memory. A worker process passes its descriptor on
 // at once or closes it; rotad itself never has it.
-#include <poll.h>
-#include <sys/stat.h>
-
 #include <fmt/format.h>
 
 #include "scheduler/server/client.h"
@@ -13,42 +10,14 @@ namespace rota::server {
 
 using protocol::Message;
 
-namespace {
-
-// A namespace of a process, as a unique text; empty if it cannot be determined.
-std::string name_of_namespace(pid_t pid, const char* kind) {
-  struct stat file{};
-  if (stat(fmt::format("/proc/{}/ns/{}", pid, kind).c_str(), &file) != 0) return {};
-  return fmt::format("{}:{}", file.st_dev, file.st_ino);
-}
-
-bool is_alive(const Descriptor& process) {
-  pollfd ended{process.get(), POLLIN, 0};
-  return process && poll(&ended, 1, 0) == 0;
-}
-
-}  // namespace
-
-// According to the kernel, never to the process itself.
-std::optional<std::string> Server::domain_of(const Connection& connection) const {
-  const Peer& peer = connection.peer();
-  if (options_.trust == Trust::kNone) return std::nullopt;
-  if (options_.trust == Trust::kMachine) return std::string();
-  if (peer.pid == 0) return std::nullopt;
-  const std::string user = name_of_namespace(peer.pid, "user");
-  const std::string pid = name_of_namespace(peer.pid, "pid");
-  // Its pid can belong to another process only if it is dead.
-  if (user.empty() || pid.empty() || !is_alive(peer.process)) return std::nullopt;
-  return fmt::format("{} {} {}", peer.uid, user, pid);
-}
-
 // A client that lacks memory on this GPU, holds the GPU, and trusts the giver; null: none.
 const Server::Client* Server::taker_of(const Client& giver, std::uint32_t gpu) const {
-  if (!giver.domain) return nullptr;
+  if (!giver.hands_over) return nullptr;
   const Client* most = nullptr;
   scheduler::Bytes lacking = 0;
   for (const auto& [id, client] : clients_) {
-    if (client.get() == &giver || client->connection == 0 || client->domain != giver.domain) continue;
+    if (client.get() == &giver || client->connection == 0) continue;
+    if (!client->hands_over || client->domain != giver.domain) continue;
     const scheduler::Bytes bytes = core_.lacking_bytes(id, gpu);
     if (bytes <= lacking) continue;
     most = client.get();
@@ -81,7 +50,7 @@ void Server::on_descriptors(Connection& connection, const Message& message) {
     return;
   }
   const Client& client = *found->second;
-  const std::string sender = std::to_string(client.uid);
+  const std::string& sender = client.domain.payer();
   const protocol::Extent extent = message.body.extent;
   const Client* taker = nullptr;
   if (message.kind == protocol::Kind::kHandOver && client.gpus.contains(extent.gpu) && !workers_.is_suspect(sender)) {

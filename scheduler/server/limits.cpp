@@ -22,12 +22,12 @@ std::uint64_t usable(std::uint64_t left) {
   return left / 10 * 9;
 }
 
-std::string name_of(uid_t uid) {
+std::optional<uid_t> number_of(const std::string& name) {
   passwd entry{};
   passwd* found = nullptr;
-  std::array<char, 4096> text{};
-  if (getpwuid_r(uid, &entry, text.data(), text.size(), &found) == 0 && found != nullptr) return found->pw_name;
-  return {};
+  std::array<char, 16384> text{};
+  if (getpwnam_r(name.c_str(), &entry, text.data(), text.size(), &found) != 0 || found == nullptr) return std::nullopt;
+  return found->pw_uid;
 }
 
 // An entry of rotad.toml, or the account's line in a table of it; the account's name says which line.
@@ -47,7 +47,15 @@ bool is_within(const std::string& path, const std::string& above) {
 
 }  // namespace
 
-std::vector<Quota::Membership> LimitBook::memberships(scheduler::ClientId client, pid_t pid, uid_t uid) const {
+LimitBook::LimitBook(LimitSettings settings, std::string root)
+    : settings_(std::move(settings)), root_(std::move(root)) {
+  for (const auto& [name, unused] : settings_.users) {
+    if (const auto user = number_of(name)) named_.emplace(*user, name);
+  }
+}
+
+std::vector<Quota::Membership> LimitBook::memberships(scheduler::ClientId client, pid_t pid, uid_t uid,
+                                                      const TrustDomain& domain) const {
   std::vector<Quota::Membership> all;
   // Limited further by follow_host().
   all.push_back({kHost, "the host", {}, free_host("of the host")});
@@ -59,20 +67,17 @@ std::vector<Quota::Membership> LimitBook::memberships(scheduler::ClientId client
     all.push_back({fmt::format("process {}", client), fmt::format("process {}", pid), settings_.process,
                    raise_in_file("limits.process")});
   }
-  // Names are looked up only if the file has some: the look-up may query a server.
   Limits user = settings_.user;
   std::string name = std::to_string(uid);
   auto named = settings_.users.find(name);
-  if (named == settings_.users.end() && !settings_.users.empty()) {
-    if (const std::string found = name_of(uid); !found.empty()) {
-      named = settings_.users.find(found);
-      name = found;
-    }
+  if (const auto found = named_.find(uid); named == settings_.users.end() && found != named_.end()) {
+    name = found->second;
+    named = settings_.users.find(name);
   }
   const bool has_line = named != settings_.users.end();
   if (has_line) user = named->second;
   if (user != Limits{}) {
-    all.push_back({fmt::format("user {}", uid), fmt::format("user {}", name), user,
+    all.push_back({fmt::format("user {}", domain.payer()), fmt::format("user {}", name), user,
                    raise_in_file(has_line ? "limits.users" : "limits.user")});
   }
   for (Quota::Membership& cgroup : cgroups_of(pid)) all.push_back(std::move(cgroup));
@@ -102,7 +107,7 @@ std::vector<Quota::Membership> LimitBook::cgroups_of(pid_t pid) const {
   return all;
 }
 
-Quota::Membership LimitBook::membership(const protocol::Session& session, uid_t uid) const {
+Quota::Membership LimitBook::membership(const protocol::Session& session, const TrustDomain& domain) const {
   Limits limits{.device = session.device_bytes, .host = session.host_bytes};
   limits.device = std::min(limits.device, settings_.session.device);
   limits.host = std::min(limits.host, settings_.session.host);
@@ -110,7 +115,8 @@ Quota::Membership LimitBook::membership(const protocol::Session& session, uid_t 
   Quota::Remedy remedy = raise_in_file("limits.session");
   if (session.device_bytes <= settings_.session.device) remedy.device = "raise `rota run --gpu-mem`";
   if (session.host_bytes <= settings_.session.host) remedy.host = "raise `rota run --host-mem`";
-  return {fmt::format("session {} {}", uid, session.id), fmt::format("session {}", session.id), limits, remedy};
+  return {fmt::format("session {} {}", domain.key(), session.id), fmt::format("session {}", session.id), limits,
+          remedy};
 }
 
 // Memory that has been moved out of the GPUs is no longer available on the host although it is reserved, and its size

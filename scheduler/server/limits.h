@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,20 +12,21 @@
 #include "scheduler/core/quota.h"
 #include "scheduler/protocol/protocol.h"
 #include "scheduler/server/config.h"
+#include "scheduler/server/trust_domain.h"
 
 namespace rota::server {
 
 class LimitBook {
  public:
   // Tests put `root` in front of /proc and /sys.
-  explicit LimitBook(LimitSettings settings, std::string root = {})
-      : settings_(std::move(settings)), root_(std::move(root)) {}
+  explicit LimitBook(LimitSettings settings, std::string root = {});
 
   // The accounts that this process is charged to from its hello on. `pid` 0: it cannot be seen, so its cgroup is not
   // known.
-  std::vector<scheduler::Quota::Membership> memberships(scheduler::ClientId client, pid_t pid, uid_t uid) const;
+  std::vector<scheduler::Quota::Membership> memberships(scheduler::ClientId client, pid_t pid, uid_t uid,
+                                                        const TrustDomain& domain) const;
   // And those from the moment at which it names its session.
-  scheduler::Quota::Membership membership(const protocol::Session& session, uid_t uid) const;
+  scheduler::Quota::Membership membership(const protocol::Session& session, const TrustDomain& domain) const;
   // Sets what the host and cgroups with a limit on memory allow, by what they have left now.
   void follow_host(scheduler::Quota& quota) const;
 
@@ -34,6 +36,8 @@ class LimitBook {
 
   const LimitSettings settings_;
   const std::string root_;
+  // Users that the configuration names, by number: looked up once, since that may query a server.
+  std::map<uid_t, std::string> named_;
 };
 
 }  // namespace rota::server

@@ -25,6 +25,8 @@ namespace {
 constexpr std::size_t kReservedDescriptors = 96;
 // For libraries, stacks and the heap, which takes its larger pieces as mappings.
 constexpr std::size_t kReservedMappings = 4096;
+// Processes that ask rotad to stay.
+constexpr std::size_t kMostStayers = 4096;
 
 }  // namespace
 
@@ -142,7 +144,7 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
       place_safety_(safety_of_folder(options_.socket)),
       workers_(io),
       listener_(io, listener.release()),
-      control_(io, std::move(control), options_.control, workers_,
+      control_(io, std::move(control), options_.control, options_.trust, workers_,
                [this](const ControlRequest& request) { return carry(request); }),
       housekeeping_(io),
       deadline_(io),
@@ -151,6 +153,7 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
       accept_again_(io),
       connections_budget_(most_connections()),
       claims_due_(io),
+      stayers_budget_(std::min(kMostStayers, connections_budget_.most())),
       started_(now()),
       idle_since_(now()),
       meter_(Meter::by_nvml(), [this](Meter::Answer answer) {

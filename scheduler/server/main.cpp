@@ -69,7 +69,10 @@ void warn_of_unknown_users(const std::string& config, const rota::server::LimitS
   for (const auto& [name, unused] : limits.users) {
     // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread yet
     if (getpwnam(name.c_str()) != nullptr || name.find_first_not_of("0123456789") == std::string::npos) continue;
-    rota::server::log::warn("{}: there is no user '{}' on this machine, so its limits apply to nobody", config, name);
+    rota::server::log::warn(
+        "{}: there is no user '{}' on this machine, so its limits apply to nobody until it exists and rotad is started "
+        "again",
+        config, name);
   }
 }
 
@@ -141,13 +144,16 @@ int main(int argc, char** argv) try {
           ->check(duration);
   std::string trust = "user";
   CLI::Option* trust_option =
-      app.add_option("--trust", trust,
-                     "which programs may pass swapped memory to each other without the driver clearing it in between: "
-                     "those of one user in one container (user), all (machine), or none")
+      app.add_option(
+             "--trust", trust,
+             "which programs trust each other: they see each other, share sessions, take over each other's memory "
+             "without the driver clearing it in between, and count as one user. Those of one user in one container "
+             "(user), of one user in all containers (user-everywhere), or all (machine); none: as user, but no "
+             "memory is taken over")
           ->check([](const std::string& text) {
             return rota::server::parse_trust(text)
                        ? std::string()
-                       : "'" + text + "' is not a value of trust: use user, machine or none";
+                       : "'" + text + "' is not a value of trust: use user, user-everywhere, machine or none";
           });
   app.add_option("--idle-exit", idle_exit, "exit after this many seconds without a program")
       ->check(CLI::Range(0.001, 1e9));

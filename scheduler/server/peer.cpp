@@ -18,6 +18,7 @@ Peer identify_peer(int socket) {
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return peer;
   peer.pid = credentials.pid;
   peer.uid = credentials.uid;
+  peer.gid = credentials.gid;
   int process = -1;
   size = sizeof process;
   if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &process, &size) == 0 && process >= 0) {

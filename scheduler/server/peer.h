@@ -10,6 +10,7 @@ namespace rota::server {
 struct Peer {
   pid_t pid = 0;  // 0: in a pid namespace that this daemon cannot see into
   uid_t uid = 0;
+  gid_t gid = 0;
   // Becomes readable when the process is dead; empty if that is not available (then the end of the socket is used).
   Descriptor process;
 };

@@ -36,7 +36,7 @@ void Server::on_limits(Connection& connection, Client& client, const Message& me
   if (message.kind == Kind::kSession) {
     // The sessions of nested `rota run`s; a client that keeps naming new ones must not fill rotad's memory.
     if (client.sessions >= kMostSessions) return;
-    scheduler::Quota::Membership membership = limits_.membership(message.body.session, client.uid);
+    scheduler::Quota::Membership membership = limits_.membership(message.body.session, client.domain);
     // The outermost comes first: starting many `rota run`s inside one gains nobody more of the GPU.
     if (client.sessions++ == 0) join_session(client, membership.key);
     quota_.join(client.id, {std::move(membership)});

@@ -29,7 +29,6 @@ namespace {
 
 // How often usage pages are read unasked, and orphans and idleness checked.
 constexpr auto kHousekeeping = 200ms;
-constexpr std::size_t kMaxStayers = 4096;
 // How long programs of an earlier rotad have to come back and report what they have before others are granted more of
 // what is limited. They try after half a second and a second (later, if rotad was away for long), and a program that is
 // asked to wait does so for five.
@@ -212,7 +211,8 @@ void Server::on_hello(Connection& connection, const Message& message) {
   client->says_fixed = connection.version >= protocol::kRoomVersion;
   client->lease = std::move(*lease);
   client->usage = std::move(*usage);
-  if (connection.version >= protocol::kHandOverVersion) client->domain = domain_of(connection);
+  client->domain = connection.domain();
+  client->hands_over = connection.version >= protocol::kHandOverVersion && client->domain.exchanges_memory();
   if (Descriptor& process = connection.peer().process) {
     client->process.emplace(io_, process.get());
     process.release();
@@ -221,7 +221,7 @@ void Server::on_hello(Connection& connection, const Message& message) {
   // Limits that apply to every GPU are in its page before it gets its welcome.
   const bool limited = connection.version >= protocol::kLimitVersion;
   if (limited) {
-    quota_.join(client->id, limits_.memberships(client->id, client->pid, client->uid));
+    quota_.join(client->id, limits_.memberships(client->id, client->pid, client->uid, client->domain));
     limits_.follow_host(quota_);
     publish_limits(*client);
   }
@@ -293,15 +293,12 @@ void Server::on_stay(Connection& connection) {
   // They outlive their connections, so each process counts once, and all of them within the descriptors set aside.
   const pid_t pid = connection.peer().pid;
   if (connection.stays || !connection.peer().process) return;
-  const std::size_t allowed = std::min(kMaxStayers, connections_budget_.most());
-  if (stayers_.size() >= allowed) return;
-  std::size_t of_user = 0;
   for (const auto& [number, other] : stayers_) {
     if (pid != 0 && other->pid == pid) return;
-    if (other->uid == connection.peer().uid) ++of_user;
   }
-  // A quarter is kept for other users.
-  if (connection.peer().uid != 0 && of_user >= allowed - allowed / 4) return;
+  const bool root = connection.peer().uid == 0 && is_in_own_container(connection.peer(), options_.trust);
+  Budget::Share share = stayers_budget_.take(connection.domain().payer(), root);
+  if (!share) return;
   // The connection may also say hello, and then needs the descriptor itself.
   Descriptor process(fcntl(connection.peer().process.get(), F_DUPFD_CLOEXEC, 0));
   if (!process) return;  // none left; asio would throw
@@ -309,7 +306,7 @@ void Server::on_stay(Connection& connection) {
   const std::uint32_t number = ++last_number_;
   auto stayer = std::make_unique<Stayer>();
   stayer->pid = pid;
-  stayer->uid = connection.peer().uid;
+  stayer->share = std::move(share);
   stayer->process.emplace(io_, process.get());
   process.release();
   stayer->process->async_wait(asio::posix::stream_descriptor::wait_read, [this, number](std::error_code error) {

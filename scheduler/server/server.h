@@ -119,7 +119,6 @@ class Server final : public ConnectionOwner {
   void look_for_machine();
 
   void on_passed_on(scheduler::ClientId giver, scheduler::ClientId taker, const protocol::Extent& extent);
-  std::optional<std::string> domain_of(const Connection& connection) const;
   const Client* taker_of(const Client& giver, std::uint32_t gpu) const;
   std::uint64_t hand_over_gpus(const Client& client) const;
   void publish_takers();
@@ -170,10 +169,10 @@ class Server final : public ConnectionOwner {
   scheduler::Time now() const;           // real
   scheduler::Time modelled_now() const;  // the core's
   std::optional<protocol::Message> status_gpu(std::uint32_t index) const;
-  // `only`: the user whose programs and accounts are shown by name; nothing: all are.
-  protocol::Message status_client(const Client& client, std::optional<uid_t> only) const;
+  // `only`: the domain whose programs and accounts are shown by name; null: all are.
+  protocol::Message status_client(const Client& client, const TrustDomain* only) const;
   protocol::Message status_use(scheduler::ClientId id, std::uint32_t gpu) const;
-  std::vector<protocol::Message> status_accounts(std::optional<uid_t> only) const;
+  std::vector<protocol::Message> status_accounts(const TrustDomain* only) const;
   protocol::Message status_end() const;
 
   asio::io_context& io_;
@@ -210,6 +209,7 @@ class Server final : public ConnectionOwner {
   asio::steady_timer accept_again_;
   Budget connections_budget_;
   asio::steady_timer claims_due_;
+  Budget stayers_budget_;
   std::map<std::uint32_t, std::shared_ptr<Connection>> connections_;
   std::map<scheduler::ClientId, std::unique_ptr<Client>> clients_;
   std::map<std::string, scheduler::SessionId> sessions_;  // of clients that are there, by Quota::Membership::key

@@ -28,10 +28,12 @@ std::uint32_t thousandths(double value) {
 // change in between.
 void Server::on_status(Connection& connection, std::uint32_t newest) {
   enum class Part { kGpus, kClients, kUses, kAccounts, kDone };
-  std::optional<uid_t> only;
-  if (options_.visibility == Visibility::kOwn && connection.peer().uid != 0) only = connection.peer().uid;
-  connection.send_rows([this, only, part = Part::kGpus, next = std::uint32_t{0}, gpu = std::uint32_t{0}, newest,
+  const bool root = connection.peer().uid == 0 && is_in_own_container(connection.peer(), options_.trust);
+  const std::optional<TrustDomain> domain =
+      options_.visibility == Visibility::kOwn && !root ? std::optional(connection.domain()) : std::nullopt;
+  connection.send_rows([this, domain, part = Part::kGpus, next = std::uint32_t{0}, gpu = std::uint32_t{0}, newest,
                         accounts = std::vector<Message>()]() mutable -> std::optional<Message> {
+    const TrustDomain* const only = domain ? &*domain : nullptr;
     if (part == Part::kGpus) {
       while (next < protocol::kMaxGpus) {
         if (auto row = status_gpu(next++)) return row;
@@ -151,7 +153,7 @@ void Server::report_passed_over(Client& client, const scheduler::Decision& decis
       others);
 }
 
-Message Server::status_client(const Client& client, std::optional<uid_t> only) const {
+Message Server::status_client(const Client& client, const TrustDomain* only) const {
   const scheduler::ClientState& state = *core_.client(client.id);
   Message row{.kind = Kind::kStatusClient};
   protocol::StatusClient& shown = row.body.status_client;
@@ -181,7 +183,7 @@ Message Server::status_client(const Client& client, std::optional<uid_t> only) c
   if (state.held != 0) shown.since_ns = static_cast<std::uint64_t>((modelled_now() - state.held_since).count());
   if (state.wanted != 0) shown.since_ns = static_cast<std::uint64_t>((modelled_now() - state.wanted_since).count());
   set_text(shown.name, client.name);
-  if (only && *only != client.uid) {
+  if (only != nullptr && *only != client.domain) {
     shown.pid = 0;
     shown.uid = protocol::kHiddenUser;
     set_text(shown.name, protocol::kHiddenProgram);
@@ -202,12 +204,12 @@ Message Server::status_end() const {
 }
 
 // Accounts with a limit; the host's only once something may have to be moved there.
-std::vector<Message> Server::status_accounts(std::optional<uid_t> only) const {
+std::vector<Message> Server::status_accounts(const TrustDomain* only) const {
   std::vector<Message> rows;
   quota_.for_each_account([&](const std::string& key, const scheduler::Quota::Account& account) {
     // Their names are those of users, sessions and processes; the keys do not say to whom a session or process belongs.
-    const bool own = !only || key == "host" || key == fmt::format("user {}", *only) ||
-                     key.starts_with(fmt::format("session {} ", *only));
+    const bool own = only == nullptr || key == "host" || key == fmt::format("user {}", only->payer()) ||
+                     key.starts_with(fmt::format("session {} ", only->key()));
     if (!own) return;
     const scheduler::Bytes host = quota_.host_bytes(account);
     if (account.limits.device == scheduler::kNoLimit && host == 0) return;

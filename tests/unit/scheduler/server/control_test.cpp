@@ -75,7 +75,8 @@ TEST_CASE("while rotad has no descriptor for whoever asks at the control socket,
   REQUIRE(listen(listener.get(), 4) == 0);
   asio::io_context io(1);
   server::Workers workers(io);
-  server::Control control(io, std::move(listener), path, workers, [](const server::ControlRequest&) { return "done"; });
+  server::Control control(io, std::move(listener), path, server::Trust::kUser, workers,
+                          [](const server::ControlRequest&) { return "done"; });
   control.start();
   const Descriptor asks(connect_to(path));
   send_packet(asks.get(), "mode exclusive", 14);

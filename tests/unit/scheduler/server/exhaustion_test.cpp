@@ -78,7 +78,8 @@ using protocol::Message;
 // A rotad in this process. It runs only inside of pump(), and only there do allocations fail.
 struct Rotad {
   Rotad() {
-    server::log::start("error");
+    static const bool logs = (server::log::start("error"), true);
+    REQUIRE(logs);
     server::Options options;
     options.socket = folder / "rotad.sock";
     options.lock_directory = folder / "locks";

@@ -39,7 +39,7 @@ constexpr pid_t kPid = 4711;
 TEST_CASE("without limits a client is charged to the host alone") {
   Machine machine;
   const LimitBook book({}, machine.root);
-  const auto all = book.memberships(1, kPid, 54321);
+  const auto all = book.memberships(1, kPid, 54321, 54321);
   CHECK(all.size() == 1);
   CHECK(limits_of(all, "the host"));
 }
@@ -55,13 +55,13 @@ TEST_CASE("processes, users and cgroups have the limits of the configuration") {
   settings.cgroups["/jobs"].device = 50;
   settings.cgroups["/job"].device = 60;
   const LimitBook book(settings, machine.root);
-  const auto all = book.memberships(1, kPid, 54321);
+  const auto all = book.memberships(1, kPid, 54321, 54321);
   CHECK(limits_of(all, "process 4711") == Limits{.device = 10});
   CHECK(limits_of(all, "user 54321") == Limits{.device = 20});
   CHECK(limits_of(all, "cgroup /jobs") == Limits{.device = 50});
   CHECK_FALSE(limits_of(all, "cgroup /job"));
-  CHECK(limits_of(book.memberships(1, kPid, 1001), "user 1001") == Limits{.device = 30});
-  CHECK(limits_of(book.memberships(1, kPid, 0), "user root") == Limits{.device = 40});
+  CHECK(limits_of(book.memberships(1, kPid, 1001, 1001), "user 1001") == Limits{.device = 30});
+  CHECK(limits_of(book.memberships(1, kPid, 0, 0), "user root") == Limits{.device = 40});
 }
 
 TEST_CASE("a refusal with the longest numbers, names and remedies fits into its message, remedy included") {
@@ -76,7 +76,7 @@ TEST_CASE("a refusal with the longest numbers, names and remedies fits into its 
   settings.users["4294967294"] = kLimits;
   settings.host_budget = kLimit;
   const LimitBook book(settings, machine.root);
-  auto all = book.memberships(1, kPid, 4294967294);
+  auto all = book.memberships(1, kPid, 4294967294, 4294967294);
   protocol::Session session{};
   std::memset(session.id, 'f', sizeof session.id - 1);
   session.device_bytes = session.host_bytes = UINT64_MAX;
@@ -130,7 +130,7 @@ TEST_CASE("the remedy for a limit names where it was set") {
   settings.cgroups["/jobs"].host = 50;
   settings.cgroups["/"].device = 60;
   const auto remedy = [&](const std::string& name, uid_t uid = 54321) {
-    for (const Quota::Membership& each : LimitBook(settings, machine.root).memberships(1, kPid, uid)) {
+    for (const Quota::Membership& each : LimitBook(settings, machine.root).memberships(1, kPid, uid, uid)) {
       if (each.name == name) return each.remedy;
     }
     return Quota::Remedy{"none", "none"};
@@ -155,7 +155,7 @@ TEST_CASE("what may lie in the host's memory is most of what the machine and the
   machine.file("/sys/fs/cgroup/pods/one/memory.current", "500\n");
   LimitBook book({}, machine.root);
   Quota quota;
-  quota.join(1, book.memberships(1, kPid, 54321));
+  quota.join(1, book.memberships(1, kPid, 54321, 54321));
   quota.add_gpu(1, 0, 100'000, 0);
   book.follow_host(quota);
   CHECK(account(quota, "the host").limits.host == kAvailable / 10 * 9);
@@ -203,7 +203,7 @@ TEST_CASE("what programs have on the host for swapping is within configured limi
   const auto share = [&](std::optional<scheduler::Bytes> budget) {
     settings.host_budget = budget;
     const LimitBook book(settings, machine.root);
-    quota.join(1, book.memberships(1, kPid, 54321));
+    quota.join(1, book.memberships(1, kPid, 54321, 54321));
     book.follow_host(quota);
     quota.add_gpu(1, 0, 100'000, 0);
     quota.state(1, 0, {.device = 90'000, .movable = 90'000, .swapped = 90'000}, 0, 0, scheduler::Time{1});
