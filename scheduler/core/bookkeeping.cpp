@@ -3,6 +3,12 @@
 
 namespace rota::scheduler {
 
+namespace {
+
+constexpr std::size_t kFewDomains = 16;
+
+}  // namespace
+
 Bookkeeping::Bookkeeping() : gpus_(protocol::kMaxGpus) {}
 
 Client* Bookkeeping::find(ClientId id) const {
@@ -18,13 +24,14 @@ GpuMask Bookkeeping::touched() const {
   return mask;
 }
 
-Client& Bookkeeping::join(ClientId id, bool asks) {
+Client& Bookkeeping::join(const event::Join& join) {
   auto client = std::make_unique<Client>();
-  client->id = id;
-  client->asks = asks;
+  client->id = join.client;
+  client->asks = join.asks;
+  client->domain = join.domain;
   client->parked.push_back(client.get());
   client->node = client->parked.begin();
-  return *clients_.emplace(id, std::move(client)).first->second;
+  return *clients_.emplace(join.client, std::move(client)).first->second;
 }
 
 void Bookkeeping::add_gpu(Client& client, GpuIndex index, Bytes total, Bytes context) {
@@ -33,7 +40,7 @@ void Bookkeeping::add_gpu(Client& client, GpuIndex index, Bytes total, Bytes con
   context = std::min(context != 0 ? context : assumed_context(gpu.total), gpu.total);
   Share* share = client.share(index);
   if (share == nullptr) {
-    client.shares.push_back({.gpu = index, .context = 0, .party = party(gpu, client.session)});
+    client.shares.push_back({.gpu = index, .context = 0, .party = party(gpu, client)});
     share = &client.shares.back();
     client.state.touched |= bit(index);
     gpu.all.push_back(&client);
@@ -277,21 +284,39 @@ void Bookkeeping::set_beside(Client& client, Share& share, bool beside, Time now
   changed_ |= bit(share.gpu);
 }
 
-std::shared_ptr<Party> Bookkeeping::party(Gpu& gpu, SessionId session) {
-  if (session == 0) return std::make_shared<Party>();
-  std::weak_ptr<Party>& known = gpu.sessions[session];
-  std::shared_ptr<Party> party = known.lock();
-  if (party == nullptr) {
-    party = std::make_shared<Party>();
-    party->session = session;
-    known = party;
+std::shared_ptr<Party> Bookkeeping::party(Gpu& gpu, const Client& client) {
+  Domain& domain = Bookkeeping::domain(gpu, client.domain);
+  const SessionId session = client.session;
+  if (session != 0) {
+    const auto known = domain.sessions.find(session);
+    if (known != domain.sessions.end()) return known->second.lock();
   }
+  const auto party = std::make_shared<Party>(Party{.domain = domain, .session = session});
+  ++domain.parties;
+  if (session != 0) domain.sessions.emplace(session, party);
   return party;
 }
 
+Domain& Bookkeeping::domain(Gpu& gpu, DomainId id) {
+  std::unique_ptr<Domain>& domain = gpu.domains[id];
+  if (domain == nullptr) domain = std::make_unique<Domain>(Domain{.id = id});
+  return *domain;
+}
+
 void Bookkeeping::leave_party(Share& share) {
-  const SessionId session = share.party->session;
-  if (session != 0 && share.party.use_count() == 1) gpus_[share.gpu].sessions.erase(session);
+  if (share.party.use_count() == 1) {
+    Gpu& gpu = gpus_[share.gpu];
+    Domain& domain = share.party->domain;
+    domain.sessions.erase(share.party->session);
+    if (--domain.parties == 0) {
+      // Those that are gone are forgotten once that makes no difference. Seldom: a pass looks at all of them.
+      if (gpu.domains.size() < gpu.most_domains) return share.party.reset();
+      std::erase_if(gpu.domains, [&](const auto& entry) {
+        return entry.second->parties == 0 && gpu.virtual_time.may_forget(entry.second->standing);
+      });
+      gpu.most_domains = std::max(gpu.domains.size() * 2, kFewDomains);
+    }
+  }
   share.party.reset();
 }
 
@@ -302,7 +327,7 @@ void Bookkeeping::set_session(Client& client, SessionId session, Time now) {
     const Standing::As stands = share.stands;
     stand_as(share, Standing::As::kAway, now);
     leave_party(share);
-    share.party = party(gpus_[share.gpu], session);
+    share.party = party(gpus_[share.gpu], client);
     share.standing = {};
     stand_as(share, stands, now);
     changed_ |= bit(share.gpu);
@@ -310,18 +335,32 @@ void Bookkeeping::set_session(Client& client, SessionId session, Time now) {
 }
 
 Time Bookkeeping::even_at(const Share& holder, const Share& other, Time now) const {
-  if (holder.party == other.party) return holder.party->members.even_at(holder.standing, other.standing, now);
-  return gpus_[holder.gpu].virtual_time.even_at(holder.party->standing, other.party->standing, now);
+  const Party& one = *holder.party;
+  const Party& second = *other.party;
+  if (&one == &second) return one.members.even_at(holder.standing, other.standing, now);
+  const Domain& domain = one.domain;
+  if (&domain == &second.domain) return domain.virtual_time.even_at(one.standing, second.standing, now);
+  return gpus_[holder.gpu].virtual_time.even_at(domain.standing, second.domain.standing, now);
 }
 
 void Bookkeeping::stand_as(Share& share, Standing::As as, Time now) {
   Gpu& gpu = gpus_[share.gpu];
   Party& party = *share.party;
-  gpu.virtual_time.advance(now);
-  party.members.advance(now);
-  gpu.virtual_time.change(party.standing, share.stands, as, gpu.credit);
-  party.members.change(share.standing, share.stands, as, gpu.credit);
+  const auto change = [&](VirtualTime& virtual_time, Standing& standing) {
+    virtual_time.advance(now);
+    virtual_time.change(standing, share.stands, as, gpu.credit);
+  };
+  change(gpu.virtual_time, party.domain.standing);
+  change(party.domain.virtual_time, party.standing);
+  change(party.members, share.standing);
   share.stands = as;
+}
+
+void Bookkeeping::charge(Share& share, Time more) {
+  Party& party = *share.party;
+  gpus_[share.gpu].virtual_time.charge(party.domain.standing, more);
+  party.domain.virtual_time.charge(party.standing, more);
+  party.members.charge(share.standing, more);
 }
 
 void Bookkeeping::stand(const Client& client, Share& share, Time now) {
@@ -329,7 +368,17 @@ void Bookkeeping::stand(const Client& client, Share& share, Time now) {
   const auto has = [&](GpuMask gpus) { return (gpus & bit(share.gpu)) != 0; };
   As as = has(client.state.wanted) ? As::kWaits : As::kAway;
   if (has(client.state.held)) as = share.beside ? As::kBeside : As::kHolds;
+  const bool due = client.state.waiters != 0 && client.state.drain_at <= now;
+  const bool ends_by_itself = share.stands == As::kHolds && as != As::kHolds && !due;
+  const Time had = now - client.state.held_since;
+  // One in a hurry does not wait until it is its turn.
+  if (share.stands == As::kWaits && as == As::kHolds && !client.urgent_turn) {
+    gpus_[share.gpu].virtual_time.next(share.party->domain.standing);
+    share.party->domain.virtual_time.next(share.party->standing);
+    share.party->members.next(share.standing);
+  }
   stand_as(share, as, now);
+  if (ends_by_itself && had < kShortestCharged) charge(share, kShortestCharged - had);
 }
 
 void Bookkeeping::set_wanted(Client& client, GpuMask gpus, Time now) {

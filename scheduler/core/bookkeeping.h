@@ -43,16 +43,29 @@ struct Measurement {
   event::Activity window_from{};
 };
 
-// A session on one GPU, or a client that belongs to no session: what virtual_time.h calls a party.
+struct Party;
+
+// A trust domain on one GPU.
+struct Domain {
+  DomainId id = 0;
+  std::size_t parties = 0;  // that are there
+  Standing standing{};
+  VirtualTime virtual_time{};                                      // of its parties
+  std::unordered_map<SessionId, std::weak_ptr<Party>> sessions{};  // of those
+};
+
+// A session on one GPU, or a client that belongs to no session: a party of its domain.
 struct Party {
+  Domain& domain;
   SessionId session = 0;  // 0: a single client
-  Standing standing;
-  VirtualTime members;  // of its clients, each of which is a party of its own here
+  Standing standing{};
+  VirtualTime members{};  // of its clients
 };
 
 // Its position in the queue (order.h); all 0 if the queue is first come, first served.
 struct Rank {
-  Time party{};
+  Time domain{};
+  Time party{};   // among those of one domain
   Time member{};  // among clients of one party
 };
 
@@ -148,6 +161,7 @@ struct Client {
   Time held_time{};      // how long it has held any GPU
   Time waited_time{};    // how long it has waited for GPUs
   bool was_due = false;  // the current grant's time to drain has come, whatever it is told afterwards
+  DomainId domain = 0;
   SessionId session = 0;
   bool woke = false;  // it waits, or will, after it paused by itself, not because its turn was over or it is new
   bool asks = false;  // for room, before it takes any
@@ -215,13 +229,15 @@ struct Gpu {
   bool crowded = false;     // see GpuState
   bool lacks_room = false;  // a waiter's memory does not fit beside that of the holders
   Time latest_grant{};
-  VirtualTime virtual_time;                                      // of parties
-  Time credit{};                                                 // how far behind the mean a returning client may be
-  Time urgent_until{};                                           // time given to urgent turns lately (Core::hurry)
-  std::vector<Client*> all;                                      // clients that touch it
-  std::unordered_map<SessionId, std::weak_ptr<Party>> sessions;  // of those
-  std::vector<Client*> holders;                                  // in the order of their grants
-  std::vector<Client*> askers;  // holders that ask for more than they are promised, in the order in which they asked
+  VirtualTime virtual_time;  // of domains
+  // Those of its clients, and those that have had more than their share and are gone: they may come back.
+  std::unordered_map<DomainId, std::unique_ptr<Domain>> domains;
+  std::size_t most_domains = 0;  // before those are forgotten that need not be known any more
+  Time credit{};                 // how far below the level a returning client may be (virtual_time.h)
+  Time urgent_until{};           // time given to urgent turns lately (Core::hurry)
+  std::vector<Client*> all;      // clients that touch it
+  std::vector<Client*> holders;  // in the order of their grants
+  std::vector<Client*> askers;   // holders that ask for more than they are promised, in the order in which they asked
 
   // What clients that swap have there (clearing.h).
   std::vector<Client*> swappers;
@@ -244,6 +260,10 @@ struct Gpu {
 
 class Bookkeeping {
  public:
+  // What a turn costs at least that its holder ends: one that makes no use of its turns takes the others' time.
+  // Twice what a hand-over takes where it is fast.
+  static constexpr Time kShortestCharged = std::chrono::microseconds(500);
+
   Bookkeeping();
 
   Client* find(ClientId client) const;  // null: unknown
@@ -258,7 +278,7 @@ class Bookkeeping {
   // GPUs where such clients have memory that is fixed for now.
   GpuMask later() const { return later_; }
 
-  Client& join(ClientId id, bool asks);
+  Client& join(const event::Join& join);
   void add_gpu(Client& client, GpuIndex index, Bytes total, Bytes context);
   // For a GPU that the client touches. `window`: how long its peak counts. Returns whether this says that the driver
   // has refused the client memory again.
@@ -276,10 +296,13 @@ class Bookkeeping {
   void set_held(Client& client, GpuMask gpus, Time now);
   // From now on the client belongs to this session on all GPUs.
   void set_session(Client& client, SessionId session, Time now);
-  // By the current standing of its party and its own.
-  static Rank rank(const Share& share) { return {share.party->standing.served, share.standing.served}; }
-  // When a holder will have had as much of a GPU as another client, or when it did: compared by party, or within one
-  // party by client. Time::max(): never, as things stand.
+  // By the current standing of its domain, its party and its own.
+  static Rank rank(const Share& share) {
+    const Party& party = *share.party;
+    return {party.domain.standing.served, party.standing.served, share.standing.served};
+  }
+  // When a holder will have had as much of a GPU as another client, or when it did: compared by domain, within one
+  // domain by party, and within one party by client. Time::max(): never, as things stand.
   Time even_at(const Share& holder, const Share& other, Time now) const;
   // Sets whether it takes turns there or runs beside those that do.
   void set_beside(Client& client, Share& share, bool beside, Time now);
@@ -305,7 +328,9 @@ class Bookkeeping {
  private:
   void stand(const Client& client, Share& share, Time now);
   void stand_as(Share& share, Standing::As as, Time now);
-  std::shared_ptr<Party> party(Gpu& gpu, SessionId session);
+  void charge(Share& share, Time more);
+  std::shared_ptr<Party> party(Gpu& gpu, const Client& client);
+  static Domain& domain(Gpu& gpu, DomainId id);
   void leave_party(Share& share);
   void end_ask(Client& client, Share& share);
   Bytes explained(GpuIndex index) const;

@@ -140,7 +140,8 @@ void Clearing::distribute(GpuIndex index, Bytes missing) {
     const auto place = [](const Candidate& candidate) {
       const Client& client = *candidate.client;
       const bool waits = client.state.wanted != 0;
-      const Time at = waits ? -candidate.share->rank.party : client.last_held;
+      const Rank& rank = candidate.share->rank;
+      const auto at = waits ? std::pair(-rank.domain, -rank.party) : std::pair(client.last_held, Time{});
       return std::tuple(waits, client.urgent, at, waits ? ~client.queue_number : 0, client.id);
     };
     return place(one) < place(other);

@@ -208,7 +208,7 @@ Time Core::give_back_by(ClientId id) const {
 // ---- events
 
 void Core::on(const event::Join& join, Time) {
-  books_.join(join.client, join.asks);
+  books_.join(join);
 }
 
 void Core::on(const event::Session& session, Time now) {
@@ -305,7 +305,7 @@ void Core::on(const event::Configure& configure, Time now) {
 void Core::set_wanted(Client& client, GpuMask gpus, Time now) {
   const GpuMask before = client.state.wanted;
   if (before == gpus) return;
-  if (before != 0 && gpus == 0 && client.state.held == 0) client.waited_time += now - client.state.wanted_since;
+  if (gpus == 0) client.waited_time = Bookkeeping::waited_time(client, now);
   books_.set_wanted(client, gpus, now);
   for_each_gpu(gpus & ~before, [&](GpuIndex index) {
     Share& share = *client.share(index);
@@ -320,15 +320,20 @@ void Core::set_wanted(Client& client, GpuMask gpus, Time now) {
   }
 }
 
-// One client of a session has had a turn: others of the session that wait move back in the queue.
+// One client of a domain has had a turn: others of the domain that wait move back in the queue, and so do those of its
+// session within the domain.
 void Core::move_back(const Share& had) {
   const Party& party = *had.party;
   const Gpu& gpu = books_.gpu(had.gpu);
-  const bool others = gpu.waiters > static_cast<std::uint32_t>(party.standing.waiting);
-  if (party.standing.waiting == 0 || !others || !settings_.measured_turns) return;
+  const std::int64_t of_domain = party.domain.standing.waiting;
+  const std::int64_t of_session = party.standing.waiting;
+  const bool domains = of_domain != 0 && gpu.waiters > of_domain;
+  const bool sessions = of_session != 0 && of_domain > of_session;
+  if ((!domains && !sessions) || !settings_.measured_turns) return;
   for (Client* client : gpu.all) {
     Share& share = *client->share(had.gpu);
-    if (share.party != had.party || (client->state.wanted & bit(had.gpu)) == 0 || client->urgent) continue;
+    const bool concerned = domains ? &share.party->domain == &party.domain : share.party == had.party;
+    if (!concerned || (client->state.wanted & bit(had.gpu)) == 0 || client->urgent) continue;
     share.rank = Bookkeeping::rank(share);
   }
   order_.ranks_grew();
@@ -356,11 +361,12 @@ void Core::hurry(Client& client, Time now) {
 
 void Core::grant(Client& client, GpuMask gpus, Time now) {
   client.urgent_turn = client.urgent;
-  set_wanted(client, 0, now);
+  client.waited_time = Bookkeeping::waited_time(client, now);
   // There may be other clients on the GPUs that it gets.
   if (client.state.held != 0 && alone_.wants(client, false, now)) told_alone(client, now);
   client.held_time = Bookkeeping::held_time(client, now);
   books_.set_held(client, client.state.held | gpus, now);
+  set_wanted(client, 0, now);  // afterwards: it never goes away, in the books of who has had how much
   if (++client.last_grant == 0) ++client.last_grant;
   client.state.grant = client.last_grant;
   client.state.held_since = now;

@@ -15,6 +15,7 @@ using GpuIndex = std::uint32_t;  // below protocol::kMaxGpus
 using GpuMask = std::uint64_t;
 using Bytes = std::uint64_t;
 using SessionId = std::uint32_t;  // 0: none
+using DomainId = std::uint64_t;   // opaque
 
 namespace event {
 // A new client. The number must not be in use.
@@ -23,9 +24,13 @@ struct Join {
   // Whether it asks for room before it takes it: while it holds a GPU, what it has been promised counts. For any other
   // client the memory that it reports counts.
   bool asks = false;
+  // Whose it is (a trust domain: a user). Domains have equal shares of a GPU, however many clients and sessions each
+  // has (virtual_time.h). Clients of which it is not known are one domain, 0.
+  DomainId domain = 0;
 };
-// The client belongs to a session. The clients of one session together have one share of a GPU (virtual_time.h), as
-// large as that of a client without a session.
+// The client belongs to a session, which is of its domain: a number names another session in each domain. The clients
+// of one session together have one share of what their domain has of a GPU, as large as that of a client without a
+// session.
 struct Session {
   ClientId client;
   SessionId session;

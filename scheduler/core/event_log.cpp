@@ -41,7 +41,8 @@ std::string setting_words(const Settings& settings) {
 
 struct EventWords {
   std::string operator()(const event::Join& join) const {
-    return words("join", join.client) + (join.asks ? " asks" : "");
+    return words("join", join.client) + (join.asks ? " asks" : "") +
+           (join.domain != 0 ? words(" domain", join.domain) : std::string());
   }
   std::string operator()(const event::Session& session) const {
     return words("session", session.client, session.session);
@@ -103,6 +104,12 @@ class Words {
   bool may_end_with(std::string_view expected) {
     if (ended_ || rest_ != expected) return false;
     ended_ = true;
+    return true;
+  }
+  // Takes optional words, with the space behind them. Returns whether the rest of the line begins with them.
+  bool may_begin_with(std::string_view expected) {
+    if (ended_ || !rest_.starts_with(expected)) return false;
+    rest_.remove_prefix(expected.size());
     return true;
   }
   // Takes an optional word. Returns whether it comes next.
@@ -173,8 +180,12 @@ std::optional<Event> read_event(std::string_view name, Words& words) {
   const auto client = [&] { return words.number<ClientId>("client number"); };
   const auto bytes = [&] { return words.number<Bytes>("number of bytes"); };
   if (name == "join") {
-    const ClientId id = client();
-    return event::Join{id, words.may_end_with("asks")};
+    event::Join join{.client = client()};
+    join.asks = words.may_end_with("asks");
+    if (join.asks) return join;
+    join.asks = words.may_begin_with("asks domain ");
+    if (join.asks || words.may_begin_with("domain ")) join.domain = words.number<DomainId>("domain number");
+    return join;
   }
   if (name == "session") {
     const ClientId id = client();

@@ -38,7 +38,8 @@ class Order {
     for_each_gpu(client.state.wanted, [&](GpuIndex index) {
       Rank& rank = client.share(index)->rank;
       const Rank& least = foremost(index)->share(index)->rank;
-      rank = {std::min(rank.party, least.party), std::min(rank.member, least.member)};
+      rank = {std::min(rank.domain, least.domain), std::min(rank.party, least.party),
+              std::min(rank.member, least.member)};
     });
     client.urgent = true;
     const auto place = std::find_if(queue_.begin(), queue_.end(),
@@ -116,12 +117,15 @@ class Order {
     for_each_gpu(gpus, [&](GpuIndex index) {
       const Share& one = *client.share(index);
       const Share& second = *other.share(index);
-      const bool mates = one.party == second.party;
-      const Time rank = mates ? one.rank.member : one.rank.party;
-      const Time others = mates ? second.rank.member : second.rank.party;
+      const auto [rank, others] = comparable(one, second);
       before &= rank != others ? rank < others : client.queue_number < other.queue_number;
     });
     return before;
+  }
+  static std::pair<Time, Time> comparable(const Share& one, const Share& other) {
+    if (one.party == other.party) return {one.rank.member, other.rank.member};
+    if (&one.party->domain == &other.party->domain) return {one.rank.party, other.rank.party};
+    return {one.rank.domain, other.rank.domain};
   }
 
   std::list<Client*> queue_;  // urgent clients first, then by rank, then in order of arrival

@@ -20,9 +20,11 @@ Time Pressure::drain_at(const Client& holder, GpuIndex index, Time now) const {
   if (next != nullptr && next->urgent) return holder.urgent_turn ? over : std::min(over, next->urgent_at);
   if (!settings_.measured_turns || next == nullptr) return over;
   const std::int64_t holders = std::max<std::int64_t>(gpu.virtual_time.holders(), 1);
-  // However much the holder is owed, a turn has an end.
+  const Time even = books_.even_at(*holder.share(index), *next->share(index), now);
+  // However much the holder is owed, a turn has an end: if the other had to leave sooner than that, it would have the
+  // GPU again at once, and the debt would remain.
   const Time longest = std::max(sharing_.turn(index), Sharing::kCredit + 3 * sharing_.switching(index));
-  const Time even_at = std::min(books_.even_at(*holder.share(index), *next->share(index), now), begun + longest);
+  const Time even_at = std::min(even, begun + (even == Time::max() ? longest : VirtualTime::kMostOwed));
   // Where memory comes in page by page, sending a holder away costs more than is known.
   if (!next->woke || sharing_.pages_in(index)) return std::max(over, even_at);
   // Sending a holder away costs two hand-overs.

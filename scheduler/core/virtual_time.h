@@ -1,14 +1,21 @@
 // How much of a GPU each party has had, which decides which is next: the virtual time of the parties that want it or
-// hold it. On a GPU, a party is a session (all clients of one `rota run`) or a client that belongs to none. Within a
-// session each client is a party, with a virtual time of the session's own.
+// hold it. On a GPU, a party is a trust domain (a user); within a domain, a session (all clients of one `rota run`) or
+// a client that belongs to none; and within a session, a client. Each level has virtual times of its own.
 //
 // A party's time advances while its clients hold the GPU, by their fraction of it: by half if one of two holders is its
-// client, by two thirds if two of three are. The GPU's time is the mean of the parties that are present, so it advances
-// as if all of them had had the same. A party below the mean has had less than its share, and goes first.
+// client, by two thirds if two of three are. The party that has had least goes first.
 //
-// A party that leaves keeps what it owes, or is owed, less the time for which it is away. While no party is present,
-// the GPU's time advances by itself, so that a debt lasts no longer than the GPU has been idle. A new party starts at
-// the mean: many short programs in succession get one share, and a long one keeps its own.
+// What a party that comes has had is measured by two clocks, neither of which ever falls back, whoever leaves:
+//
+//   level  what the party had that was let in last while nobody held the GPU: no party that could run has had less. One
+//          that comes back is at most its credit below, or what it was owed when it left, less the time for which it
+//          was away. Both follow from what is granted: parties that only wait and leave again gain nothing.
+//   start  where new parties begin. It advances with the GPU's use divided by the number of parties that are present,
+//          as a party does that gets exactly its share, so many short programs in succession leave a long one its own.
+//          It is never below the level; what it is above (programs have left that had had more than their share) is
+//          forgotten in time.
+//
+// While no party is present both advance by themselves, so a debt lasts no longer than the GPU has been idle.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +39,8 @@ struct Standing {
   bool known = false;  // it has been present before
   Time served{};       // up to `from`
   Time from{};         // VirtualTime::service when `served` was written, while it holds the GPU
-  Time owed{};         // while away: how far behind the others it was when it left,
+  Time came{};         // VirtualTime::level when it came,
+  Time owed{};         // and while away: how far below that it was when it left,
   Time left_at{};      // and when that was
   bool here() const { return waiting + holding != 0; }
 };
@@ -41,6 +49,9 @@ class VirtualTime {
  public:
   // Any debt or credit beyond this is forgotten.
   static constexpr Time kMostOwed = std::chrono::seconds(10);
+  // How long the start remembers, in credits, which are a tenth of a turn or more. Judgement: the start runs slower by
+  // less than a tenth while parties take turns, and what a party took in vain is forgotten as soon as a debt.
+  static constexpr int kRemembers = 100;
 
   // All calls below are for a time not before this.
   void advance(Time now) {
@@ -50,35 +61,48 @@ class VirtualTime {
       const Time each = passed / holders_;
       service_ += each;
       ahead_ += each * holders_;
-      level();
+      average();
+      if (here_ != 0) start_ += part(passed / here_);
     } else if (here_ == 0) {
       mean_ += passed;
+      level_ += passed;
+      start_ += passed;
     }
+    catch_up();
   }
 
-  // One of its clients changes what it does. `credit`: how far behind the mean a returning party may be.
+  // One of its clients changes what it does. `credit`: how far below the level a returning party may be.
   void change(Standing& standing, Standing::As before, Standing::As as, Time credit) {
     if (before == as) return;
+    credit_ = credit;
     const bool was_here = standing.here();
-    standing.served = served(standing, at_);
+    const Time served = this->served(standing, at_);
+    standing.served = was_here ? std::max(served, level_ - remembered()) : served;
+    if (was_here) ahead_ += standing.served - served;
     standing.from = service_;
     count(standing, before, -1);
     count(standing, as, 1);
     const bool is_here = standing.here();
-    if (was_here == is_here) return;
-    if (is_here) {
-      const Time owed = std::max(credit, standing.owed - (at_ - standing.left_at));
-      const Time rounding(ahead_ > Time{} ? 1 : 0);
-      standing.served =
-          standing.known ? std::clamp(standing.served, mean_ - owed, mean_ + kMostOwed) : mean_ + rounding;
-      standing.known = true;
+    if (was_here != is_here) {
+      if (is_here) come(standing, credit);
+      here_ += is_here ? 1 : -1;
+      ahead_ += is_here ? standing.served - mean_ : mean_ - standing.served;
     }
-    here_ += is_here ? 1 : -1;
-    ahead_ += is_here ? standing.served - mean_ : mean_ - standing.served;
-    level();
-    if (is_here) return;
-    standing.owed = std::clamp(mean_ - standing.served, Time{}, kMostOwed);
-    standing.left_at = at_;
+    average();
+    catch_up();
+    if (was_here && !is_here) leave(standing);
+  }
+  // A party that waits is about to be let in, in its turn.
+  void next(const Standing& standing) {
+    if (holders_ != 0) return;  // it joins others: others that wait may have had less
+    level_ = std::max(level_, standing.served);
+    catch_up();
+  }
+  // It counts as having had so much more.
+  void charge(Standing& standing, Time more) {
+    standing.served += more;
+    if (standing.here()) ahead_ += more;
+    average();
   }
 
   Time served(const Standing& standing, Time now) const {
@@ -94,17 +118,33 @@ class VirtualTime {
     if (faster <= 0 && ahead < Time{}) return Time::max();
     return now - ahead * std::max<std::int64_t>(holders_, 1) / std::max<std::int64_t>(faster, 1);
   }
+  // Whether nothing would change if a party that is away were forgotten: a new one would be in no better place.
+  bool may_forget(const Standing& standing) const { return !standing.here() && standing.served <= start_; }
+  Time level() const { return level_; }
+  Time start() const { return start_; }
+  // Of the parties that are present.
   Time mean() const { return mean_; }
   std::int64_t holders() const { return holders_; }
 
  private:
+  void come(Standing& standing, Time credit) {
+    const Time owed = std::max(credit, standing.owed - (at_ - standing.left_at));
+    standing.served = standing.known ? std::clamp(standing.served, level_ - owed, level_ + kMostOwed) : start_;
+    standing.known = true;
+    standing.came = level_;
+  }
+  // What it is owed is what it has missed since it came: one that comes and leaves again and again is owed no more.
+  void leave(Standing& standing) const {
+    standing.owed = std::clamp(level_ - std::max(standing.served, standing.came), Time{}, kMostOwed);
+    standing.left_at = at_;
+  }
   void count(Standing& standing, Standing::As as, std::int64_t change) {
     if (as == Standing::As::kWaits) standing.waiting += change;
     if (as != Standing::As::kHolds) return;
     standing.holding += change;
     holders_ += change;
   }
-  void level() {
+  void average() {
     if (here_ == 0) {
       ahead_ = {};
       return;
@@ -113,11 +153,26 @@ class VirtualTime {
     mean_ += step;
     ahead_ -= step * here_;
   }
+  // Nobody has had less than the only one that is present.
+  void catch_up() {
+    if (here_ == 1) level_ = std::max(level_, mean_);
+    start_ = std::max(start_, level_);
+  }
+  Time remembered() const { return std::max(kMostOwed, credit_ * kRemembers); }
+  // Of what the start advances: the less, the further it is above the level.
+  Time part(Time of) const {
+    constexpr std::int64_t kAll = 1024;
+    const std::int64_t forgotten = std::min((start_ - level_) * kAll / remembered(), kAll);
+    return of - of * forgotten / kAll;
+  }
 
   Time at_{};
   Time service_{};  // of a client that has held it from the beginning
+  Time level_{};
+  Time start_{};
   Time mean_{};
   Time ahead_{};              // how far the present parties are ahead of the mean in sum: the remainder of the division
+  Time credit_{};             // as last given
   std::int64_t holders_ = 0;  // clients
   std::int64_t here_ = 0;     // parties
 };

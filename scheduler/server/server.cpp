@@ -240,7 +240,7 @@ void Server::on_hello(Connection& connection, const Message& message) {
   const ClientId id = client->id;
   connection.client = id;
   clients_.emplace(id, std::move(client));
-  step(event::Join{id, connection.version >= protocol::kRoomVersion});
+  step(event::Join{id, connection.version >= protocol::kRoomVersion, connection.peer().uid});
   share_host();
   // Nothing can be measured about a client that reports nothing: it runs beside others, as before.
   if (connection.version < protocol::kActivityVersion) step(event::Activity{.client = id, .shares = true});

@@ -155,7 +155,7 @@ TEST_CASE("a program that comes back after a pause has some credit, and no more 
   CHECK(ahead(0, 1, 60s) == 100ms);
   // A client that has never been present has none.
   change(2, Standing::As::kWaits, 60s);
-  CHECK(ahead(2, 1, 60s) == 50ms);
+  CHECK(ahead(2, 1, 60s) == 100ms);
   // A client that had to wait keeps what it is owed, however briefly it leaves.
   change(0, Standing::As::kHolds, 60s);
   change(0, Standing::As::kWaits, 62s);
