@@ -1,7 +1,9 @@
 #include "runtime/turn/connection.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +12,7 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include "runtime/turn/inherited_socket.h"
 #include "scheduler/protocol/packet.h"
@@ -22,7 +25,12 @@ namespace {
 using protocol::Kind;
 using protocol::Message;
 
-constexpr int kWelcomeMilliseconds = 2000;
+// How often it is checked whether a rotad that does not answer is stopped, and how often in a row it has to be: a
+// debugger stops a process for moments.
+constexpr std::chrono::milliseconds kBetweenChecks{50};
+constexpr int kStoppedInARow = 4;
+// After a longer time between two looks at what rotad has not read, this process may itself have been stopped.
+constexpr std::chrono::seconds kLongestBetweenLooks{3};
 // Messages that rotad has not read, beyond the two hundred or so that the socket holds: far more than a program sends
 // while rotad is merely slow. A judgment.
 constexpr std::size_t kMostUnsent = 1024;
@@ -64,26 +72,36 @@ void* map_page(int descriptor, int protection) {
 
 }  // namespace
 
-Connection::Attempt Connection::open() {
+Connection::Attempt Connection::open(std::chrono::milliseconds patience) {
   const protocol::SocketSearch search = protocol::find_rotad();
   if (search.descriptor < 0) {
     if (protocol::nobody_there(search.error)) {
       if (search.skipped_count == 0) return {};
-      return {nullptr,
+      return {nullptr, nullptr,
               fmt::format("no rotad found, and the folder of {} was skipped because another user owns it or can "
                           "write to it: remove it",
                           search.skipped[0].path)};
     }
     const char* path = search.candidate.path;
-    return {nullptr, fmt::format("{}: {}", *path != '\0' ? path : "ROTA_SOCKET", error_text(search.error))};
+    // So many wait to be accepted already that the kernel accepts no more.
+    if (search.error == ETIMEDOUT) return {nullptr, nullptr, protocol::unresponsive_text(path, {})};
+    return {nullptr, nullptr, fmt::format("{}: {}", *path != '\0' ? path : "ROTA_SOCKET", error_text(search.error))};
   }
-  std::unique_ptr<Connection> made(new Connection(search.descriptor));
-  std::string reason = made->greet();
-  if (!reason.empty()) return {nullptr, fmt::format("{}: {}", search.candidate.path, reason)};
-  return {std::move(made), {}};
+  std::unique_ptr<Connection> made(new Connection(search.descriptor, search.candidate.path));
+  std::string reason;
+  if (!made->say_hello()) {
+    reason = "rotad closed the connection";
+  } else if (!made->hears_within(patience)) {
+    reason = protocol::unresponsive_text(made->socket(), made->rotad());
+    return {nullptr, std::move(made), std::move(reason)};
+  } else {
+    reason = made->read_welcome();
+  }
+  if (!reason.empty()) return {nullptr, nullptr, fmt::format("{}: {}", search.candidate.path, reason)};
+  return {std::move(made), nullptr, {}};
 }
 
-Connection::Connection(int descriptor) : descriptor_(descriptor) {
+Connection::Connection(int descriptor, std::string socket) : descriptor_(descriptor), socket_(std::move(socket)) {
   open_socket.keep(descriptor);
 }
 
@@ -95,20 +113,35 @@ void Connection::close_inherited() {
   open_socket.close();
 }
 
-std::string Connection::greet() {
+bool Connection::say_hello() {
   Message hello;
   hello.kind = Kind::kHello;
   hello.body.hello.newest_version = protocol::kVersion;
   std::strncpy(hello.body.hello.name, program_invocation_short_name, protocol::kNameLength - 1);
-  if (!send(hello)) return "rotad closed the connection";
+  return send(hello);
+}
 
-  pollfd ready{descriptor_.get(), POLLIN, 0};
-  int result;
-  do {
-    result = poll(&ready, 1, kWelcomeMilliseconds);
-  } while (result < 0 && errno == EINTR);
-  if (result <= 0) return "rotad does not answer";
+bool Connection::hears_within(std::chrono::milliseconds patience) const {
+  const auto until = std::chrono::steady_clock::now() + patience;
+  const pid_t listener = rotad().pid;
+  for (int stopped = 0; stopped < kStoppedInARow;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+    pollfd ready{descriptor_.get(), POLLIN, 0};
+    const auto pause = std::clamp<std::chrono::milliseconds>(left, std::chrono::milliseconds(0), kBetweenChecks);
+    if (poll(&ready, 1, static_cast<int>(pause.count())) > 0) return true;
+    if (left <= std::chrono::milliseconds(0)) return false;
+    stopped = protocol::stopped_state(listener) != 0 ? stopped + 1 : 0;
+  }
+  return false;
+}
 
+Connection::Welcome Connection::welcome(std::string& reason) {
+  if (!hears_within(std::chrono::milliseconds(0))) return Welcome::kNotYet;
+  reason = read_welcome();
+  return reason.empty() ? Welcome::kYes : Welcome::kNo;
+}
+
+std::string Connection::read_welcome() {
   Message answer;
   Descriptor pages[2];
   const ssize_t bytes = protocol::read_packet(descriptor_.get(), &answer, sizeof answer, pages, MSG_DONTWAIT);
@@ -136,10 +169,24 @@ std::string Connection::greet() {
   return reason;
 }
 
-Connection::Sent Connection::write(const Message& message, int descriptor) const {
+std::chrono::nanoseconds Connection::unread_for(Time now) {
+  int bytes = 0;
+  // What the peer has not read, for a Unix socket. Where the kernel does not say, rotad reads.
+  if (ioctl(descriptor_.get(), SIOCOUTQ, &bytes) != 0) bytes = 0;
+  // A rotad that is merely behind takes something away whenever something is added.
+  const bool reads = bytes == 0 || bytes < unread_bytes_ || (bytes == unread_bytes_ && written_);
+  if (reads || now - looked_at_ > kLongestBetweenLooks) unread_since_ = now;
+  unread_bytes_ = bytes;
+  written_ = false;
+  looked_at_ = now;
+  return now - unread_since_;
+}
+
+Connection::Sent Connection::write(const Message& message, int descriptor) {
   const std::span<const int> descriptors(&descriptor, descriptor >= 0 ? 1 : 0);
   if (protocol::write_packet(descriptor_.get(), &message, sizeof message, descriptors, MSG_DONTWAIT) ==
       static_cast<ssize_t>(sizeof message)) {
+    written_ = true;
     return Sent::kYes;
   }
   return errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS ? Sent::kNotNow : Sent::kGone;

@@ -1,8 +1,9 @@
 // One connection to rotad: the socket and the two shared pages (scheduler/protocol/protocol.h). Nothing here blocks
-// longer than the two seconds that rotad has for its welcome.
+// longer than rotad is given for its welcome; a rotad that is slow or stopped welcomes the process later.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "runtime/turn/machine.h"
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/pages.h"
+#include "scheduler/protocol/unresponsive.h"
 
 namespace rota::turn {
 
@@ -20,11 +22,19 @@ class Connection {
  public:
   struct Attempt {
     std::unique_ptr<Connection> connection;  // null: not served
+    // A rotad is there and has been greeted, but has not answered yet: only welcome() may be called.
+    std::unique_ptr<Connection> unanswered;
     // Why not, for the user; empty if there is simply no rotad.
     std::string reason;
   };
-  // Finds rotad, says hello and waits for the welcome.
-  static Attempt open();
+  // How long a program waits for rotad's welcome, which takes far less than a millisecond unless the machine is busy. A
+  // judgment.
+  static constexpr std::chrono::milliseconds kPatience{1000};
+  // Finds rotad, says hello and waits for the welcome; not that long for a rotad that is seen to be stopped.
+  static Attempt open(std::chrono::milliseconds patience = kPatience);
+  // Whether the welcome has come that open() did not wait for. kNo: it never will, for that reason.
+  enum class Welcome { kYes, kNotYet, kNo };
+  Welcome welcome(std::string& reason);
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -35,6 +45,11 @@ class Connection {
   // Sends what was kept, as far as rotad reads it. False: rotad is gone, or has not read for too many messages.
   bool flush();
   bool has_unsent() const { return !unsent_.empty(); }
+  // For how long rotad has read nothing of what was sent to it; 0: it reads. To be asked at least every few seconds.
+  std::chrono::nanoseconds unread_for(Time now);
+  // Who listens at the other end, and where.
+  protocol::Listener rotad() const { return protocol::listener_of(descriptor_.get()); }
+  const std::string& socket() const { return socket_; }
   // A message of a kind that this client knows; other messages of a newer rotad are skipped.
   enum class Received { kMessage, kNothing, kGone };
   Received receive(protocol::Message& message);
@@ -84,16 +99,20 @@ class Connection {
   static void close_inherited();
 
  private:
-  explicit Connection(int descriptor);
+  Connection(int descriptor, std::string socket);
+  bool say_hello();
+  // Whether something has arrived within that time.
+  bool hears_within(std::chrono::milliseconds patience) const;
   // Returns the reason for a failure; empty: success.
-  std::string greet();
+  std::string read_welcome();
   // One packet.
   enum class Sent { kYes, kNotNow, kGone };
-  Sent write(const protocol::Message& message, int descriptor) const;
+  Sent write(const protocol::Message& message, int descriptor);
   // Receives the next message on the socket; memory that came with it is put aside.
   Received receive_new(protocol::Message& message);
 
   Descriptor descriptor_;
+  const std::string socket_;
   // The event word is waited on, which needs a pointer that is not const; the mapping itself is read-only. The pages
   // are never unmapped: a thread of the program may be writing its usage while the monitor reconnects.
   protocol::LeasePage* lease_ = nullptr;
@@ -102,6 +121,10 @@ class Connection {
   std::uint16_t version_ = protocol::kOldestVersion;  // the version in use; settled by the welcome
   std::deque<protocol::Message> unread_;              // arrived before memory that was searched for
   std::deque<protocol::Message> unsent_;
+  int unread_bytes_ = 0;  // of what was sent, when that was last looked at
+  bool written_ = false;  // since then
+  Time unread_since_{0};
+  Time looked_at_{0};
   struct Extent {
     int index;  // rotad's index of the GPU
     driver::Handed handed;

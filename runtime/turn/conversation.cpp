@@ -17,6 +17,13 @@ namespace {
 // A process that has been granted more than this fraction of a GPU beyond what it uses tells rotad. A judgment.
 constexpr std::uint64_t kSpareParts = 16;
 
+// How long the monitor, which has other things to do, waits for a welcome. A judgment.
+constexpr std::chrono::milliseconds kSoonWelcomed{50};
+
+// How long a rotad that is stopped may leave unread what this process sends. A judgment: a debugger stops a process for
+// moments.
+constexpr Time kStoppedFor = std::chrono::seconds(2);
+
 }  // namespace
 
 void Monitor::send(const Message& message) {
@@ -24,16 +31,59 @@ void Monitor::send(const Message& message) {
 }
 
 void Monitor::connect() {
-  Connection::Attempt attempt = Connection::open();
-  if (!attempt.connection) {
-    due_.push_back(event::NotConnected{});
-    return;
-  }
+  if (unanswered_) return;  // that one is still asked
+  Connection::Attempt attempt = Connection::open(kSoonWelcomed);
   connection_ = std::move(attempt.connection);
+  unanswered_ = std::move(attempt.unanswered);
+  if (connection_) {
+    rotad_is_back();
+  } else if (!unanswered_) {
+    due_.push_back(event::NotConnected{});
+  }
+}
+
+// A rotad that had not answered may have done so, or may be gone.
+void Monitor::look_for_welcome() {
+  if (!unanswered_) return;
+  std::string reason;
+  switch (unanswered_->welcome(reason)) {
+    case Connection::Welcome::kNotYet:
+      return;
+    case Connection::Welcome::kNo:
+      unanswered_.reset();
+      due_.push_back(event::NotConnected{});
+      return;
+    case Connection::Welcome::kYes:
+      connection_ = std::move(unanswered_);
+      rotad_is_back();
+      return;
+  }
+}
+
+void Monitor::rotad_is_back() {
   connected();
   told_gpus_.reset();
+  if (!connection_) return due_.push_back(event::NotConnected{});  // it has gone again
   log::info("rotad is back");
+  said_silent_ = false;
   due_.push_back(event::Connected{});
+}
+
+// The process takes no turns rather than wait for a rotad that answers nothing; it is asked again at once, and may
+// answer later.
+void Monitor::hang_up() {
+  log::warn("{}; until it answers this program does not take turns",
+            protocol::unresponsive_text(connection_->socket(), connection_->rotad()));
+  said_silent_ = true;
+  lost_rotad();
+}
+
+// Only of a program that waits: one that runs loses nothing by a rotad that does not read for a while.
+void Monitor::hang_up_if_unread() {
+  if (!connection_) return;
+  const Time unread = connection_->unread_for(now());
+  if (machine_.phase() != Phase::kWaiting || unread < kStoppedFor) return;
+  if (unread >= Machine::kAnswer || protocol::stopped_state(connection_->rotad().pid) != 0) hang_up();
 }
 
 // A rotad has welcomed this process: sends what it must know first.
@@ -260,7 +310,7 @@ void Monitor::say(const Action& action) const {
       "later";
   switch (action.note) {
     case Note::kRunsAlone:
-      log::warn("rotad is gone: the program continues without turns");
+      if (!said_silent_) log::warn("rotad is gone: the program continues without turns");
       break;
     case Note::kRevoked:
       if (revoked.first()) {

@@ -166,9 +166,10 @@ class Machine {
   static constexpr Time kGrace = std::chrono::seconds(1);
   // How long a running process that has reconnected waits for the new rotad's grant before it closes its gate.
   static constexpr Time kReclaim = std::chrono::milliseconds(200);
-  // Between attempts to find rotad: doubled each time, reset by a grant.
+  // Between attempts to find rotad: doubled each time, reset by a grant. An attempt costs microseconds, and a program
+  // that runs without turns is to take them within two seconds of a rotad's start.
   static constexpr Time kFirstAttempt = std::chrono::milliseconds(500);
-  static constexpr Time kLastAttempt = std::chrono::seconds(10);
+  static constexpr Time kLastAttempt = std::chrono::seconds(1);
   // rotad answers for a GPU in microseconds.
   static constexpr Time kAnswer = std::chrono::seconds(5);
   // How often a waiting process asks again: rarely enough to cost rotad nothing.

@@ -198,7 +198,9 @@ void Monitor::run() {
     const std::uint32_t heard = bell_.heard();
     // Read before the page: a change in the meantime then wakes the monitor at once.
     const std::uint32_t event_seen = connection_ ? connection_->event().load() : 0;
+    look_for_welcome();
     if (connection_) read_messages();
+    hang_up_if_unread();
     // Memory that arrived although this process already had what it needs.
     if (connection_ && (machine_.grant() == 0 || memory_.swap().in_place())) connection_->drop_extents();
     if (connection_) announce_gpus();
@@ -278,8 +280,7 @@ void Monitor::carry_out(const Action& action) {
       connect();
       break;
     case Act::kHangUp:
-      log::info("rotad does not answer");
-      lost_rotad();
+      hang_up();
       break;
     case Act::kMark:
       switch (contexts_.mark()) {

@@ -211,6 +211,10 @@ class Monitor final : public gate::Attendant {
   GpuMask unasked() const;
   void ask_room(GpuMask gpus);
   void connect();
+  void look_for_welcome();
+  void rotad_is_back();
+  void hang_up();
+  void hang_up_if_unread();
   void connected();
   bool stops_waiting();
   void send_asks();
@@ -234,6 +238,7 @@ class Monitor final : public gate::Attendant {
   std::mutex start_mutex_;
   std::mutex early_limit_mutex_;
   std::optional<std::uint64_t> early_limit_;  // rotad's answer from before there was a context
+  std::atomic<bool> silent_{false};           // it gave none
   std::atomic<bool> started_{false};
   std::atomic<bool> served_{false};
   std::atomic<bool> stopping_{false};
@@ -260,6 +265,8 @@ class Monitor final : public gate::Attendant {
 
   // The monitor's own.
   std::unique_ptr<Connection> connection_;
+  std::unique_ptr<Connection> unanswered_;  // to a rotad that has not answered yet
+  bool said_silent_ = false;                // the user knows that rotad does not answer
   std::vector<Gpu> gpus_;
   std::optional<event::Gpus> told_gpus_;
   std::uint32_t round_ = 0;  // of tightening, on this connection

@@ -25,6 +25,12 @@ bool wants_to_wait() {
   return value != nullptr && std::strcmp(value, "1") == 0;
 }
 
+// Whether `rota run` has told the user that this rotad does not answer.
+bool run_has_said(const protocol::Listener& rotad) {
+  const char* said = std::getenv(protocol::kSilentRotad);  // NOLINT(concurrency-mt-unsafe)
+  return said != nullptr && std::to_string(rotad.pid) == said;
+}
+
 }  // namespace
 
 void Monitor::start() {
@@ -44,7 +50,16 @@ void Monitor::start() {
 bool Monitor::connect_first() {
   bool told = false;
   for (;;) {
-    Connection::Attempt attempt = Connection::open();
+    Connection::Attempt attempt;
+    if (!unanswered_) {
+      // A rotad that was already waited for in vain is not waited for again as long.
+      attempt = Connection::open(silent_.load() ? Connection::kPatience / 10 : Connection::kPatience);
+      unanswered_ = std::move(attempt.unanswered);
+    } else if (unanswered_->welcome(attempt.reason) == Connection::Welcome::kYes) {
+      attempt.connection = std::move(unanswered_);
+    } else if (!attempt.reason.empty()) {
+      unanswered_.reset();
+    }
     if (attempt.connection) {
       connection_ = std::move(attempt.connection);
       log::debug("client {} of rotad {}", connection_->welcome().client, connection_->welcome().daemon_pid);
@@ -54,6 +69,15 @@ bool Monitor::connect_first() {
       attempt.reason = "rotad closed the connection";
     }
     const bool wait = wants_to_wait();
+    if (unanswered_ && !wait) {
+      // The process is one that rotad serves, as soon as rotad answers.
+      log::message(run_has_said(unanswered_->rotad()) ? log::Level::kInfo : log::Level::kWarn,
+                   "{}; until it answers this program does not take turns", attempt.reason);
+      said_silent_ = true;
+      // The program has waited for it already.
+      machine_.step(event::Lost{}, now() - Machine::kGrace);
+      return true;
+    }
     if (!told) {
       if (!attempt.reason.empty()) {
         log::warn("no turns on the GPU: {}; {}", attempt.reason,
@@ -84,6 +108,7 @@ void Monitor::start_thread() {
     activity_.connected(nullptr);
     quota_.serve(false);
     connection_.reset();
+    unanswered_.reset();
     gate_.open_for_good();
     return;
   }

@@ -46,7 +46,7 @@ void Monitor::meter() {
 
 void Monitor::sleep(std::uint32_t heard, std::uint32_t event_seen) {
   const Time look_at = std::min({machine_.look_at(), activity_.look_at(), meter_.look_at(), timing_.look_at()});
-  Time pause = std::min(look_at - now(), connection_ ? kLookAtSocket : Time(1s));
+  Time pause = std::min(look_at - now(), connection_ || unanswered_ ? kLookAtSocket : Time(1s));
   const Time turn = machine_.phase() == Phase::kWaiting && connection_ ? connection_->next_turn() : Time{0};
   if (turn > now()) pause = std::min(pause, turn - now());
   if (connection_ && connection_->has_unsent()) pause = std::min(pause, kSendAgain);

@@ -56,6 +56,7 @@ std::uint64_t Monitor::limit_before_contexts() {
   if (early_limit_) return *early_limit_;
   early_limit_ = protocol::kUnlimited;
   const Connection::Attempt attempt = Connection::open();
+  silent_.store(attempt.unanswered != nullptr);
   if (attempt.connection && attempt.connection->keeps_limits()) {
     // An older rotad leaves it 0 until it hears of a GPU.
     const std::uint64_t limit = attempt.connection->page()->limit_bytes.load(std::memory_order_relaxed);

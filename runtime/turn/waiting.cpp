@@ -17,6 +17,7 @@
 #include "scheduler/protocol/byte_text.h"
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/socket_path.h"
+#include "scheduler/protocol/unresponsive.h"
 
 namespace rota::turn {
 
@@ -55,12 +56,14 @@ std::string name_of(const protocol::StatusClient& client, bool pids_agree) {
 struct Rows {
   std::vector<protocol::StatusClient> clients;
   std::vector<protocol::StatusUse> uses;
+  std::string silent;  // what is wrong with a rotad that does not answer
 };
 
 Rows all_rows() {
   Rows rows;
   std::vector<protocol::StatusClient>& clients = rows.clients;
-  const Descriptor rotad(protocol::find_rotad().descriptor);
+  const protocol::SocketSearch search = protocol::find_rotad();
+  const Descriptor rotad(search.descriptor);
   if (!rotad) return rows;
   const timeval patience{.tv_sec = 0, .tv_usec = 500'000};
   setsockopt(rotad.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
@@ -72,6 +75,9 @@ Rows all_rows() {
     Message row;
     const ssize_t length = ::recv(rotad.get(), &row, sizeof row, 0);
     if (length < 0 && errno == EINTR) continue;
+    if (length < 0 && errno == EAGAIN) {
+      rows.silent = protocol::unresponsive_text(search.candidate.path, protocol::listener_of(rotad.get()));
+    }
     if (length < static_cast<ssize_t>(protocol::kHeaderBytes) || row.magic != protocol::kMagic) break;
     if (row.kind == Kind::kStatusEnd || row.kind == Kind::kRefused) break;
     if (row.kind == Kind::kStatusUse) rows.uses.push_back(row.body.status_use);
@@ -121,6 +127,7 @@ std::optional<std::chrono::nanoseconds> Waiting::stands(std::chrono::nanoseconds
 
 std::string who_holds() {
   const Rows rows = all_rows();
+  if (!rows.silent.empty()) return "its turn on a GPU: " + rows.silent;
   const std::string room = room_for(rows.clients, rows.uses, getpid());
   return room.empty() ? holder_of(rows.clients, getpid()) : room;
 }

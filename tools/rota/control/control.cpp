@@ -14,6 +14,7 @@
 
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/socket_path.h"
+#include "scheduler/protocol/unresponsive.h"
 
 namespace rota::tool {
 namespace {
@@ -57,7 +58,7 @@ int ask(const std::string& line, std::string path) {
       errno == EPIPE) {  // rotad refused and closed: its reason can still be read
     length = recv(rotad.get(), answer, sizeof answer, 0);
   }
-  if (length <= 0) return failed(fmt::format("the rotad at {} does not answer", path));
+  if (length <= 0) return failed(protocol::unresponsive_text(path, protocol::listener_of(rotad.get())));
   const std::string text(answer, static_cast<std::size_t>(length));
   if (text.rfind("ok: ", 0) != 0) return failed(text.rfind("error: ", 0) == 0 ? text.substr(7) : text);
   fmt::print("{}\n", text.substr(4));

@@ -137,6 +137,7 @@ struct DaemonFacts {
   std::string socket;               // the one that this is about
   int error = 0;                    // errno of connecting, 0 if connected
   bool answered = false;
+  std::string silent{};    // what is wrong with one that accepts connections and does not answer
   std::string program;     // the rotad that `rota run` would start
   int program_error = 0;   // errno of executing it
   int other_protocol = 0;  // the version that it speaks, if not ours
@@ -145,6 +146,7 @@ struct DaemonFacts {
   std::string mode;
   std::uint64_t pid = 0, quantum_ns = 0;
   std::size_t clients = 0;
+  std::uint64_t descriptors = 0;  // how many files it may have open; 0: not visible
 };
 
 struct DeviceFile {

@@ -6,12 +6,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 
 #include "generated/driver_releases.h"
 #include "generated/driver_symbols.h"
 #include "scheduler/core/settings.h"
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/socket_path.h"
+#include "scheduler/protocol/unresponsive.h"
 #include "tools/rota/doctor/child.h"
 #include "tools/rota/run/executable.h"
 #include "tools/rota/run/launch.h"
@@ -93,6 +96,17 @@ int other_protocol(const protocol::SocketCandidate& candidate) {
   return version;
 }
 
+// How many files a process may have open; 0 where that cannot be seen.
+std::uint64_t open_files_limit(std::uint64_t pid) {
+  std::ifstream limits("/proc/" + std::to_string(pid) + "/limits");
+  std::uint64_t number = 0;
+  for (std::string line; std::getline(limits, line);) {
+    constexpr std::string_view kName = "Max open files";
+    if (line.starts_with(kName)) std::istringstream(line.substr(kName.size())) >> number;
+  }
+  return number;
+}
+
 }  // namespace
 
 ProbeFacts gather_probe(const std::string& driver, const std::string& nvml, std::chrono::milliseconds limit,
@@ -122,7 +136,12 @@ DaemonFacts gather_daemon() {
   facts.skipped = tool::skipped_text(search);
   const Descriptor rotad(search.descriptor);
   if (!rotad) return facts;
-  const auto status = tool::request_status(rotad.get());
+  const tool::Answer answer = tool::ask_status(rotad.get());
+  const std::optional<tool::Status>& status = answer.status;
+  if (answer.silent) {
+    facts.silent = protocol::unresponsive_text(facts.socket, protocol::listener_of(rotad.get()));
+    return facts;
+  }
   if (!status) {
     facts.other_protocol = other_protocol(search.candidate);
     return facts;
@@ -133,6 +152,7 @@ DaemonFacts gather_daemon() {
   facts.pid = status->end.daemon_pid;
   facts.quantum_ns = status->end.quantum_ns;
   facts.clients = status->clients.size();
+  facts.descriptors = open_files_limit(facts.pid);
   return facts;
 }
 

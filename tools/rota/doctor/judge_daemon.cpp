@@ -17,6 +17,7 @@ namespace {
 constexpr std::array kVariables = {
     "ROTA_SOCKET",
     "ROTA_SESSION",
+    "ROTA_SILENT_ROTAD",
     "ROTA_MEMORY",
     "ROTA_MEMORY_SMALL",
     "ROTA_MOVE_OUT",
@@ -130,6 +131,10 @@ void judge_daemon(const Facts& facts, Findings& findings) {
                         {{"protocol", daemon.protocol}, {"daemon_protocol", daemon.other_protocol}}});
     return;
   }
+  if (!daemon.silent.empty()) {
+    findings.push_back({"rotad", Level::kProblem, daemon.silent, "then run `rota doctor` again", values});
+    return;
+  }
   if (!daemon.answered) {
     findings.push_back({"rotad", Level::kProblem,
                         fmt::format("the rotad at {} accepts the connection but does not answer", daemon.socket),
@@ -156,6 +161,19 @@ void judge_daemon(const Facts& facts, Findings& findings) {
                                     daemon.version.empty() ? "before 0.1.0's doctor" : daemon.version, facts.version),
                         "restart rotad from this release when its programs have ended",
                         {{"version", facts.version}, {"daemon_version", daemon.version}}});
+  }
+  // Three for each program, and a hundred of its own.
+  constexpr std::uint64_t kEnoughDescriptors = 1024;
+  if (daemon.descriptors != 0 && daemon.descriptors < kEnoughDescriptors) {
+    findings.push_back(
+        {"rotad.limits",
+         Level::kWarning,
+         fmt::format("rotad may have only {} open files, a limit of the program that started it: later programs may "
+                     "get no turns",
+                     daemon.descriptors),
+         "`rota control stop` when its programs have ended, and start the next one where `ulimit -Hn` is higher; or "
+         "run as root: rotad --socket /run/rota/rotad.sock",
+         {{"open_files", daemon.descriptors}}});
   }
 }
 

@@ -1,19 +1,21 @@
 // Packets to and from rotad, checked as rotad checks ours.
 #include "tools/rota/status/request.h"
 
+#include <poll.h>
 #include <pwd.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <iterator>
 
-#include <sys/socket.h>
-#include <sys/time.h>
-
-#include <cerrno>
+#include "scheduler/protocol/unresponsive.h"
 
 namespace rota::tool {
 
+using namespace std::chrono_literals;
 using protocol::Kind;
 using protocol::Message;
 
@@ -25,19 +27,43 @@ bool send_message(int descriptor, const Message& message) {
   return sent == static_cast<ssize_t>(sizeof message);
 }
 
-std::optional<Status> request_status(int descriptor) {
-  const timeval patience{.tv_sec = 5, .tv_usec = 0};
-  setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+namespace {
+
+// How often it is checked whether a rotad that does not answer is stopped, and how often in a row it has to be: a
+// debugger stops a process for moments.
+constexpr auto kBetweenChecks = 100ms;
+constexpr int kStoppedInARow = 4;
+
+// Whether something can be read before the time is over; false at once if rotad is stopped.
+bool answers(int descriptor, std::chrono::steady_clock::time_point until) {
+  const protocol::Listener rotad = protocol::listener_of(descriptor);
+  for (int stopped = 0; stopped < kStoppedInARow;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+    if (left <= 0ms) return false;
+    pollfd ready{descriptor, POLLIN, 0};
+    if (poll(&ready, 1, static_cast<int>(std::min<std::chrono::milliseconds>(left, kBetweenChecks).count())) > 0) {
+      return true;
+    }
+    stopped = protocol::stopped_state(rotad.pid) != 0 ? stopped + 1 : 0;
+  }
+  return false;
+}
+
+}  // namespace
+
+Answer ask_status(int descriptor, std::chrono::milliseconds patience) {
+  const auto until = std::chrono::steady_clock::now() + patience;
   Message request{.kind = Kind::kStatus};
   request.body.status_request.newest_version = protocol::kVersion;
-  if (!send_message(descriptor, request)) return std::nullopt;
+  if (!send_message(descriptor, request)) return {};
   Status status{};
   while (true) {
     Message row;  // fields that a rotad of another version leaves out are zero, those that it adds are cut off
-    const ssize_t length = recv(descriptor, &row, sizeof row, 0);
-    if (length < 0 && errno == EINTR) continue;
-    if (length < static_cast<ssize_t>(protocol::kHeaderBytes) || row.magic != protocol::kMagic) return std::nullopt;
-    if (row.version < protocol::kOldestVersion || row.version > protocol::kVersion) return std::nullopt;
+    if (!answers(descriptor, until)) return {.status = std::nullopt, .silent = true};
+    const ssize_t length = recv(descriptor, &row, sizeof row, MSG_DONTWAIT);
+    if (length < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (length < static_cast<ssize_t>(protocol::kHeaderBytes) || row.magic != protocol::kMagic) return {};
+    if (row.version < protocol::kOldestVersion || row.version > protocol::kVersion) return {};
     switch (row.kind) {
       case Kind::kStatusGpu:
         row.body.status_gpu.name[protocol::kNameLength - 1] = '\0';
@@ -57,9 +83,9 @@ std::optional<Status> request_status(int descriptor) {
       case Kind::kStatusEnd:
         row.body.status_end.rota_version[protocol::kVersionLength - 1] = '\0';
         status.end = row.body.status_end;
-        return status;
+        return {.status = status};
       case Kind::kRefused:
-        return std::nullopt;
+        return {};
       default:
         break;  // of a newer rotad
     }

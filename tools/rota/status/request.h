@@ -1,6 +1,7 @@
 // Queries a rotad: sends one message and receives rows.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,8 +29,18 @@ struct Status {
 // False if the daemon is gone.
 bool send_message(int descriptor, const protocol::Message& message);
 
-// Nothing if the daemon closed the connection, speaks another version or does not answer within five seconds.
-std::optional<Status> request_status(int descriptor);
+// How long a rotad has to answer: it does so in milliseconds, except on a machine that is far too busy.
+inline constexpr std::chrono::milliseconds kAnswerPatience{5000};
+
+struct Answer {
+  std::optional<Status> status;  // nothing: it closed the connection, or speaks another version; or:
+  bool silent = false;           // it does not answer, see protocol::unresponsive_text()
+};
+// Does not wait for a rotad that is seen to be stopped.
+Answer ask_status(int descriptor, std::chrono::milliseconds patience = kAnswerPatience);
+inline std::optional<Status> request_status(int descriptor) {
+  return ask_status(descriptor).status;
+}
 
 // Reads each client's process. If it is not visible, or the pid has been reused, the client's name is shown as its
 // command.

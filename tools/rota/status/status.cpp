@@ -12,6 +12,7 @@
 #include "scheduler/core/settings.h"
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/socket_path.h"
+#include "scheduler/protocol/unresponsive.h"
 #include "scheduler/protocol/uuid_text.h"
 #include "tools/rota/status/sharing.h"
 
@@ -109,7 +110,13 @@ int show(bool json) {
     }
     return 1;
   }
-  auto status = request_status(rotad.get());
+  Answer answer = ask_status(rotad.get());
+  std::optional<Status>& status = answer.status;
+  if (answer.silent) {
+    fmt::print(stderr, "rota: {}\n",
+               protocol::unresponsive_text(search.candidate.path, protocol::listener_of(rotad.get())));
+    return 1;
+  }
   if (!status) {
     fmt::print(stderr, "rota: the rotad at {} does not answer, or belongs to another version of rota\n",
                search.candidate.path);

@@ -50,6 +50,55 @@ TEST_CASE("what rotad does not read for a while is kept and comes in order, news
   CHECK(rotad.quiet());
 }
 
+TEST_CASE("a rotad that does not welcome a program at once may do so later, on the same connection") {
+  test::FakeRotad rotad;
+  rotad.read(false);
+  turn::Connection::Attempt attempt = turn::Connection::open(std::chrono::milliseconds(20));
+  CHECK_FALSE(attempt.connection);
+  REQUIRE(attempt.unanswered);
+  CHECK(attempt.reason.find("does not answer") != std::string::npos);
+  std::string reason;
+  CHECK(attempt.unanswered->welcome(reason) == turn::Connection::Welcome::kNotYet);
+  SECTION("it does") {
+    rotad.read(true);
+    auto welcome = turn::Connection::Welcome::kNotYet;
+    for (int tries = 0; tries < 20'000 && welcome == turn::Connection::Welcome::kNotYet; ++tries) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      welcome = attempt.unanswered->welcome(reason);
+    }
+    REQUIRE(welcome == turn::Connection::Welcome::kYes);
+    CHECK(attempt.unanswered->send(room(1)));
+    CHECK(rotad.next().body.room.bytes == 1);
+    CHECK(rotad.clients() == 1);
+  }
+  SECTION("it dies") {
+    rotad.die();
+    CHECK(attempt.unanswered->welcome(reason) == turn::Connection::Welcome::kNo);
+    CHECK_FALSE(reason.empty());
+  }
+}
+
+TEST_CASE("how long rotad has read nothing is known, and one that is merely behind reads") {
+  using namespace std::chrono_literals;
+  test::FakeRotad rotad;
+  const auto connection = turn::Connection::open().connection;
+  REQUIRE(connection);
+  CHECK(connection->unread_for(10s) == 0s);
+  rotad.read(false);
+  REQUIRE(connection->send(room(1)));
+  connection->unread_for(11s);
+  CHECK(connection->unread_for(12s) == 1s);
+  REQUIRE(connection->send(room(2)));
+  CHECK(connection->unread_for(14s) == 3s);
+  // This program was stopped itself, or did not look for another reason.
+  CHECK(connection->unread_for(20s) == 0s);
+  CHECK(connection->unread_for(21s) == 1s);
+  rotad.read(true);
+  CHECK(rotad.next().body.room.bytes == 1);
+  CHECK(rotad.next().body.room.bytes == 2);
+  CHECK(connection->unread_for(22s) == 0s);
+}
+
 TEST_CASE("a rotad that never reads again counts as gone, and so does one that hangs up") {
   test::FakeRotad rotad;
   const auto connection = turn::Connection::open().connection;

@@ -54,6 +54,21 @@ TEST_CASE("a drain without progress gives way to a process that this one shares 
   }
 }
 
+TEST_CASE("a program without a rotad looks for one at least once a second, however long there was none") {
+  Process process;
+  process.hold();
+  process.lose();
+  Time last = process.now;
+  for (const Time until = process.now + 5min; process.now < until;) {
+    process.run(1ms);
+    if (!process.did(Act::kConnect)) continue;
+    CHECK(process.now - last <= 1s + 10ms);
+    last = process.now;
+    process.step(event::NotConnected{});
+  }
+  CHECK(process.now - last <= 1s + 10ms);
+}
+
 TEST_CASE("grace runs from the first loss to the next grant, not anew at every loss") {
   Process process;
   process.seen.standing = 1;
