@@ -173,8 +173,10 @@ std::chrono::nanoseconds Connection::unread_for(Time now) {
   int bytes = 0;
   // What the peer has not read, for a Unix socket. Where the kernel does not say, rotad reads.
   if (ioctl(descriptor_.get(), SIOCOUTQ, &bytes) != 0) bytes = 0;
-  // A rotad that is merely behind takes something away whenever something is added.
-  const bool reads = bytes == 0 || bytes < unread_bytes_ || (bytes == unread_bytes_ && written_);
+  // A rotad that is merely behind takes something away whenever something is added. What is unread for the first time
+  // counts from now.
+  const bool takes = bytes < unread_bytes_ || (bytes == unread_bytes_ && written_);
+  const bool reads = takes || bytes == 0 || unread_bytes_ == 0;
   if (reads || now - looked_at_ > kLongestBetweenLooks) unread_since_ = now;
   unread_bytes_ = bytes;
   written_ = false;

@@ -38,6 +38,17 @@ rota::Result<std::string> default_socket() {
                      "there; name another place with --socket, and in ROTA_SOCKET for the programs"};
 }
 
+// A terminal that closes, or somebody who expects a daemon to read its settings again, sends SIGHUP: it must not end
+// the turns of everybody, least of all without a word.
+void log_hangups(asio::signal_set& hangups) {
+  hangups.async_wait([&hangups](std::error_code error, int) {
+    if (error) return;
+    rota::server::log::warn(
+        "SIGHUP: ignored; settings are read at the start only, `rota control` changes them while rotad runs");
+    log_hangups(hangups);
+  });
+}
+
 // Programs ask the first rotad that they find: one at a later place than this one's is not in the way.
 void warn_of_another(const std::string& socket) {
   rota::protocol::SocketCandidates earlier = rota::protocol::socket_candidates();
@@ -166,6 +177,10 @@ int main(int argc, char** argv) try {
   rota::server::log::start(level);
   // A peer that is gone is an error of that send, not the end of the daemon.
   signal(SIGPIPE, SIG_IGN);
+  // The same for a file that may not grow, under a limit on the size of files.
+  signal(SIGXFSZ, SIG_IGN);
+  // A line of the log must not stop a rotad in a terminal's background (stty tostop).
+  signal(SIGTTOU, SIG_IGN);
 
   options.settings.mode = *parse_mode(mode);
   set_quantum(options.settings, *rota::scheduler::parse_quantum(quantum));
@@ -201,6 +216,7 @@ int main(int argc, char** argv) try {
 
   asio::io_context io(1);
   asio::signal_set signals(io, SIGTERM, SIGINT);
+  asio::signal_set hangups(io, SIGHUP);
   auto server = rota::server::Server::open(io, options);
   if (!server) {
     fprintf(stderr, "rotad: %s\n", server.error().text.c_str());
@@ -211,6 +227,7 @@ int main(int argc, char** argv) try {
     (*server)->stop();
     io.stop();
   });
+  log_hangups(hangups);
   (*server)->start();
   if (ready >= 0) {
     // The process that started rotad may be gone.

@@ -219,7 +219,7 @@ class Demo {
     }
     // A rotad that is started is adopted, and ends with the copies.
     const Daemon daemon = find_or_start_daemon({});
-    if (daemon.socket.empty()) return daemon.problem + "; `rota doctor` says more";
+    if (daemon.socket.empty() || daemon.silent) return daemon.problem + "; `rota doctor` says more";
     setenv("ROTA_SOCKET", daemon.socket.c_str(), 1);
     return {};
   }

@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,12 +17,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "scheduler/core/settings.h"
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/socket_path.h"
+#include "scheduler/protocol/unresponsive.h"
+#include "tools/rota/run/fresh_start.h"
 #include "tools/rota/run/launch.h"
 #include "tools/rota/status/request.h"
 
@@ -38,8 +41,16 @@ using scheduler::parse_quantum;
 // How long a user's own rotad outlives its last program: long enough for a shell loop to find it again.
 constexpr const char* kIdleExitSeconds = "5";
 
+// Where rotad says that it listens.
+constexpr int kReadyDescriptor = 3;
+constexpr const char* kReadyOption = "--ready-fd";
+
 // How long a rotad may take to listen, and another `rota run` to start one: both take milliseconds.
 constexpr auto kPatience = std::chrono::seconds(5);
+
+// How long a rotad that is there may take to answer before the program starts without its answer. Together with what
+// the program itself waits then (runtime/turn), less than five seconds.
+constexpr auto kSilence = std::chrono::milliseconds(2500);
 
 std::string explain(int error, const std::string& socket) {
   switch (error) {
@@ -52,6 +63,8 @@ std::string explain(int error, const std::string& socket) {
                          socket);
     case EPROTOTYPE:
       return fmt::format("the process that listens at {} is not rotad: set ROTA_SOCKET to another path", socket);
+    case ETIMEDOUT:  // so many already wait to be accepted
+      return protocol::unresponsive_text(socket, {});
     case ENAMETOOLONG:
       return "ROTA_SOCKET is longer than a socket's path may be (107 bytes)";
     default:
@@ -61,11 +74,21 @@ std::string explain(int error, const std::string& socket) {
 
 // Asks the daemon at `descriptor` to stay, and waits for an answer: an idle daemon that is about to exit accepts the
 // connection, too, but does not answer.
-bool ask_to_stay(int descriptor, const DaemonRequest& request, Daemon& daemon) {
+enum class Stays { kYes, kGone, kSilent };
+Stays ask_to_stay(int descriptor, const DaemonRequest& request, Daemon& daemon) {
   protocol::Message stay{.kind = protocol::Kind::kStay};
-  if (!send_message(descriptor, stay)) return false;
-  const auto status = request_status(descriptor);
-  if (!status) return false;
+  if (!send_message(descriptor, stay)) return Stays::kGone;
+  const Answer answer = ask_status(descriptor, kSilence);
+  if (answer.silent) {
+    // It has the request, and serves the program as soon as it goes on.
+    const protocol::Listener rotad = protocol::listener_of(descriptor);
+    daemon.problem = unresponsive_text(daemon.socket, rotad) + "; until it answers the program does not take turns";
+    daemon.silent = true;
+    setenv(protocol::kSilentRotad, std::to_string(rotad.pid).c_str(), 1);
+    return Stays::kSilent;
+  }
+  const std::optional<Status>& status = answer.status;
+  if (!status) return Stays::kGone;
   const auto wanted = request.quantum.empty() ? std::nullopt : parse_quantum(request.quantum);
   const bool other_mode = !request.mode.empty() && request.mode != mode_name(status->end.mode);
   const bool other_quantum = wanted && static_cast<std::uint64_t>(wanted->count()) != status->end.quantum_ns;
@@ -76,7 +99,7 @@ bool ask_to_stay(int descriptor, const DaemonRequest& request, Daemon& daemon) {
         daemon.socket, mode_name(status->end.mode),
         scheduler::quantum_text(std::chrono::nanoseconds(status->end.quantum_ns)));
   }
-  return true;
+  return Stays::kYes;
 }
 
 std::string own_executable_folder() {
@@ -94,53 +117,84 @@ std::string last_line(const std::string& path) {
   return last;
 }
 
+// What became of a rotad that was started.
+struct Started {
+  enum class Result { kListens, kEnded, kSilent } result;
+  std::string kept;     // what of its starter's limits it could not leave behind
+  std::string problem;  // kEnded: why it could not even be tried; otherwise its log says that
+};
+
+// In the process that becomes rotad. Calls nothing back; says on standard error, which is the log, what goes wrong.
+[[noreturn]] void become_rotad(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
+                               const std::string& log, int ready) {
+  std::vector<char*> argv;
+  std::vector<char*> envp;
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  for (const std::string& variable : environment) envp.push_back(const_cast<char*>(variable.c_str()));
+  argv.push_back(nullptr);
+  envp.push_back(nullptr);
+  const Kept kept = start_afresh();
+  // Nothing else stays open: readers of inherited pipes wait for end of file, and inherited locks are held.
+  if (ready != kReadyDescriptor) {
+    dup2(ready, kReadyDescriptor);
+  } else {
+    fcntl(ready, F_SETFD, 0);
+  }
+  close_descriptors_from(kReadyDescriptor + 1);
+  for (int number = 0; number < kReadyDescriptor; ++number) close(number);
+  open("/dev/null", O_RDWR);  // 0: the lowest that is free
+  if (open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600) < 0) dup2(0, 1);
+  dup2(1, 2);
+  signal(SIGXFSZ, SIG_IGN);  // as rotad itself does: where no file may grow, these lines are lost, and nothing else
+  if (!kept.limits.empty()) {
+    dprintf(2, "rotad: warning: limited to %s, as the program was that started it: only root can raise that\n",
+            kept.limits.c_str());
+    const std::string line = kept.limits + "\n";
+    if (write(kReadyDescriptor, line.data(), line.size()) < 0) _exit(127);  // nobody waits for it
+  }
+  if (!kept.pace.empty()) {
+    dprintf(2, "rotad: info: keeps %s of the program that started it: only root can change that\n", kept.pace.c_str());
+  }
+  execve(argv[0], argv.data(), envp.data());
+  dprintf(2, "rotad: cannot start %s: %s\n", argv[0], strerror(errno));
+  _exit(127);
+}
+
 // Starts rotad and waits until it listens or has ended. It is detached: the program that this process turns into must
 // not find a child that it never created.
-enum class Started { kListens, kEnded, kSilent };
 Started spawn(const std::vector<std::string>& arguments, const std::string& log) {
-  std::vector<char*> argv;
-  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
   int ready[2];
-  if (pipe2(ready, O_CLOEXEC) != 0) return Started::kEnded;
+  if (pipe2(ready, O_CLOEXEC) != 0) return {Started::Result::kEnded, {}, strerror(errno)};
+  const Descriptor heard(ready[0]);
+  Descriptor told(ready[1]);
+  const std::vector<std::string> environment = daemon_environment(environ);
   const pid_t middle = fork();
   if (middle == 0) {
-    setsid();  // Ctrl-C in this terminal is not for the daemon
-    // Whoever starts it may be taking signals one by one; the daemon would be deaf to all of them.
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, nullptr);
-    if (fork() != 0) _exit(0);
-    const int nothing = open("/dev/null", O_RDWR);
-    const int output = open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
-    dup2(nothing, 0);
-    dup2(output >= 0 ? output : nothing, 1);
-    dup2(output >= 0 ? output : nothing, 2);
-    // Moves the pipe away from 3 first, in case it is 3 itself: dup2 onto itself would keep close-on-exec.
-    const int moved = fcntl(ready[1], F_DUPFD, 10);
-    dup2(moved, 3);
-    // Closes all inherited pipes: their readers wait for end of file.
-    syscall(SYS_close_range, 4U, ~0U, 0U);
-    unsetenv("LD_PRELOAD");
-    if (chdir("/") != 0) _exit(127);
-    execv(argv[0], argv.data());
-    dprintf(2, "rotad: cannot start %s: %s\n", argv[0], strerror(errno));
-    _exit(127);
+    setsid();  // so that the starter's terminal does not reach the child before it has a session of its own
+    if (fork() == 0) become_rotad(arguments, environment, log, told.get());
+    _exit(0);
   }
-  close(ready[1]);
-  if (middle > 0) waitpid(middle, nullptr, 0);
+  told = {};
+  if (middle < 0) return {Started::Result::kEnded, {}, strerror(errno)};
+  while (waitpid(middle, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  // At most one line from become_rotad(), then "ready".
+  std::string said;
   const auto until = std::chrono::steady_clock::now() + kPatience;
-  pollfd listens{ready[0], POLLIN, 0};
-  int result;
-  do {
+  while (true) {
+    pollfd listens{heard.get(), POLLIN, 0};
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
-    result = poll(&listens, 1, std::max(0, static_cast<int>(left.count())));
-  } while (result < 0 && errno == EINTR);
-  char answer = 0;
-  const ssize_t length = result > 0 ? read(ready[0], &answer, 1) : 0;
-  close(ready[0]);
-  if (length == 1) return Started::kListens;
-  return result > 0 ? Started::kEnded : Started::kSilent;
+    const int result = poll(&listens, 1, std::max(0, static_cast<int>(left.count())));
+    if (result < 0 && errno == EINTR) continue;
+    char bytes[256];
+    const ssize_t length = result > 0 ? read(heard.get(), bytes, sizeof bytes) : 0;
+    if (length <= 0) return {result > 0 ? Started::Result::kEnded : Started::Result::kSilent, {}, {}};
+    said.append(bytes, static_cast<std::size_t>(length));
+    constexpr std::string_view kReady = "ready\n";
+    if (!said.ends_with(kReady)) continue;
+    said.resize(said.size() - kReady.size());
+    return {Started::Result::kListens, said.substr(0, said.find('\n')), {}};
+  }
 }
 
 // Only one process starts a rotad at a place, the others wait here and then find it. The file names the process whose
@@ -213,6 +267,32 @@ class StartersTurn {
   std::string problem_;
 };
 
+// Whether another `rota run` of this user's has started the rotad at the other end under so low a limit that later
+// programs get no turns from it, and this process can start one that may have enough.
+bool is_cramped(int descriptor) {
+  const protocol::Listener rotad = protocol::listener_of(descriptor);
+  rlimit its{};
+  rlimit own{};
+  if (rotad.pid <= 0 || rotad.uid != geteuid() || protocol::stopped_state(rotad.pid) != 0) return false;
+  if (prlimit(rotad.pid, RLIMIT_NOFILE, nullptr, &its) != 0 || its.rlim_cur >= kEnoughDescriptors) return false;
+  if (getrlimit(RLIMIT_NOFILE, &own) != 0 || own.rlim_max < kEnoughDescriptors) return false;
+  std::ifstream file(fmt::format("/proc/{}/cmdline", rotad.pid), std::ios::binary);
+  for (std::string argument; std::getline(file, argument, '\0');) {
+    if (argument == kReadyOption) return true;
+  }
+  return false;
+}
+
+// Ends it, and waits until its place is free. The programs that it serves move over to the next one.
+void make_way(const SocketCandidate& place, const Descriptor& rotad) {
+  kill(protocol::listener_of(rotad.get()).pid, SIGTERM);
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (std::chrono::steady_clock::now() < until) {
+    if (!Descriptor(protocol::connect_socket(place))) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
 // One attempt; empty socket and problem: try again.
 Daemon start_own(const SocketCandidate& place, const DaemonRequest& request) {
   const std::string socket = place.path;
@@ -227,26 +307,33 @@ Daemon start_own(const SocketCandidate& place, const DaemonRequest& request) {
   const StartersTurn turn(socket);
   if (!turn.problem().empty()) return {{}, turn.problem()};
   Daemon daemon;
+  std::string kept;
   int connected = protocol::connect_socket(place);
+  if (connected >= 0 && is_cramped(connected)) {
+    make_way(place, Descriptor(connected));
+    connected = protocol::connect_socket(place);
+  }
   if (connected < 0 && nobody_there(-connected)) {
     std::vector<std::string> arguments = {
-        own_executable_folder() + "/rotad", "--socket", socket, "--idle-exit", kIdleExitSeconds, "--ready-fd", "3"};
+        own_executable_folder() + "/rotad", "--socket", socket, "--idle-exit", kIdleExitSeconds, kReadyOption,
+        std::to_string(kReadyDescriptor)};
     if (!request.mode.empty()) arguments.insert(arguments.end(), {"--mode", request.mode});
     if (!request.quantum.empty()) arguments.insert(arguments.end(), {"--quantum", request.quantum});
     const std::string log = socket + ".log";
     const Started started = spawn(arguments, log);
-    if (started == Started::kSilent) {
+    if (started.result == Started::Result::kSilent) {
       return {{},
               fmt::format("cannot start a rotad at {}: it is not listening after {} s; its log is {}", socket,
                           kPatience.count(), log)};
     }
-    if (started == Started::kEnded) {
-      const std::string reason = last_line(log);
+    if (started.result == Started::Result::kEnded) {
+      const std::string reason = started.problem.empty() ? last_line(log) : started.problem;
       // A previous one that is just exiting still has the lock.
       if (reason.find("is already served") == std::string::npos) {
         daemon.problem = fmt::format("cannot start a rotad at {}: {}", socket, reason.empty() ? "it ended" : reason);
       }
     }
+    kept = started.kept;
     connected = protocol::connect_socket(place);
   }
   const Descriptor rotad(connected);
@@ -255,7 +342,13 @@ Daemon start_own(const SocketCandidate& place, const DaemonRequest& request) {
     return daemon;
   }
   daemon = {socket, {}};
-  if (!ask_to_stay(rotad.get(), request, daemon)) daemon = {};
+  if (ask_to_stay(rotad.get(), request, daemon) == Stays::kGone) return {};
+  if (!kept.empty() && daemon.problem.empty()) {
+    daemon.problem = fmt::format(
+        "rotad serves all of your programs, and only root could raise what this one is limited to: {}; later ones may "
+        "get no turns until one starts where the limits are higher",
+        kept);
+  }
   return daemon;
 }
 
@@ -270,17 +363,25 @@ Daemon also_skipped(const protocol::SocketSearch& search, Daemon daemon) {
 
 Daemon find_or_start_daemon(const DaemonRequest& request) {
   using namespace std::chrono_literals;
-  // ROTA_SOCKET may be relative; the daemon and the program may have other working directories.
-  if (const char* chosen = getenv("ROTA_SOCKET"); chosen != nullptr && *chosen != '\0' && *chosen != '/') {
+  unsetenv(protocol::kSilentRotad);  // of an outer `rota run`
+  // They may be relative; the daemon and the program may have other working directories.
+  for (const char* const place : {"ROTA_SOCKET", "ROTA_LOCK_DIRECTORY"}) {
+    const char* const chosen = getenv(place);
     char here[4096];
-    if (getcwd(here, sizeof here) != nullptr) setenv("ROTA_SOCKET", fmt::format("{}/{}", here, chosen).c_str(), 1);
+    if (chosen == nullptr || *chosen == '\0' || *chosen == '/' || getcwd(here, sizeof here) == nullptr) continue;
+    setenv(place, fmt::format("{}/{}", here, chosen).c_str(), 1);
   }
   constexpr int kAttempts = 40;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const protocol::SocketSearch search = protocol::find_rotad();
     if (const Descriptor rotad(search.descriptor); rotad) {
+      if (is_cramped(rotad.get())) {
+        const Daemon daemon = start_own(search.candidate, request);
+        if (!daemon.socket.empty() || !daemon.problem.empty()) return also_skipped(search, daemon);
+        continue;
+      }
       Daemon daemon{search.candidate.path, {}};
-      if (ask_to_stay(rotad.get(), request, daemon)) return also_skipped(search, daemon);
+      if (ask_to_stay(rotad.get(), request, daemon) != Stays::kGone) return also_skipped(search, daemon);
     } else if (!nobody_there(search.error)) {
       return {{}, explain(search.error, search.candidate.path)};
     } else {
@@ -303,7 +404,7 @@ Daemon find_or_start_daemon(const DaemonRequest& request) {
     }
     std::this_thread::sleep_for(50ms);  // one that is just exiting
   }
-  return {{}, "no rotad can be started: there is one already, but it does not answer"};
+  return {{}, "no rotad can be started: there is one already, which hangs up"};
 }
 
 }  // namespace rota::tool

@@ -202,7 +202,7 @@ int measure(const TryOptions& options, const LaunchOptions& launch) {
   }
   const Daemon daemon = find_or_start_daemon({launch.mode, launch.quantum});
   if (!daemon.problem.empty()) tell(daemon.problem);
-  if (daemon.socket.empty()) return kCannot;
+  if (daemon.socket.empty() || daemon.silent) return kCannot;
   setenv("ROTA_SOCKET", daemon.socket.c_str(), 1);
   // Only now: rotad is detached and outlives this.
   attempt::adopt_orphans();

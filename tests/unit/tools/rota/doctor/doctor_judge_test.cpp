@@ -290,6 +290,24 @@ TEST_CASE("a place for rotad that was passed over is warned of") {
   CHECK(says(only(facts), "/tmp/rota-7"));
 }
 
+TEST_CASE("a rotad that accepts connections and does not answer is a problem, with what helps") {
+  Facts facts = healthy();
+  facts.daemon.answered = false;
+  facts.daemon.silent = "the rotad at /s (pid 12) is stopped: `kill -CONT 12` lets it go on";
+  CHECK(only(facts).id == "rotad");
+  CHECK(only(facts).level == Level::kProblem);
+  CHECK(says(only(facts), "kill -CONT 12"));
+}
+
+TEST_CASE("a rotad that may have few open files is warned of") {
+  Facts facts = healthy();
+  facts.daemon.descriptors = 20;
+  CHECK(only(facts).id == "rotad.limits");
+  CHECK(says(only(facts), "20 open files"));
+  facts.daemon.descriptors = 1024;
+  CHECK(complaints(facts).empty());
+}
+
 TEST_CASE("a living MPS daemon is warned of, and its limits with it") {
   Facts facts = healthy();
   facts.variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = "50";

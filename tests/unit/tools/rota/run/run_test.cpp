@@ -12,48 +12,12 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "tests/unit/scheduler/server/processes.h"
+#include "tests/unit/tools/rota/run/installation.h"
 
 namespace rota::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-class Installation {
- public:
-  explicit Installation(bool with_daemon = true) {
-    fs::create_directories(folder_ / "bin");
-    fs::create_directories(folder_ / "lib/rota");
-    fs::copy_file(ROTA, folder_ / "bin/rota");
-    if (with_daemon) fs::copy_file(ROTAD, folder_ / "bin/rotad");
-    fs::copy_file(EMPTY_PRELOAD, shim());
-    chmod(folder_.path().c_str(), 0755);
-  }
-  // The daemon that a test started has to end before its folder does: it goes by itself, we only hurry it.
-  ~Installation() {
-    const int descriptor = connect_to(socket());
-    if (descriptor < 0) return;
-    close(descriptor);
-    const pid_t pid = static_cast<pid_t>(status(socket()).end.daemon_pid);
-    kill(pid, SIGTERM);
-    eventually([&] { return !fs::exists(socket()); });
-  }
-
-  std::string socket() const { return folder_ / "s/rotad.sock"; }
-  std::string shim() const { return folder_ / "lib/rota/librota.so"; }
-  const TemporaryFolder& folder() const { return folder_; }
-  std::vector<std::string> environment() const {
-    return {"ROTA_SOCKET=" + socket(), "ROTA_LOCK_DIRECTORY=" + (folder_ / "locks")};
-  }
-  Command command(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), folder_ / "bin/rota");
-    return {.arguments = std::move(arguments), .environment = environment()};
-  }
-  Outcome rota(std::vector<std::string> arguments) const { return run(command(std::move(arguments))); }
-
- private:
-  TemporaryFolder folder_;
-};
 
 TEST_CASE("a program's exit status and its arguments pass through") {
   const Installation installed;
