@@ -145,6 +145,7 @@ void Monitor::read_messages() {
       for (Gpu& gpu : gpus_) {
         if (!gpu.told || !(gpu.description.uuid == added.uuid)) continue;
         gpu.index = static_cast<int>(added.index);
+        memory_.set_served(gpu.device, true);  // first: the page says how memory there is served
         usage_.set_index(gpu.device, gpu.index);
         limits_index_[static_cast<std::size_t>(gpu.device)].store(gpu.index, std::memory_order_relaxed);
         is_served(gpu);
@@ -185,7 +186,6 @@ void Monitor::is_served(Gpu& gpu) {
     log::info("this program takes turns on GPU {} from now on", gpu.device);
   }
   gpu.said_why.clear();
-  memory_.set_served(gpu.device, true);
   service_.serves(gpu.device);
 }
 
