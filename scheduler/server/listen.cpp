@@ -126,7 +126,7 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
       housekeeping_(io),
       deadline_(io),
       wake_(io),
-      first_reading_(io),
+      late_reading_(io),
       accept_again_(io),
       started_(now()),
       idle_since_(now()),

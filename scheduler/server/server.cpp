@@ -57,7 +57,7 @@ void Server::stop() {
   housekeeping_.cancel();
   deadline_.cancel();
   wake_.cancel();
-  first_reading_.cancel();
+  late_reading_.cancel();
   accept_again_.cancel();
   for (const auto& [number, connection] : connections_) connection->close();
   connections_.clear();
@@ -316,19 +316,21 @@ void Server::on_add_gpu(Connection& connection, Client& client, const protocol::
     connection.refuse(index.error().text);
     return;
   }
-  if (!client.gpus.insert(*index).second) gpus_.remove_client(*index);  // named again: counted once
-  // For a later rotad, however this one ends. If the file cannot be created, the later one does not wait.
-  const Descriptor note(::open(clients_note().c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  client.measured.erase(*index);
-  step(event::AddGpu{client.id, *index, gpu.total_bytes, gpu.context_bytes});
-  quota_.add_gpu(client.id, *index, gpu.total_bytes, core_.context_bytes(client.id, *index));
-  publish_limits(client);
-  publish_contexts(*index);
-  measure_soon();
+  if (client.gpus.insert(*index).second) {
+    // For a later rotad, however this one ends. If the file cannot be created, the later one does not wait.
+    const Descriptor note(::open(clients_note().c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+    client.measured.erase(*index);
+    step(event::AddGpu{client.id, *index, gpu.total_bytes, gpu.context_bytes});
+    quota_.add_gpu(client.id, *index, gpu.total_bytes, core_.context_bytes(client.id, *index),
+                   is_measurable(client, *index));
+    publish_limits(client);
+    publish_contexts(*index);
+  } else {
+    gpus_.remove_client(*index);  // named again, to be measured: counted once
+  }
   Message added{.kind = Kind::kGpuAdded};
   added.body.gpu_added = {.uuid = gpu.uuid, .index = *index};
-  if (awaits_first_reading(*index)) return answer_when_read(client, *index, added);
-  connection.send(added);
+  if (!answers_when_read(client, *index, added)) connection.send(added);
 }
 
 void Server::on_stay(Connection& connection) {
