@@ -23,7 +23,7 @@ api::CUresult Memory::info(std::size_t* free_bytes, std::size_t* total_bytes) {
   if (result != api::CUDA_SUCCESS || !here(place)) return result;
   // If the driver accepts null for one of them, it has filled in only the other.
   const std::uint64_t of_gpu = total_bytes != nullptr ? *total_bytes : device(place.device).total_bytes;
-  const Shown seen = shown(place.device, of_gpu, free_bytes != nullptr ? *free_bytes : 0);
+  const Shown seen = shown(place.device, of_gpu, free_bytes != nullptr ? *free_bytes : of_gpu);
   if (free_bytes != nullptr) *free_bytes = seen.free;
   if (total_bytes != nullptr) *total_bytes = seen.total;
   return result;
@@ -49,7 +49,7 @@ Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free
   }
   const bool moves = backend(ordinal).backing() != Backing::kDevice;
   if (moves && usable != 0) left = std::min(left, movable_room(ordinal, seen.own, free));
-  seen.free = moves ? without(left, unkept_byte(ordinal)) : std::min(left, free);
+  seen.free = moves ? left : std::min(left, free);
   return seen;
 }
 
@@ -73,7 +73,8 @@ std::uint64_t Memory::movable_room(int ordinal, std::uint64_t own, std::uint64_t
 std::uint64_t Memory::others(int ordinal, std::uint64_t own, std::uint64_t free) {
   const bool swaps = backend(ordinal).backing() == Backing::kSwapped;
   const std::uint64_t stays = ledger_.fixed_bytes(ordinal) + (swaps ? swap_.resident_bytes(ordinal) : 0);
-  const std::uint64_t there = without(without(device(ordinal).total_bytes, free), contexts(ordinal));
+  const std::uint64_t in_use = without(device(ordinal).total_bytes, free) + unkept_byte(ordinal);
+  const std::uint64_t there = without(in_use, contexts(ordinal));
   const std::uint64_t most = without(there, stays);
   const std::uint64_t least = swaps ? most : std::min(without(there, own), most);
   std::atomic<std::uint64_t>& last = device(ordinal).others;
@@ -82,7 +83,7 @@ std::uint64_t Memory::others(int ordinal, std::uint64_t own, std::uint64_t free)
   return found;
 }
 
-// What the first extent of a context brings with it (keep_a_byte), until it is measured with the context.
+// What the first extent brings with it (keep_a_byte), as long as it is still to come.
 std::uint64_t Memory::unkept_byte(int ordinal) {
   if (backend(ordinal).backing() != Backing::kSwapped) return 0;
   const std::lock_guard lock(devices_mutex_);
