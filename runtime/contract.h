@@ -18,16 +18,17 @@
 #include "generated/driver_symbols.h"
 #include "generated/driver_types.h"
 #include "runtime/core/function_ref.h"
+#include "runtime/driver/answers.h"
 #include "runtime/turn/scope.h"
 
 namespace rota::contract {
 
 template <typename Call>
-[[gnu::cold, gnu::noinline]] api::CUresult call_with_room_made(const Call& call) {
-  api::CUresult result = api::CUDA_ERROR_OUT_OF_MEMORY;
+[[gnu::cold, gnu::noinline]] api::CUresult call_with_room_made(api::CUresult result, const Call& call) {
+  if (!driver::lacks_room(result)) return result;
   gate::make_room([&] {
     result = call();
-    return result != api::CUDA_ERROR_OUT_OF_MEMORY;
+    return !driver::may_lack_room(result);
   });
   return result;
 }
@@ -37,9 +38,9 @@ template <typename Call>
 template <typename Call>
 [[gnu::always_inline]] inline api::CUresult with_room(const Call& call) {
   const api::CUresult result = call();
-  if (result != api::CUDA_ERROR_OUT_OF_MEMORY) [[likely]]
+  if (!driver::may_lack_room(result)) [[likely]]
     return result;
-  return call_with_room_made(call);
+  return call_with_room_made(result, call);
 }
 
 // Marks the process, and names the function in the log. Any number of times.

@@ -28,7 +28,7 @@ ALLOWED = {
     "codegen": [],
     # What each of them sees of what it calls: the gates, the tracers, the tables of names.
     "generated": ["runtime/contract.h", "runtime/trace/record.h", "runtime/trace/names.h"],
-    "runtime/contract.h": ["runtime/turn/scope.h", "generated", FUNCTION_REF],
+    "runtime/contract.h": ["runtime/turn/scope.h", "runtime/driver/answers.h", "generated", FUNCTION_REF],
     # With the table of overrides; the preload's share of the runtime API's tracer is the interface of the trace.
     "runtime/preload": ["generated", "runtime/trace/thread.h"],
     "runtime/core": ["runtime", "generated", NOT_CANCELLED, PRINTABLE],

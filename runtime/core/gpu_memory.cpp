@@ -1,11 +1,15 @@
 #include "runtime/core/gpu_memory.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <map>
+#include <mutex>
 
 #include "generated/driver_real.h"
 #include "runtime/core/runtime.h"
 #include "runtime/memory/settings.h"
+#include "runtime/turn/waiting.h"
 
 namespace rota::interpose {
 
@@ -34,6 +38,32 @@ std::optional<int> device_with(const std::array<unsigned char, 16>& uuid) noexce
     if (std::memcmp(&id, uuid.data(), sizeof id) == 0) return device;
   }
   return std::nullopt;
+}
+
+// What could be had of a GPU on which this process has no context. For movable memory that is also what other programs
+// have, as long as there is a rotad that has them make room. Asked at most once a second: a program may watch it.
+std::uint64_t to_be_had(const std::array<unsigned char, 16>& id, const RotaGpuMemory& gpu, bool native) {
+  using Clock = std::chrono::steady_clock;
+  struct Known {
+    std::optional<std::uint64_t> taken;
+    Clock::time_point until;
+  };
+  static std::mutex mutex;
+  static std::map<std::array<unsigned char, 16>, Known> known;
+  if (native) return gpu.free;
+  protocol::Uuid uuid{};
+  static_assert(sizeof uuid == sizeof id);
+  std::memcpy(&uuid, id.data(), sizeof uuid);
+  // Another thread may ask at the moment; in the child of a fork, one that does not exist there.
+  const std::unique_lock lock(mutex, std::try_to_lock);
+  Known own;
+  Known& entry = lock ? known[id] : own;
+  if (Clock::now() >= entry.until) {
+    entry.taken = turn::taken_for_good(uuid);
+    entry.until = Clock::now() + std::chrono::seconds(1);
+  }
+  const std::optional<std::uint64_t> taken = entry.taken;
+  return taken ? gpu.total - std::min(gpu.total, *taken) : gpu.free;
 }
 
 // The limit also applies to a program that does not call CUDA, such as nvidia-smi.
@@ -72,18 +102,19 @@ int gpu_memory(std::uint32_t version, const char* uuid, RotaGpuMemory* gpu) noex
     if (uuid == nullptr && gpu == nullptr) return 1;
     const auto id = parse_gpu_uuid(uuid);
     if (!id || gpu == nullptr) return 0;
-    if (const auto device = runtime != nullptr ? device_with(*id) : std::nullopt) {
-      // A limit that is shared with others applies where this process has a context.
+    const auto device = runtime != nullptr ? device_with(*id) : std::nullopt;
+    if (device && runtime->monitor.touches(*device)) {
       if (runtime->memory.limit(*device) == memory::kNoLimit) return 0;
       const memory::Memory::Shown shown = runtime->memory.shown(*device, gpu->total, gpu->free);
       *gpu = {shown.total, shown.free, shown.own};
       return 1;
     }
+    // A limit that is shared with others applies to NVML where this process has a context.
     if (!own_limit) return 0;
-    const std::uint64_t total = std::min(gpu->total, settings.limit_bytes);
-    // As Memory::shown has it: others leave less than the limit only where memory stays native.
+    const std::uint64_t limit = device ? runtime->memory.limit(*device) : settings.limit_bytes;
+    const std::uint64_t total = std::min({gpu->total, settings.limit_bytes, limit});
     const bool native = settings.backend == memory::Choice::kNative;
-    *gpu = {total, native ? std::min(total, gpu->free) : total, 0};
+    *gpu = {total, std::min(total, to_be_had(*id, *gpu, native)), 0};
     return 1;
   } catch (...) {
     return 0;  // no memory: the driver's own answer stands

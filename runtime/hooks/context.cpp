@@ -4,6 +4,7 @@
 #include "generated/driver_real.h"
 #include "runtime/account/account.h"
 #include "runtime/core/runtime.h"
+#include "runtime/driver/answers.h"
 #include "runtime/hooks/overrides.h"
 
 namespace rota::overrides {
@@ -23,10 +24,10 @@ CUresult made(CUresult result, const CUcontext* context, CUdevice device, bool p
 template <typename Call>
 CUresult with_room(CUdevice device, Call&& call) {
   CUresult result = call();
-  if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
+  if (!driver::lacks_room(result, device)) return result;
   runtime().monitor.make_room_for_context(device, [&] {
     result = call();
-    return result != api::CUDA_ERROR_OUT_OF_MEMORY;
+    return !driver::may_lack_room(result);
   });
   return result;
 }

@@ -104,7 +104,8 @@ std::uint64_t Memory::capacity(int ordinal) {
   Device& entry = device(ordinal);
   if (entry.total_bytes == 0) return kNoLimit;
   // Swapped memory must all fit on the GPU at once.
-  if (backing == Backing::kSwapped || !settings_.oversubscribe) return less(entry.total_bytes, beside(ordinal));
+  if (backing == Backing::kSwapped) return less(entry.total_bytes, beside(ordinal));
+  if (!settings_.oversubscribe) return less(entry.total_bytes, contexts(ordinal));
   const std::lock_guard lock(devices_mutex_);
   if (!host_bytes_) host_bytes_ = protocol::available_to("self");
   const std::uint64_t usable = *host_bytes_ / 10 * 9;
@@ -115,15 +116,9 @@ std::uint64_t Memory::contexts(int ordinal) const {
   return room_.contexts ? room_.contexts(ordinal) : 0;
 }
 
-std::uint64_t Memory::beside(int ordinal) {
+std::uint64_t Memory::beside(int ordinal) const {
   const std::uint64_t own = contexts(ordinal);
-  if (backend(ordinal).backing() != Backing::kSwapped || !room_.all_contexts) return own;
-  return std::max(own, room_.all_contexts(ordinal));
-}
-
-std::uint64_t Memory::fixed_of_others(int ordinal) {
-  const bool beside_it = backend(ordinal).backing() == Backing::kSwapped && room_.fixed_of_others;
-  return beside_it ? room_.fixed_of_others(ordinal) : 0;
+  return room_.all_contexts ? std::max(own, room_.all_contexts(ordinal)) : own;
 }
 
 // Reserve room first, then call the driver, then add to the ledger.
@@ -350,38 +345,6 @@ void Memory::collect_deferred(const std::optional<Owner>& owner) {
   sweep_deferred();
   const driver::RelaxedCapture relaxed;
   deferred_.free_unused(owner);
-}
-
-api::CUresult Memory::info(std::size_t* free_bytes, std::size_t* total_bytes) {
-  const api::CUresult result = real::cuMemGetInfo_v2(free_bytes, total_bytes);
-  Place place;
-  if (result != api::CUDA_SUCCESS || !here(place)) return result;
-  // If the driver accepts null for one of them, it has filled in only the other.
-  const std::uint64_t of_gpu = total_bytes != nullptr ? *total_bytes : device(place.device).total_bytes;
-  const Shown seen = shown(place.device, of_gpu, free_bytes != nullptr ? *free_bytes : 0);
-  if (free_bytes != nullptr) *free_bytes = seen.free;
-  if (total_bytes != nullptr) *total_bytes = seen.total;
-  return result;
-}
-
-Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free) {
-  sweep_deferred();
-  if (graphs_.any()) graphs_.look(ordinal);
-  const Room::Limit shared = shared_limit(ordinal);
-  Shown seen{
-      .total = std::min({total, settings_.limit_bytes, shared.total}), .free = 0, .own = ledger_.live_bytes(ordinal)};
-  // NVML's total is all of the GPU's memory, CUDA's only the part that programs can have.
-  const std::uint64_t usable = device(ordinal).total_bytes;
-  const std::uint64_t most = usable != 0 ? std::min(seen.total, usable) : seen.total;
-  std::uint64_t left = std::min(less(most, seen.own), shared.left);
-  // For movable memory the GPU's real free memory says what is there now, not what this program may allocate. The
-  // driver's figure leaves out what the process's contexts take; it is subtracted here.
-  const bool moves = backend(ordinal).backing() != Backing::kDevice;
-  if (moves && usable != 0) {
-    left = std::min(left, less(less(less(usable, beside(ordinal)), fixed_of_others(ordinal)), seen.own));
-  }
-  seen.free = moves ? left : std::min(left, free);
-  return seen;
 }
 
 api::CUresult Memory::explained(api::CUresult result, api::CUdeviceptr address, const char* function) {

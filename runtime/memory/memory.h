@@ -241,6 +241,7 @@ class Memory {
     std::map<unsigned, std::size_t> pitch_unit;   // by element size
     std::atomic<std::int64_t> free_looked_at{0};  // roomy(): when the driver was last asked, in ns,
     std::atomic<bool> much_free{false};           // and whether much of the GPU was free
+    std::atomic<std::uint64_t> others{0};         // others(), as last found
   };
 
   static bool here(Place& place);
@@ -256,11 +257,15 @@ class Memory {
   std::uint64_t capacity(int ordinal);
   // What this process's contexts, modules and heaps have there.
   std::uint64_t contexts(int ordinal) const;
-  // What its memory has to fit next to: other processes' contexts do not make room for memory that must all be there at
-  // once.
-  std::uint64_t beside(int ordinal);
-  // And what others have allocated there that never leaves.
-  std::uint64_t fixed_of_others(int ordinal);
+  // And what those of other processes and programs without rota have: neither makes room for anything.
+  std::uint64_t beside(int ordinal) const;
+  // The most that the program can have beyond `own`, which it has, where its memory is not the driver's own. `free`: by
+  // the driver.
+  std::uint64_t movable_room(int ordinal, std::uint64_t own, std::uint64_t free);
+  // What others have there, by the driver's figure alone.
+  std::uint64_t others(int ordinal, std::uint64_t own, std::uint64_t free);
+  // What the first allocation of extents takes besides them.
+  std::uint64_t unkept_byte(int ordinal);
   // For more room on a GPU: frees extents that nothing of the program uses, and what pools keep there. Returns whether
   // there were any.
   bool free_unused_extents(int ordinal);

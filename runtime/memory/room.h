@@ -42,12 +42,17 @@ struct Room {
     std::uint64_t left = UINT64_MAX;   // of that, for this process
   };
   std::function<Limit(int device)> limit;
+  // The program asks how much is free on a GPU: returns once what is known of limits, contexts and other programs there
+  // is up to date. Waits for rotad, at most a quarter of a second, and only for the first question after a context was
+  // made.
+  std::function<void(int device)> refresh;
   // Whether there are such limits. Does not ask rotad.
   std::function<bool()> limited;
   // What this process has on a GPU besides its allocations: contexts, modules, heaps; measured if possible, otherwise
   // assumed. 0 where it has no context.
   std::function<std::uint64_t(int device)> contexts;
-  // The same of all processes that rotad knows, this one included. 0: not known.
+  // The same of all processes that rotad knows, this one included, and what programs without rota have there. 0: not
+  // known.
   std::function<std::uint64_t(int device)> all_contexts;
   // What all the other processes have allocated or may allocate there that cannot leave the GPU.
   std::function<std::uint64_t(int device)> fixed_of_others;

@@ -95,8 +95,8 @@ Contexts::Context Contexts::born(State& state, api::CUcontext context, int devic
   return fresh;
 }
 
-void Contexts::add(api::CUcontext context, int device, bool primary) {
-  if (context == nullptr) return;
+bool Contexts::add(api::CUcontext context, int device, bool primary) {
+  if (context == nullptr) return false;
   const std::scoped_lock lock(state_->closing, state_->lists);
   for (Context& known : state_->contexts) {
     if (known.handle != context) continue;
@@ -106,10 +106,12 @@ void Contexts::add(api::CUcontext context, int device, bool primary) {
     if (id != 0 && known.driver_id != 0 && id != known.driver_id) {
       known = born(*state_, context, device, known.primary);
       drop_captures_of(*state_, context);
+      return true;
     }
-    return;
+    return false;
   }
   state_->contexts.push_back(born(*state_, context, device, primary));
+  return true;
 }
 
 bool Contexts::known(api::CUcontext context) const {

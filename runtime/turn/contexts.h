@@ -53,7 +53,8 @@ class Contexts {
   Contexts();
 
   // --- program's threads
-  void add(api::CUcontext context, int device, bool primary);
+  // Returns whether it is a new one.
+  bool add(api::CUcontext context, int device, bool primary);
   bool known(api::CUcontext context) const;
   // Runs a call that may end `context` under the closing lock; the context is forgotten if `ended` returns true for the
   // call's result. `ended` runs under that lock, too, and add() of a new context waits for it: so its bookkeeping for a

@@ -98,14 +98,18 @@ void Monitor::connected() {
   if (!connection_->keeps_limits()) return;
   limits_.store(connection_->page(), std::memory_order_release);
   for (const protocol::SessionEntry& session : sessions_) {
-    Message message;
-    message.kind = Kind::kSession;
-    protocol::Session& told = message.body.session;
-    std::strncpy(told.id, session.id.c_str(), protocol::kSessionLength - 1);
-    told.device_bytes = session.device_bytes;
-    told.host_bytes = session.host_bytes;
-    if (connection_) send(message);
+    if (connection_) send(message_of(session));
   }
+}
+
+Message Monitor::message_of(const protocol::SessionEntry& session) {
+  Message message;
+  message.kind = Kind::kSession;
+  protocol::Session& told = message.body.session;
+  std::strncpy(told.id, session.id.c_str(), protocol::kSessionLength - 1);
+  told.device_bytes = session.device_bytes;
+  told.host_bytes = session.host_bytes;
+  return message;
 }
 
 void Monitor::lost_rotad() {
@@ -144,6 +148,10 @@ void Monitor::read_messages() {
       if (added.index >= protocol::kMaxGpus) continue;
       for (Gpu& gpu : gpus_) {
         if (!gpu.told || !(gpu.description.uuid == added.uuid)) continue;
+        if (gpu.index == static_cast<int>(added.index)) {  // it was named again
+          quota_.measured(gpu.device);
+          continue;
+        }
         gpu.index = static_cast<int>(added.index);
         memory_.set_served(gpu.device, true);  // first: the page says how memory there is served
         usage_.set_index(gpu.device, gpu.index);
@@ -237,7 +245,7 @@ void Monitor::send_news() {
 // Keeps only the part of the grant that is in use.
 void Monitor::say_state(const Gpu& gpu) {
   if (!connection_->keeps_limits()) return;
-  const Quota::Has has = quota_.tighten(gpu.device);
+  const Quota::Has has = quota_.tighten(gpu.device, connection_->page()->left_bytes[gpu.index].load());
   Message message;
   message.kind = Kind::kState;
   message.body.state = {.gpu = static_cast<std::uint32_t>(gpu.index),
@@ -254,6 +262,13 @@ void Monitor::say_state(const Gpu& gpu) {
 void Monitor::send_asks() {
   for (const Gpu& gpu : gpus_) {
     if (gpu.index < 0 || !connection_) continue;
+    if (quota_.take_measure(gpu.device)) {
+      Message again;
+      again.kind = Kind::kAddGpu;
+      again.body.add_gpu = gpu.description;
+      send(again);
+      if (!connection_) return;  // lost
+    }
     const std::optional<Quota::Ask> ask = quota_.take_ask(gpu.device);
     if (!ask) continue;
     Message message;

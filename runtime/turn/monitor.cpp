@@ -72,6 +72,7 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
        .coming = [this](int device) { return others_clear(device); },
        .crowded = [this](int device) { return crowded(device); },
        .limit = [this](int device) { return limit(device); },
+       .refresh = [this](int device) { refresh(device); },
        .limited = [this] { return limited(); },
        .contexts = [this](int device) { return context_bytes(device); },
        .all_contexts = [this](int device) { return all_context_bytes(device); },
@@ -95,8 +96,9 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
 // --- the program's threads
 
 void Monitor::context_made(api::CUcontext context, int device, bool primary) {
-  contexts_.add(context, device, primary);
+  const bool is_new = contexts_.add(context, device, primary);
   touch(device);
+  if (is_new && device >= 0 && device < memory::kMaxDevices) quota_.context_made(device);
 }
 
 // The first call makes the GPU one that this process takes turns on.

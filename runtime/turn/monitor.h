@@ -89,6 +89,7 @@ class Monitor final : public gate::Attendant {
   // process wants more than there is, or rotad promises nothing. Does not wait inside the gate or during a capture.
   void make_room(int device, FunctionRef<bool()> again);
   void make_room(FunctionRef<bool()> again) override;  // for the GPU of the current context
+  void make_room(int device, FunctionRef<bool()> again, Time patience);
   void usage_changed(int device) {
     usage_.changed(device);
     room_.changed();
@@ -109,9 +110,13 @@ class Monitor final : public gate::Attendant {
   bool allowed(int device, std::uint64_t bytes, memory::Kind kind);
   memory::Room::Limit limit(int device);
   bool limited() const;
+  // The program asks what is free: waits for what rotad says of the GPU, at most a quarter of a second and only the
+  // first time after a context was made there.
+  void refresh(int device);
   // What this process has there besides its allocations, as rotad counts it; 0 where it has no context.
   std::uint64_t context_bytes(int device) const;
-  // The same for all of rotad's clients together; 0 where rotad does not say.
+  // The same for all of rotad's clients together, and what programs that rotad does not know have; 0 where it does not
+  // say.
   std::uint64_t all_context_bytes(int device) const;
   // What other processes have reserved there that cannot leave the GPU; 0 where rotad does not say.
   std::uint64_t fixed_of_others_bytes(int device) const;
@@ -123,6 +128,11 @@ class Monitor final : public gate::Attendant {
   // lock.
   static void forget_in_child();
 
+  // Whether this process has had a context on the GPU.
+  bool touches(int device) const {
+    return device >= 0 && device < memory::kMaxDevices &&
+           (devices_seen_.load(std::memory_order_acquire) >> device & 1) != 0;
+  }
   bool served() const { return served_.load(std::memory_order_acquire); }
 
  private:
@@ -141,6 +151,8 @@ class Monitor final : public gate::Attendant {
 
   void say_full(int device) const;
   std::uint64_t limit_before_contexts();
+  static protocol::Message message_of(const protocol::SessionEntry& session);
+  memory::Room::Limit unanswered_limit(int device, std::uint64_t said) const;
   void touch(int device);
   void start();
   void stop();

@@ -2,6 +2,7 @@
 // contexts.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <thread>
@@ -24,13 +25,20 @@ constexpr Time kGrantGrows = 250ms;
 // A GPU counts as crowded for so long after programs had more than fits, so that what one gives back for that reason is
 // not taken anew at once. A judgment.
 constexpr Time kStaysCrowded = 10s;
-// Between two checks of whether the monitor has closed the gate. A judgment.
+// Between two checks of whether the monitor has closed the gate, or rotad has written a page. A judgment.
 constexpr auto kGateCloses = 50us;
+// How long rotad may take to hear of the process's sessions. A judgment.
+constexpr auto kSessionsHeard = 250ms;
 // Between two checks of whether memory that could not leave can now. A judgment.
 constexpr auto kForNowLooks = 5ms;
 // How long a thread goes on waiting after a signal handler has run in it before that is said, as for threads at the
 // gate.
 constexpr auto kSaySignal = 500ms;
+// How long a call may wait for room, its turns included, before that is said. A judgment.
+constexpr Time kSayWait = 2s;
+// How long a context waits for memory of others that can leave and does not: without a context a program cannot run at
+// all, and the others may be slow to hear of it on a busy machine. A judgment.
+constexpr Time kContextWaits = 10s;
 
 }  // namespace
 
@@ -40,17 +48,37 @@ memory::Room::Limit Monitor::limit(int device) {
   const protocol::LeasePage* page = limits_.load(std::memory_order_acquire);
   if (page == nullptr) return {};
   // A process that asks right at the start must not be told the size of the whole GPU.
-  quota_.wait_until_known(device);
+  const bool known = quota_.wait_until_known(device);
   const int index = limits_index_[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
   const std::uint64_t total = page->limit_bytes.load(std::memory_order_relaxed);
-  if (index < 0 || total == protocol::kUnlimited) return {};
-  const std::uint64_t left = page->left_bytes[index].load(std::memory_order_relaxed);
-  const std::uint64_t spare = quota_.spare(device);
-  return {total, spare == protocol::kUnlimited ? left : left + spare};
+  if (index < 0) return known ? memory::Room::Limit{} : unanswered_limit(device, total);
+  if (total == protocol::kUnlimited) return {};
+  return {total, quota_.available(device, page->left_bytes[index].load())};
+}
+
+// As far as it is known here while rotad does not answer, for `said` in its page: what others use of it is not.
+memory::Room::Limit Monitor::unanswered_limit(int device, std::uint64_t said) const {
+  std::uint64_t total = said != 0 ? said : protocol::kUnlimited;  // an older rotad has not written it yet
+  for (const protocol::SessionEntry& session : sessions_) total = std::min(total, session.device_bytes);
+  if (total == protocol::kUnlimited) return {};
+  const std::uint64_t used = memory_.ledger().live_bytes(device) + context_bytes(device);
+  return {total, total - std::min(total, used)};
+}
+
+// Where memory stays native and nothing is limited, the driver's answer needs no rotad.
+void Monitor::refresh(int device) {
+  if (device < 0 || device >= memory::kMaxDevices || limits_.load(std::memory_order_acquire) == nullptr) return;
+  const protocol::MemoryMode mode = memory_.mode(device);
+  const bool moves = protocol::is_unified(mode) || mode == protocol::MemoryMode::kSwap;
+  const bool has_limit = limited() || memory_.settings().limit_bytes != memory::kNoLimit ||
+                         std::ranges::any_of(sessions_, [](const protocol::SessionEntry& session) {
+                           return session.device_bytes != protocol::kUnlimited;
+                         });
+  quota_.wait_until_known(device, moves || has_limit);
 }
 
 // A program may ask how large a GPU is before it makes a context. rotad is asked once, over a connection that ends with
-// the welcome: no thread is started in a program that may never use a GPU.
+// its answer: no thread is started in a program that may never use a GPU.
 std::uint64_t Monitor::limit_before_contexts() {
   const std::lock_guard lock(early_limit_mutex_);
   if (early_limit_) return *early_limit_;
@@ -58,6 +86,14 @@ std::uint64_t Monitor::limit_before_contexts() {
   const Connection::Attempt attempt = Connection::open();
   silent_.store(attempt.unanswered != nullptr);
   if (attempt.connection && attempt.connection->keeps_limits()) {
+    // Sessions may have limits of their own, which are in the page once rotad has heard of them.
+    const std::atomic<std::uint32_t>& event = attempt.connection->event();
+    const std::uint32_t before = event.load();
+    for (const protocol::SessionEntry& session : sessions_) attempt.connection->send(message_of(session));
+    const auto until = std::chrono::steady_clock::now() + kSessionsHeard;
+    while (event.load() - before < sessions_.size() && std::chrono::steady_clock::now() < until) {
+      std::this_thread::sleep_for(kGateCloses);
+    }
     // An older rotad leaves it 0 until it hears of a GPU.
     const std::uint64_t limit = attempt.connection->page()->limit_bytes.load(std::memory_order_relaxed);
     if (limit != 0) early_limit_ = limit;
@@ -116,10 +152,15 @@ void Monitor::make_room_for_context(int device, FunctionRef<bool()> again) {
     if (room_.allowed(device) != Room::kUnlimited || std::chrono::steady_clock::now() >= until) break;
     std::this_thread::sleep_for(1ms);
   }
-  make_room(device, again);
+  make_room(device, again, kContextWaits);
 }
 
 void Monitor::make_room(int device, FunctionRef<bool()> again) {
+  make_room(device, again, Time{0});
+}
+
+// `patience`: how long memory of others that can leave is waited for although it is not leaving.
+void Monitor::make_room(int device, FunctionRef<bool()> again, Time patience) {
   if (device < 0 || device >= memory::kMaxDevices) return;
   if (memory_.swap().drop_kept(device) != 0 && again()) return;
   if (!served()) return;
@@ -131,6 +172,8 @@ void Monitor::make_room(int device, FunctionRef<bool()> again) {
   // A process without a turn has to wait for one: the present holder would only lose its turn. A turn that ends before
   // the others have cleared (a program that has just started goes first) says nothing about whether there is room.
   const auto until = std::chrono::steady_clock::now() + for_now_patience_;
+  static log::Once waits;
+  const Time begun = now();
   for (bool stayed = false; !stayed;) {
     gate_.pass();
     if (!served() || gate::refusal.load() != api::CUDA_SUCCESS) return;
@@ -142,10 +185,17 @@ void Monitor::make_room(int device, FunctionRef<bool()> again) {
     room_.wait_for_all(device, total);
     // The turn must last during that: other processes' memory would come back with their turns. But not until it is
     // revoked: then this waits for the next one.
-    const auto coming = [&] { return others_clear(device) && !turn_ends(device); };
+    const auto leaves = [&] { return others_clear(device) || (now() - begun < patience && others_can_clear(device)); };
+    const auto coming = [&] { return leaves() && !turn_ends(device); };
     bool done = false;
     stayed = gate_.run_if_open([&] {
-      const auto tried = [&] { return done = again(); };
+      const auto tried = [&] {
+        if (now() - begun >= kSayWait && waits.first()) {
+          log::warn("GPU {} is full: a call of this program waits until others have made room; `rota status` says who",
+                    device);
+        }
+        return done = again();
+      };
       tried() || ((coming() || others_can_clear(device)) && driver::retry_while_freed(tried, coming));
     });
     if (done) return;

@@ -11,8 +11,10 @@ namespace rota::turn {
 
 namespace {
 
-// The same as the machine's wait for other answers.
-constexpr std::chrono::seconds kPatience{5};
+// How long the first question waits for rotad, which itself waits for NVML for less (scheduler/server/measure.cpp).
+constexpr std::chrono::milliseconds kFirstAnswer{250};
+// By then rotad has heard what was given back. A judgment.
+constexpr std::chrono::seconds kHeard{1};
 
 std::uint64_t less(std::uint64_t bytes, std::uint64_t part) {
   return bytes - std::min(bytes, part);
@@ -145,11 +147,38 @@ void Quota::explain(int device) {
   log::warn("GPU {} is out of memory: {}", device, slot(device).why);
 }
 
-void Quota::wait_until_known(int device) {
+bool Quota::wait_until_known(int device, bool afresh) {
   std::unique_lock lock(mutex_);
   Slot& here = slot(device);
-  answered_.wait_for(lock, std::chrono::milliseconds(250),
-                     [&] { return released_ || !serving_ || !here.decided || here.known; });
+  const auto known = [&] { return released_ || !serving_ || !here.decided || here.known; };
+  if (afresh && !here.afresh && here.served) {
+    here.known = false;
+    here.measure = true;
+    here.wait_until = {};
+    bell_.ring();
+  }
+  if (known()) return true;
+  here.afresh = true;  // the answer is still to come, and it is of a reading that begins after the context was made
+  if (here.wait_until == Clock::time_point{}) here.wait_until = Clock::now() + kFirstAnswer;
+  return answered_.wait_until(lock, here.wait_until, known);
+}
+
+void Quota::context_made(int device) {
+  const std::lock_guard lock(mutex_);
+  slot(device).afresh = false;
+}
+
+void Quota::measured(int device) {
+  {
+    const std::lock_guard lock(mutex_);
+    slot(device).known = true;
+  }
+  answered_.notify_all();
+}
+
+bool Quota::take_measure(int device) {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(slot(device).measure, false);
 }
 
 std::uint64_t Quota::spare(int device) const {
@@ -163,7 +192,7 @@ void Quota::serve(bool keeps_limits) {
     serving_ = keeps_limits;
     for (Slot& slot : slots_) {
       open_locked(slot);
-      slot.decided = slot.known = false;
+      slot.decided = slot.known = slot.measure = false;
     }
   }
   answered_.notify_all();
@@ -187,6 +216,7 @@ void Quota::open_locked(Slot& slot) {
   slot.granted_bytes.store(kEverything);
   slot.answered = 0;
   slot.decided = slot.known = true;
+  slot.served = false;
 }
 
 std::optional<Quota::Ask> Quota::take_ask(int device) {
@@ -200,6 +230,7 @@ void Quota::answer(int device, const protocol::Reserved& answer) {
     Slot& here = slot(device);
     here.granted_bytes.store({answer.device_bytes, answer.movable_bytes, answer.fixed_bytes, answer.swapped_bytes});
     here.answered = answer.number;
+    here.given_back = 0;  // rotad has heard of it: it reads in order
     if (here.awaited == answer.number) {
       here.granted = answer.granted != 0;
       here.why = answer.text;
@@ -209,13 +240,26 @@ void Quota::answer(int device, const protocol::Reserved& answer) {
   answered_.notify_all();
 }
 
-Quota::Has Quota::tighten(int device) {
+std::uint64_t Quota::available(int device, std::uint64_t left) {
+  const std::lock_guard lock(mutex_);
+  Slot& here = slot(device);
+  if (left != here.left_then || Clock::now() - here.given_back_at > kHeard) here.given_back = 0;
+  const std::uint64_t unused = spare(device);
+  return unused == protocol::kUnlimited ? left : left + unused + here.given_back;
+}
+
+Quota::Has Quota::tighten(int device, std::uint64_t left) {
   Has has{};
   {
     const std::lock_guard lock(mutex_);
     Slot& here = slot(device);
+    const std::uint64_t before = here.granted_bytes.device.load();
     has = {tighten_locked(device, here), here.answered};
-    here.known = true;
+    if (left != here.left_then) here.given_back = 0;
+    if (before != protocol::kUnlimited) here.given_back += less(before, has.bytes.device);
+    here.left_then = left;
+    here.given_back_at = Clock::now();
+    here.known = here.served = true;
   }
   answered_.notify_all();
   return has;

@@ -52,10 +52,14 @@ class Quota {
   bool wait_for_others(int device);
   // Logs one line, once, about what covers() refused last.
   void explain(int device);
-  // Waits until rotad has said what the limits on this GPU are, at most a quarter of a second.
-  void wait_until_known(int device);
+  // Waits until rotad has said what the limits on this GPU are, at most a quarter of a second, and only the first time.
+  // `afresh`: and what this process's contexts take there, measured after this call. False: it has not said so.
+  bool wait_until_known(int device, bool afresh = false);
   // The part of the grant that the ledger does not use; kUnlimited where nothing is limited.
   std::uint64_t spare(int device) const;
+  // The same with `left`, which rotad says is left beyond the grant, and with what has been given back since it said
+  // so.
+  std::uint64_t available(int device, std::uint64_t left);
 
   // --- the monitor, except for limit() Whether a rotad that enforces limits serves this process. If not, everything is
   // covered.
@@ -64,12 +68,18 @@ class Quota {
   // open() says that rotad does not serve the GPU.
   void limit(int device);
   void open(int device);
+  // Any thread: the process has a new context there, so what has been said is out of date.
+  void context_made(int device);
   struct Ask {
     std::uint32_t number;
     Bytes bytes;
   };
   // What has to be sent for this GPU; returned once.
   std::optional<Ask> take_ask(int device);
+  // Whether rotad has to be asked to measure there; returned once.
+  bool take_measure(int device);
+  // It has measured there.
+  void measured(int device);
   // rotad's answer; its bytes are the grant from now on.
   void answer(int device, const protocol::Reserved& answer);
   // Lowers the grant to what is in use; returns that and the number of the latest answer.
@@ -77,11 +87,13 @@ class Quota {
     Bytes bytes;
     std::uint32_t answered;
   };
-  Has tighten(int device);
+  // `left` as above.
+  Has tighten(int device, std::uint64_t left = protocol::kUnlimited);
   // Any thread: nobody waits from now on.
   void release_all();
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Granted {
     std::atomic<std::uint64_t> device{protocol::kUnlimited};
     std::atomic<std::uint64_t> movable{protocol::kUnlimited};
@@ -107,7 +119,15 @@ class Quota {
     std::string why;            // it was refused
     Bytes own;                  // that thread's part of `unsettled`
     std::uint32_t answered = 0;
-    bool known = false;  // rotad has answered for this GPU
+    std::uint64_t given_back = 0;  // by tighten(), while rotad still says that `left_then` is left
+    std::uint64_t left_then = protocol::kUnlimited;
+    Clock::time_point given_back_at{};
+    bool known = false;    // it is known what rotad enforces on this GPU,
+    bool served = false;   // because it has answered for it
+    bool measure = false;  // it has to be asked once more, which was not sent yet
+    bool afresh = false;   // somebody has asked for that since the last context was made
+    Clock::time_point
+        wait_until{};  // the first question, and so until when an answer is waited for; 0: nobody has asked
   };
   Slot& slot(int device) { return slots_[static_cast<std::size_t>(device)]; }
   const Slot& slot(int device) const { return slots_[static_cast<std::size_t>(device)]; }

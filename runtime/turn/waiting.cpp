@@ -54,23 +54,24 @@ std::string name_of(const protocol::StatusClient& client, bool pids_agree) {
 }
 
 struct Rows {
+  std::vector<protocol::StatusGpu> gpus;
   std::vector<protocol::StatusClient> clients;
   std::vector<protocol::StatusUse> uses;
   std::string silent;  // what is wrong with a rotad that does not answer
 };
 
-Rows all_rows() {
+Rows all_rows(std::chrono::milliseconds patience = std::chrono::milliseconds(500)) {
   Rows rows;
   std::vector<protocol::StatusClient>& clients = rows.clients;
   const protocol::SocketSearch search = protocol::find_rotad();
   const Descriptor rotad(search.descriptor);
   if (!rotad) return rows;
-  const timeval patience{.tv_sec = 0, .tv_usec = 500'000};
-  setsockopt(rotad.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  const timeval timeout{.tv_sec = 0, .tv_usec = std::chrono::microseconds(patience).count()};
+  setsockopt(rotad.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
   Message request{.kind = Kind::kStatus};
   request.body.status_request.newest_version = protocol::kVersion;
   if (::send(rotad.get(), &request, sizeof request, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof request)) return rows;
-  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
+  const auto until = std::chrono::steady_clock::now() + patience;
   while (std::chrono::steady_clock::now() < until) {
     Message row;
     const ssize_t length = ::recv(rotad.get(), &row, sizeof row, 0);
@@ -80,6 +81,7 @@ Rows all_rows() {
     }
     if (length < static_cast<ssize_t>(protocol::kHeaderBytes) || row.magic != protocol::kMagic) break;
     if (row.kind == Kind::kStatusEnd || row.kind == Kind::kRefused) break;
+    if (row.kind == Kind::kStatusGpu) rows.gpus.push_back(row.body.status_gpu);
     if (row.kind == Kind::kStatusUse) rows.uses.push_back(row.body.status_use);
     if (row.kind != Kind::kStatusClient) continue;
     row.body.status_client.name[protocol::kNameLength - 1] = '\0';
@@ -139,6 +141,21 @@ std::string who_has_memory(int gpu) {
 std::string who_stays_for_now(int gpu) {
   const Rows rows = all_rows();
   return staying_of(rows.clients, rows.uses, gpu, getpid(), &protocol::StatusUse::fixed_for_now_bytes);
+}
+
+std::optional<std::uint64_t> taken_for_good(const protocol::Uuid& uuid) {
+  const Rows rows = all_rows(std::chrono::milliseconds(250));
+  const auto gpu = std::ranges::find_if(rows.gpus, [&](const protocol::StatusGpu& each) { return each.uuid == uuid; });
+  if (gpu == rows.gpus.end() || gpu->clients == 0) return std::nullopt;
+  std::uint64_t bytes = gpu->outside_bytes;
+  for (const protocol::StatusClient& client : rows.clients) {
+    // Its contexts on all of its GPUs, which are about alike.
+    if ((client.gpus >> gpu->index & 1) != 0) bytes += client.context_bytes / std::popcount(client.gpus);
+  }
+  for (const protocol::StatusUse& use : rows.uses) {
+    if (use.gpu == gpu->index) bytes += use.fixed_bytes - std::min(use.fixed_bytes, use.fixed_for_now_bytes);
+  }
+  return bytes;
 }
 
 std::string memory_of(const std::vector<protocol::StatusClient>& clients, int gpu, std::int32_t own_pid) {

@@ -40,6 +40,10 @@ std::string holder_of(const std::vector<protocol::StatusClient>& clients, std::i
 std::string room_for(const std::vector<protocol::StatusClient>& clients, const std::vector<protocol::StatusUse>& uses,
                      std::int32_t own_pid);
 
+// What nobody can make room for on a GPU, in bytes: contexts, what other programs have that stays, and what programs
+// without rota have. Nothing: no rotad says so within a quarter of a second, or it serves nobody there.
+std::optional<std::uint64_t> taken_for_good(const protocol::Uuid& uuid);
+
 // Who has memory on a GPU, by rotad's index of it: "pid 12 (memhog, alice) 3.0 GiB, …", the three largest first; empty
 // if rotad does not say, or nobody else has any.
 std::string who_has_memory(int gpu);

@@ -57,6 +57,7 @@ void Quota::join(ClientId client, const std::vector<Membership>& accounts) {
     for (GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
       add(account.sums[gpu], {}, member.reserved[gpu]);
       account.measured[gpu] += member.measured[gpu];
+      account.contexts[gpu] += member.contexts[gpu];
     }
   }
 }
@@ -65,36 +66,42 @@ void Quota::set_limits(const std::string& key, Limits limits) {
   if (const auto found = accounts_.find(key); found != accounts_.end()) found->second.limits = limits;
 }
 
-void Quota::add_gpu(ClientId client, GpuIndex index, Bytes total, Bytes context) {
+void Quota::add_gpu(ClientId client, GpuIndex index, Bytes total, Bytes context, bool measurable) {
   const auto found = members_.find(client);
   if (found == members_.end()) return;
-  Member& member = found->second;
-  Gpu& gpu = gpus_[index];
-  gpu.total = total;  // the latest: an unused index may be reused for another GPU
-  Outcome ignored;    // the client is told its limits in any case
-  count_measured(member, index, 0, ignored);
-  member.contexts[index] = context;
-  gpu.contexts += context;
+  gpus_[index].total = total;  // the latest: an unused index may be reused for another GPU
+  Outcome ignored;             // the client is told its limits in any case
+  count_context(found->second, index, context, measurable ? context : 0, ignored);
 }
 
 Quota::Outcome Quota::measured(ClientId client, GpuIndex index, Bytes context, Time now) {
   Outcome outcome;
   const auto found = members_.find(client);
   if (found == members_.end()) return outcome;
-  Member& member = found->second;
-  count_measured(member, index, std::min(context, gpus_[index].total), outcome);
+  const Bytes most = std::min(context, gpus_[index].total);
+  count_context(found->second, index, most, most, outcome);
   settle(outcome, now);
   return outcome;
 }
 
-void Quota::count_measured(Member& member, GpuIndex index, Bytes context, Outcome& outcome) {
-  gpus_[index].contexts += context - member.contexts[index];
-  member.contexts[index] = context;
+Quota::Outcome Quota::not_measured(ClientId client, GpuIndex index, Time now) {
+  Outcome outcome;
+  const auto found = members_.find(client);
+  if (found == members_.end() || found->second.measured[index] == 0) return outcome;
+  count_context(found->second, index, found->second.contexts[index], 0, outcome);
+  settle(outcome, now);
+  return outcome;
+}
+
+void Quota::count_context(Member& member, GpuIndex index, Bytes context, Bytes measured, Outcome& outcome) {
+  gpus_[index].contexts += context - member.contexts[index];  // unsigned arithmetic is correct for decreases, too
   for (Account* account : member.accounts) {
-    account->measured[index] += context - member.measured[index];
+    account->contexts[index] += context - member.contexts[index];
+    account->measured[index] += measured - member.measured[index];
     outcome.changed = outcome.changed || account->limits.device != kNoLimit;
   }
-  member.measured[index] = context;
+  member.contexts[index] = context;
+  member.measured[index] = measured;
 }
 
 Quota::Outcome Quota::set_outside(GpuIndex index, Bytes bytes, Time now) {
@@ -328,7 +335,7 @@ Quota::Outcome Quota::leave(ClientId client, Time now) {
   Member& member = found->second;
   for (GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
     if (member.reserved[gpu] != Reservation{}) book(member, gpu, {}, outcome);
-    if (member.contexts[gpu] != 0) count_measured(member, gpu, 0, outcome);
+    if (member.contexts[gpu] != 0) count_context(member, gpu, 0, 0, outcome);
   }
   for (Account* account : member.accounts) --account->clients;
   members_.erase(found);
@@ -412,7 +419,7 @@ Bytes Quota::left(ClientId client, GpuIndex gpu) const {
   if (found == members_.end()) return least;
   for (const Account* account : found->second.accounts) {
     if (account->limits.device == kNoLimit) continue;
-    const Bytes used = account->device(gpu);
+    const Bytes used = account->sums[gpu].device + account->contexts[gpu];
     least = std::min(least, account->limits.device - std::min(account->limits.device, used));
   }
   return least;

@@ -9,9 +9,11 @@
 //
 // Two amounts are limited. `device` is what the account's clients have on each GPU, including what has been measured
 // beside their allocations (contexts, modules, heaps). No call asks for the latter, so it is never refused, but
-// allocations may be refused because of it. An assumed context size counts toward no limit on `device`. `host` is what
-// the clients may have to have in host memory: the part of `device` that Unified Memory can move, but no more than the
-// amount by which all clients of a GPU exceed it, since nothing is moved out of a GPU that holds everything.
+// allocations may be refused because of it. The assumed size of a context that will be measured counts in its place
+// until then; one that nothing measures counts toward no limit on `device`, but is left out of what clients are told is
+// left. `host` is what the clients may have to have in host memory: the part of `device` that Unified Memory can move,
+// but no more than the amount by which all clients of a GPU exceed it, since nothing is moved out of a GPU that holds
+// everything.
 //
 // A limit on `host` also bounds the host memory that clients which swap have, by *shares*: what each may have, so that
 // together they never exceed any account's limit. Part of that memory is spare (copies of what is on the GPU as well,
@@ -82,7 +84,8 @@ class Quota {
     Remedy remedy;
     std::size_t clients = 0;
     std::array<Reservation, protocol::kMaxGpus> sums{};
-    std::array<Bytes, protocol::kMaxGpus> measured{};  // beyond what is reserved
+    std::array<Bytes, protocol::kMaxGpus> measured{};  // beyond what is reserved, or about to be
+    std::array<Bytes, protocol::kMaxGpus> contexts{};  // measured or assumed
 
     // What counts toward the limit.
     Bytes device(GpuIndex gpu) const { return sums[gpu].device + measured[gpu]; }
@@ -115,11 +118,14 @@ class Quota {
   void join(ClientId client, const std::vector<Membership>& accounts);
   // Sets the limits of the account, whatever they were.
   void set_limits(const std::string& key, Limits limits);
-  // `total` as reported by the first client; `context` is what the client's context takes of it.
-  void add_gpu(ClientId client, GpuIndex gpu, Bytes total, Bytes context);
+  // `total` as reported by the first client; `context` is what the client's context takes of it. `measurable`: it will
+  // be measured, and counts until then as if it had been.
+  void add_gpu(ClientId client, GpuIndex gpu, Bytes total, Bytes context, bool measurable = false);
   // What the client has there beyond its reservations has been measured: counts from now on, instead of what add_gpu()
   // assumed.
   Outcome measured(ClientId client, GpuIndex gpu, Bytes context, Time now);
+  // It has turned out that nothing measures it: what add_gpu() assumed counts toward no limit on `device` any more.
+  Outcome not_measured(ClientId client, GpuIndex gpu, Time now);
   // What is in use on a GPU by nobody that rotad knows (Core::gpu): clients have that much less room there.
   Outcome set_outside(GpuIndex gpu, Bytes bytes, Time now);
   Bytes outside(GpuIndex gpu) const { return gpus_[gpu].outside; }
@@ -138,7 +144,7 @@ class Quota {
   std::uint32_t round() const { return round_; }
 
   // The lowest limit of the client's accounts on a GPU, and how much its accounts leave beyond what it has reserved
-  // there. kNoLimit: none.
+  // there, and beyond all contexts, assumed ones included. kNoLimit: none.
   Bytes limit(ClientId client) const;
   Bytes left(ClientId client, GpuIndex gpu) const;
   Reservation reserved(ClientId client, GpuIndex gpu) const;
@@ -187,7 +193,7 @@ class Quota {
     std::array<Reservation, protocol::kMaxGpus> reserved{};
     std::array<std::uint32_t, protocol::kMaxGpus> answered{};  // numbers
     std::array<Bytes, protocol::kMaxGpus> contexts{};          // measured or assumed
-    std::array<Bytes, protocol::kMaxGpus> measured{};          // of that
+    std::array<Bytes, protocol::kMaxGpus> measured{};          // the same, if it counts toward limits; otherwise 0
     std::map<GpuIndex, Ask> asks;
     HostUse host;
     HostShare share;
@@ -213,7 +219,7 @@ class Quota {
   bool fits(const Member& member, GpuIndex gpu, const Reservation& wanted) const;
   std::optional<Refusal> refusal(const Member& member, GpuIndex gpu, const Reservation& wanted) const;
   Bytes most(const Member& member, GpuIndex gpu) const;
-  void count_measured(Member& member, GpuIndex gpu, Bytes context, Outcome& outcome);
+  void count_context(Member& member, GpuIndex gpu, Bytes context, Bytes measured, Outcome& outcome);
   void book(Member& member, GpuIndex gpu, const Reservation& reservation, Outcome& outcome);
   Answer grant(ClientId client, Member& member, GpuIndex gpu, const Ask& ask, Outcome& outcome);
   Answer refuse(ClientId client, const Member& member, GpuIndex gpu, const Ask& ask, const Refusal& by) const;

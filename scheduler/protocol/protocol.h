@@ -106,7 +106,7 @@ struct Uuid {
 enum class Kind : std::uint16_t {
   // client to rotad
   kHello = 1,      // Hello; answered by kWelcome or kRefused
-  kAddGpu = 2,     // AddGpu; answered by kGpuAdded or kRefused
+  kAddGpu = 2,     // AddGpu, once more to be measured again; answered by kGpuAdded or kRefused
   kWant = 3,       // Want: queue this client for the set; a later want replaces the set and keeps the place
   kGiveBack = 4,   // GiveBack: the named grant has drained; ignored unless it is the one in force
   kUsage = 5,      // no body: the usage page changed by enough to matter (rotad also looks by itself)

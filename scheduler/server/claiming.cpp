@@ -72,18 +72,20 @@ void Server::serve_gpu(Client& client, const protocol::AddGpu& named) {
   const protocol::AddGpu gpu = named;
   named_.erase({client.id, uuid_text(gpu.uuid)});
   const std::uint32_t index = gpus_.add_client(gpu.uuid, gpu.name);
-  if (!client.gpus.insert(index).second) gpus_.remove_client(index);  // named again: counted once
-  note_clients();
-  client.measured.erase(index);
-  step(event::AddGpu{client.id, index, gpu.total_bytes, gpu.context_bytes});
-  quota_.add_gpu(client.id, index, gpu.total_bytes, core_.context_bytes(client.id, index));
-  publish_limits(client);
-  publish_contexts(index);
-  measure_soon();
+  if (client.gpus.insert(index).second) {
+    note_clients();
+    client.measured.erase(index);
+    step(event::AddGpu{client.id, index, gpu.total_bytes, gpu.context_bytes});
+    quota_.add_gpu(client.id, index, gpu.total_bytes, core_.context_bytes(client.id, index),
+                   is_measurable(client, index));
+    publish_limits(client);
+    publish_contexts(index);
+  } else {
+    gpus_.remove_client(index);  // named again, to be measured: counted once
+  }
   Message added{.kind = Kind::kGpuAdded};
   added.body.gpu_added = {.uuid = gpu.uuid, .index = index};
-  if (awaits_first_reading(index)) return answer_when_read(client, index, added);
-  tell(client, added);
+  if (!answers_when_read(client, index, added)) tell(client, added);
 }
 
 // For a later rotad, however this one ends. If the file cannot be created, the later one does not wait.

@@ -81,9 +81,10 @@ void Server::publish(Client& client) {
   syscall(SYS_futex, &page.event, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// Wakes nobody: a client looks when it allocates.
+// Wakes nobody: a client looks when it allocates, and when the program asks how much is free.
 void Server::publish_contexts(std::uint32_t gpu) {
-  const scheduler::Bytes all = core_.gpu(gpu).contexts;
+  const scheduler::GpuState gpu_state = core_.gpu(gpu);
+  const scheduler::Bytes all = gpu_state.contexts + gpu_state.outside;
   for (const auto& [id, client] : clients_) {
     if (client->gpus.contains(gpu)) client->lease->all_context_bytes[gpu].store(all, std::memory_order_relaxed);
   }

@@ -149,7 +149,7 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
       housekeeping_(io),
       deadline_(io),
       wake_(io),
-      first_reading_(io),
+      late_reading_(io),
       accept_again_(io),
       connections_budget_(most_connections()),
       claims_due_(io),

@@ -2,9 +2,10 @@
 // allocations is its contexts, modules and heaps, whose size no call reports; the books use the measured figure instead
 // of an assumption.
 //
-// A separate thread (meter.h) queries NVML once a second while there are clients, and at once for a GPU that a client
-// has just added. If NVML does not answer, or does not name the client's process, the books use what the client says
-// and the last figure or an assumption.
+// A separate thread (meter.h) queries NVML once a second while there are clients, and at once for a client that has
+// just named a GPU: it is answered once its contexts there are known, since the first thing that many programs ask is
+// how much memory they may have. If NVML does not answer, or does not name the client's process, the books use what the
+// client says and the last figure or an assumption.
 //
 // With each reading the core is told what is free and what processes have that are not clients, and when there has been
 // none for too long (scheduler/core/outside.h); the limits follow from that.
@@ -22,8 +23,9 @@ namespace event = scheduler::event;
 namespace {
 
 constexpr auto kEvery = 1s;
-// How long a client that adds a GPU waits for the first reading of it: NVML starts in less time. A judgment.
-constexpr auto kFirstReading = 150ms;
+// How long a client that names a GPU waits for a reading of it: NVML starts in less time. Less than clients wait for
+// the answer (runtime/turn/quota.cpp). A judgment.
+constexpr auto kReading = 200ms;
 // How often to retry without NVML: a driver may be installed or loaded while rotad runs.
 constexpr auto kAgain = 30s;
 // A reading this old is out of date, and so is an answer that took this long.
@@ -83,32 +85,81 @@ void Server::measure_soon() {
   measure();
 }
 
-// The first client of a GPU is admitted only once it is known what others have there: otherwise two clients that do not
-// fit next to that would be admitted together.
-bool Server::awaits_first_reading(std::uint32_t gpu) const {
-  return measuring_since_ && !readings_.contains(gpu) && !silent_.contains(gpu);
+// Whether a reading can be expected to show what a client's contexts take. If it turns out that none does, the client
+// is no longer measurable (count_not_measured).
+bool Server::is_measurable(const Client& client, std::uint32_t gpu) const {
+  return measuring_problem_.empty() && !silent_.contains(gpu) && client.says_fixed && client.pid != 0;
 }
 
-void Server::answer_when_read(const Client& client, std::uint32_t gpu, const protocol::Message& added) {
-  unanswered_.push_back({client.id, gpu, added});
-  if (unanswered_.size() != 1) return;
-  first_reading_.expires_after(kFirstReading);
-  first_reading_.async_wait([this](std::error_code error) {
-    if (error || stopped_) return;
-    for (const Unanswered& each : unanswered_) {
-      if (const auto client = clients_.find(each.client); client != clients_.end()) tell(*client->second, each.added);
-    }
-    unanswered_.clear();
+// Measures for a client that has named a GPU, and says whether the answer comes with the reading. By then it is also
+// known what others have there: otherwise two clients that do not fit next to that would be admitted together.
+bool Server::answers_when_read(const Client& client, std::uint32_t gpu, const protocol::Message& added) {
+  const scheduler::Time since = now();
+  measure_soon();
+  if (!measuring_since_ || silent_.contains(gpu)) return false;
+  const auto same = [&](const Unanswered& each) { return each.client == client.id && each.gpu == gpu; };
+  // Named again before the answer: one answer, of the later reading.
+  if (const auto found = std::ranges::find_if(unanswered_, same); found != unanswered_.end()) {
+    found->since = since;
+    return true;
+  }
+  unanswered_.push_back({client.id, gpu, added, since, since + kReading});
+  if (unanswered_.size() == 1) answer_late();
+  return true;
+}
+
+// Those for whom the reading takes too long are answered without it.
+void Server::answer_late() {
+  while (!unanswered_.empty() && unanswered_.front().until <= now()) {
+    const Unanswered late = unanswered_.front();
+    unanswered_.pop_front();
+    tell_added(late.client, late.added);
+  }
+  if (unanswered_.empty()) return;
+  late_reading_.expires_after(unanswered_.front().until - now());
+  late_reading_.async_wait([this](std::error_code error) {
+    if (!error && !stopped_) answer_late();
   });
 }
 
-void Server::answer_read() {
-  std::erase_if(unanswered_, [this](const Unanswered& each) {
-    if (awaits_first_reading(each.gpu)) return false;
-    if (const auto client = clients_.find(each.client); client != clients_.end()) tell(*client->second, each.added);
+// There is a reading that was asked for at this time. One during which a client has allocated is not used
+// (take_measurement): another follows at once.
+void Server::answer_read(scheduler::Time asked) {
+  std::erase_if(unanswered_, [&](const Unanswered& each) {
+    if (asked < each.since) return false;
+    const auto client = clients_.find(each.client);
+    if (client == clients_.end()) return true;
+    const auto measured = client->second->measured.find(each.gpu);
+    if (measured != client->second->measured.end() && measured->second.passed_over != 0) {
+      measure_again_ = true;
+      return false;
+    }
+    tell_added(each.client, each.added);
     return true;
   });
-  if (unanswered_.empty()) first_reading_.cancel();
+  if (unanswered_.empty()) late_reading_.cancel();
+}
+
+void Server::answer_all() {
+  for (const Unanswered& each : std::exchange(unanswered_, {})) tell_added(each.client, each.added);
+  late_reading_.cancel();
+}
+
+void Server::tell_added(scheduler::ClientId id, const protocol::Message& added) {
+  if (const auto client = clients_.find(id); client != clients_.end()) tell(*client->second, added);
+}
+
+// What was assumed for the client's contexts counts no longer where no reading can show them. A process that is not
+// named in a complete list has none yet: what is assumed for the one that it is about to have goes on counting.
+void Server::count_not_measured(const Client& client) {
+  for (const std::uint32_t gpu : client.gpus) {
+    const auto measured = client.measured.find(gpu);
+    if (measured != client.measured.end() && measured->second.known) continue;
+    const auto reading = readings_.find(gpu);
+    const bool listed =
+        reading != readings_.end() && reading->second.processes.has_value() && !reading->second.some_unknown;
+    if (!listed || !is_measurable(client, gpu)) carry_out(quota_.not_measured(client.id, gpu, now()));
+  }
 }
 
 void Server::on_measured(const Meter::Answer& answer) {
@@ -119,7 +170,9 @@ void Server::on_measured(const Meter::Answer& answer) {
   measuring_problem_ = answer.problem;
   if (!answer.problem.empty()) {
     measure_at_ = now() + kAgain;
-    return answer_read();
+    measure_again_ = false;
+    for (const auto& [id, client] : clients_) count_not_measured(*client);
+    return answer_all();
   }
   if (now() - asked >= kStale) {
     measure_at_ = now();
@@ -142,6 +195,7 @@ void Server::on_measured(const Meter::Answer& answer) {
       const auto reading = readings_.find(gpu);
       if (reading != readings_.end() && client->says_fixed) measure_client(*client, gpu, reading->second);
     }
+    count_not_measured(*client);
   }
   for (const auto& [gpu, reading] : readings_) {
     if (silent_.erase(gpu) != 0) log::info("GPU {}: NVML reports its memory again", gpu);
@@ -149,11 +203,11 @@ void Server::on_measured(const Meter::Answer& answer) {
     step(event::Measured{.gpu = gpu, .free = reading.free, .others = bytes_of_others(gpu, reading)});
   }
   tell_quota_of_outside();
+  answer_read(asked);
   if (std::exchange(measure_again_, false)) {
     measure_at_ = now();
     measure();
   }
-  answer_read();
 }
 
 void Server::measure_client(Client& client, std::uint32_t gpu, const GpuReading& reading) {

@@ -40,6 +40,8 @@ void Server::on_limits(Connection& connection, Client& client, const Message& me
     // The outermost comes first: starting many `rota run`s inside one gains nobody more of the GPU.
     if (client.sessions++ == 0) join_session(client, membership.key);
     quota_.join(client.id, {std::move(membership)});
+    publish_limits(client);
+    publish(client);  // the client may wait for it
     share_host();
   } else if (message.kind == Kind::kReserve && known(message.body.reserve.gpu)) {
     const protocol::Reserve& wanted = message.body.reserve;
@@ -166,7 +168,9 @@ void Server::publish_limits(Client& client) {
 void Server::tell_quota_of_outside() {
   for (std::uint32_t gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
     const scheduler::Bytes outside = core_.gpu(gpu).outside;
-    if (outside != quota_.outside(gpu)) carry_out(quota_.set_outside(gpu, outside, now()));
+    if (outside == quota_.outside(gpu)) continue;
+    publish_contexts(gpu);
+    carry_out(quota_.set_outside(gpu, outside, now()));
   }
 }
 

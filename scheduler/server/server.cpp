@@ -63,7 +63,7 @@ void Server::stop() {
   housekeeping_.cancel();
   deadline_.cancel();
   wake_.cancel();
-  first_reading_.cancel();
+  late_reading_.cancel();
   accept_again_.cancel();
   claims_due_.cancel();
   elsewhere_.clear();

@@ -139,9 +139,13 @@ class Server final : public ConnectionOwner {
 
   void measure();
   void measure_soon();
-  bool awaits_first_reading(std::uint32_t gpu) const;
-  void answer_when_read(const Client& client, std::uint32_t gpu, const protocol::Message& added);
-  void answer_read();
+  bool is_measurable(const Client& client, std::uint32_t gpu) const;
+  bool answers_when_read(const Client& client, std::uint32_t gpu, const protocol::Message& added);
+  void answer_late();
+  void answer_read(scheduler::Time asked);
+  void answer_all();
+  void tell_added(scheduler::ClientId id, const protocol::Message& added);
+  void count_not_measured(const Client& client);
   void on_measured(const Meter::Answer& answer);
   void measure_client(Client& client, std::uint32_t gpu, const GpuReading& reading);
   void take_measurement(Client& client, std::uint32_t gpu, scheduler::Bytes process);
@@ -205,7 +209,7 @@ class Server final : public ConnectionOwner {
   asio::steady_timer deadline_;
   asio::steady_timer wake_;  // to be awake when a holder begins to drain
   std::chrono::steady_clock::time_point awake_until_{};
-  asio::steady_timer first_reading_;
+  asio::steady_timer late_reading_;
   asio::steady_timer accept_again_;
   Budget connections_budget_;
   asio::steady_timer claims_due_;
@@ -251,8 +255,10 @@ class Server final : public ConnectionOwner {
     scheduler::ClientId client;
     std::uint32_t gpu;
     protocol::Message added;
+    scheduler::Time since;  // a reading that was asked for later answers it
+    scheduler::Time until;
   };
-  std::vector<Unanswered> unanswered_;  // clients that are told about a GPU once it has been read
+  std::deque<Unanswered> unanswered_;  // clients that are told about a GPU once they have been measured there
   // Last: its thread answers to all of the above.
   Meter meter_;
 };

@@ -63,12 +63,12 @@ SwapBackend::Device& SwapBackend::device(int ordinal) {
   return entry;
 }
 
-// Bytes that can be on the GPU at once: next to contexts, including those of other processes. With the lock held.
+// Bytes that can be on the GPU at once: next to contexts, including those of other processes, and to what programs
+// without rota have. With the lock held.
 std::uint64_t SwapBackend::most(int ordinal) {
   const std::uint64_t total = device(ordinal).total;
-  std::uint64_t contexts = protocol::assumed_context(total);
-  if (observer_.contexts) contexts = std::max(contexts, observer_.contexts(ordinal));
-  return total - std::min(total, contexts);
+  const std::uint64_t known = observer_.contexts ? observer_.contexts(ordinal) : 0;
+  return total - std::min(total, known != 0 ? known : protocol::assumed_context(total));
 }
 
 // --- the driver's side of an extent

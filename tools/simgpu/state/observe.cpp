@@ -4,8 +4,11 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <system_error>
 
 #include "scheduler/protocol/descriptor.h"
@@ -41,7 +44,11 @@ Result<std::vector<ObservedGpu>> SharedState::observe(const std::string& path) {
     return failed("is not the state of this version of simgpu");
   }
   state.lock();
-  state.reap();
+  // The driver of this very process is another library, whose entry would look like one that a dead process with the
+  // same pid has left: then only others clean up.
+  const bool is_own = std::any_of(std::begin(layout.processes), std::end(layout.processes),
+                                  [](const ProcessEntry& entry) { return entry.pid == getpid(); });
+  if (!is_own) state.reap();
   for (int gpu = 0; gpu < layout.gpus; ++gpu) {
     ObservedGpu& seen = gpus.emplace_back();
     state.uuid(gpu, seen.uuid);

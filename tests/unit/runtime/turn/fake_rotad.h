@@ -11,6 +11,7 @@
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <condition_variable>
@@ -20,6 +21,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "scheduler/protocol/packet.h"
 #include "scheduler/protocol/pages.h"
@@ -99,6 +101,10 @@ class FakeRotad {
     changed();
   }
   // On every GPU.
+  // How often a GPU was named that had been named before; and whether the next ones are answered.
+  int named_again() const { return named_again_.load(); }
+  void answer_gpus(bool answers) { answers_gpus_ = answers; }
+
   void limit(std::uint64_t bytes, std::uint64_t left) {
     lease_->limit_bytes = bytes;
     for (std::atomic<std::uint64_t>& here : lease_->left_bytes) here = left;
@@ -188,6 +194,18 @@ class FakeRotad {
     protocol::write_packet(client, &answer, sizeof answer, pages, 0);
   }
 
+  // A GPU that the same client names again keeps its index.
+  std::uint32_t index_of(const protocol::Uuid& uuid) {
+    const auto same = [&](const Named& each) { return each.client == clients_.load() && each.uuid == uuid; };
+    const auto found = std::find_if(named_.begin(), named_.end(), same);
+    if (found != named_.end()) {
+      ++named_again_;
+      return found->index;
+    }
+    named_.push_back({clients_.load(), uuid, added_});
+    return added_++;
+  }
+
   void serve() {
     int client = -1;
     while (!stop_.load()) {
@@ -215,9 +233,9 @@ class FakeRotad {
           std::strcpy(answer.body.refused.text, "another rotad has this GPU");
         } else {
           answer.kind = protocol::Kind::kGpuAdded;
-          answer.body.gpu_added = {message.body.add_gpu.uuid, added_++};
+          answer.body.gpu_added = {message.body.add_gpu.uuid, index_of(message.body.add_gpu.uuid)};
         }
-        send(client, &answer, sizeof answer, MSG_NOSIGNAL);
+        if (answers_gpus_.load()) send(client, &answer, sizeof answer, MSG_NOSIGNAL);
       } else if (message.kind == protocol::Kind::kWant && hang_up_on_wants_.load()) {
         close(client);
         client = -1;
@@ -241,6 +259,14 @@ class FakeRotad {
   protocol::UsagePage* usage_ = nullptr;
   int listener_ = -1;
   std::uint32_t added_ = 0;
+  struct Named {
+    int client;
+    protocol::Uuid uuid;
+    std::uint32_t index;
+  };
+  std::vector<Named> named_;
+  std::atomic<int> named_again_{0};
+  std::atomic<bool> answers_gpus_{true};
   std::atomic<int> refuse_gpus_{0};
   std::atomic<std::uint16_t> version_{protocol::kOldestVersion};
   std::atomic<bool> hang_up_on_wants_{false};

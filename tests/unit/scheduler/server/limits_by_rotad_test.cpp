@@ -145,12 +145,13 @@ TEST_CASE("who has its answer finds in its page what that leaves") {
   const Daemon daemon;
   // rotad writes the pages of all that share the limit, the last one's last.
   std::vector<std::unique_ptr<Member>> others;
-  for (int i = 0; i < 100; ++i) others.push_back(std::make_unique<Member>(daemon, 500));
-  Member last(daemon, 500);
+  for (int i = 0; i < 100; ++i) others.push_back(std::make_unique<Member>(daemon, 601));
+  Member last(daemon, 601);
   for (std::uint64_t mega = 1; mega <= 400; ++mega) {
     last.reserve(mega);
     const protocol::Reserved answer = last.answer();
     REQUIRE(answer.granted == 1);
+    // Each of them has said that its context takes 1 MiB.
     REQUIRE(last.lease->left_bytes[last.gpu] == 500 * kMega - answer.device_bytes);
     last.state(0, 0);
   }

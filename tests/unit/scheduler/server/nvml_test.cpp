@@ -348,6 +348,67 @@ TEST_CASE("who comes to a GPU of which NVML says nothing in time hears of it all
   CHECK(pair.together());
 }
 
+TEST_CASE("who names a GPU hears of it once what its contexts take is known, each time") {
+  const Answers answers;
+  write_file(answers.folder / "rotad.toml", "[limits.process]\ngpu = \"500M\"\n");
+  const std::string gpu = "gpu " + gpu_line(1, 400 * kMega);
+  const MeasuringDaemon rotad(answers, gpu + process_line(getpid(), 200 * kMega),
+                              {"--config", answers.folder / "rotad.toml"});
+  const Measured first(*rotad.daemon);
+  CHECK(first.lease->left_bytes[first.gpu] == 300 * kMega);
+  Measured second(*rotad.daemon);  // of this GPU there is a reading already
+  CHECK(second.lease->left_bytes[second.gpu] == 300 * kMega);
+  for (const std::uint64_t mega : {240, 290}) {
+    answers.are(gpu + process_line(getpid(), mega * kMega));
+    std::uint32_t same = 99;
+    REQUIRE_FALSE(second.add_gpu(1, &same));
+    CHECK(same == second.gpu);
+    CHECK(second.lease->left_bytes[second.gpu] == (500 - mega) * kMega);
+  }
+  CHECK(status(rotad.daemon->socket()).gpus.at(0).clients == 2);
+}
+
+TEST_CASE("a context that the list does not name yet counts with its assumed size, and with none if nothing names it") {
+  const Answers answers;
+  write_file(answers.folder / "rotad.toml", "[limits.process]\ngpu = \"500M\"\n");
+  const auto granted = [](const Measured& client, std::uint32_t number, std::uint64_t mega) {
+    protocol::Message message{.version = protocol::kVersion, .kind = Kind::kReserve};
+    message.body.reserve = {.gpu = client.gpu,
+                            .number = number,
+                            .device_bytes = mega * kMega,
+                            .movable_bytes = mega * kMega,
+                            .fixed_bytes = 0,
+                            .swapped_bytes = 0};
+    send_packet(client.descriptor, &message, sizeof message);
+    return receive(client.descriptor)->body.reserved.granted != 0;
+  };
+  const std::string gpu = "gpu " + gpu_line(1, 400 * kMega);
+  SECTION("while it is not named") {
+    const MeasuringDaemon rotad(answers, gpu, {"--config", answers.folder / "rotad.toml"});
+    const Measured client(*rotad.daemon);
+    CHECK(client.lease->left_bytes[client.gpu] == 499 * kMega);
+    CHECK_FALSE(granted(client, 1, 500));
+    CHECK(granted(client, 2, 499));
+  }
+  SECTION("where no process is") {
+    const MeasuringDaemon rotad(answers, gpu + "processes 3\n", {"--config", answers.folder / "rotad.toml"});
+    const Measured client(*rotad.daemon);
+    CHECK(client.lease->left_bytes[client.gpu] == 499 * kMega);  // all the same, nobody is told that it is free
+    CHECK(granted(client, 1, 500));
+  }
+}
+
+TEST_CASE("pages say what nobody can have: contexts and what programs without rota have") {
+  const Answers answers;
+  const std::string own = process_line(getpid(), 24 * kMega);
+  const MeasuringDaemon rotad(answers, "gpu " + gpu_line(1, 624 * kMega) + own + process_line(getppid(), 600 * kMega));
+  const Measured client(*rotad.daemon);
+  CHECK(client.lease->all_context_bytes[client.gpu] == 624 * kMega);
+  answers.are("gpu " + gpu_line(1, 24 * kMega) + own);
+  CHECK(client.wait_for(
+      [&](const protocol::LeasePage& page) { return page.all_context_bytes[client.gpu] == 24 * kMega; }));
+}
+
 TEST_CASE("memory that is in use and nobody's counts after some readings, listed or not") {
   const Answers answers;
   const std::string gpu = "gpu " + gpu_line(1, 700 * kMega);

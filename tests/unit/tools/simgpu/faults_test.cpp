@@ -32,6 +32,10 @@ TEST_CASE("a fault names a function, its calls and what they answer") {
   CHECK(faults.calls[2].kind == Fault::Kind::kLost);
   CHECK(faults.copy_factor == 2.5);
   CHECK(parsed("cuMemFree@1=sticky:700").calls[0].kind == Fault::Kind::kSticky);
+  CHECK_FALSE(faults.calls[0].if_full);
+  const Fault full = parsed("cuCtxCreate@full=46").calls.at(0);
+  CHECK(full.if_full);
+  CHECK(full.error == rota::api::CUDA_ERROR_DEVICE_UNAVAILABLE);
 }
 
 TEST_CASE("a name without its version stands for all versions and stream forms, and for nothing longer") {
@@ -51,7 +55,8 @@ TEST_CASE("what is no fault is refused, naming the item") {
   for (const char* text :
        {"cuMemAlloc", "cuMemAlloc=2", "cuMemAlloc@0=2", "cuMemAlloc@x=2", "cuNothing@1=2",
         "cuMemAlloc@1=", "cuMemAlloc@1=NOTHING", "cuMemAlloc@1=0", "cuMemAlloc@1=12345", "copies=0.5",
-        "copies=", "copies=x", "@1=2", "cuMemAlloc@1=sticky:", "cuMemAlloc@99999999999999999999=2"}) {
+        "cuCtxCreate@full=lost", "cuCtxCreate@full+=46", "cuCtxCreate@full=sticky:46", "copies=", "copies=x", "@1=2",
+        "cuMemAlloc@1=sticky:", "cuMemAlloc@99999999999999999999=2"}) {
     Faults faults;
     std::string error;
     std::string list = "copies=2,";

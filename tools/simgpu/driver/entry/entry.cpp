@@ -112,11 +112,20 @@ bool Watch::read_mutation(std::string_view text) {
 const Fault* meet_fault(Symbol symbol) {
   const Fault* met = nullptr;
   for (const auto& each : watch().faults) {
-    if (!each->fault.names(kSymbolNames[static_cast<size_t>(symbol)])) continue;
+    if (each->fault.if_full || !each->fault.names(kSymbolNames[static_cast<size_t>(symbol)])) continue;
     uint64_t call = each->calls.fetch_add(1) + 1;
     if (call == each->fault.call || (each->fault.onwards && call > each->fault.call)) met = &each->fault;
   }
   return met;
+}
+
+// What the function answers in place of CUDA_ERROR_OUT_OF_MEMORY.
+CUresult answer_if_full(Symbol symbol) {
+  for (const auto& each : watch().faults) {
+    if (!each->fault.if_full || !each->fault.names(kSymbolNames[static_cast<size_t>(symbol)])) continue;
+    return static_cast<CUresult>(each->fault.error);
+  }
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 // The fault of the current call, for leave_export. Calls never nest: exports do not call exports.
@@ -159,6 +168,7 @@ bool enter_export(Symbol symbol, CUresult* answer) {
 
 CUresult leave_export(Symbol symbol, CUresult answer) {
   if (const Fault* fault = std::exchange(fault_under_way(), nullptr)) break_context(*fault);
+  if (answer == CUDA_ERROR_OUT_OF_MEMORY) answer = answer_if_full(symbol);
   bool lenient = watch().broken[static_cast<size_t>(symbol)] == Broken::kLenient;
   return lenient && answer != CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : answer;
 }

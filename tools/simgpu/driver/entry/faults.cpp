@@ -47,18 +47,20 @@ std::string parse_item(std::string_view item, Faults* faults) {
     left.remove_suffix(1);
   }
   size_t at = left.find('@');
-  if (at == std::string_view::npos || !parse_number(left.substr(at + 1), &fault.call) || fault.call == 0) {
-    return "needs the number of a call, from 1, after an '@'";
+  fault.if_full = !fault.onwards && at != std::string_view::npos && left.substr(at + 1) == "full";
+  if (at == std::string_view::npos ||
+      (!fault.if_full && (!parse_number(left.substr(at + 1), &fault.call) || fault.call == 0))) {
+    return "needs the number of a call, from 1, or 'full' after an '@'";
   }
   fault.function = left.substr(0, at);
   bool known = false;
   for (const char* symbol : kSymbolNames) known = known || fault.names(symbol);
   if (!known) return "names no function of the driver";
   constexpr std::string_view kSticky = "sticky:";
-  if (right == "lost") {
+  if (right == "lost" && !fault.if_full) {
     fault.kind = Fault::Kind::kLost;
   } else {
-    if (right.substr(0, kSticky.size()) == kSticky) {
+    if (right.substr(0, kSticky.size()) == kSticky && !fault.if_full) {
       fault.kind = Fault::Kind::kSticky;
       right.remove_prefix(kSticky.size());
     }
@@ -86,8 +88,8 @@ bool parse_faults(const std::string& text, Faults* faults, std::string* error) {
     if (item.empty()) continue;
     if (std::string wrong = parse_item(item, faults); !wrong.empty()) {
       *error = "the fault '" + std::string(item) + "' " + wrong +
-               ": give FUNCTION@CALL=CUDA_ERROR_…, =sticky:CUDA_ERROR_… or =lost (CALL+ for all later ones too), or "
-               "copies=FACTOR";
+               ": give FUNCTION@CALL=CUDA_ERROR_…, =sticky:CUDA_ERROR_… or =lost (CALL+ for all later ones too), "
+               "FUNCTION@full=CUDA_ERROR_… for calls that have no memory, or copies=FACTOR";
       return false;
     }
   }

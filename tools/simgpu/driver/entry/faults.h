@@ -3,6 +3,7 @@
 //   cuMemAlloc@3=CUDA_ERROR_OUT_OF_MEMORY   the process's third call returns that and does nothing
 //   cuLaunchKernel@5+=719                   every call from the fifth on; errors by name or number
 //   cuMemcpy*@1=…                           any function whose name starts with this
+//   cuDevicePrimaryCtxRetain@full=46        what the function answers in place of CUDA_ERROR_OUT_OF_MEMORY
 //   cuLaunchKernel@5=sticky:CUDA_ERROR_ILLEGAL_ADDRESS   the call is made; its context returns that error from then on
 //   cuLaunchKernel@9=lost                   the call's GPU falls off the bus, for every process
 //   copies=4                                copies between host and device take four times as long
@@ -25,6 +26,7 @@ struct Fault {
   std::string function;  // exact, without version, or with a * at its end
   uint64_t call = 1;     // from 1, counted over all functions that match the name
   bool onwards = false;  // the later calls too
+  bool if_full = false;  // instead of counted calls: each for which there is no memory
   Kind kind = Kind::kAnswer;
   int error = 0;
 

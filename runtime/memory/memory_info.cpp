@@ -1,0 +1,94 @@
+// What a program is told of a GPU's memory: how much there is, and how much of that it could have.
+#include <algorithm>
+
+#include "generated/driver_real.h"
+#include "runtime/memory/memory.h"
+
+namespace rota::memory {
+
+namespace {
+
+// What extents are rounded up to, and what the driver takes for a byte.
+constexpr std::uint64_t kBlockBytes = std::uint64_t{2} << 20;
+
+std::uint64_t without(std::uint64_t bytes, std::uint64_t part) {
+  return bytes - std::min(bytes, part);
+}
+
+}  // namespace
+
+api::CUresult Memory::info(std::size_t* free_bytes, std::size_t* total_bytes) {
+  const api::CUresult result = real::cuMemGetInfo_v2(free_bytes, total_bytes);
+  Place place;
+  if (result != api::CUDA_SUCCESS || !here(place)) return result;
+  // If the driver accepts null for one of them, it has filled in only the other.
+  const std::uint64_t of_gpu = total_bytes != nullptr ? *total_bytes : device(place.device).total_bytes;
+  const Shown seen = shown(place.device, of_gpu, free_bytes != nullptr ? *free_bytes : of_gpu);
+  if (free_bytes != nullptr) *free_bytes = seen.free;
+  if (total_bytes != nullptr) *total_bytes = seen.total;
+  return result;
+}
+
+Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free) {
+  if (room_.refresh) room_.refresh(ordinal);
+  sweep_deferred();
+  if (graphs_.any()) graphs_.look(ordinal);
+  const Room::Limit shared = shared_limit(ordinal);
+  Shown seen{
+      .total = std::min({total, settings_.limit_bytes, shared.total}), .free = 0, .own = ledger_.live_bytes(ordinal)};
+  // NVML's total is all of the GPU's memory, CUDA's only the part that programs can have.
+  const std::uint64_t usable = device(ordinal).total_bytes;
+  const std::uint64_t most = usable != 0 ? std::min(seen.total, usable) : seen.total;
+  std::uint64_t left = std::min(without(most, seen.own), shared.left);
+  // The process's own limit refuses only what is requested beyond it. But a program that takes all that it is told is
+  // free should keep to the limit together with its contexts. (A limit that is no larger than those can only be meant
+  // without them.)
+  const std::uint64_t taken = contexts(ordinal);
+  if (settings_.limit_bytes != kNoLimit && settings_.limit_bytes > taken) {
+    left = std::min(left, without(settings_.limit_bytes - taken, seen.own));
+  }
+  const bool moves = backend(ordinal).backing() != Backing::kDevice;
+  if (moves && usable != 0) left = std::min(left, movable_room(ordinal, seen.own, free));
+  seen.free = moves ? left : std::min(left, free);
+  return seen;
+}
+
+// The driver's figure of what is free says what is there now, not what this program may have: other programs' memory
+// that can leave counts as free, since rotad has them make room. What cannot leave does not: contexts, what programs
+// without rota have, and what others have that stays. Extents are larger than what has been allocated in them, and all
+// of them must be on the GPU at once.
+std::uint64_t Memory::movable_room(int ordinal, std::uint64_t own, std::uint64_t free) {
+  const std::uint64_t stays = room_.fixed_of_others ? room_.fixed_of_others(ordinal) : 0;
+  std::uint64_t left = without(without(device(ordinal).total_bytes, beside(ordinal)), stays);
+  // Without a rotad nobody makes room.
+  if (!served_.load(std::memory_order_relaxed)) left = without(left, others(ordinal, own, free));
+  if (backend(ordinal).backing() != Backing::kSwapped) return without(left, own);
+  const std::uint64_t taken = std::max(own, ledger_.fixed_bytes(ordinal) + swap_.needed_bytes(ordinal));
+  const std::uint64_t room = without(left, taken);
+  return room - room % kBlockBytes;
+}
+
+// The driver does not say how much of the process's Unified Memory is on the GPU: between nothing and all of it. So
+// what was found last, which is exact if there was none, is kept as far as the present figure allows.
+std::uint64_t Memory::others(int ordinal, std::uint64_t own, std::uint64_t free) {
+  const bool swaps = backend(ordinal).backing() == Backing::kSwapped;
+  const std::uint64_t stays = ledger_.fixed_bytes(ordinal) + (swaps ? swap_.resident_bytes(ordinal) : 0);
+  const std::uint64_t in_use = without(device(ordinal).total_bytes, free) + unkept_byte(ordinal);
+  const std::uint64_t there = without(in_use, contexts(ordinal));
+  const std::uint64_t most = without(there, stays);
+  const std::uint64_t least = swaps ? most : std::min(without(there, own), most);
+  std::atomic<std::uint64_t>& last = device(ordinal).others;
+  const std::uint64_t found = std::clamp(last.load(std::memory_order_relaxed), least, most);
+  last.store(found, std::memory_order_relaxed);
+  return found;
+}
+
+// What the first extent brings with it (keep_a_byte), as long as it is still to come.
+std::uint64_t Memory::unkept_byte(int ordinal) {
+  if (backend(ordinal).backing() != Backing::kSwapped) return 0;
+  const std::lock_guard lock(devices_mutex_);
+  const bool kept = std::ranges::any_of(kept_bytes_, [&](const auto& each) { return each.second.device == ordinal; });
+  return kept ? 0 : kBlockBytes;
+}
+
+}  // namespace rota::memory

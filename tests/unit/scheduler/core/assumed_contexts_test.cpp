@@ -1,0 +1,63 @@
+// What is assumed for a context until it is measured: it counts toward limits as if it had been, unless nothing can
+// measure it; and nobody is told that it is left.
+#include <catch2/catch.hpp>
+#include <chrono>
+
+#include "scheduler/core/quota.h"
+
+namespace rota::scheduler {
+namespace {
+
+constexpr Bytes kGpu = 6400;  // so that a step is 100
+constexpr Time kNow = std::chrono::seconds(1);
+constexpr ClientId kOne = 1;
+constexpr ClientId kTwo = 2;
+
+// Two clients of a session that may have 1000.
+Quota session_of_two() {
+  Quota quota;
+  for (const ClientId id : {kOne, kTwo}) {
+    quota.join(id, {{"session", "session abc", {.device = 1000}, {}}});
+    quota.add_gpu(id, 0, kGpu, 0);
+  }
+  return quota;
+}
+
+// The answer to a client, where the others do not say what they do not need.
+bool granted(Quota& quota, ClientId client, Bytes device) {
+  static std::uint32_t number = 0;
+  Quota::Outcome outcome = quota.reserve(client, 0, ++number, {device}, kNow);
+  if (outcome.answers.empty()) outcome = quota.tick(kNow + Quota::kPatience);
+  REQUIRE(outcome.answers.size() == 1);
+  return outcome.answers.front().granted;
+}
+
+}  // namespace
+
+TEST_CASE("a context that will be measured counts with its assumed size until it is, or until it cannot be") {
+  Quota quota = session_of_two();
+  quota.add_gpu(kOne, 0, kGpu, 400, true);
+  CHECK(quota.left(kTwo, 0) == 600);
+  CHECK_FALSE(granted(quota, kTwo, 601));
+  CHECK_FALSE(granted(quota, kOne, 601));
+  quota.measured(kOne, 0, 500, kNow);
+  CHECK(quota.left(kTwo, 0) == 500);
+  CHECK_FALSE(granted(quota, kTwo, 501));
+  quota.add_gpu(kTwo, 0, kGpu, 300, true);
+  CHECK_FALSE(granted(quota, kOne, 201));
+  quota.not_measured(kTwo, 0, kNow);
+  CHECK(quota.left(kOne, 0) == 200);
+  CHECK(granted(quota, kOne, 500));
+}
+
+TEST_CASE("a request that an assumed context was in the way of is granted once nothing can measure it") {
+  Quota quota = session_of_two();
+  quota.add_gpu(kTwo, 0, kGpu, 400, true);
+  CHECK(granted(quota, kTwo, 100));
+  CHECK(quota.reserve(kOne, 0, 99, {800}, kNow).answers.empty());
+  const Quota::Outcome outcome = quota.not_measured(kTwo, 0, kNow);
+  REQUIRE(outcome.answers.size() == 1);
+  CHECK(outcome.answers.front().granted);
+}
+
+}  // namespace rota::scheduler
