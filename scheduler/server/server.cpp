@@ -9,6 +9,7 @@
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
 #include <bit>
+#include <charconv>
 #include <cstring>
 #include <utility>
 
@@ -240,12 +241,22 @@ void Server::on_hello(Connection& connection, const Message& message) {
   const ClientId id = client->id;
   connection.client = id;
   clients_.emplace(id, std::move(client));
-  step(event::Join{id, connection.version >= protocol::kRoomVersion, connection.peer().uid});
+  step(event::Join{id, connection.version >= protocol::kRoomVersion, number_of(connection.domain())});
   share_host();
   // Nothing can be measured about a client that reports nothing: it runs beside others, as before.
   if (connection.version < protocol::kActivityVersion) step(event::Activity{.client = id, .shares = true});
   watch_process(id);
   log::debug("client {}: {} (pid {}, user {})", id, hello.name, connection.peer().pid, connection.peer().uid);
+}
+
+scheduler::DomainId Server::number_of(const TrustDomain& domain) {
+  // Users by their own numbers, so that a log of events can be read; 0 is also what the core takes for nobody known.
+  const std::string& payer = domain.payer();
+  std::uint32_t user = 0;
+  const auto [end, error] = std::from_chars(payer.data(), payer.data() + payer.size(), user);
+  if (error == std::errc{} && end == payer.data() + payer.size()) return user;
+  constexpr scheduler::DomainId kAfterUsers = scheduler::DomainId{1} << 32;
+  return domains_.emplace(payer, kAfterUsers + domains_.size()).first->second;
 }
 
 void Server::watch_process(ClientId id) {

@@ -89,6 +89,8 @@ class Server final : public ConnectionOwner {
   std::string carry(const ControlRequest& request);
   void on_status(Connection& connection, std::uint32_t newest);
   void hang_up(Connection& connection, const std::string& reason);
+  // Of the domain whose shares of a GPU a client's are part of.
+  scheduler::DomainId number_of(const TrustDomain& domain);
   void watch_process(scheduler::ClientId id);
   void remove_client(scheduler::ClientId id, const char* why);
   void drop_connection(Connection& connection);
@@ -215,6 +217,7 @@ class Server final : public ConnectionOwner {
   asio::steady_timer claims_due_;
   Budget stayers_budget_;
   std::map<std::uint32_t, std::shared_ptr<Connection>> connections_;
+  std::map<std::string, scheduler::DomainId> domains_;  // of payers that are not users by number
   std::map<scheduler::ClientId, std::unique_ptr<Client>> clients_;
   std::map<std::string, scheduler::SessionId> sessions_;  // of clients that are there, by Quota::Membership::key
   scheduler::SessionId last_session_ = 0;
