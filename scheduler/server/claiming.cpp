@@ -205,7 +205,7 @@ void Server::try_lock(const std::string& gpu) {
   };
   if (taken) {
     there.link = HolderLink::connect(
-        io_, gpus_.lock_of(*uuid),
+        io_, gpus_.lock_of(*uuid), workers_,
         {.holder = heard,
          .yielded = [this, gpu, later](const auto& said) { later([this, gpu, said] { on_yielded(gpu, said); }); },
          .gone = [this, gpu, later] { later([this, gpu] { claim(claims_.gone(gpu)); }); }});

@@ -14,25 +14,14 @@
 #include "scheduler/server/bare_packet.h"
 #include "scheduler/server/guarded.h"
 #include "scheduler/server/log.h"
+#include "scheduler/server/peer_socket.h"
 
 namespace rota::server {
 
 struct Control::Session {
-  asio::posix::stream_descriptor socket;
+  PeerSocket socket;
   uid_t uid;
   pid_t pid;
-  std::string payer;
-  Workers& workers;
-
-  ~Session() {
-    if (!socket.is_open()) return;
-    Descriptor end(socket.release());
-    // What was sent to the peer stays there for it to read.
-    if (end_and_empty(end.get())) return;
-    const bool taken = guarded("leave a connection to a worker process",
-                               [&] { workers.close(std::move(end), payer, [](JobOutcome) {}); });
-    if (!taken) end.release();  // until rotad ends
-  }
 };
 
 namespace {
@@ -103,10 +92,10 @@ void Control::accept() {
 void Control::accept_one(Descriptor&& socket) {
   const Peer peer = identify_peer(socket.get());
   const std::uint32_t number = ++last_number_;
-  auto session = std::make_unique<Session>(asio::posix::stream_descriptor(listener_.get_executor()), peer.uid, peer.pid,
-                                           TrustDomain::of(peer, trust_).payer(), workers_);
-  session->socket.assign(socket.get());
-  socket.release();
+  auto session = std::unique_ptr<Session>(
+      new Session{{listener_.get_executor(), std::move(socket), TrustDomain::of(peer, trust_).payer(), workers_},
+                  peer.uid,
+                  peer.pid});
   const bool elsewhere = !is_in_own_container(peer, trust_);
   if (elsewhere || !has_permission(peer)) {
     log::warn("user {} (pid {}){} may not change settings", peer.uid, peer.pid,
@@ -125,11 +114,10 @@ void Control::accept_one(Descriptor&& socket) {
 }
 
 void Control::read(std::uint32_t number) {
-  sessions_.at(number)->socket.async_wait(
-      asio::posix::stream_descriptor::wait_read, [this, number](std::error_code error) {
-        if (error == asio::error::operation_aborted || stopped_) return;
-        if (!guarded("carry out a change of settings", [&] { on_readable(number); })) sessions_.erase(number);
-      });
+  sessions_.at(number)->socket.when_readable([this, number](std::error_code error) {
+    if (error == asio::error::operation_aborted || stopped_) return;
+    if (!guarded("carry out a change of settings", [&] { on_readable(number); })) sessions_.erase(number);
+  });
 }
 
 void Control::on_readable(std::uint32_t number) {
@@ -137,7 +125,7 @@ void Control::on_readable(std::uint32_t number) {
   if (found == sessions_.end()) return;
   Session& session = *found->second;
   char text[kMaxControlBytes];
-  const BarePacket packet = read_bare(session.socket.native_handle(), text, sizeof text);
+  const BarePacket packet = read_bare(session.socket.get(), text, sizeof text);
   if (packet.kind == BarePacket::Kind::kNone) return read(number);
   if (packet.kind != BarePacket::Kind::kPacket) {
     if (packet.kind == BarePacket::Kind::kWithDescriptors) answer(session, "error: a request has no descriptors");
@@ -161,7 +149,7 @@ void Control::on_readable(std::uint32_t number) {
 
 void Control::answer(Session& session, const std::string& line) {
   // A peer that does not read it or is gone does not need it.
-  if (send(session.socket.native_handle(), line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
+  if (send(session.socket.get(), line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
 }
 
 }  // namespace rota::server

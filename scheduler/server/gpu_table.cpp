@@ -46,7 +46,8 @@ Result<std::optional<LockFile::Taken>> GpuTable::take(const protocol::Uuid& uuid
                  .door = nullptr,
                  .lock = std::move(std::get<LockFile>(*lock))};
   if (Descriptor name(fcntl(entry.lock.name_socket(), F_DUPFD_CLOEXEC, 0)); name) {
-    entry.door = std::make_unique<LockDoor>(io_, std::move(name), [this, uuid] { return holder_of(uuid); }, asked_);
+    entry.door =
+        std::make_unique<LockDoor>(io_, std::move(name), workers_, [this, uuid] { return holder_of(uuid); }, asked_);
   }
   free->emplace(std::move(entry));
   return std::optional<LockFile::Taken>();

@@ -35,9 +35,10 @@ class GpuTable {
  public:
   // `owner` is what the lock files say about this daemon. `socket`, `machine`: what is said at the locks' doors.
   // `asked`: root, or another rotad of this user, asks for the GPUs.
-  GpuTable(asio::io_context& io, LockPlace locks, std::string owner, std::string socket, bool machine,
+  GpuTable(asio::io_context& io, Workers& workers, LockPlace locks, std::string owner, std::string socket, bool machine,
            std::function<void(uid_t)> asked)
       : io_(io),
+        workers_(workers),
         locks_(std::move(locks)),
         owner_(std::move(owner)),
         socket_(std::move(socket)),
@@ -68,6 +69,7 @@ class GpuTable {
   protocol::DoorHolder holder_of(const protocol::Uuid& uuid) const;
 
   asio::io_context& io_;
+  Workers& workers_;
   LockPlace locks_;
   std::string owner_;
   std::string socket_;

@@ -2,6 +2,7 @@
 // clients want. It ends when that one lets the GPU go.
 #pragma once
 
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include <asio/io_context.hpp>
@@ -12,6 +13,7 @@
 #include <string>
 
 #include "scheduler/protocol/lock_door.h"
+#include "scheduler/server/peer_socket.h"
 
 namespace rota::server {
 
@@ -23,8 +25,9 @@ class HolderLink {
     std::function<void()> gone;  // may destroy the link
   };
   // Null: nobody listens at the name of the lock `path` that can be reached from here.
-  static std::unique_ptr<HolderLink> connect(asio::io_context& io, const std::string& path, Heard heard);
-  HolderLink(asio::io_context& io, int socket, Heard heard);
+  static std::unique_ptr<HolderLink> connect(asio::io_context& io, const std::string& path, Workers& workers,
+                                             Heard heard);
+  HolderLink(asio::io_context& io, Descriptor socket, const ucred& peer, Workers& workers, Heard heard);
   ~HolderLink() { *alive_ = false; }
   HolderLink(const HolderLink&) = delete;
   HolderLink& operator=(const HolderLink&) = delete;
@@ -37,11 +40,12 @@ class HolderLink {
 
  private:
   void read();
+  void on_readable();
 
-  asio::posix::stream_descriptor socket_;
+  PeerSocket socket_;
   Heard heard_;
-  pid_t pid_ = 0;
-  uid_t uid_ = 0;
+  pid_t pid_;
+  uid_t uid_;
   std::optional<protocol::DoorHolder> holder_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -12,6 +12,7 @@
 
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/lock_door.h"
+#include "scheduler/server/peer_socket.h"
 
 namespace rota::server {
 
@@ -19,7 +20,7 @@ class LockDoor {
  public:
   // `name`: the listening socket. `holder`: what is said to whoever comes. `asked`: root, or a process
   // of this one's user, asks for the GPU.
-  LockDoor(asio::io_context& io, Descriptor name, std::function<protocol::DoorHolder()> holder,
+  LockDoor(asio::io_context& io, Descriptor name, Workers& workers, std::function<protocol::DoorHolder()> holder,
            std::function<void(uid_t)> asked);
   // Whoever has connected learns that the GPU is free: the lock itself has to be free by then.
   ~LockDoor();
@@ -31,16 +32,18 @@ class LockDoor {
 
  private:
   struct Visitor {
-    Visitor(asio::io_context& io, Descriptor socket) : socket(io, socket.release()) {}
-    asio::posix::stream_descriptor socket;
-    uid_t uid = 0;
+    PeerSocket socket;
+    uid_t uid;
     bool asks = false;
   };
   void accept();
   void accept_all();
+  void take_in(Descriptor&& socket, uid_t uid);
   void listen_to(std::uint64_t number);
+  void on_readable(std::uint64_t number);
 
   asio::io_context& io_;
+  Workers& workers_;
   const std::function<protocol::DoorHolder()> holder_;
   const std::function<void(uid_t)> asked_;
   asio::posix::stream_descriptor listener_;

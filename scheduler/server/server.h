@@ -188,9 +188,11 @@ class Server final : public ConnectionOwner {
   scheduler::Quota quota_;
   const LimitBook limits_;
   EventLog event_log_;
+  MemoryReserve reserve_;
   scheduler::Claims claims_;
   std::deque<scheduler::Claims::Action> due_claims_;
   bool claiming_ = false;
+  Workers workers_;  // which those below leave sockets to
   std::map<std::string, Elsewhere> elsewhere_;
   std::map<std::pair<scheduler::ClientId, std::string>, protocol::AddGpu> named_;  // and not served yet
   std::set<scheduler::ClientId> overdue_;  // holders that have not given back for another rotad
@@ -203,8 +205,6 @@ class Server final : public ConnectionOwner {
   FileId control_id_;
   const FolderSafety place_safety_;  // as it was at the start
   std::string place_problem_;        // the last that was logged
-  MemoryReserve reserve_;
-  Workers workers_;
   asio::posix::stream_descriptor listener_;
   Control control_;
   asio::steady_timer housekeeping_;
