@@ -2,12 +2,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <asio/io_context.hpp>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "scheduler/server/gpu_table.h"
+#include "scheduler/server/workers.h"
 #include "tests/unit/scheduler/server/processes.h"
 
 namespace rota::test {
@@ -63,18 +65,23 @@ TEST_CASE("a GPU whose size cannot be is refused by itself, with the reason, and
 }
 
 TEST_CASE("users who name GPUs that nothing confirms leave room for others, and what they leave is free again") {
-  server::GpuTable table({.folder = "/nowhere/" + std::to_string(getpid()), .files = false}, "rotad");
+  asio::io_context io;
+  server::Workers workers(io);
+  server::GpuTable table(io, workers, {.folder = "/nowhere/" + std::to_string(getpid()), .files = false}, "rotad",
+                         "/nowhere/rotad.sock", false, [](uid_t) {});
   std::uint8_t last = 0;
   std::vector<std::uint32_t> all;
   // Until it is refused; how many it got.
   const auto takes = [&](uid_t user) {
     for (std::uint32_t count = 0;; ++count) {
-      const auto index = table.add_client(protocol::Uuid{{++last, 1}}, "invented", user);
-      if (!index) {
-        CHECK(index.error().text.find("of user " + std::to_string(user)) != std::string::npos);
+      const protocol::Uuid uuid{{++last, 1}};
+      const auto taken = table.take(uuid, user);
+      if (!taken) {
+        CHECK(taken.error().text.find("of user " + std::to_string(user)) != std::string::npos);
         return count;
       }
-      all.push_back(*index);
+      REQUIRE_FALSE(*taken);
+      all.push_back(table.add_client(uuid, "invented"));
     }
   };
   CHECK(takes(1) == protocol::kMaxGpus / 4);
