@@ -72,6 +72,7 @@ inline Facts healthy() {
                   .pid = 7,
                   .quantum_ns = 2'000'000'000,
                   .clients = 1,
+                  .uncovered = {},
                   .elsewhere = {}};
   facts.host.kernel = "6.1.0";
   facts.host.kernel_module = "580.1";
