@@ -82,7 +82,8 @@ bool in_one_mapping(std::uintptr_t one, std::uintptr_t other) {
 
 bool left_behind(const void* outermost, const void* frame) {
   if (on_signal_stack()) return false;
-  if (address(frame) >= address(outermost)) return true;
+  // Where they are equal it may be the same function, with a call inside of its call.
+  if (address(frame) > address(outermost)) return true;
   Search search{.outermost = address(outermost)};
   _Unwind_Backtrace(&visit, &search);
   return search.passed && !search.found;

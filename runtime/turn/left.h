@@ -9,8 +9,8 @@
 
 namespace rota::gate {
 
-// For the thread itself, from a function whose own frame begins at `frame` and that is not the one of `outermost`.
-// False also if that cannot be told: then the call counts as one that goes on.
+// For the thread itself, from a function whose own frame begins at `frame`. False also if that cannot be told, as where
+// the two begin at the same address: then the call counts as one that goes on.
 bool left_behind(const void* outermost, const void* frame);
 
 // For another thread of this process. True only if it blocks in the kernel, with its stack shorter than it was.

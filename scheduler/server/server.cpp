@@ -272,30 +272,36 @@ void Server::watch_process(ClientId id) {
   });
 }
 
+// Nothing that can fail before it is gone for everybody else.
 void Server::remove_client(ClientId id, const char* why) {
-  const auto found = clients_.find(id);
-  log::debug("client {} ({}, pid {}) is gone: {}", id, found->second->name, found->second->pid, why);
-  const auto gpus = found->second->gpus;
-  std::vector<std::string> released;
-  for (const std::uint32_t gpu : gpus) {
-    const std::string uuid = uuid_text(gpus_.at(gpu)->uuid);
-    if (gpus_.remove_client(gpu)) released.push_back(uuid);
-  }
+  auto entry = clients_.extract(id);
+  const Client& client = *entry.mapped();
   named_.erase(named_.lower_bound({id, {}}), named_.lower_bound({id + 1, {}}));
   overdue_.erase(id);
-  const bool used_gpus = !gpus.empty();
-  const std::string session = found->second->session;
-  clients_.erase(found);
-  leave_session(session);
-  if (used_gpus && !place_lost_ &&
-      std::ranges::all_of(clients_, [](const auto& entry) { return entry.second->gpus.empty(); })) {
+  leave_session(client.session);
+  if (!client.gpus.empty() && !place_lost_ &&
+      std::ranges::all_of(clients_, [](const auto& other) { return other.second->gpus.empty(); })) {
     unlink(clients_note().c_str());
   }
   idle_since_ = now();
+  gone_.insert(std::move(entry));
+  log::debug("client {} ({}, pid {}) is gone: {}", id, client.name, client.pid, why);
+  forget_client(id);
+}
+
+// May be repeated.
+void Server::forget_client(ClientId id) {
   step(event::Leave{id});
   carry_out(quota_.leave(id, now()));
-  for (const std::uint32_t gpu : gpus) publish_contexts(gpu);
-  for (const std::string& gpu : released) claim(claims_.released(gpu));
+  for (std::set<std::uint32_t>& gpus = gone_.at(id)->gpus; !gpus.empty();) {
+    const std::uint32_t gpu = *gpus.begin();
+    const std::string uuid = uuid_text(gpus_.at(gpu)->uuid);
+    gpus.erase(gpus.begin());
+    const bool released = gpus_.remove_client(gpu);
+    publish_contexts(gpu);
+    if (released) claim(claims_.released(uuid));
+  }
+  gone_.erase(id);
   claim(claims_.left(id));
   look_if_quiet();
 }
@@ -376,8 +382,8 @@ void Server::step(const scheduler::Event& event) {
                                      (before.alone ^ published_.alone);
   if ((clearing | watched) != 0) {
     for (const auto& [id, client] : clients_) {
-      const scheduler::ClientState& state = *core_.client(id);
-      if (((state.held & clearing) | (state.touched & watched)) != 0) changed_.insert(id);
+      const scheduler::ClientState* const state = core_.client(id);
+      if (state != nullptr && ((state->held & clearing) | (state->touched & watched)) != 0) changed_.insert(id);
     }
   }
   // Wakes nobody: a client reads it when the driver refuses a call.
@@ -429,6 +435,7 @@ void Server::look_after_clients() {
     if (client->connection == 0 && now() - client->orphaned_at >= options_.reconnect_time) lost.push_back(id);
   }
   for (const ClientId id : lost) remove_client(id, "its connection ended and did not come back");
+  while (!gone_.empty()) forget_client(gone_.begin()->first);
   for (const auto& [id, client] : clients_) {
     read_usage(*client);
     note_moves(*client);

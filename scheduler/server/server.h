@@ -93,6 +93,7 @@ class Server final : public ConnectionOwner {
   scheduler::DomainId number_of(const TrustDomain& domain);
   void watch_process(scheduler::ClientId id);
   void remove_client(scheduler::ClientId id, const char* why);
+  void forget_client(scheduler::ClientId id);
   void drop_connection(Connection& connection);
 
   // claiming.cpp: GPUs that another rotad has, by their UUIDs as text.
@@ -219,6 +220,8 @@ class Server final : public ConnectionOwner {
   std::map<std::uint32_t, std::shared_ptr<Connection>> connections_;
   std::map<std::string, scheduler::DomainId> domains_;  // of payers that are not users by number
   std::map<scheduler::ClientId, std::unique_ptr<Client>> clients_;
+  // Whose leaving the core and the limits' books have not carried out yet; empty, unless memory was lacking.
+  std::map<scheduler::ClientId, std::unique_ptr<Client>> gone_;
   std::map<std::string, scheduler::SessionId> sessions_;  // of clients that are there, by Quota::Membership::key
   scheduler::SessionId last_session_ = 0;
   std::map<std::uint32_t, std::unique_ptr<Stayer>> stayers_;

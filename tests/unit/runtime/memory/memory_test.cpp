@@ -311,7 +311,10 @@ TEST_CASE("who asks for all of a GPU's memory hears of no more room than CUDA gi
     CHECK(seen.total == total);
     CHECK(seen.free == f.driver.device_bytes - 40 * kMiB);
     CHECK(seen.own == 40 * kMiB);
-    // Others have most of it: of no concern to memory that moves.
+    // Others have most of it, and there is no rotad that has them make room.
+    CHECK(f.memory.shown(0, total, 5 * kMiB).free == 5 * kMiB);
+    // With one that is of no concern to memory that moves.
+    f.memory.set_served(true);
     const std::uint64_t left = f.memory.shown(0, total, 5 * kMiB).free;
     CHECK(left == (backend == Choice::kNative ? 5 * kMiB : f.driver.device_bytes - 40 * kMiB));
   }

@@ -221,9 +221,10 @@ TEST_CASE("a thread that jumps out of an allocation that waits for room keeps no
   program.hold(rotad, 1, 100 * test::kMega);
   std::atomic<int> step{0};
   std::thread thread([&] {
-    api::CUdeviceptr address = 0;
-    CHECK(jumps_out_of(100, [&] { (void)program.memory.allocate(&address, 101 * test::kMega); }));
+    program.driver.enter_context(0);
+    CHECK(jumps_out_of(100, [&] { (void)program.allocate(101 * test::kMega); }));
     overwrite_stack();
+    program.driver.leave_context();
     step = 1;
   });
   CHECK(rotad.next_ask() == 101 * test::kMega);

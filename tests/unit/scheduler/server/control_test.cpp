@@ -192,7 +192,7 @@ TEST_CASE(
   CHECK(std::string(path) == "/run/rota-control/control.sock");
   REQUIRE(protocol::control_path("/tmp/rota-7/rotad.sock", path));
   CHECK(std::string(path) == "/tmp/rota-7/rotad.sock.control");
-  CHECK_FALSE(protocol::control_path(std::string(100, 'x').c_str(), path));
+  CHECK_FALSE(protocol::control_path(std::string(protocol::kSocketPathLength - 2, 'x').c_str(), path));
 }
 
 }  // namespace
