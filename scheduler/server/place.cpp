@@ -9,6 +9,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <asio/post.hpp>
+#include <cerrno>
+#include <cstdlib>
 #include <utility>
 
 #include "scheduler/server/client.h"
@@ -45,6 +48,16 @@ FolderSafety safety_of_folder(const std::string& path) {
 
 void Server::keep_place() {
   if (place_lost_ || (is_at(options_.socket, socket_id_) && is_at(options_.control, control_id_))) return;
+  // The simulated machine that this rotad serves is over, and went with the folder (`rota sim`).
+  if (const char* machine = getenv("ROTA_SIM_STATE");  // NOLINT(concurrency-mt-unsafe)
+      machine != nullptr && *machine != '\0' && access(machine, F_OK) != 0 && errno == ENOENT) {
+    log::info("exiting: {} is gone", machine);
+    place_lost_ = true;
+    return asio::post(io_, [this] {
+      stop();
+      io_.stop();
+    });
+  }
   const auto failed = [&](const std::string& why) {
     if (std::exchange(place_problem_, why) != why) {
       log::warn("programs do not find this rotad, since its socket {} is gone: {}", options_.socket, why);

@@ -140,7 +140,7 @@ class Rig(Case):
         rig = self.start(ROTA, "ci", "--json", report, "--baseline", known, "--hang-after", "60s", "--", CTEST, "--test-dir", self.scratch / "build")
         self.eventually(lambda: ready.exists(), "the test runs")
         others = [thread for thread in pathlib.Path(f"/proc/{rig.pid}/task").iterdir() if thread.name != str(rig.pid)]
-        self.assertEqual(len(others), 3)
+        self.assertEqual(len(others), 4)
         for thread in others:
             [blocked] = [line.split()[1] for line in (thread / "status").read_text().splitlines() if line.startswith("SigBlk")]
             self.assertTrue(int(blocked, 16) >> (signal.SIGTERM - 1) & 1, thread)

@@ -166,11 +166,16 @@ void hand_out(const std::string& session, const std::string& outer) {
   if (error) say(fmt::format("the report around this one lacks some of its processes: {}", error.message()));
 }
 
+// Or one of its workers (scheduler/server/worker_process.h).
+bool is_rotad(const std::string& name) {
+  return name == "rotad" || name == "rotad-files";
+}
+
 // A rotad that `rota run` has started is not the job's.
 std::vector<pid_t> job_processes(const std::function<bool(pid_t)>& own) {
   std::vector<pid_t> processes = attempt::descendants();
   std::erase_if(processes,
-                [&](pid_t process) { return attempt::process_name(process) == "rotad" || (own && own(process)); });
+                [&](pid_t process) { return is_rotad(attempt::process_name(process)) || (own && own(process)); });
   return processes;
 }
 

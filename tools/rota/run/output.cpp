@@ -100,7 +100,9 @@ bool write_all(int descriptor, std::string_view text) {
 }
 
 bool print(std::string_view command, std::string_view text) {
+  // Whoever closed the pipe does not want to read it: no line about that, as SIGPIPE leaves none.
   if (write_all(STDOUT_FILENO, text)) return true;
+  if (errno == EPIPE) return false;
   write_message(fmt::format("{}: cannot write to standard output: {}\n", command, std::strerror(errno)));
   return false;
 }
