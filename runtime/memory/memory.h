@@ -319,7 +319,6 @@ class Memory {
   std::function<void(int)> changed_;
   Room room_;
   Synchronize synchronize_;
-  std::atomic<bool> served_{false};
   std::atomic<bool> exports_{false};  // a function refused converted memory: allocations stay native from then on
   std::set<std::string> explained_;   // functions; under the lock below
   struct KeptByte {

@@ -61,7 +61,7 @@ std::uint64_t Memory::movable_room(int ordinal, std::uint64_t own, std::uint64_t
   const std::uint64_t stays = room_.fixed_of_others ? room_.fixed_of_others(ordinal) : 0;
   std::uint64_t left = without(without(device(ordinal).total_bytes, beside(ordinal)), stays);
   // Without a rotad nobody makes room.
-  if (!served_.load(std::memory_order_relaxed)) left = without(left, others(ordinal, own, free));
+  if (!device(ordinal).served.load(std::memory_order_relaxed)) left = without(left, others(ordinal, own, free));
   if (backend(ordinal).backing() != Backing::kSwapped) return without(left, own);
   const std::uint64_t taken = std::max(own, ledger_.fixed_bytes(ordinal) + swap_.needed_bytes(ordinal));
   const std::uint64_t room = without(left, taken);

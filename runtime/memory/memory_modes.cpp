@@ -8,7 +8,6 @@ namespace rota::memory {
 using protocol::MemoryMode;
 
 void Memory::set_served(bool served) {
-  served_.store(served, std::memory_order_relaxed);
   // What was decided without knowing that is decided again.
   for (int ordinal = 0; ordinal < kMaxDevices; ++ordinal) set_served(ordinal, served);
 }
