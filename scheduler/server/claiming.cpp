@@ -109,6 +109,7 @@ std::string Server::elsewhere_text(const Elsewhere& elsewhere) const {
   if (says && link->holder()->machine != 0 && link->uid() == 0) {
     return who + where.substr(0, 60) + ", the machine's, has it: unset ROTA_SOCKET; in a container, mount that folder";
   }
+  if (is_machine()) return who + where.substr(0, 60) + " has it and has not given it up yet: end that rotad";
   const std::string helps =
       link->uid() == geteuid()
           ? (says ? " has it: set ROTA_SOCKET to that, or end that rotad" : " has it: use that one, or end it")
@@ -203,10 +204,19 @@ void Server::try_lock(const std::string& gpu) {
       if (found != elsewhere_.end() && !std::exchange(found->second.answered, true)) say_holder(gpu);
     });
   };
+  // One that says who it is later than that is asked then.
+  const auto says = [this, gpu, later] {
+    later([this, gpu] {
+      const auto found = elsewhere_.find(gpu);
+      if (found == elsewhere_.end()) return;
+      found->second.answered = true;
+      say_holder(gpu);
+    });
+  };
   if (taken) {
     there.link = HolderLink::connect(
         io_, gpus_.lock_of(*uuid), workers_,
-        {.holder = heard,
+        {.holder = says,
          .yielded = [this, gpu, later](const auto& said) { later([this, gpu, said] { on_yielded(gpu, said); }); },
          .gone = [this, gpu, later] { later([this, gpu] { claim(claims_.gone(gpu)); }); }});
   } else {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/packet.h"
@@ -49,7 +50,7 @@ void HolderLink::on_readable() {
       protocol::make_printable(holder_->name);
       protocol::make_printable(holder_->socket);
       heard_.holder();
-    } else if (message.kind == protocol::DoorKind::kYielded) {
+    } else if (message.kind == protocol::DoorKind::kYielded && std::exchange(asked_, false)) {
       message.yielded.gpu_count = std::min<std::uint32_t>(message.yielded.gpu_count, protocol::kMaxGpus);
       message.yielded.mover_count = std::min<std::uint32_t>(message.yielded.mover_count, protocol::kMostMovers);
       heard_.yielded(message.yielded);
@@ -62,6 +63,7 @@ void HolderLink::on_readable() {
 void HolderLink::ask() {
   protocol::DoorMessage message;
   message.kind = protocol::DoorKind::kYield;
+  asked_ = true;
   protocol::write_packet(socket_.get(), &message, sizeof message, {}, MSG_DONTWAIT);
 }
 

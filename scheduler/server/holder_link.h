@@ -47,6 +47,7 @@ class HolderLink {
   pid_t pid_;
   uid_t uid_;
   std::optional<protocol::DoorHolder> holder_;
+  bool asked_ = false;  // and not answered
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

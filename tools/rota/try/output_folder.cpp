@@ -26,7 +26,10 @@ constexpr const char* kGone = ".gone";
 
 std::string temporary_folder() {
   const char* const folder = std::getenv("TMPDIR");
-  return folder != nullptr && *folder != '\0' ? folder : "/tmp";
+  // Absolute: programs that change their folder are told of it.
+  std::error_code error;
+  const fs::path absolute = fs::absolute(folder != nullptr && *folder != '\0' ? folder : "/tmp", error);
+  return error ? "/tmp" : absolute.string();
 }
 
 // Of a folder without an owner's file: whether its owner was killed while making it, and does not make it still.
