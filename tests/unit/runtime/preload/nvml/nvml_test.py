@@ -180,8 +180,8 @@ class Limited(Asked):
                          [[0, 50000, 50000, 0], [0, 0x02000028, 50000, 0, 50000, 0]])
 
     def test_a_gpu_smaller_than_the_limit_keeps_its_size(self):
-        # Others have 2000 of it, and no rotad has them make room.
-        self.assertEqual(self.ask("say(memory(device(2)))"), [[0, 3000, 1000, 2000]])
+        # Others have 1000 of it, and no rotad has them make room.
+        self.assertEqual(self.ask("say(memory(device(2)))"), [[0, 3000, 2000, 1000]])
 
     def test_where_nobody_makes_room_no_more_is_free_than_others_leave(self):
         for mode in ("native", "managed"):
