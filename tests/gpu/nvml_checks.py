@@ -127,8 +127,9 @@ def nvml_and_cuda_say_the_same_to_pytorch(bench):
         total, free = seen["cuda"]
         assert total == LIMIT_MIB * MIB and total - free >= 256 * MIB, seen
         assert of_a_limit(seen["nvml"], total - free), seen
-        # Within a container the driver may name processes by numbers that are not theirs there.
-        assert all(own == total - free for own in seen["own"]), seen
+        # What is not free is also the context. (Within a container the driver may name processes by numbers that are not
+        # theirs there.)
+        assert all(256 * MIB <= own <= total - free for own in seen["own"]), seen
         assert seen["torch"] in (None, total - free), seen
         notes.append(f"{mode}: {(total - free) // MIB} MiB used, {len(seen['own'])} of the driver's processes")
     return "; ".join(notes)

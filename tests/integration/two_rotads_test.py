@@ -71,7 +71,7 @@ class TwoRotads(Case):
         self.eventually(lambda: self.served(self.second_status(), second), "the second program is served")
         self.assertIsNone(second.poll())
         third = self.hog("0.2", **self.second)
-        self.eventually(lambda: self.mode_of(self.second_status(), third) == "Unified Memory", "new memory is managed")
+        self.eventually(lambda: self.mode_of(self.second_status(), third) == "managed", "new memory is managed")
         client = [each for each in self.second_status()["clients"] if each["pid"] == second.pid][0]
         self.assertGreater(client["bytes"], 0)  # what it had is counted
 
@@ -236,7 +236,7 @@ class Users(Case):
         self.assertIsNone(before.poll())
         self.assertIsNone(beside.poll())
         modes = [how["mode"] for client in self.machine_status()["clients"] for how in client["memory"].values()]
-        self.assertEqual(set(modes), {"Unified Memory"})
+        self.assertEqual(set(modes), {"managed"})
 
     def test_two_users_without_the_machines_rotad_are_told_what_helps_and_it_takes_over_once_started(self):
         first, second = self.users[:2]
