@@ -145,7 +145,8 @@ std::vector<std::string> daemon_environment(char* const* inherited) {
       if (!folders.empty()) kept.push_back(std::string(kLibraries) + folders);
       continue;
     }
-    for (const char* const needed : {"HOME=", "XDG_", "ROTA_SOCKET=", "ROTA_LOCK_DIRECTORY=", "ROTA_SIM_"}) {
+    for (const char* const needed :
+         {"HOME=", "XDG_", "ROTA_SOCKET=", "ROTA_MACHINE_SOCKET=", "ROTA_LOCK_DIRECTORY=", "ROTA_SIM_"}) {
       if (begins(entry, needed)) kept.emplace_back(entry);
     }
   }
