@@ -52,18 +52,18 @@ template <typename Call>
   return false;
 }
 
-[[gnu::noinline]] void overwrite_stack() {
+[[gnu::noinline, maybe_unused]] void overwrite_stack() {
   volatile char all[1 << 14];
   for (volatile char& each : all) each = 0x5a;
 }
 
-[[gnu::noinline]] void submit(std::atomic<bool>& inside, const std::atomic<bool>& until) {
+[[gnu::noinline, maybe_unused]] void submit(std::atomic<bool>& inside, const std::atomic<bool>& until) {
   const gate::Scope scope(kCall);
   inside = true;
   while (!until.load()) usleep(100);
 }
 
-[[gnu::noinline]] bool passes() {
+[[gnu::noinline, maybe_unused]] bool passes() {
   const gate::Scope scope(kCall);
   return !scope.refused();
 }

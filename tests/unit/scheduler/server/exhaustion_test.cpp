@@ -56,6 +56,14 @@ void* operator new(std::size_t bytes) {
 void* operator new[](std::size_t bytes) {
   return allocate(bytes);
 }
+void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept try {
+  return allocate(bytes);
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t& tag) noexcept {
+  return operator new(bytes, tag);
+}
 void operator delete(void* memory) noexcept {
   std::free(memory);
 }
