@@ -137,7 +137,8 @@ api::CUresult Memory::with_room(int ordinal, const RealCall& call) {
   };
   const bool freed = free_unused_extents(ordinal);
   if ((swap_.drop_kept(ordinal) != 0 || freed) && again()) return result;
-  const bool cleared = device(ordinal).served.load(std::memory_order_relaxed) && backend(ordinal).backing() == Backing::kSwapped;
+  const bool cleared =
+      device(ordinal).served.load(std::memory_order_relaxed) && backend(ordinal).backing() == Backing::kSwapped;
   const auto coming = [&] { return room_.coming && room_.coming(ordinal); };
   if (cleared && driver::retry_while_freed(again, coming)) return result;
   if (room_.make) room_.make(ordinal, again);

@@ -40,8 +40,8 @@ class Pools {
   // The program set a GPU's current pool: from now on it has to be queried; before that it is the default one.
   void chosen() { chosen_.store(true, std::memory_order_relaxed); }
 
-  // A pool by its handle; an unknown one is taken for a default pool of the GPU that has it, or else of `device`, unless
-  // the driver knows none.
+  // A pool by its handle; an unknown one is taken for a default pool of the GPU that has it, or else of `device`,
+  // unless the driver knows none.
   Pool look_up(api::CUmemoryPool pool, int device);
   // The pool that cuMemAllocAsync uses in a stream of `device`, and its handle (null: the driver does not say).
   Pool current(int device, api::CUmemoryPool* handle);

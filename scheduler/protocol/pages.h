@@ -61,8 +61,8 @@ struct LeasePage {
   std::atomic<std::uint64_t> hand_over_gpus;
   // Mask of the GPUs where others have been asked to make room and are doing so: promised memory there is on its way.
   std::atomic<std::uint64_t> clearing_gpus;
-  // By GPU index: what context_bytes says, of all clients together, and what is outside (scheduler/core/outside.h): what
-  // nobody can have of the GPU. 0 from a rotad older than this field.
+  // By GPU index: what context_bytes says, of all clients together, and what is outside (scheduler/core/outside.h):
+  // what nobody can have of the GPU. 0 from a rotad older than this field.
   std::atomic<std::uint64_t> all_context_bytes[kMaxGpus];
   // By GPU index: what all other clients have reserved there that cannot leave the GPU (fixed_bytes). 0 from a rotad of
   // before version 7.

@@ -30,21 +30,9 @@ struct FakePreload {
       real[index] = &functions[index];
       available[index] = 1;
     }
-    attachment = {kRotaAttachmentVersion,
-                  kSymbolCount,
-                  kSymbolListHash,
-                  slots.data(),
-                  real.data(),
-                  available.data(),
-                  thunks.data(),
-                  kStride,
-                  kRotaDriverFound,
-                  "/fake",
-                  "",
-                  &note_unknown,
-                  &before_load,
-                  "",
-                  nullptr};
+    attachment = {kRotaAttachmentVersion, kSymbolCount, kSymbolListHash,  slots.data(), real.data(), available.data(),
+                  thunks.data(),          kStride,      kRotaDriverFound, "/fake",      "",          &note_unknown,
+                  &before_load,           "",           nullptr};
   }
   void*& real_of(Symbol symbol) { return real[static_cast<std::size_t>(symbol)]; }
   void* slot_of(Symbol symbol) const { return slots[static_cast<std::size_t>(symbol)]; }

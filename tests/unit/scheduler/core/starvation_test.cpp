@@ -309,8 +309,8 @@ TEST_CASE("whatever others do, a program has its share and waits for no more tha
     }
     crowd.run(120s);
     const double fair = seconds(crowd.seen("honest").fair);
-    // Turns are not arbitrarily short, and a program that comes back after a pause is owed up to 100 ms: among several of
-    // one user that come and go within that time, 88% of a share is the least that was seen.
+    // Turns are not arbitrarily short, and a program that comes back after a pause is owed up to 100 ms: among several
+    // of one user that come and go within that time, 88% of a share is the least that was seen.
     CHECK(crowd.held("honest") >= 0.85 * fair - 0.1);
     // One turn of each that could be there, by its weight.
     const double wait = 0.05 * (static_cast<double>(of.size() * of.at(1)) - 1);
