@@ -158,7 +158,8 @@ TEST_CASE("a rotad of one's own keeps no descriptor of its starter's, whatever t
   CHECK(flock(again, LOCK_EX | LOCK_NB) == 0);
   close(again);
   for (const auto& entry : fs::directory_iterator(in_proc(rotad_of(installed), "fd"))) {
-    CHECK(fs::read_symlink(entry).string() != lock);
+    std::error_code closed;  // in the meantime
+    CHECK(fs::read_symlink(entry, closed).string() != lock);
   }
 }
 
@@ -240,7 +241,8 @@ TEST_CASE(
     getrlimit(which, &own);
     if (own.rlim_max == RLIM_INFINITY) CHECK(limit_of(rotad, name) == "unlimited");
   }
-  CHECK(limit_of(rotad, "Max core file size") == "0");
+  const std::string core = limit_of(rotad, "Max core file size");
+  CHECK((core == "0" || core == "1"));  // AddressSanitizer sets 1, which is also no file
   cpu_set_t before;
   sched_getaffinity(0, sizeof before, &before);
   std::array<unsigned long, 128> every;
