@@ -100,9 +100,8 @@ bool write_all(int descriptor, std::string_view text) {
 }
 
 bool print(std::string_view command, std::string_view text) {
-  // Whoever closed the pipe does not want to read it: no line about that, as SIGPIPE leaves none.
   if (write_all(STDOUT_FILENO, text)) return true;
-  if (errno == EPIPE) return false;
+  if (errno == EPIPE) return false;  // SIGPIPE, too, ends a program without a line
   write_message(fmt::format("{}: cannot write to standard output: {}\n", command, std::strerror(errno)));
   return false;
 }

@@ -23,7 +23,8 @@ inline constexpr std::chrono::seconds kReportPatience{5};
 // usual signals, unless they are blocked.
 bool write_all(int descriptor, std::string_view text);
 
-// That on standard output; if it cannot be written, says so in one line that begins with `command` ("rota try").
+// That on standard output; if it cannot be written, says so in one line that begins with `command` ("rota try"), unless
+// the reader of a pipe has gone.
 bool print(std::string_view command, std::string_view text);
 
 }  // namespace rota::tool
