@@ -96,7 +96,7 @@ Result<std::string> gate_body(const Api& api, const Function& function, const Fu
     const auto stream = stream_argument(api, function, policy.submits);
     if (!stream) return Error{fmt::format("submits = \"{}\": {}", policy.submits, stream.error().text)};
     return body + fmt::format(
-                      "  return contract::with_room([&]() __attribute__((always_inline)) {{\n"
+                      "  return contract::with_room([=]() __attribute__((always_inline)) {{\n"
                       "    gate::Scope scope({{Symbol::k_{}, {}, {}, {}}});\n"
                       "{}    return {};\n"
                       "  }});\n",
@@ -108,7 +108,7 @@ Result<std::string> gate_body(const Api& api, const Function& function, const Fu
   if (guard.holds_memory) call += indent + "const gate::MappingScope scope;\n" + refusal(indent);
   call += fmt::format("{}return {};\n", indent, real_call(function, guard));
   if (!guard.needs_room) return body + call;
-  return body + "  return contract::with_room([&]() __attribute__((always_inline)) {\n" + call + "  });\n";
+  return body + "  return contract::with_room([=]() __attribute__((always_inline)) {\n" + call + "  });\n";
 }
 
 }  // namespace

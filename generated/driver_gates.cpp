@@ -7,26 +7,26 @@
 namespace rota::gates {
 
 api::CUresult cuCtxRecordEvent(api::CUcontext hCtx, api::CUevent hEvent) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuCtxRecordEvent, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuCtxRecordEvent(hCtx, hEvent);
   });
 }
 api::CUresult cuCtxResetPersistingL2Cache() {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuCtxResetPersistingL2Cache, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuCtxResetPersistingL2Cache();
   });
 }
 api::CUresult cuCtxSetLimit(api::CUlimit limit, size_t value) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     return real::cuCtxSetLimit(limit, value);
   });
 }
 api::CUresult cuCtxWaitEvent(api::CUcontext hCtx, api::CUevent hEvent) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuCtxWaitEvent, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuCtxWaitEvent(hCtx, hEvent);
@@ -43,7 +43,7 @@ api::CUresult cuEGLStreamConsumerConnectWithFlags(api::CUeglStreamConnection* co
   return contract::exported(Symbol::k_cuEGLStreamConsumerConnectWithFlags, real::cuEGLStreamConsumerConnectWithFlags(conn, stream, flags));
 }
 api::CUresult cuEGLStreamConsumerReleaseFrame(api::CUeglStreamConnection* conn, api::CUgraphicsResource pCudaResource, api::CUstream* pStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuEGLStreamConsumerReleaseFrame, pStream ? *pStream : nullptr, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuEGLStreamConsumerReleaseFrame(conn, pCudaResource, pStream);
@@ -55,103 +55,103 @@ api::CUresult cuEGLStreamProducerConnect(api::CUeglStreamConnection* conn, api::
   return contract::exported(Symbol::k_cuEGLStreamProducerConnect, real::cuEGLStreamProducerConnect(conn, stream, width, height));
 }
 api::CUresult cuEGLStreamProducerPresentFrame(api::CUeglStreamConnection* conn, api::CUeglFrame eglframe, api::CUstream* pStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuEGLStreamProducerPresentFrame, pStream ? *pStream : nullptr, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return contract::exported(Symbol::k_cuEGLStreamProducerPresentFrame, real::cuEGLStreamProducerPresentFrame(conn, eglframe, pStream));
   });
 }
 api::CUresult cuEventCreate(api::CUevent* phEvent, unsigned int Flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     return real::cuEventCreate(phEvent, Flags);
   });
 }
 api::CUresult cuEventRecord(api::CUevent hEvent, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuEventRecord, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuEventRecord(hEvent, hStream);
   });
 }
 api::CUresult cuEventRecordWithFlags(api::CUevent hEvent, api::CUstream hStream, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuEventRecordWithFlags, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuEventRecordWithFlags(hEvent, hStream, flags);
   });
 }
 api::CUresult cuEventRecordWithFlags_ptsz(api::CUevent hEvent, api::CUstream hStream, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuEventRecordWithFlags_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuEventRecordWithFlags_ptsz(hEvent, hStream, flags);
   });
 }
 api::CUresult cuEventRecord_ptsz(api::CUevent hEvent, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuEventRecord_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuEventRecord_ptsz(hEvent, hStream);
   });
 }
 api::CUresult cuFabricCpyBatchAsync(size_t numOps, api::CUDA_FABRIC_COPY_BATCH_OP* opList, unsigned long long flags, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuFabricCpyBatchAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuFabricCpyBatchAsync(numOps, opList, flags, hStream);
   });
 }
 api::CUresult cuFabricCpyBatchAsync_ptsz(size_t numOps, api::CUDA_FABRIC_COPY_BATCH_OP* opList, unsigned long long flags, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuFabricCpyBatchAsync_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuFabricCpyBatchAsync_ptsz(numOps, opList, flags, hStream);
   });
 }
 api::CUresult cuFuncLoad(api::CUfunction function) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuFuncLoad, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuFuncLoad(function);
   });
 }
 api::CUresult cuGLMapBufferObject(api::CUdeviceptr_v1* dptr, unsigned int* size, api::GLuint buffer) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuGLMapBufferObject, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGLMapBufferObject(dptr, size, buffer);
   });
 }
 api::CUresult cuGLMapBufferObjectAsync(api::CUdeviceptr_v1* dptr, unsigned int* size, api::GLuint buffer, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuGLMapBufferObjectAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGLMapBufferObjectAsync(dptr, size, buffer, hStream);
   });
 }
 api::CUresult cuGLMapBufferObjectAsync_v2(api::CUdeviceptr* dptr, size_t* size, api::GLuint buffer, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuGLMapBufferObjectAsync_v2, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGLMapBufferObjectAsync_v2(dptr, size, buffer, hStream);
   });
 }
 api::CUresult cuGLMapBufferObjectAsync_v2_ptsz(api::CUdeviceptr* dptr, size_t* size, api::GLuint buffer, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuGLMapBufferObjectAsync_v2_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGLMapBufferObjectAsync_v2_ptsz(dptr, size, buffer, hStream);
   });
 }
 api::CUresult cuGLMapBufferObject_v2(api::CUdeviceptr* dptr, size_t* size, api::GLuint buffer) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuGLMapBufferObject_v2, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGLMapBufferObject_v2(dptr, size, buffer);
   });
 }
 api::CUresult cuGLMapBufferObject_v2_ptds(api::CUdeviceptr* dptr, size_t* size, api::GLuint buffer) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuGLMapBufferObject_v2_ptds, nullptr, false, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGLMapBufferObject_v2_ptds(dptr, size, buffer);
@@ -163,14 +163,14 @@ api::CUresult cuGLRegisterBufferObject(api::GLuint buffer) {
   return contract::exported(Symbol::k_cuGLRegisterBufferObject, real::cuGLRegisterBufferObject(buffer));
 }
 api::CUresult cuGLUnmapBufferObject(api::GLuint buffer) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuGLUnmapBufferObject, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGLUnmapBufferObject(buffer);
   });
 }
 api::CUresult cuGLUnmapBufferObjectAsync(api::GLuint buffer, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuGLUnmapBufferObjectAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGLUnmapBufferObjectAsync(buffer, hStream);
@@ -267,49 +267,49 @@ api::CUresult cuGraphExecNodeSetParams(api::CUgraphExec hGraphExec, api::CUgraph
   return real::cuGraphExecNodeSetParams(hGraphExec, hNode, nodeParams);
 }
 api::CUresult cuGraphExecUpdate(api::CUgraphExec hGraphExec, api::CUgraph hGraph, api::CUgraphNode* hErrorNode_out, api::CUgraphExecUpdateResult* updateResult_out) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     const gate::MappingScope scope;
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphExecUpdate(hGraphExec, hGraph, hErrorNode_out, updateResult_out);
   });
 }
 api::CUresult cuGraphExecUpdate_v2(api::CUgraphExec hGraphExec, api::CUgraph hGraph, api::CUgraphExecUpdateResultInfo* resultInfo) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     const gate::MappingScope scope;
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphExecUpdate_v2(hGraphExec, hGraph, resultInfo);
   });
 }
 api::CUresult cuGraphInstantiate(api::CUgraphExec* phGraphExec, api::CUgraph hGraph, api::CUgraphNode* phErrorNode, char* logBuffer, size_t bufferSize) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     const gate::MappingScope scope;
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
   });
 }
 api::CUresult cuGraphInstantiateWithFlags(api::CUgraphExec* phGraphExec, api::CUgraph hGraph, unsigned long long flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     const gate::MappingScope scope;
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags);
   });
 }
 api::CUresult cuGraphInstantiateWithParams(api::CUgraphExec* phGraphExec, api::CUgraph hGraph, api::CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuGraphInstantiateWithParams, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams);
   });
 }
 api::CUresult cuGraphInstantiateWithParams_ptsz(api::CUgraphExec* phGraphExec, api::CUgraph hGraph, api::CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuGraphInstantiateWithParams_ptsz, nullptr, false, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphInstantiateWithParams_ptsz(phGraphExec, hGraph, instantiateParams);
   });
 }
 api::CUresult cuGraphInstantiate_v2(api::CUgraphExec* phGraphExec, api::CUgraph hGraph, api::CUgraphNode* phErrorNode, char* logBuffer, size_t bufferSize) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     const gate::MappingScope scope;
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
@@ -331,14 +331,14 @@ api::CUresult cuGraphKernelNodeSetParams_v2(api::CUgraphNode hNode, const api::C
   return real::cuGraphKernelNodeSetParams_v2(hNode, nodeParams);
 }
 api::CUresult cuGraphLaunch(api::CUgraphExec hGraph, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuGraphLaunch, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphLaunch(hGraph, hStream);
   });
 }
 api::CUresult cuGraphLaunch_ptsz(api::CUgraphExec hGraphExec, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuGraphLaunch_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphLaunch_ptsz(hGraphExec, hStream);
@@ -365,14 +365,14 @@ api::CUresult cuGraphNodeSetParams_v2(api::CUgraphNode hNode, api::CUgraphNodePa
   return real::cuGraphNodeSetParams_v2(hNode, nodeParams);
 }
 api::CUresult cuGraphUpload(api::CUgraphExec hGraph, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuGraphUpload, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphUpload(hGraph, hStream);
   });
 }
 api::CUresult cuGraphUpload_ptsz(api::CUgraphExec hGraphExec, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuGraphUpload_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphUpload_ptsz(hGraphExec, hStream);
@@ -394,28 +394,28 @@ api::CUresult cuGraphicsGLRegisterImage(api::CUgraphicsResource* pCudaResource, 
   return contract::exported(Symbol::k_cuGraphicsGLRegisterImage, real::cuGraphicsGLRegisterImage(pCudaResource, image, target, Flags));
 }
 api::CUresult cuGraphicsMapResources(unsigned int count, api::CUgraphicsResource* resources, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuGraphicsMapResources, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphicsMapResources(count, resources, hStream);
   });
 }
 api::CUresult cuGraphicsMapResources_ptsz(unsigned int count, api::CUgraphicsResource* resources, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuGraphicsMapResources_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphicsMapResources_ptsz(count, resources, hStream);
   });
 }
 api::CUresult cuGraphicsUnmapResources(unsigned int count, api::CUgraphicsResource* resources, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuGraphicsUnmapResources, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphicsUnmapResources(count, resources, hStream);
   });
 }
 api::CUresult cuGraphicsUnmapResources_ptsz(unsigned int count, api::CUgraphicsResource* resources, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuGraphicsUnmapResources_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphicsUnmapResources_ptsz(count, resources, hStream);
@@ -432,19 +432,19 @@ api::CUresult cuGraphicsVDPAURegisterVideoSurface(api::CUgraphicsResource* pCuda
   return contract::exported(Symbol::k_cuGraphicsVDPAURegisterVideoSurface, real::cuGraphicsVDPAURegisterVideoSurface(pCudaResource, vdpSurface, flags));
 }
 api::CUresult cuGreenCtxRecordEvent(api::CUgreenCtx hCtx, api::CUevent hEvent) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuGreenCtxRecordEvent, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGreenCtxRecordEvent(hCtx, hEvent);
   });
 }
 api::CUresult cuGreenCtxStreamCreate(api::CUstream* phStream, api::CUgreenCtx greenCtx, unsigned int flags, int priority) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     return real::cuGreenCtxStreamCreate(phStream, greenCtx, flags, priority);
   });
 }
 api::CUresult cuGreenCtxWaitEvent(api::CUgreenCtx hCtx, api::CUevent hEvent) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuGreenCtxWaitEvent, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGreenCtxWaitEvent(hCtx, hEvent);
@@ -456,133 +456,133 @@ api::CUresult cuIpcGetMemHandle(api::CUipcMemHandle* pHandle, api::CUdeviceptr d
   return contract::exported(Symbol::k_cuIpcGetMemHandle, real::cuIpcGetMemHandle(pHandle, dptr));
 }
 api::CUresult cuKernelGetFunction(api::CUfunction* pFunc, api::CUkernel kernel) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuKernelGetFunction, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuKernelGetFunction(pFunc, kernel);
   });
 }
 api::CUresult cuLaunch(api::CUfunction f) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuLaunch, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuLaunch(f);
   });
 }
 api::CUresult cuLaunchCooperativeKernel(api::CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, api::CUstream hStream, void** kernelParams) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuLaunchCooperativeKernel, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams);
   });
 }
 api::CUresult cuLaunchCooperativeKernelMultiDevice(api::CUDA_LAUNCH_PARAMS* launchParamsList, unsigned int numDevices, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuLaunchCooperativeKernelMultiDevice, launchParamsList ? launchParamsList->hStream : nullptr, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuLaunchCooperativeKernelMultiDevice(launchParamsList, numDevices, flags);
   });
 }
 api::CUresult cuLaunchCooperativeKernel_ptsz(api::CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, api::CUstream hStream, void** kernelParams) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuLaunchCooperativeKernel_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuLaunchCooperativeKernel_ptsz(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams);
   });
 }
 api::CUresult cuLaunchGrid(api::CUfunction f, int grid_width, int grid_height) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuLaunchGrid, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuLaunchGrid(f, grid_width, grid_height);
   });
 }
 api::CUresult cuLaunchGridAsync(api::CUfunction f, int grid_width, int grid_height, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuLaunchGridAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuLaunchGridAsync(f, grid_width, grid_height, hStream);
   });
 }
 api::CUresult cuLaunchHostFunc(api::CUstream hStream, api::CUhostFn fn, void* userData) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuLaunchHostFunc, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuLaunchHostFunc(hStream, fn, userData);
   });
 }
 api::CUresult cuLaunchHostFunc_ptsz(api::CUstream hStream, api::CUhostFn fn, void* userData) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuLaunchHostFunc_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuLaunchHostFunc_ptsz(hStream, fn, userData);
   });
 }
 api::CUresult cuLaunchHostFunc_v2(api::CUstream hStream, api::CUhostFn fn, void* userData, unsigned int syncMode) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuLaunchHostFunc_v2, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuLaunchHostFunc_v2(hStream, fn, userData, syncMode);
   });
 }
 api::CUresult cuLaunchHostFunc_v2_ptsz(api::CUstream hStream, api::CUhostFn fn, void* userData, unsigned int syncMode) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuLaunchHostFunc_v2_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuLaunchHostFunc_v2_ptsz(hStream, fn, userData, syncMode);
   });
 }
 api::CUresult cuLaunchKernel(api::CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, api::CUstream hStream, void** kernelParams, void** extra) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuLaunchKernel, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra);
   });
 }
 api::CUresult cuLaunchKernelEx(const api::CUlaunchConfig* config, api::CUfunction f, void** kernelParams, void** extra) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuLaunchKernelEx, config ? config->hStream : nullptr, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuLaunchKernelEx(config, f, kernelParams, extra);
   });
 }
 api::CUresult cuLaunchKernelEx_ptsz(const api::CUlaunchConfig* config, api::CUfunction f, void** kernelParams, void** extra) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuLaunchKernelEx_ptsz, config ? config->hStream : nullptr, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuLaunchKernelEx_ptsz(config, f, kernelParams, extra);
   });
 }
 api::CUresult cuLaunchKernel_ptsz(api::CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, api::CUstream hStream, void** kernelParams, void** extra) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuLaunchKernel_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuLaunchKernel_ptsz(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra);
   });
 }
 api::CUresult cuLibraryGetGlobal(api::CUdeviceptr* dptr, size_t* bytes, api::CUlibrary library, const char* name) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuLibraryGetGlobal, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuLibraryGetGlobal(dptr, bytes, library, name);
   });
 }
 api::CUresult cuLibraryGetModule(api::CUmodule* pMod, api::CUlibrary library) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuLibraryGetModule, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuLibraryGetModule(pMod, library);
   });
 }
 api::CUresult cuLibraryLoadData(api::CUlibrary* library, const void* code, api::CUjit_option* jitOptions, void** jitOptionsValues, unsigned int numJitOptions, api::CUlibraryOption* libraryOptions, void** libraryOptionValues, unsigned int numLibraryOptions) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuLibraryLoadData, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuLibraryLoadData(library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
   });
 }
 api::CUresult cuLibraryLoadFromFile(api::CUlibrary* library, const char* fileName, api::CUjit_option* jitOptions, void** jitOptionsValues, unsigned int numJitOptions, api::CUlibraryOption* libraryOptions, void** libraryOptionValues, unsigned int numLibraryOptions) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuLibraryLoadFromFile, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
@@ -614,70 +614,70 @@ api::CUresult cuMemAdvise_v2(api::CUdeviceptr devPtr, size_t count, api::CUmem_a
   return real::cuMemAdvise_v2(devPtr, count, advice, location);
 }
 api::CUresult cuMemAllocAsync(api::CUdeviceptr* dptr, size_t bytesize, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemAllocAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemAllocAsync(dptr, bytesize, hStream);
   });
 }
 api::CUresult cuMemAllocAsync_ptsz(api::CUdeviceptr* dptr, size_t bytesize, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemAllocAsync_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemAllocAsync_ptsz(dptr, bytesize, hStream);
   });
 }
 api::CUresult cuMemAllocFromPoolAsync(api::CUdeviceptr* dptr, size_t bytesize, api::CUmemoryPool pool, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemAllocFromPoolAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
   });
 }
 api::CUresult cuMemAllocFromPoolAsync_ptsz(api::CUdeviceptr* dptr, size_t bytesize, api::CUmemoryPool pool, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemAllocFromPoolAsync_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream);
   });
 }
 api::CUresult cuMemBatchDecompressAsync(api::CUmemDecompressParams* paramsArray, size_t count, unsigned int flags, size_t* errorIndex, api::CUstream stream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemBatchDecompressAsync, stream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemBatchDecompressAsync(paramsArray, count, flags, errorIndex, stream);
   });
 }
 api::CUresult cuMemBatchDecompressAsync_ptsz(api::CUmemDecompressParams* paramsArray, size_t count, unsigned int flags, size_t* errorIndex, api::CUstream stream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemBatchDecompressAsync_ptsz, stream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemBatchDecompressAsync_ptsz(paramsArray, count, flags, errorIndex, stream);
   });
 }
 api::CUresult cuMemDiscardAndPrefetchBatchAsync(api::CUdeviceptr* dptrs, size_t* sizes, size_t count, api::CUmemLocation* prefetchLocs, size_t* prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemDiscardAndPrefetchBatchAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemDiscardAndPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
   });
 }
 api::CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(api::CUdeviceptr* dptrs, size_t* sizes, size_t count, api::CUmemLocation* prefetchLocs, size_t* prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemDiscardAndPrefetchBatchAsync_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemDiscardAndPrefetchBatchAsync_ptsz(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
   });
 }
 api::CUresult cuMemDiscardBatchAsync(api::CUdeviceptr* dptrs, size_t* sizes, size_t count, unsigned long long flags, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemDiscardBatchAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemDiscardBatchAsync(dptrs, sizes, count, flags, hStream);
   });
 }
 api::CUresult cuMemDiscardBatchAsync_ptsz(api::CUdeviceptr* dptrs, size_t* sizes, size_t count, unsigned long long flags, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemDiscardBatchAsync_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemDiscardBatchAsync_ptsz(dptrs, sizes, count, flags, hStream);
@@ -689,14 +689,14 @@ api::CUresult cuMemExportToShareableHandle(void* shareableHandle, api::CUmemGene
   return contract::exported(Symbol::k_cuMemExportToShareableHandle, real::cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags));
 }
 api::CUresult cuMemFreeAsync(api::CUdeviceptr dptr, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemFreeAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemFreeAsync(dptr, hStream);
   });
 }
 api::CUresult cuMemFreeAsync_ptsz(api::CUdeviceptr dptr, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemFreeAsync_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemFreeAsync_ptsz(dptr, hStream);
@@ -728,14 +728,14 @@ api::CUresult cuMemGetLocationInfo(api::CUdeviceptr ptr, size_t size, size_t sum
   return real::cuMemGetLocationInfo(ptr, size, summaryGranularity, samplingGranularity, location_out);
 }
 api::CUresult cuMemMapArrayAsync(api::CUarrayMapInfo* mapInfoList, unsigned int count, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemMapArrayAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemMapArrayAsync(mapInfoList, count, hStream);
   });
 }
 api::CUresult cuMemMapArrayAsync_ptsz(api::CUarrayMapInfo* mapInfoList, unsigned int count, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemMapArrayAsync_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemMapArrayAsync_ptsz(mapInfoList, count, hStream);
@@ -757,42 +757,42 @@ api::CUresult cuMemPoolSetAccess(api::CUmemoryPool pool, const api::CUmemAccessD
   return real::cuMemPoolSetAccess(pool, map, count);
 }
 api::CUresult cuMemPrefetchAsync(api::CUdeviceptr devPtr, size_t count, api::CUdevice dstDevice, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemPrefetchAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemPrefetchAsync(devPtr, count, dstDevice, hStream);
   });
 }
 api::CUresult cuMemPrefetchAsync_ptsz(api::CUdeviceptr devPtr, size_t count, api::CUdevice dstDevice, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemPrefetchAsync_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemPrefetchAsync_ptsz(devPtr, count, dstDevice, hStream);
   });
 }
 api::CUresult cuMemPrefetchAsync_v2(api::CUdeviceptr devPtr, size_t count, api::CUmemLocation location, unsigned int flags, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemPrefetchAsync_v2, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemPrefetchAsync_v2(devPtr, count, location, flags, hStream);
   });
 }
 api::CUresult cuMemPrefetchAsync_v2_ptsz(api::CUdeviceptr devPtr, size_t count, api::CUmemLocation location, unsigned int flags, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemPrefetchAsync_v2_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemPrefetchAsync_v2_ptsz(devPtr, count, location, flags, hStream);
   });
 }
 api::CUresult cuMemPrefetchBatchAsync(api::CUdeviceptr* dptrs, size_t* sizes, size_t count, api::CUmemLocation* prefetchLocs, size_t* prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemPrefetchBatchAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
   });
 }
 api::CUresult cuMemPrefetchBatchAsync_ptsz(api::CUdeviceptr* dptrs, size_t* sizes, size_t count, api::CUmemLocation* prefetchLocs, size_t* prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemPrefetchBatchAsync_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemPrefetchBatchAsync_ptsz(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
@@ -819,791 +819,791 @@ api::CUresult cuMemSetAccess(api::CUdeviceptr ptr, size_t size, const api::CUmem
   return real::cuMemSetAccess(ptr, size, desc, count);
 }
 api::CUresult cuMemcpy(api::CUdeviceptr dst, api::CUdeviceptr src, size_t ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy(dst, src, ByteCount);
   });
 }
 api::CUresult cuMemcpy2D(const api::CUDA_MEMCPY2D_v1* pCopy) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy2D, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2D(pCopy);
   });
 }
 api::CUresult cuMemcpy2DAsync(const api::CUDA_MEMCPY2D_v1* pCopy, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy2DAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2DAsync(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy2DAsync_v2(const api::CUDA_MEMCPY2D* pCopy, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy2DAsync_v2, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2DAsync_v2(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy2DAsync_v2_ptsz(const api::CUDA_MEMCPY2D* pCopy, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy2DAsync_v2_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2DAsync_v2_ptsz(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy2DUnaligned(const api::CUDA_MEMCPY2D_v1* pCopy) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy2DUnaligned, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2DUnaligned(pCopy);
   });
 }
 api::CUresult cuMemcpy2DUnaligned_v2(const api::CUDA_MEMCPY2D* pCopy) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy2DUnaligned_v2, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2DUnaligned_v2(pCopy);
   });
 }
 api::CUresult cuMemcpy2DUnaligned_v2_ptds(const api::CUDA_MEMCPY2D* pCopy) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy2DUnaligned_v2_ptds, nullptr, false, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2DUnaligned_v2_ptds(pCopy);
   });
 }
 api::CUresult cuMemcpy2D_v2(const api::CUDA_MEMCPY2D* pCopy) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy2D_v2, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2D_v2(pCopy);
   });
 }
 api::CUresult cuMemcpy2D_v2_ptds(const api::CUDA_MEMCPY2D* pCopy) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy2D_v2_ptds, nullptr, false, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2D_v2_ptds(pCopy);
   });
 }
 api::CUresult cuMemcpy3D(const api::CUDA_MEMCPY3D_v1* pCopy) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy3D, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3D(pCopy);
   });
 }
 api::CUresult cuMemcpy3DAsync(const api::CUDA_MEMCPY3D_v1* pCopy, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy3DAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DAsync(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy3DAsync_v2(const api::CUDA_MEMCPY3D* pCopy, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy3DAsync_v2, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DAsync_v2(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy3DAsync_v2_ptsz(const api::CUDA_MEMCPY3D* pCopy, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy3DAsync_v2_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DAsync_v2_ptsz(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy3DBatchAsync(size_t numOps, api::CUDA_MEMCPY3D_BATCH_OP* opList, size_t* failIdx, unsigned long long flags, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy3DBatchAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DBatchAsync(numOps, opList, failIdx, flags, hStream);
   });
 }
 api::CUresult cuMemcpy3DBatchAsync_ptsz(size_t numOps, api::CUDA_MEMCPY3D_BATCH_OP* opList, size_t* failIdx, unsigned long long flags, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy3DBatchAsync_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DBatchAsync_ptsz(numOps, opList, failIdx, flags, hStream);
   });
 }
 api::CUresult cuMemcpy3DBatchAsync_v2(size_t numOps, api::CUDA_MEMCPY3D_BATCH_OP* opList, unsigned long long flags, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy3DBatchAsync_v2, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DBatchAsync_v2(numOps, opList, flags, hStream);
   });
 }
 api::CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, api::CUDA_MEMCPY3D_BATCH_OP* opList, unsigned long long flags, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy3DBatchAsync_v2_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DBatchAsync_v2_ptsz(numOps, opList, flags, hStream);
   });
 }
 api::CUresult cuMemcpy3DPeer(const api::CUDA_MEMCPY3D_PEER* pCopy) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy3DPeer, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DPeer(pCopy);
   });
 }
 api::CUresult cuMemcpy3DPeerAsync(const api::CUDA_MEMCPY3D_PEER* pCopy, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy3DPeerAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DPeerAsync(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy3DPeerAsync_ptsz(const api::CUDA_MEMCPY3D_PEER* pCopy, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy3DPeerAsync_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DPeerAsync_ptsz(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy3DPeer_ptds(const api::CUDA_MEMCPY3D_PEER* pCopy) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy3DPeer_ptds, nullptr, false, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DPeer_ptds(pCopy);
   });
 }
 api::CUresult cuMemcpy3DWithAttributesAsync(api::CUDA_MEMCPY3D_BATCH_OP* op, unsigned long long flags, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy3DWithAttributesAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DWithAttributesAsync(op, flags, hStream);
   });
 }
 api::CUresult cuMemcpy3DWithAttributesAsync_ptsz(api::CUDA_MEMCPY3D_BATCH_OP* op, unsigned long long flags, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy3DWithAttributesAsync_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DWithAttributesAsync_ptsz(op, flags, hStream);
   });
 }
 api::CUresult cuMemcpy3D_v2(const api::CUDA_MEMCPY3D* pCopy) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy3D_v2, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3D_v2(pCopy);
   });
 }
 api::CUresult cuMemcpy3D_v2_ptds(const api::CUDA_MEMCPY3D* pCopy) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy3D_v2_ptds, nullptr, false, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3D_v2_ptds(pCopy);
   });
 }
 api::CUresult cuMemcpyAsync(api::CUdeviceptr dst, api::CUdeviceptr src, size_t ByteCount, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAsync(dst, src, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyAsync_ptsz(api::CUdeviceptr dst, api::CUdeviceptr src, size_t ByteCount, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyAsync_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAsync_ptsz(dst, src, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyAtoA(api::CUarray dstArray, unsigned int dstOffset, api::CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyAtoA, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoA(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoA_v2(api::CUarray dstArray, size_t dstOffset, api::CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyAtoA_v2, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoA_v2(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoA_v2_ptds(api::CUarray dstArray, size_t dstOffset, api::CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyAtoA_v2_ptds, nullptr, false, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoA_v2_ptds(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoD(api::CUdeviceptr_v1 dstDevice, api::CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyAtoD, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoD(dstDevice, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoD_v2(api::CUdeviceptr dstDevice, api::CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyAtoD_v2, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoD_v2(dstDevice, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoD_v2_ptds(api::CUdeviceptr dstDevice, api::CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyAtoD_v2_ptds, nullptr, false, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoD_v2_ptds(dstDevice, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoH(void* dstHost, api::CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyAtoH, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoH(dstHost, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoHAsync(void* dstHost, api::CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyAtoHAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoHAsync(dstHost, srcArray, srcOffset, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyAtoHAsync_v2(void* dstHost, api::CUarray srcArray, size_t srcOffset, size_t ByteCount, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyAtoHAsync_v2, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoHAsync_v2(dstHost, srcArray, srcOffset, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyAtoHAsync_v2_ptsz(void* dstHost, api::CUarray srcArray, size_t srcOffset, size_t ByteCount, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyAtoHAsync_v2_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoHAsync_v2_ptsz(dstHost, srcArray, srcOffset, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyAtoH_v2(void* dstHost, api::CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyAtoH_v2, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoH_v2(dstHost, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoH_v2_ptds(void* dstHost, api::CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyAtoH_v2_ptds, nullptr, false, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoH_v2_ptds(dstHost, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyBatchAsync(api::CUdeviceptr* dsts, api::CUdeviceptr* srcs, size_t* sizes, size_t count, api::CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs, size_t* failIdx, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyBatchAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream);
   });
 }
 api::CUresult cuMemcpyBatchAsync_ptsz(api::CUdeviceptr* dsts, api::CUdeviceptr* srcs, size_t* sizes, size_t count, api::CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs, size_t* failIdx, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyBatchAsync_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyBatchAsync_ptsz(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream);
   });
 }
 api::CUresult cuMemcpyBatchAsync_v2(api::CUdeviceptr* dsts, api::CUdeviceptr* srcs, size_t* sizes, size_t count, api::CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyBatchAsync_v2, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
   });
 }
 api::CUresult cuMemcpyBatchAsync_v2_ptsz(api::CUdeviceptr* dsts, api::CUdeviceptr* srcs, size_t* sizes, size_t count, api::CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyBatchAsync_v2_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyBatchAsync_v2_ptsz(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
   });
 }
 api::CUresult cuMemcpyDtoA(api::CUarray dstArray, unsigned int dstOffset, api::CUdeviceptr_v1 srcDevice, unsigned int ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyDtoA, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoA(dstArray, dstOffset, srcDevice, ByteCount);
   });
 }
 api::CUresult cuMemcpyDtoA_v2(api::CUarray dstArray, size_t dstOffset, api::CUdeviceptr srcDevice, size_t ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyDtoA_v2, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoA_v2(dstArray, dstOffset, srcDevice, ByteCount);
   });
 }
 api::CUresult cuMemcpyDtoA_v2_ptds(api::CUarray dstArray, size_t dstOffset, api::CUdeviceptr srcDevice, size_t ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyDtoA_v2_ptds, nullptr, false, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoA_v2_ptds(dstArray, dstOffset, srcDevice, ByteCount);
   });
 }
 api::CUresult cuMemcpyDtoD(api::CUdeviceptr_v1 dstDevice, api::CUdeviceptr_v1 srcDevice, unsigned int ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyDtoD, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoD(dstDevice, srcDevice, ByteCount);
   });
 }
 api::CUresult cuMemcpyDtoDAsync(api::CUdeviceptr_v1 dstDevice, api::CUdeviceptr_v1 srcDevice, unsigned int ByteCount, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyDtoDAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoDAsync(dstDevice, srcDevice, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyDtoDAsync_v2(api::CUdeviceptr dstDevice, api::CUdeviceptr srcDevice, size_t ByteCount, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyDtoDAsync_v2, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyDtoDAsync_v2_ptsz(api::CUdeviceptr dstDevice, api::CUdeviceptr srcDevice, size_t ByteCount, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyDtoDAsync_v2_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoDAsync_v2_ptsz(dstDevice, srcDevice, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyDtoD_v2(api::CUdeviceptr dstDevice, api::CUdeviceptr srcDevice, size_t ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyDtoD_v2, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount);
   });
 }
 api::CUresult cuMemcpyDtoD_v2_ptds(api::CUdeviceptr dstDevice, api::CUdeviceptr srcDevice, size_t ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyDtoD_v2_ptds, nullptr, false, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoD_v2_ptds(dstDevice, srcDevice, ByteCount);
   });
 }
 api::CUresult cuMemcpyDtoH(void* dstHost, api::CUdeviceptr_v1 srcDevice, unsigned int ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyDtoH, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoH(dstHost, srcDevice, ByteCount);
   });
 }
 api::CUresult cuMemcpyDtoHAsync(void* dstHost, api::CUdeviceptr_v1 srcDevice, unsigned int ByteCount, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyDtoHAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoHAsync(dstHost, srcDevice, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyDtoHAsync_v2(void* dstHost, api::CUdeviceptr srcDevice, size_t ByteCount, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyDtoHAsync_v2, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyDtoHAsync_v2_ptsz(void* dstHost, api::CUdeviceptr srcDevice, size_t ByteCount, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyDtoHAsync_v2_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoHAsync_v2_ptsz(dstHost, srcDevice, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyDtoH_v2(void* dstHost, api::CUdeviceptr srcDevice, size_t ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyDtoH_v2, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount);
   });
 }
 api::CUresult cuMemcpyDtoH_v2_ptds(void* dstHost, api::CUdeviceptr srcDevice, size_t ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyDtoH_v2_ptds, nullptr, false, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoH_v2_ptds(dstHost, srcDevice, ByteCount);
   });
 }
 api::CUresult cuMemcpyHtoA(api::CUarray dstArray, unsigned int dstOffset, const void* srcHost, unsigned int ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyHtoA, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoA(dstArray, dstOffset, srcHost, ByteCount);
   });
 }
 api::CUresult cuMemcpyHtoAAsync(api::CUarray dstArray, unsigned int dstOffset, const void* srcHost, unsigned int ByteCount, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyHtoAAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoAAsync(dstArray, dstOffset, srcHost, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyHtoAAsync_v2(api::CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyHtoAAsync_v2, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoAAsync_v2(dstArray, dstOffset, srcHost, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyHtoAAsync_v2_ptsz(api::CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyHtoAAsync_v2_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoAAsync_v2_ptsz(dstArray, dstOffset, srcHost, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyHtoA_v2(api::CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyHtoA_v2, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoA_v2(dstArray, dstOffset, srcHost, ByteCount);
   });
 }
 api::CUresult cuMemcpyHtoA_v2_ptds(api::CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyHtoA_v2_ptds, nullptr, false, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoA_v2_ptds(dstArray, dstOffset, srcHost, ByteCount);
   });
 }
 api::CUresult cuMemcpyHtoD(api::CUdeviceptr_v1 dstDevice, const void* srcHost, unsigned int ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyHtoD, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoD(dstDevice, srcHost, ByteCount);
   });
 }
 api::CUresult cuMemcpyHtoDAsync(api::CUdeviceptr_v1 dstDevice, const void* srcHost, unsigned int ByteCount, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyHtoDAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoDAsync(dstDevice, srcHost, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyHtoDAsync_v2(api::CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyHtoDAsync_v2, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyHtoDAsync_v2_ptsz(api::CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyHtoDAsync_v2_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoDAsync_v2_ptsz(dstDevice, srcHost, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyHtoD_v2(api::CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyHtoD_v2, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount);
   });
 }
 api::CUresult cuMemcpyHtoD_v2_ptds(api::CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyHtoD_v2_ptds, nullptr, false, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoD_v2_ptds(dstDevice, srcHost, ByteCount);
   });
 }
 api::CUresult cuMemcpyPeer(api::CUdeviceptr dstDevice, api::CUcontext dstContext, api::CUdeviceptr srcDevice, api::CUcontext srcContext, size_t ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyPeer, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
   });
 }
 api::CUresult cuMemcpyPeerAsync(api::CUdeviceptr dstDevice, api::CUcontext dstContext, api::CUdeviceptr srcDevice, api::CUcontext srcContext, size_t ByteCount, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyPeerAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyPeerAsync_ptsz(api::CUdeviceptr dstDevice, api::CUcontext dstContext, api::CUdeviceptr srcDevice, api::CUcontext srcContext, size_t ByteCount, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyPeerAsync_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyPeerAsync_ptsz(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyPeer_ptds(api::CUdeviceptr dstDevice, api::CUcontext dstContext, api::CUdeviceptr srcDevice, api::CUcontext srcContext, size_t ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyPeer_ptds, nullptr, false, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyPeer_ptds(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
   });
 }
 api::CUresult cuMemcpyWithAttributesAsync(api::CUdeviceptr dst, api::CUdeviceptr src, size_t size, api::CUmemcpyAttributes* attr, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyWithAttributesAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyWithAttributesAsync(dst, src, size, attr, hStream);
   });
 }
 api::CUresult cuMemcpyWithAttributesAsync_ptsz(api::CUdeviceptr dst, api::CUdeviceptr src, size_t size, api::CUmemcpyAttributes* attr, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpyWithAttributesAsync_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyWithAttributesAsync_ptsz(dst, src, size, attr, hStream);
   });
 }
 api::CUresult cuMemcpy_ptds(api::CUdeviceptr dst, api::CUdeviceptr src, size_t ByteCount) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemcpy_ptds, nullptr, false, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy_ptds(dst, src, ByteCount);
   });
 }
 api::CUresult cuMemsetD16(api::CUdeviceptr_v1 dstDevice, unsigned short us, unsigned int N) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD16, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD16(dstDevice, us, N);
   });
 }
 api::CUresult cuMemsetD16Async(api::CUdeviceptr dstDevice, unsigned short us, size_t N, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD16Async, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD16Async(dstDevice, us, N, hStream);
   });
 }
 api::CUresult cuMemsetD16Async_ptsz(api::CUdeviceptr dstDevice, unsigned short us, size_t N, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD16Async_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD16Async_ptsz(dstDevice, us, N, hStream);
   });
 }
 api::CUresult cuMemsetD16_v2(api::CUdeviceptr dstDevice, unsigned short us, size_t N) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD16_v2, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD16_v2(dstDevice, us, N);
   });
 }
 api::CUresult cuMemsetD16_v2_ptds(api::CUdeviceptr dstDevice, unsigned short us, size_t N) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD16_v2_ptds, nullptr, false, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD16_v2_ptds(dstDevice, us, N);
   });
 }
 api::CUresult cuMemsetD2D16(api::CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned short us, unsigned int Width, unsigned int Height) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD2D16, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D16(dstDevice, dstPitch, us, Width, Height);
   });
 }
 api::CUresult cuMemsetD2D16Async(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD2D16Async, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, hStream);
   });
 }
 api::CUresult cuMemsetD2D16Async_ptsz(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD2D16Async_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D16Async_ptsz(dstDevice, dstPitch, us, Width, Height, hStream);
   });
 }
 api::CUresult cuMemsetD2D16_v2(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD2D16_v2, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D16_v2(dstDevice, dstPitch, us, Width, Height);
   });
 }
 api::CUresult cuMemsetD2D16_v2_ptds(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD2D16_v2_ptds, nullptr, false, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D16_v2_ptds(dstDevice, dstPitch, us, Width, Height);
   });
 }
 api::CUresult cuMemsetD2D32(api::CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned int ui, unsigned int Width, unsigned int Height) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD2D32, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D32(dstDevice, dstPitch, ui, Width, Height);
   });
 }
 api::CUresult cuMemsetD2D32Async(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD2D32Async, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, hStream);
   });
 }
 api::CUresult cuMemsetD2D32Async_ptsz(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD2D32Async_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D32Async_ptsz(dstDevice, dstPitch, ui, Width, Height, hStream);
   });
 }
 api::CUresult cuMemsetD2D32_v2(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD2D32_v2, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D32_v2(dstDevice, dstPitch, ui, Width, Height);
   });
 }
 api::CUresult cuMemsetD2D32_v2_ptds(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD2D32_v2_ptds, nullptr, false, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D32_v2_ptds(dstDevice, dstPitch, ui, Width, Height);
   });
 }
 api::CUresult cuMemsetD2D8(api::CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned char uc, unsigned int Width, unsigned int Height) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD2D8, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D8(dstDevice, dstPitch, uc, Width, Height);
   });
 }
 api::CUresult cuMemsetD2D8Async(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD2D8Async, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, hStream);
   });
 }
 api::CUresult cuMemsetD2D8Async_ptsz(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD2D8Async_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D8Async_ptsz(dstDevice, dstPitch, uc, Width, Height, hStream);
   });
 }
 api::CUresult cuMemsetD2D8_v2(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD2D8_v2, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D8_v2(dstDevice, dstPitch, uc, Width, Height);
   });
 }
 api::CUresult cuMemsetD2D8_v2_ptds(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD2D8_v2_ptds, nullptr, false, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D8_v2_ptds(dstDevice, dstPitch, uc, Width, Height);
   });
 }
 api::CUresult cuMemsetD32(api::CUdeviceptr_v1 dstDevice, unsigned int ui, unsigned int N) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD32, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD32(dstDevice, ui, N);
   });
 }
 api::CUresult cuMemsetD32Async(api::CUdeviceptr dstDevice, unsigned int ui, size_t N, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD32Async, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD32Async(dstDevice, ui, N, hStream);
   });
 }
 api::CUresult cuMemsetD32Async_ptsz(api::CUdeviceptr dstDevice, unsigned int ui, size_t N, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD32Async_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD32Async_ptsz(dstDevice, ui, N, hStream);
   });
 }
 api::CUresult cuMemsetD32_v2(api::CUdeviceptr dstDevice, unsigned int ui, size_t N) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD32_v2, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD32_v2(dstDevice, ui, N);
   });
 }
 api::CUresult cuMemsetD32_v2_ptds(api::CUdeviceptr dstDevice, unsigned int ui, size_t N) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD32_v2_ptds, nullptr, false, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD32_v2_ptds(dstDevice, ui, N);
   });
 }
 api::CUresult cuMemsetD8(api::CUdeviceptr_v1 dstDevice, unsigned char uc, unsigned int N) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD8, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD8(dstDevice, uc, N);
   });
 }
 api::CUresult cuMemsetD8Async(api::CUdeviceptr dstDevice, unsigned char uc, size_t N, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD8Async, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD8Async(dstDevice, uc, N, hStream);
   });
 }
 api::CUresult cuMemsetD8Async_ptsz(api::CUdeviceptr dstDevice, unsigned char uc, size_t N, api::CUstream hStream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD8Async_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD8Async_ptsz(dstDevice, uc, N, hStream);
   });
 }
 api::CUresult cuMemsetD8_v2(api::CUdeviceptr dstDevice, unsigned char uc, size_t N) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD8_v2, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD8_v2(dstDevice, uc, N);
   });
 }
 api::CUresult cuMemsetD8_v2_ptds(api::CUdeviceptr dstDevice, unsigned char uc, size_t N) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuMemsetD8_v2_ptds, nullptr, false, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD8_v2_ptds(dstDevice, uc, N);
   });
 }
 api::CUresult cuModuleGetFunction(api::CUfunction* hfunc, api::CUmodule hmod, const char* name) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuModuleGetFunction, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuModuleGetFunction(hfunc, hmod, name);
   });
 }
 api::CUresult cuModuleLoad(api::CUmodule* module, const char* fname) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuModuleLoad, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuModuleLoad(module, fname);
   });
 }
 api::CUresult cuModuleLoadData(api::CUmodule* module, const void* image) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuModuleLoadData, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuModuleLoadData(module, image);
   });
 }
 api::CUresult cuModuleLoadDataEx(api::CUmodule* module, const void* image, unsigned int numOptions, api::CUjit_option* options, void** optionValues) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuModuleLoadDataEx, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuModuleLoadDataEx(module, image, numOptions, options, optionValues);
   });
 }
 api::CUresult cuModuleLoadFatBinary(api::CUmodule* module, const void* fatCubin) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuModuleLoadFatBinary, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuModuleLoadFatBinary(module, fatCubin);
@@ -1641,70 +1641,70 @@ api::CUresult cuPointerSetAttribute(const void* value, api::CUpointer_attribute 
   return real::cuPointerSetAttribute(value, attribute, ptr);
 }
 api::CUresult cuSignalExternalSemaphoresAsync(const api::CUexternalSemaphore* extSemArray, const api::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS* paramsArray, unsigned int numExtSems, api::CUstream stream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuSignalExternalSemaphoresAsync, stream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuSignalExternalSemaphoresAsync(extSemArray, paramsArray, numExtSems, stream);
   });
 }
 api::CUresult cuSignalExternalSemaphoresAsync_ptsz(const api::CUexternalSemaphore* extSemArray, const api::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS* paramsArray, unsigned int numExtSems, api::CUstream stream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuSignalExternalSemaphoresAsync_ptsz, stream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuSignalExternalSemaphoresAsync_ptsz(extSemArray, paramsArray, numExtSems, stream);
   });
 }
 api::CUresult cuStreamAddCallback(api::CUstream hStream, api::CUstreamCallback callback, void* userData, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamAddCallback, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamAddCallback(hStream, callback, userData, flags);
   });
 }
 api::CUresult cuStreamAddCallback_ptsz(api::CUstream hStream, api::CUstreamCallback callback, void* userData, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamAddCallback_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamAddCallback_ptsz(hStream, callback, userData, flags);
   });
 }
 api::CUresult cuStreamAttachMemAsync(api::CUstream hStream, api::CUdeviceptr dptr, size_t length, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamAttachMemAsync, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamAttachMemAsync(hStream, dptr, length, flags);
   });
 }
 api::CUresult cuStreamAttachMemAsync_ptsz(api::CUstream hStream, api::CUdeviceptr dptr, size_t length, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamAttachMemAsync_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamAttachMemAsync_ptsz(hStream, dptr, length, flags);
   });
 }
 api::CUresult cuStreamBatchMemOp(api::CUstream stream, unsigned int count, api::CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamBatchMemOp, stream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamBatchMemOp(stream, count, paramArray, flags);
   });
 }
 api::CUresult cuStreamBatchMemOp_ptsz(api::CUstream stream, unsigned int count, api::CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamBatchMemOp_ptsz, stream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamBatchMemOp_ptsz(stream, count, paramArray, flags);
   });
 }
 api::CUresult cuStreamBatchMemOp_v2(api::CUstream stream, unsigned int count, api::CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamBatchMemOp_v2, stream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamBatchMemOp_v2(stream, count, paramArray, flags);
   });
 }
 api::CUresult cuStreamBatchMemOp_v2_ptsz(api::CUstream stream, unsigned int count, api::CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamBatchMemOp_v2_ptsz, stream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamBatchMemOp_v2_ptsz(stream, count, paramArray, flags);
@@ -1777,12 +1777,12 @@ api::CUresult cuStreamBeginRecaptureToGraph_ptsz(api::CUstream hStream, api::CUs
   });
 }
 api::CUresult cuStreamCreate(api::CUstream* phStream, unsigned int Flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     return real::cuStreamCreate(phStream, Flags);
   });
 }
 api::CUresult cuStreamCreateWithPriority(api::CUstream* phStream, unsigned int flags, int priority) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     return real::cuStreamCreateWithPriority(phStream, flags, priority);
   });
 }
@@ -1817,133 +1817,133 @@ api::CUresult cuStreamSetAttribute_ptsz(api::CUstream hStream, api::CUstreamAttr
   return real::cuStreamSetAttribute_ptsz(hStream, attr, value);
 }
 api::CUresult cuStreamWaitEvent(api::CUstream hStream, api::CUevent hEvent, unsigned int Flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamWaitEvent, hStream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWaitEvent(hStream, hEvent, Flags);
   });
 }
 api::CUresult cuStreamWaitEvent_ptsz(api::CUstream hStream, api::CUevent hEvent, unsigned int Flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamWaitEvent_ptsz, hStream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWaitEvent_ptsz(hStream, hEvent, Flags);
   });
 }
 api::CUresult cuStreamWaitValue32(api::CUstream stream, api::CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamWaitValue32, stream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWaitValue32(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWaitValue32_ptsz(api::CUstream stream, api::CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamWaitValue32_ptsz, stream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWaitValue32_ptsz(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWaitValue32_v2(api::CUstream stream, api::CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamWaitValue32_v2, stream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWaitValue32_v2(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWaitValue32_v2_ptsz(api::CUstream stream, api::CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamWaitValue32_v2_ptsz, stream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWaitValue32_v2_ptsz(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWaitValue64(api::CUstream stream, api::CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamWaitValue64, stream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWaitValue64(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWaitValue64_ptsz(api::CUstream stream, api::CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamWaitValue64_ptsz, stream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWaitValue64_ptsz(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWaitValue64_v2(api::CUstream stream, api::CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamWaitValue64_v2, stream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWaitValue64_v2(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWaitValue64_v2_ptsz(api::CUstream stream, api::CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamWaitValue64_v2_ptsz, stream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWaitValue64_v2_ptsz(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWriteValue32(api::CUstream stream, api::CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamWriteValue32, stream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWriteValue32(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWriteValue32_ptsz(api::CUstream stream, api::CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamWriteValue32_ptsz, stream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWriteValue32_ptsz(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWriteValue32_v2(api::CUstream stream, api::CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamWriteValue32_v2, stream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWriteValue32_v2(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWriteValue32_v2_ptsz(api::CUstream stream, api::CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamWriteValue32_v2_ptsz, stream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWriteValue32_v2_ptsz(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWriteValue64(api::CUstream stream, api::CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamWriteValue64, stream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWriteValue64(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWriteValue64_ptsz(api::CUstream stream, api::CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamWriteValue64_ptsz, stream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWriteValue64_ptsz(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWriteValue64_v2(api::CUstream stream, api::CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamWriteValue64_v2, stream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWriteValue64_v2(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWriteValue64_v2_ptsz(api::CUstream stream, api::CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuStreamWriteValue64_v2_ptsz, stream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWriteValue64_v2_ptsz(stream, addr, value, flags);
   });
 }
 api::CUresult cuSurfObjectCreate(api::CUsurfObject* pSurfObject, const api::CUDA_RESOURCE_DESC* pResDesc) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     const gate::MappingScope scope;
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuSurfObjectCreate(pSurfObject, pResDesc);
@@ -1975,7 +1975,7 @@ api::CUresult cuTensorMapReplaceAddress(api::CUtensorMap* tensorMap, void* globa
   return real::cuTensorMapReplaceAddress(tensorMap, globalAddress);
 }
 api::CUresult cuTexObjectCreate(api::CUtexObject* pTexObject, const api::CUDA_RESOURCE_DESC* pResDesc, const api::CUDA_TEXTURE_DESC* pTexDesc, const api::CUDA_RESOURCE_VIEW_DESC* pResViewDesc) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     const gate::MappingScope scope;
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuTexObjectCreate(pTexObject, pResDesc, pTexDesc, pResViewDesc);
@@ -2017,14 +2017,14 @@ api::CUresult cuTexRefSetMipmappedArray(api::CUtexref hTexRef, api::CUmipmappedA
   return real::cuTexRefSetMipmappedArray(hTexRef, hMipmappedArray, Flags);
 }
 api::CUresult cuWaitExternalSemaphoresAsync(const api::CUexternalSemaphore* extSemArray, const api::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS* paramsArray, unsigned int numExtSems, api::CUstream stream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuWaitExternalSemaphoresAsync, stream, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuWaitExternalSemaphoresAsync(extSemArray, paramsArray, numExtSems, stream);
   });
 }
 api::CUresult cuWaitExternalSemaphoresAsync_ptsz(const api::CUexternalSemaphore* extSemArray, const api::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS* paramsArray, unsigned int numExtSems, api::CUstream stream) {
-  return contract::with_room([&]() __attribute__((always_inline)) {
+  return contract::with_room([=]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuWaitExternalSemaphoresAsync_ptsz, stream, true, true});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuWaitExternalSemaphoresAsync_ptsz(extSemArray, paramsArray, numExtSems, stream);

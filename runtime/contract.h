@@ -1,15 +1,16 @@
-// What generated/driver_gates.cpp sees of the runtime; it includes nothing else of rota: gate::Scope the call waits for
-//   the lease; during it the gate cannot finish closing
+// What generated/driver_gates.cpp sees of the runtime; it includes nothing else of rota:
 //
-//   gate::refusal what the call returns instead, where the scope says so: the process's memory is lost
+//   gate::Scope          the call waits for the lease; during it the gate cannot finish closing
 //
-//   contract::with_room a call that the driver refuses for lack of memory is retried when others have made room
+//   gate::refusal        what the call returns instead, where the scope says so: the process's memory is lost
 //
-//   gate::MappingScope no memory moves during the call, which waits while memory is out of place
+//   contract::with_room  a call that the driver refuses for lack of memory is retried when others have made room
+//
+//   gate::MappingScope   no memory moves during the call, which waits while memory is out of place
 //
 //   contract::…_capture  a capture begins or ends: counted, under the lock that keeps the monitor away
 //
-//   contract::exported from now on others can access what the call exported
+//   contract::exported   from now on others can access what the call exported
 //
 // All of it is for the program's threads, once the core is attached; none of it throws or changes the result of a call
 // that is made.
@@ -34,13 +35,14 @@ template <typename Call>
 }
 
 // Runs a gated call; repeats it, through the gate, if the driver has refused it for lack of memory and others have made
-// room, and as long as they are still making room.
+// room, and as long as they are still making room. `call` holds its arguments by value.
 template <typename Call>
 [[gnu::always_inline]] inline api::CUresult with_room(const Call& call) {
   const api::CUresult result = call();
   if (!driver::may_lack_room(result)) [[likely]]
     return result;
-  return call_with_room_made(result, call);
+  // A copy, whose address may be taken: the arguments stay in registers.
+  return call_with_room_made(result, Call(call));
 }
 
 // Marks the process, and names the function in the log. Any number of times.
