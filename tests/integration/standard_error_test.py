@@ -39,12 +39,14 @@ class StandardError(Case):
         self.assertEqual(child.returncode, 0, said)
         return said
 
+    # ctest labels: unsanitized
     def test_it_is_what_the_process_began_with(self):
         self.assertEqual(self.run_program(""), SAID)
         with (self.scratch / "log").open("w") as log:
             self.run_program("", stderr=log)
         self.assertEqual((self.scratch / "log").read_text(), SAID)
 
+    # ctest labels: unsanitized
     def test_nothing_in_a_file_is_replaced(self):
         for flags in ("r+", "a+"):
             with self.subTest(flags):
@@ -54,6 +56,7 @@ class StandardError(Case):
                     self.run_program("", stderr=stream)
                 self.assertEqual(data.read_text(), "theirs\n" * 99 + (SAID if flags == "a+" else ""))
 
+    # ctest labels: unsanitized
     def test_a_program_may_put_another_one_in_its_place(self):
         for deeds in ("opened(data, os.O_WRONLY | os.O_TRUNC, 1); os.dup2(1, 2)",
                       "r, w = os.pipe(); os.dup2(w, 2); import atexit; atexit.register(lambda: open(data, 'wb').write(os.read(r, 999)))"):
@@ -61,18 +64,21 @@ class StandardError(Case):
                 self.assertEqual(self.run_program(deeds), "")
                 self.assertEqual(self.data.read_text(), SAID)
 
+    # ctest labels: unsanitized
     def test_a_file_that_has_its_number_because_the_program_closed_it_stays_as_it_is(self):
         for flags in ("os.O_RDWR", "os.O_WRONLY", "os.O_WRONLY | os.O_APPEND"):
             with self.subTest(flags):
                 self.assertEqual(self.run_program(f"os.close(2); opened(data, {flags}, 2)"), "")
                 self.assertEqual(self.data.read_text(), "mine\n")
 
+    # ctest labels: unsanitized
     def test_nor_does_one_of_a_process_that_began_without_it(self):
         for deeds in ("opened(data, os.O_RDWR, 2)", "r, w = os.pipe(); os.dup2(w, 2); os.set_blocking(r, False); got = None"):
             with self.subTest(deeds):
                 self.run_program(deeds, preexec_fn=lambda: os.close(2))
                 self.assertEqual(self.data.read_text(), "mine\n")
 
+    # ctest labels: unsanitized
     def test_nor_does_a_connection_of_the_programs_own(self):
         self.run_program("""
 near, far = socket.socketpair()
@@ -93,6 +99,7 @@ atexit.register(silent)""")
         self.run_program("os.closerange(0, 3)")
         self.assertNotIn("socket", (self.scratch / "data.descriptors").read_text())
 
+    # ctest labels: unsanitized
     def test_a_pipe_without_a_reader_ends_no_program_and_a_full_one_holds_none_up(self):
         broken = "r, w = os.pipe(); os.dup2(w, 2); os.close(w); os.close(r); import signal; signal.signal(signal.SIGPIPE, signal.SIG_DFL)"
         full = "r, w = os.pipe(); os.set_blocking(w, False)\ntry:\n    while True: os.write(w, b'x' * 4096)\nexcept BlockingIOError: pass\nos.set_blocking(w, True); os.dup2(w, 2)"

@@ -3,6 +3,7 @@
 Every cell runs the program `mirror` under a wrapper and natively, started in the same way, and compares what the program
 was given, what reached it, and what its caller saw. A wrapper, a signal, an ending and a state of the caller are a line each.
 """
+import difflib
 import fcntl
 import itertools
 import os
@@ -126,7 +127,9 @@ def differences(found, native):
     if isinstance(found, tuple) and isinstance(native, tuple):
         return {at: difference for at, pair in enumerate(zip(found, native)) if (difference := differences(*pair))}
     if isinstance(found, dict) and isinstance(native, dict):
-        return {name: (found.get(name), native.get(name)) for name in {*found, *native} if found.get(name) != native.get(name)}
+        return {name: differences(found.get(name), native.get(name)) for name in {*found, *native} if found.get(name) != native.get(name)}
+    if isinstance(found, list) and isinstance(native, list) and found != native:
+        return [line for line in difflib.unified_diff(native, found, "native", "wrapped", lineterm="", n=1)]
     return {} if found == native else (found, native)
 
 

@@ -42,13 +42,25 @@ bool is_real_time(int signal) {
   return signal >= SIGRTMIN && signal <= SIGRTMAX;
 }
 
+bool stops(int signal) {
+  return signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
+}
+
+// The kernel discards a pending SIGCONT when a signal comes that stops, and those when SIGCONT comes.
+bool discards(int later, int pending) {
+  return (stops(later) && pending == SIGCONT) || (later == SIGCONT && stops(pending));
+}
+
 // Real-time signals queue, so each has its like at a witness of the group. Others merge with those of their kind that
-// are pending: a single one that comes while the group gets it is merged with that one.
+// are pending: a single one that comes while the group gets it is merged with that one. One that this process had taken
+// when the group got its opposite may have been discarded at the witness.
 bool came_to_the_group(const siginfo_t& signal, std::vector<siginfo_t>& witnessed) {
   const bool queues = is_real_time(signal.si_signo);
   const auto found = std::ranges::find_if(witnessed, [&](const siginfo_t& other) {
-    return other.si_signo == signal.si_signo &&
-           (!queues || (other.si_code == signal.si_code && other.si_pid == signal.si_pid));
+    if (queues) {
+      return other.si_signo == signal.si_signo && other.si_code == signal.si_code && other.si_pid == signal.si_pid;
+    }
+    return other.si_signo == signal.si_signo || discards(other.si_signo, signal.si_signo);
   });
   if (found == witnessed.end()) return false;
   if (queues) witnessed.erase(found);
