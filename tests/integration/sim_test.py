@@ -215,9 +215,6 @@ for _ in range(3): assert call("cuLinkCreate_v2", 0, None, None, ctypes.byref(st
             with self.subTest(options=options):
                 self.refused(named, *options)
 
-    def test_a_folder_for_temporary_files_that_cannot_be_used_is_named(self):
-        self.refused("cannot make a folder /nonexistent/rota-sim-", TMPDIR="/nonexistent")
-
     def test_a_relative_path_in_a_folder_that_is_gone_is_named(self):
         gone = self.scratch / "gone"
         for option, path in ("--state", "x"), ("--kernels", "../mk.so"), ("--profile", "../p1.toml"):

@@ -235,6 +235,48 @@ class Wrappers(Case):
         self.rows(self.given_by(OTHER_STATES))
 
     # ctest labels: unsanitized
+    def test_a_folder_for_temporary_files_that_cannot_be_used_changes_nothing(self):
+        (self.scratch / "file").touch()
+        places = {"missing": self.scratch / "missing", "a file": self.scratch / "file", "no place for files": "/proc", "too long": "/" + "x" * 5000}
+        for name, place in places.items():
+            self.environment["TMPDIR"] = str(place)
+            make = self.given_by({name: lambda: None})
+            self.rows(lambda wrapper, prefix: make(f"{wrapper} {name}", prefix), {**WRAPPERS})
+            with self.subTest(f"try: {name}"):
+                self.assertEqual(Cell(self, f"try {name}", TRIAL["try"], "exit", 5).ended(), 5)
+
+    # ctest labels: unsanitized
+    def test_limits_that_leave_a_wrapper_nothing_leave_the_program_all_the_same(self):
+        def few_processes(count):
+            os.setgid(54321)
+            os.setuid(54321)
+            resource.setrlimit(resource.RLIMIT_NPROC, (count, count))
+
+        limits = {"no room in files": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+                  "a tiny stack": lambda: resource.setrlimit(resource.RLIMIT_STACK, (64 << 10, 64 << 10)),
+                  "four descriptors": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (4, 4))}
+        if os.geteuid() == 0:  # root may start any number of processes
+            limits |= {f"{count} processes": lambda count=count: few_processes(count) for count in (1, 2, 3)}
+        self.scratch.chmod(0o777)
+        for name, limit in limits.items():
+            for wrapper in ("run", "run --report", "trace"):
+                if (name, wrapper) == ("four descriptors", "trace"):
+                    continue  # it says that it cannot start a process
+                with self.subTest(limit=name, wrapper=wrapper):
+                    # A folder of its own: another user's program makes files there.
+                    folder = self.scratch / f"{name} {wrapper}"
+                    folder.mkdir(mode=0o777)
+                    folder.chmod(0o777)
+                    child = subprocess.Popen([*WRAPPERS[wrapper](folder), "sh", "-c", "exit 3"], env=dict(self.environment, TMPDIR=str(folder)),
+                                             cwd=folder, preexec_fn=limit, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                             text=True)
+                    self.children.append(child)
+                    said = child.communicate(timeout=PATIENCE)[1]
+                    self.assertEqual(child.returncode, 3, said)
+                    if "processes" in name and wrapper == "run --report" and name[0] in "12":
+                        self.assertIn("the program runs without a report", said)
+
+    # ctest labels: unsanitized
     def test_a_trials_copies_are_given_what_the_caller_left_but_its_streams_and_terminal(self):
         states = {**SIGNAL_STATES, **OTHER_STATES}
         del states["some pending"]  # they would end the trial

@@ -76,17 +76,15 @@ std::string program_of(const report::PersonRecord& runner) {
 }
 
 Result<std::vector<ListedTest>> list_tests(const CtestRun& run, const fs::path& build) {
-  std::optional<attempt::OutputFolder> scratch(kScratch);
-  // TMPDIR may name a folder that is gone.
-  if (!scratch->problem().empty()) scratch.emplace(kScratch, "/tmp");
-  if (!scratch->problem().empty()) return Error{scratch->problem()};
-  std::ofstream(fs::path(scratch->path()) / "CTestTestfile.cmake")
+  const attempt::OutputFolder scratch(kScratch);
+  if (!scratch.problem().empty()) return Error{scratch.problem()};
+  std::ofstream(fs::path(scratch.path()) / "CTestTestfile.cmake")
       << "subdirs([=====[" << build.string() << "]=====])\n";
   std::vector<std::string> command{program_of(run.runner), "--show-only=json-v1"};
   if (const std::string config = option(run.runner.command, {"-C", "--build-config"}); !config.empty()) {
     command.insert(command.end(), {"-C", config});
   }
-  auto output = listing_of(command, scratch->path());
+  auto output = listing_of(command, scratch.path());
   if (!output) return output.error();
   return read_ctest_listing(*output);
 }

@@ -328,9 +328,17 @@ Result<int> run_session(tool::LaunchOptions options, const tool::TakenSignals& s
   attempt::adopt_orphans();
   const UncoveredWatch uncovered;
   std::optional<UpkeepWhileRunning> upkeep(std::in_place, folder, description.recorder());
-  const int ending = tool::run_and_wait(
-      options, signals,
-      {.ended = [&](const siginfo_t& info) { description.ended(info); }, .signalled = signalled, .clean_up = nullptr});
+  const int ending = tool::run_and_wait(options, signals,
+                                        {.ended = [&](const siginfo_t& info) { description.ended(info); },
+                                         .signalled = signalled,
+                                         .clean_up = nullptr,
+                                         .in_place =
+                                             [](tool::LaunchOptions& alone) {
+                                               std::erase_if(alone.environment, [](const auto& variable) {
+                                                 return variable.first.starts_with("ROTA_REPORT");
+                                               });
+                                               say("the program runs without a report");
+                                             }});
   // A file that may not grow any further is an error to be said from here on, and not the end of this process.
   signal(SIGXFSZ, SIG_IGN);
   const Realtime end = now();
@@ -355,21 +363,24 @@ int run_and_report(tool::LaunchOptions options, const Recording& recording) {
   std::string folder = target->path;
   if (target->format) {
     temporary.emplace("rota-report");
-    if (!temporary->problem().empty()) {
-      say(temporary->problem() + "; the program is not started");
-      return kNotRun;
+    std::string problem = temporary->problem();
+    if (problem.empty()) {
+      folder = temporary->path();
+      if (const auto made = make_session_folders(folder, true); !made) problem = made.error().text;
     }
-    folder = temporary->path();
-    if (const auto made = make_session_folders(folder, true); !made) {
-      say(made.error().text + "; the program is not started");
-      return kNotRun;
+    if (!problem.empty()) {
+      say(problem + "; the program runs without a report");
+      temporary.reset();
+      return tool::run_in_place(options);
     }
   }
   const tool::TakenSignals signals;
-  const auto ran = run_session(std::move(options), signals, folder, recording.name);
+  const auto ran = run_session(options, signals, folder, recording.name);
   if (!ran) {
-    say(ran.error().text + "; the program is not started");
-    return kNotRun;
+    say(ran.error().text + "; the program runs without a report");
+    temporary.reset();
+    signals.hand_on();
+    return tool::run_in_place(options);
   }
   const int ending = *ran;
   const auto report = make_report(folder, {});

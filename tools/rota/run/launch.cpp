@@ -2,6 +2,7 @@
 #include "tools/rota/run/launch.h"
 
 #include <fmt/format.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -199,7 +200,10 @@ int run_in_place(const LaunchOptions& options) {
 std::string own_executable() {
   char path[4096];
   const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
-  return {path, length > 0 ? static_cast<std::size_t>(length) : 0};
+  if (length > 0) return {path, static_cast<std::size_t>(length)};
+  // Where there is no /proc: what was executed, which may be relative to the working directory.
+  const auto* const executed = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
+  return executed != nullptr && realpath(executed, path) != nullptr ? path : "";
 }
 
 std::string shim_directory() {

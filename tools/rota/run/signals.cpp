@@ -5,7 +5,24 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <initializer_list>
+
 namespace rota::tool {
+namespace {
+
+// Those that are pending because a write of this process failed are none of the program's.
+void drop_own_writes_signals() {
+  for (const int number : {SIGPIPE, SIGXFSZ}) {
+    sigset_t only;
+    sigemptyset(&only);
+    sigaddset(&only, number);
+    const timespec now{};
+    siginfo_t signal{};
+    if (sigtimedwait(&only, &signal, &now) == number && signal.si_pid != getpid()) kill(getpid(), number);
+  }
+}
+
+}  // namespace
 
 TakenSignals::TakenSignals() {
   sigfillset(&all_);
@@ -17,6 +34,7 @@ TakenSignals::TakenSignals() {
 }
 
 void TakenSignals::hand_on() const {
+  drop_own_writes_signals();
   sigaction(SIGCHLD, &children_, nullptr);
   sigprocmask(SIG_SETMASK, &before_, nullptr);
 }

@@ -198,7 +198,11 @@ int run_and_wait(const LaunchOptions& options, const TakenSignals& signals, cons
   });
   if (program.process() < 0) {
     write_message(fmt::format("rota: cannot start a process: {}\n", std::strerror(errno)));
-    return kNoProcess;
+    if (!waiting.in_place) return kNoProcess;
+    LaunchOptions alone = options;
+    waiting.in_place(alone);
+    signals.hand_on();
+    return run_in_place(alone);
   }
   return ending_of(Wrapper(signals, waiting, std::move(program)).run());
 }

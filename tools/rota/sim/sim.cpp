@@ -164,8 +164,7 @@ int simulate(SimOptions options) {
   if (access(library.c_str(), F_OK) != 0) return fail(library + " is missing: install rota again");
 
   // Absolute, since the command may change its working directory.
-  std::string temporary = is_set("TMPDIR") ? getenv("TMPDIR") : "/tmp";
-  std::vector<std::string*> paths = {&temporary, &options.state, &options.profile};
+  std::vector<std::string*> paths = {&options.state, &options.profile};
   for (std::string& each : options.kernels) paths.push_back(&each);
   for (std::string* path : paths) {
     if (path->empty()) continue;
@@ -183,11 +182,12 @@ int simulate(SimOptions options) {
   const bool lists_own =
       !options.driver.empty() || !fits_lists(library) ||
       !std::ranges::all_of(options.kernels, [](const std::string& path) { return fits_lists(path); });
-  if (lists_own && !fits_lists(temporary)) temporary = "/tmp";
+  std::vector<std::string> parents = attempt::temporary_folders();
+  if (lists_own) std::erase_if(parents, [](const std::string& parent) { return !fits_lists(parent); });
   // Whatever ends this machine, its folder goes: signals wait until there is a program to pass them on to, and where
   // this process is killed its keeper removes the folder, or the next machine.
   const TakenSignals signals;
-  const attempt::OutputFolder folder("rota-sim", temporary);
+  const attempt::OutputFolder folder("rota-sim", parents);
   if (!folder.problem().empty()) return fail(folder.problem());
   // This machine has its own rotad: one that serves real GPUs must not be used here.
   const std::string state = options.state.empty() ? folder.path() + "/state" : options.state;
@@ -263,8 +263,9 @@ int simulate(SimOptions options) {
   const std::string log = folder.path() + "/log";
   if (own_log) set("ROTA_SIM_LOG", log);
 
-  const int status = run_and_wait(launch, signals,
-                                  {.ended = nullptr, .signalled = nullptr, .clean_up = [&folder] { folder.remove(); }});
+  const int status = run_and_wait(
+      launch, signals,
+      {.ended = nullptr, .signalled = nullptr, .clean_up = [&folder] { folder.remove(); }, .in_place = nullptr});
   if (own_log) report_unsimulated(log);
   return status;
 }

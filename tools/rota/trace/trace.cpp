@@ -140,7 +140,10 @@ struct RunCommand {
     }
     options.preloads.push_back(shim_directory() + "/librota-cudart.so");
     const TakenSignals signals;
-    const int status = run_and_wait(options, signals);
+    const int status = run_and_wait(
+        options, signals, {.ended = nullptr, .signalled = nullptr, .clean_up = nullptr, .in_place = [](LaunchOptions&) {
+                             complain("the program is traced without a summary: rota trace show has one");
+                           }});
     summarize(before);
     for (const fs::path& path : made) {
       if (!fs::remove(path, error)) break;  // as long as nothing lies in it

@@ -24,14 +24,6 @@ constexpr const char* kNewLock = ".owner.new";  // until it is locked
 // Behind the name of a folder that is being removed.
 constexpr const char* kGone = ".gone";
 
-std::string temporary_folder() {
-  const char* const folder = std::getenv("TMPDIR");
-  // Absolute: programs that change their folder are told of it.
-  std::error_code error;
-  const fs::path absolute = fs::absolute(folder != nullptr && *folder != '\0' ? folder : "/tmp", error);
-  return error ? "/tmp" : absolute.string();
-}
-
 // Of a folder without an owner's file: whether its owner was killed while making it, and does not make it still.
 bool is_unfinished(const fs::path& folder, std::time_t changed) {
   constexpr std::time_t kMinute = 60;
@@ -82,12 +74,34 @@ void remove_stale_in(const std::string& parent, const std::string& name) {
 
 }  // namespace
 
-OutputFolder::OutputFolder(const std::string& name, std::string parent) {
-  if (parent.empty()) parent = temporary_folder();
+std::string temporary_folder() {
+  const char* const folder = std::getenv("TMPDIR");
+  // Absolute: programs that change their folder are told of it.
+  std::error_code error;
+  const fs::path absolute = fs::absolute(folder != nullptr && *folder != '\0' ? folder : "/tmp", error);
+  return error ? "/tmp" : absolute.string();
+}
+
+std::vector<std::string> temporary_folders() {
+  std::vector<std::string> folders = {temporary_folder()};
+  for (const char* const usual : {"/tmp", "/dev/shm"}) {
+    if (folders.front() != usual) folders.emplace_back(usual);
+  }
+  return folders;
+}
+
+OutputFolder::OutputFolder(const std::string& name, const std::vector<std::string>& parents) {
   remove_stale(name);
-  path_ = fmt::format("{}/{}-XXXXXX", parent, name);
-  if (mkdtemp(path_.data()) == nullptr) {
-    problem_ = fmt::format("cannot make a folder {}: {}: set TMPDIR to another place", path_, strerror(errno));
+  std::string tried;
+  for (const std::string& parent : parents) {
+    path_ = fmt::format("{}/{}-XXXXXX", parent, name);
+    if (mkdtemp(path_.data()) != nullptr) break;
+    tried += fmt::format("{}{} ({})", tried.empty() ? "" : ", ", parent, strerror(errno));
+    path_.clear();
+  }
+  if (path_.empty()) {
+    problem_ =
+        fmt::format("cannot make a temporary folder in {}: set TMPDIR to a folder that can be written to", tried);
     return;
   }
   // Locked before it has its name. A file system without locks has no file then, and the folder stays after a kill.
@@ -114,9 +128,7 @@ const std::string& OutputFolder::keep() {
 }
 
 void OutputFolder::remove_stale(const std::string& name) {
-  const std::string temporary = temporary_folder();
-  remove_stale_in(temporary, name);
-  if (temporary != "/tmp") remove_stale_in("/tmp", name);
+  for (const std::string& folder : temporary_folders()) remove_stale_in(folder, name);
 }
 
 std::string OutputFolder::lock_file() const {

@@ -2,17 +2,23 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "scheduler/protocol/descriptor.h"
 
 namespace rota::attempt {
 
-// In `parent` (empty: TMPDIR, or /tmp if that is not set), for this user alone. Goes with everything in it, unless
-// somebody is to look into it. Where this process is killed, the next one of this user that makes a folder of that name
-// removes it: a locked file in it says that its owner lives.
+// TMPDIR as an absolute path; /tmp if that is not set, or is relative to a working directory that is gone.
+std::string temporary_folder();
+// Where temporary folders are made: the first of these that can be used.
+std::vector<std::string> temporary_folders();
+
+// In the first usable one of `parents`, for this user alone. Goes with everything in it, unless somebody is to look
+// into it. Where this process is killed, the next one of this user that makes a folder of that name removes it: a
+// locked file in it says that its owner lives.
 class OutputFolder {
  public:
-  explicit OutputFolder(const std::string& name, std::string parent = {});
+  explicit OutputFolder(const std::string& name, const std::vector<std::string>& parents = temporary_folders());
   ~OutputFolder();
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
@@ -22,7 +28,7 @@ class OutputFolder {
   void remove() const;
   const std::string& keep();
 
-  // Removes this user's folders of that name whose owners were killed, from TMPDIR and /tmp.
+  // Removes this user's folders of that name whose owners were killed, from temporary_folders().
   static void remove_stale(const std::string& name);
 
  private:
