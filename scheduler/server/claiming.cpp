@@ -1,7 +1,7 @@
 // Carries out what core/claims.h decides about GPUs that other rotads have, and about ours that the machine's rotad
 // asks for.
 #include <fcntl.h>
-#include <pwd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "scheduler/protocol/socket_path.h"
+#include "scheduler/protocol/unix_address.h"
 #include "scheduler/server/client.h"
 #include "scheduler/server/decode.h"
 #include "scheduler/server/log.h"
@@ -35,18 +36,10 @@ constexpr auto kFirstRetry = 10ms;
 constexpr auto kLastRetry = 1000ms;
 constexpr auto kBetweenLooks = 1000ms;
 
-std::string user_name(uid_t uid) {
-  const passwd* const user = getpwuid(uid);  // NOLINT(concurrency-mt-unsafe): the server has one thread
-  return user != nullptr ? user->pw_name : fmt::format("uid {}", uid);
-}
-
 // Whether programs of this rotad's user get through to the machine's rotad.
 bool machine_can_be_reached() {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  snprintf(address.sun_path, sizeof address.sun_path, "%s", protocol::machine_socket());
   const Descriptor probe(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  return probe && connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  return probe && protocol::connect_at(probe.get(), protocol::machine_socket()) == 0;
 }
 
 }  // namespace
@@ -94,7 +87,7 @@ void Server::note_clients() const {
 }
 
 // What a client is told, within a message's text.
-std::string Server::elsewhere_text(const Elsewhere& elsewhere) const {
+std::string Server::elsewhere_text(const Elsewhere& elsewhere) {
   if (!elsewhere.problem.empty()) return elsewhere.problem;
   const HolderLink* link = elsewhere.link.get();
   if (link == nullptr || link->pid() == 0) {
@@ -104,7 +97,7 @@ std::string Server::elsewhere_text(const Elsewhere& elsewhere) const {
         elsewhere.owner.substr(0, 60), protocol::kSystemSocket);
   }
   const bool says = link->holder() && link->holder()->socket[0] != '\0';
-  std::string who = fmt::format("rotad pid {} of {}", link->pid(), user_name(link->uid()).substr(0, 32));
+  std::string who = fmt::format("rotad pid {} of {}", link->pid(), user_names_.of(link->uid()).substr(0, 32));
   std::string where = says ? fmt::format(" ({})", link->holder()->socket) : "";
   if (says && link->holder()->machine != 0 && link->uid() == 0) {
     return who + where.substr(0, 60) + ", the machine's, has it: unset ROTA_SOCKET; in a container, mount that folder";

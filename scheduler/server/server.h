@@ -32,6 +32,7 @@
 #include "scheduler/server/modelled_time.h"
 #include "scheduler/server/page.h"
 #include "scheduler/server/place.h"
+#include "scheduler/server/user_names.h"
 
 namespace rota::server {
 
@@ -111,7 +112,7 @@ class Server final : public ConnectionOwner {
   void try_lock(const std::string& gpu);
   void say_holder(const std::string& gpu);
   void on_yielded(const std::string& gpu, const protocol::DoorYielded& yielded);
-  std::string elsewhere_text(const Elsewhere& elsewhere) const;
+  std::string elsewhere_text(const Elsewhere& elsewhere);
   void send_away(Client& client);
   void on_asked(uid_t uid);
   void withdraw();
@@ -193,6 +194,7 @@ class Server final : public ConnectionOwner {
   scheduler::Claims claims_;
   std::deque<scheduler::Claims::Action> due_claims_;
   bool claiming_ = false;
+  UserNames user_names_;
   Workers workers_;  // which those below leave sockets to
   std::map<std::string, Elsewhere> elsewhere_;
   std::map<std::pair<scheduler::ClientId, std::string>, protocol::AddGpu> named_;  // and not served yet
