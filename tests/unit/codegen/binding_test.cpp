@@ -251,10 +251,10 @@ TEST_CASE("a call that needs its mapping is made within a scope that holds memor
 TEST_CASE("a call for which the driver needs memory of its own is tried again when others have made room") {
   const std::string source = gates();
   CHECK(body_of(source, "cuForm") ==
-        "  return contract::with_room([&]() __attribute__((always_inline)) {\n    return real::cuForm(address);\n  "
+        "  return contract::with_room([=]() __attribute__((always_inline)) {\n    return real::cuForm(address);\n  "
         "});\n");
   CHECK(body_of(source, "cuFormOf") ==
-        "  return contract::with_room([&]() __attribute__((always_inline)) {\n    const gate::MappingScope scope;\n" +
+        "  return contract::with_room([=]() __attribute__((always_inline)) {\n    const gate::MappingScope scope;\n" +
             refusal("    ") + "    return real::cuFormOf(address);\n  });\n");
 }
 
@@ -270,7 +270,7 @@ TEST_CASE("a call that exports marks the process when it has succeeded, before m
   CHECK(body_of(source, "cuShare") == "  const gate::MappingScope scope;\n" + refusal("  ") +
                                           "  return contract::exported(Symbol::k_cuShare, real::cuShare(address));\n");
   CHECK(body_of(source, "cuSendOut") ==
-        "  return contract::with_room([&]() __attribute__((always_inline)) {\n"
+        "  return contract::with_room([=]() __attribute__((always_inline)) {\n"
         "    gate::Scope scope({Symbol::k_cuSendOut, hStream, true, false});\n" +
             refusal("    ") +
             "    return contract::exported(Symbol::k_cuSendOut, real::cuSendOut(address, hStream));\n  });\n");

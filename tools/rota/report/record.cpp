@@ -319,7 +319,8 @@ Result<bool> make_session_folders(const std::string& folder, bool temporary) {
 
 Result<int> run_session(tool::LaunchOptions options, const tool::TakenSignals& signals, const std::string& folder,
                         const std::string& name, const std::function<void(int)>& signalled,
-                        const std::function<bool(pid_t)>& own) {
+                        const std::function<bool(pid_t)>& own,
+                        const std::function<void(tool::LaunchOptions&)>& in_place) {
   Description description(folder, options, name);
   if (const auto written = description.write(); !written) return written.error();
   options.environment.emplace_back("ROTA_REPORT", folder);
@@ -332,13 +333,7 @@ Result<int> run_session(tool::LaunchOptions options, const tool::TakenSignals& s
                                         {.ended = [&](const siginfo_t& info) { description.ended(info); },
                                          .signalled = signalled,
                                          .clean_up = nullptr,
-                                         .in_place =
-                                             [](tool::LaunchOptions& alone) {
-                                               std::erase_if(alone.environment, [](const auto& variable) {
-                                                 return variable.first.starts_with("ROTA_REPORT");
-                                               });
-                                               say("the program runs without a report");
-                                             }});
+                                         .in_place = in_place});
   // A file that may not grow any further is an error to be said from here on, and not the end of this process.
   signal(SIGXFSZ, SIG_IGN);
   const Realtime end = now();
@@ -375,7 +370,10 @@ int run_and_report(tool::LaunchOptions options, const Recording& recording) {
     }
   }
   const tool::TakenSignals signals;
-  const auto ran = run_session(options, signals, folder, recording.name);
+  const auto ran = run_session(options, signals, folder, recording.name, nullptr, nullptr, [](auto& alone) {
+    std::erase_if(alone.environment, [](const auto& variable) { return variable.first.starts_with("ROTA_REPORT"); });
+    say("the program runs without a report");
+  });
   if (!ran) {
     say(ran.error().text + "; the program runs without a report");
     temporary.reset();

@@ -36,11 +36,13 @@ std::vector<NamedFile> files_of_folder(const std::string& option, const std::str
 
 // Runs a job whose session lies in `folder` (which has to have the folders for processes and tests), to the end of all
 // that it started, and returns how it ended (run/signals.h). `signalled` is called with a signal that is about to be
-// passed on to it; `own` says of a process that it is not the job's; both may be null. The error, that the session
-// cannot be described there, comes before anything was started.
+// passed on to it; `own` says of a process that it is not the job's; `in_place` is that of run/wait.h, for a job that
+// is to run also without a report. All may be null. The error, that the session cannot be described there, comes before
+// anything was started.
 Result<int> run_session(tool::LaunchOptions options, const tool::TakenSignals& signals, const std::string& folder,
                         const std::string& name, const std::function<void(int)>& signalled = nullptr,
-                        const std::function<bool(pid_t)>& own = nullptr);
+                        const std::function<bool(pid_t)>& own = nullptr,
+                        const std::function<void(tool::LaunchOptions&)>& in_place = nullptr);
 // The folders in a session's folder; in a temporary one, which nobody else may read, others may pass to what they
 // write.
 Result<bool> make_session_folders(const std::string& folder, bool temporary = false);
