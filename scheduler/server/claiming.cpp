@@ -115,13 +115,20 @@ std::string Server::elsewhere_text(const Elsewhere& elsewhere) {
 void Server::claim(Claims::Actions actions) {
   due_claims_.insert(due_claims_.end(), std::make_move_iterator(actions.begin()),
                      std::make_move_iterator(actions.end()));
-  if (std::exchange(claiming_, true)) return;  // the caller above takes them
-  while (!due_claims_.empty()) {
-    const Claims::Action action = std::move(due_claims_.front());
-    due_claims_.pop_front();
-    carry_out(action);
+  if (claiming_) return;  // the caller above takes them
+  {
+    // Also if one of them throws: the others are carried out with the next.
+    const struct Claiming {
+      explicit Claiming(bool& set) : claiming(set) { claiming = true; }
+      ~Claiming() { claiming = false; }
+      bool& claiming;
+    } claiming(claiming_);
+    while (!due_claims_.empty()) {
+      const Claims::Action action = std::move(due_claims_.front());
+      due_claims_.pop_front();
+      carry_out(action);
+    }
   }
-  claiming_ = false;
   std::erase_if(elsewhere_, [&](const auto& entry) { return !claims_.waits_for(entry.first); });
   schedule_claims();
 }

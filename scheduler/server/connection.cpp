@@ -21,7 +21,8 @@ using protocol::Message;
 
 namespace {
 
-const char* const kNoMemory = "rotad lacks the memory to serve this program: try again, or end some programs";
+// Made now: there is no memory for it when it is needed.
+const std::string kNoMemory = "rotad lacks the memory to serve this program: try again, or end some programs";
 
 }  // namespace
 

@@ -162,7 +162,8 @@ void Server::on_end(Connection& connection, const std::string& problem) {
 
 void Server::hang_up(Connection& connection, const std::string& reason) {
   if (refusals_logged_++ < kMaxRefusalsLogged) {
-    log::warn("pid {} (user {}): {}", connection.peer().pid, connection.peer().uid, reason);
+    guarded("log a refusal",
+            [&] { log::warn("pid {} (user {}): {}", connection.peer().pid, connection.peer().uid, reason); });
   }
   const auto keep = connection.shared_from_this();
   guarded("tell a program why", [&] { connection.refuse(reason); });
@@ -276,6 +277,7 @@ void Server::watch_process(ClientId id) {
 void Server::remove_client(ClientId id, const char* why) {
   auto entry = clients_.extract(id);
   const Client& client = *entry.mapped();
+  gone_.insert(std::move(entry));
   named_.erase(named_.lower_bound({id, {}}), named_.lower_bound({id + 1, {}}));
   overdue_.erase(id);
   leave_session(client.session);
@@ -284,7 +286,6 @@ void Server::remove_client(ClientId id, const char* why) {
     unlink(clients_note().c_str());
   }
   idle_since_ = now();
-  gone_.insert(std::move(entry));
   log::debug("client {} ({}, pid {}) is gone: {}", id, client.name, client.pid, why);
   forget_client(id);
 }
