@@ -4,6 +4,7 @@
 #include <pwd.h>
 
 #include <chrono>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -19,12 +20,15 @@ std::string number(uid_t uid) {
   return fmt::format("uid {}", uid);
 }
 
-std::string ask_for(uid_t uid) {
+// Empty: there is none, or no memory for it. What a thread throws would end rotad.
+std::string ask_for(uid_t uid) noexcept try {
   std::vector<char> buffer(16384);
   passwd entry{};
   passwd* found = nullptr;
-  return getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) == 0 && found != nullptr ? found->pw_name
-                                                                                                : number(uid);
+  const bool answered = getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) == 0 && found != nullptr;
+  return answered ? found->pw_name : "";
+} catch (const std::bad_alloc&) {
+  return {};
 }
 
 }  // namespace
@@ -44,7 +48,8 @@ std::string UserNames::of(uid_t uid) {
     }
     known = asked_.emplace(uid, std::move(answer)).first;
   }
-  return known->second.wait_for(is_new ? 10ms : 0ms) == std::future_status::ready ? known->second.get() : number(uid);
+  const bool answered = known->second.wait_for(is_new ? 10ms : 0ms) == std::future_status::ready;
+  return answered && !known->second.get().empty() ? known->second.get() : number(uid);
 }
 
 }  // namespace rota::server

@@ -79,8 +79,8 @@ class Broker {
   Knowledge knowledge_;
   Spread spread_;
   Load room_;
-  attempt::OutputFolder folder_{"rota-ci",
-                                {"/tmp", "/dev/shm"}};  // a socket's path is short: the report's folder may be anywhere
+  // A socket's path is short: the report's folder may be anywhere.
+  attempt::OutputFolder folder_{"rota-ci", {"/tmp", "/dev/shm"}};
   std::string socket_;
   Descriptor listening_;
   Descriptor stop_;       // an eventfd

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <string_view>
 
 #include "tools/rota/ci/ctest.h"

@@ -319,8 +319,7 @@ Result<bool> make_session_folders(const std::string& folder, bool temporary) {
 
 Result<int> run_session(tool::LaunchOptions options, const tool::TakenSignals& signals, const std::string& folder,
                         const std::string& name, const std::function<void(int)>& signalled,
-                        const std::function<bool(pid_t)>& own,
-                        const std::function<void(tool::LaunchOptions&)>& in_place) {
+                        const std::function<bool(pid_t)>& own, const std::function<tool::LaunchOptions()>& in_place) {
   Description description(folder, options, name);
   if (const auto written = description.write(); !written) return written.error();
   options.environment.emplace_back("ROTA_REPORT", folder);
@@ -370,9 +369,9 @@ int run_and_report(tool::LaunchOptions options, const Recording& recording) {
     }
   }
   const tool::TakenSignals signals;
-  const auto ran = run_session(options, signals, folder, recording.name, nullptr, nullptr, [](auto& alone) {
-    std::erase_if(alone.environment, [](const auto& variable) { return variable.first.starts_with("ROTA_REPORT"); });
+  const auto ran = run_session(options, signals, folder, recording.name, nullptr, nullptr, [&] {
     say("the program runs without a report");
+    return options;
   });
   if (!ran) {
     say(ran.error().text + "; the program runs without a report");

@@ -42,7 +42,7 @@ std::vector<NamedFile> files_of_folder(const std::string& option, const std::str
 Result<int> run_session(tool::LaunchOptions options, const tool::TakenSignals& signals, const std::string& folder,
                         const std::string& name, const std::function<void(int)>& signalled = nullptr,
                         const std::function<bool(pid_t)>& own = nullptr,
-                        const std::function<void(tool::LaunchOptions&)>& in_place = nullptr);
+                        const std::function<tool::LaunchOptions()>& in_place = nullptr);
 // The folders in a session's folder; in a temporary one, which nobody else may read, others may pass to what they
 // write.
 Result<bool> make_session_folders(const std::string& folder, bool temporary = false);

@@ -199,8 +199,7 @@ int run_and_wait(const LaunchOptions& options, const TakenSignals& signals, cons
   if (program.process() < 0) {
     write_message(fmt::format("rota: cannot start a process: {}\n", std::strerror(errno)));
     if (!waiting.in_place) return kNoProcess;
-    LaunchOptions alone = options;
-    waiting.in_place(alone);
+    const LaunchOptions alone = waiting.in_place();
     signals.hand_on();
     return run_in_place(alone);
   }

@@ -25,9 +25,9 @@ struct Waiting {
   std::function<void(int)> signalled;
   // What a process that survives this one does if this one is killed, after it has killed the program.
   std::function<void()> clean_up;
-  // No process can be started, which was said, and the program takes this process's place; it may change how. Null: the
-  // program is not started.
-  std::function<void(LaunchOptions&)> in_place;
+  // No process can be started, which was said: how the program is to run in this process's place. Null: it is not
+  // started.
+  std::function<LaunchOptions()> in_place;
 };
 
 // Returns how the program ended (signals.h); 126 and 127 as run_in_place, after a line.

@@ -140,10 +140,11 @@ struct RunCommand {
     }
     options.preloads.push_back(shim_directory() + "/librota-cudart.so");
     const TakenSignals signals;
-    const int status = run_and_wait(
-        options, signals, {.ended = nullptr, .signalled = nullptr, .clean_up = nullptr, .in_place = [](LaunchOptions&) {
-                             complain("the program is traced without a summary: rota trace show has one");
-                           }});
+    const int status =
+        run_and_wait(options, signals, {.ended = nullptr, .signalled = nullptr, .clean_up = nullptr, .in_place = [&] {
+                                          complain("the program is traced without a summary: rota trace show has one");
+                                          return options;
+                                        }});
     summarize(before);
     for (const fs::path& path : made) {
       if (!fs::remove(path, error)) break;  // as long as nothing lies in it

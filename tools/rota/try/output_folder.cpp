@@ -24,6 +24,15 @@ constexpr const char* kNewLock = ".owner.new";  // until it is locked
 // Behind the name of a folder that is being removed.
 constexpr const char* kGone = ".gone";
 
+// TMPDIR; /tmp if that is not set, or is relative to a working directory that is gone.
+std::string temporary_folder() {
+  const char* const folder = std::getenv("TMPDIR");
+  // Absolute: programs that change their folder are told of it.
+  std::error_code error;
+  const fs::path absolute = fs::absolute(folder != nullptr && *folder != '\0' ? folder : "/tmp", error);
+  return error ? "/tmp" : absolute.string();
+}
+
 // Of a folder without an owner's file: whether its owner was killed while making it, and does not make it still.
 bool is_unfinished(const fs::path& folder, std::time_t changed) {
   constexpr std::time_t kMinute = 60;
@@ -73,14 +82,6 @@ void remove_stale_in(const std::string& parent, const std::string& name) {
 }
 
 }  // namespace
-
-std::string temporary_folder() {
-  const char* const folder = std::getenv("TMPDIR");
-  // Absolute: programs that change their folder are told of it.
-  std::error_code error;
-  const fs::path absolute = fs::absolute(folder != nullptr && *folder != '\0' ? folder : "/tmp", error);
-  return error ? "/tmp" : absolute.string();
-}
 
 std::vector<std::string> temporary_folders() {
   std::vector<std::string> folders = {temporary_folder()};

@@ -8,9 +8,7 @@
 
 namespace rota::attempt {
 
-// TMPDIR as an absolute path; /tmp if that is not set, or is relative to a working directory that is gone.
-std::string temporary_folder();
-// Where temporary folders are made: the first of these that can be used.
+// Where temporary folders are made, in the first that can be used: TMPDIR as an absolute path, /tmp, /dev/shm.
 std::vector<std::string> temporary_folders();
 
 // In the first usable one of `parents`, for this user alone. Goes with everything in it, unless somebody is to look
