@@ -32,7 +32,8 @@ class Thrash(Case):
         said, _ = self.run_hogs(count, *command, "--seconds", "5")
         return sum(one["rounds"] / one["seconds"] for one in said)
 
-    # Times of a sanitized build are meaningless. ctest labels: unsanitized
+    # Times of a sanitized build are meaningless.
+    # ctest labels: unsanitized
     def test_two_programs_that_do_not_fit_together_thrash_without_rota_and_not_with_it(self):
         hog = (PROGRAMS / "memhog", "--managed")
         without = self.rate(1, *hog) / self.rate(2, *hog)
