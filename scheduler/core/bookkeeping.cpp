@@ -36,7 +36,7 @@ Client& Bookkeeping::join(const event::Join& join) {
 
 void Bookkeeping::add_gpu(Client& client, GpuIndex index, Bytes total, Bytes context) {
   Gpu& gpu = gpus_[index];
-  if (gpu.clients == 0) gpu.total = total;
+  gpu.total = total;
   context = std::min(context != 0 ? context : assumed_context(gpu.total), gpu.total);
   Share* share = client.share(index);
   if (share == nullptr) {

@@ -46,6 +46,7 @@ GpuState Core::gpu(GpuIndex index) const {
           .waiters = gpu.waiters,
           .crowded = gpu.crowded,
           .outside = gpu.taken_outside(),
+          .measured_outside = gpu.measured.bytes(),
           .too_much = together > gpu.total ? together - gpu.total : 0,
           .candidate = sharing_.candidate(index),
           .looking = (sharing_.looking() & bit(index)) != 0,

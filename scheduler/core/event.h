@@ -35,8 +35,8 @@ struct Session {
   ClientId client;
   SessionId session;
 };
-// The client touched a GPU. The first client to name a GPU says how large it is, which holds until no client touches it
-// any more. Sent again with another figure when what the client has there beside its allocations has been measured.
+// The client touched a GPU, which is as large as the latest of these says. Sent again when what the client has there
+// beside its allocations has been measured, or when it is known better how large the GPU is.
 struct AddGpu {
   ClientId client;
   GpuIndex gpu;
@@ -177,7 +177,8 @@ struct GpuState {
   std::uint32_t waiters = 0;
   bool crowded = false;  // automatic mode: the memory of the clients that wanted it did not fit
   Bytes outside = 0;     // in use by nobody that rotad knows, as measured or as refusals show (outside.h, clearing.h)
-  Bytes too_much = 0;    // by how much all of that exceeds the GPU
+  Bytes measured_outside = 0;  // the same, as measured
+  Bytes too_much = 0;          // by how much all of that exceeds the GPU
   Candidate candidate = Candidate::kTogether;
   bool looking = false;      // it is being measured which way is best
   std::uint32_t active = 0;  // clients that have made calls lately

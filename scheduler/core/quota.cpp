@@ -37,6 +37,20 @@ void add(Reservation& sum, const Reservation& before, const Reservation& after) 
   sum.swapped += after.swapped - before.swapped;
 }
 
+template <typename Choose>
+Reservation each_of(const Reservation& one, const Reservation& other, const Choose& choose) {
+  return {choose(one.device, other.device), choose(one.movable, other.movable), choose(one.fixed, other.fixed),
+          choose(one.swapped, other.swapped)};
+}
+
+Reservation least_of(const Reservation& one, const Reservation& other) {
+  return each_of(one, other, [](Bytes a, Bytes b) { return std::min(a, b); });
+}
+
+Reservation most_of(const Reservation& one, const Reservation& other) {
+  return each_of(one, other, [](Bytes a, Bytes b) { return std::max(a, b); });
+}
+
 }  // namespace
 
 void Quota::join(ClientId client, const std::vector<Membership>& accounts) {
@@ -45,6 +59,7 @@ void Quota::join(ClientId client, const std::vector<Membership>& accounts) {
     const auto [entry, fresh] = accounts_.try_emplace(membership.key);
     Account& account = entry->second;
     if (fresh) account.name = membership.name;
+    if (fresh) account.shared = membership.shared;
     if (fresh || membership.limits.device < account.limits.device) account.remedy.device = membership.remedy.device;
     if (fresh || membership.limits.host < account.limits.host) account.remedy.host = membership.remedy.host;
     if (std::ranges::find(member.accounts, &account) != member.accounts.end()) continue;
@@ -55,7 +70,7 @@ void Quota::join(ClientId client, const std::vector<Membership>& accounts) {
     member.accounts.push_back(&account);
     // A client that is charged to a further account may already have memory.
     for (GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
-      add(account.sums[gpu], {}, member.reserved[gpu]);
+      add(account.sums[gpu], {}, in(account, member, gpu));
       account.measured[gpu] += member.measured[gpu];
       account.contexts[gpu] += member.contexts[gpu];
     }
@@ -69,7 +84,7 @@ void Quota::set_limits(const std::string& key, Limits limits) {
 void Quota::add_gpu(ClientId client, GpuIndex index, Bytes total, Bytes context, bool measurable) {
   const auto found = members_.find(client);
   if (found == members_.end()) return;
-  gpus_[index].total = total;  // the latest: an unused index may be reused for another GPU
+  gpus_[index].total = total;  // an unused index may be reused for another GPU
   Outcome ignored;             // the client is told its limits in any case
   count_context(found->second, index, context, measurable ? context : 0, ignored);
 }
@@ -136,7 +151,7 @@ Bytes Quota::host_bytes(const Account& account) const {
 Bytes Quota::most_swapped(GpuIndex index, const Member& member, Bytes own) const {
   Bytes most = own;
   for (const auto& [id, other] : members_) {
-    if (&other != &member) most = std::max(most, other.reserved[index].swapped);
+    if (&other != &member) most = std::max(most, other.counted[index].swapped);
   }
   return most;
 }
@@ -144,7 +159,7 @@ Bytes Quota::most_swapped(GpuIndex index, const Member& member, Bytes own) const
 // Whether every client could still come back beside what would then stay there. A client that takes nothing that stays
 // is in nobody's way. It may use what it has been granted in the meantime, even if it now asks for less.
 bool Quota::fits(const Member& member, GpuIndex index, const Reservation& wanted) const {
-  const Reservation& before = member.reserved[index];
+  const Reservation& before = member.counted[index];
   const bool more_stays = wanted.fixed > before.fixed;
   if (!more_stays && wanted.swapped <= before.swapped) return true;
   const Bytes own = std::max(before.swapped, wanted.swapped);
@@ -156,29 +171,23 @@ bool Quota::fits(const Member& member, GpuIndex index, const Reservation& wanted
 
 std::optional<Quota::Refusal> Quota::refusal(const Member& member, GpuIndex gpu, const Reservation& wanted) const {
   if (!fits(member, gpu, wanted)) return Refusal{nullptr, false};
-  const Reservation& before = member.reserved[gpu];
-  const auto is_member = [&](const Account& account) {
-    return std::ranges::find(member.accounts, &account) != member.accounts.end();
-  };
   for (const Account* account : member.accounts) {
-    if (wanted.device <= before.device) break;
-    if (account->device(gpu) - before.device + wanted.device > account->limits.device) {
-      return Refusal{account, false};
-    }
+    const Bytes before = in(*account, member, gpu).device;
+    if (wanted.device <= before) continue;
+    if (account->device(gpu) - before + wanted.device > account->limits.device) return Refusal{account, false};
   }
-  // What one client takes may force out what another one has.
   const Bytes now = excess(gpu, 0);
-  const Bytes then = excess(gpu, on_gpu(wanted) - on_gpu(before));
-  for (const auto& [key, account] : accounts_) {
-    if (account.limits.host == kNoLimit) continue;
-    Reservation sum = account.sums[gpu];
-    const Bytes need_now = host_need(account, gpu, now, sum);
-    if (is_member(account)) add(sum, before, wanted);
-    const Bytes need = host_need(account, gpu, then, sum);
+  const Bytes then = excess(gpu, on_gpu(wanted) - on_gpu(member.counted[gpu]));
+  for (const Account* account : member.accounts) {
+    if (account->limits.host == kNoLimit) continue;
+    Reservation sum = account->sums[gpu];
+    const Bytes need_now = host_need(*account, gpu, now, sum);
+    add(sum, in(*account, member, gpu), wanted);
+    const Bytes need = host_need(*account, gpu, then, sum);
     // Beside what is there, one piece that moves; on a small GPU they are smaller. A judgment.
     const Bytes piece = std::min({sum.swapped, protocol::kLargestExtent, gpus_[gpu].total / 8});
-    if (need > need_now && need > account.limits.host - std::min(account.limits.host, piece)) {
-      return Refusal{&account, true};
+    if (need > need_now && need > account->limits.host - std::min(account->limits.host, piece)) {
+      return Refusal{account, true};
     }
   }
   return std::nullopt;
@@ -187,24 +196,52 @@ std::optional<Quota::Refusal> Quota::refusal(const Member& member, GpuIndex gpu,
 void Quota::book(Member& member, GpuIndex gpu, const Reservation& reservation, Outcome& outcome) {
   Reservation& booked = member.reserved[gpu];
   for (Account* account : member.accounts) {
-    add(account->sums[gpu], booked, reservation);
+    if (!account->shared) add(account->sums[gpu], booked, reservation);
     outcome.changed = outcome.changed || account->limits.device != kNoLimit;
   }
-  gpus_[gpu].reserved += on_gpu(reservation) - on_gpu(booked);
-  gpus_[gpu].fixed += reservation.fixed - booked.fixed;
-  outcome.changed = outcome.changed || reservation.fixed != booked.fixed;
   booked = reservation;
+  recount(member, gpu, outcome);
+}
+
+void Quota::recount(Member& member, GpuIndex gpu, Outcome& outcome) {
+  Reservation& counted = member.counted[gpu];
+  const Reservation now = least_of(member.reserved[gpu], most_of(member.granted[gpu], member.confirmed[gpu]));
+  for (Account* account : member.accounts) {
+    if (account->shared) add(account->sums[gpu], counted, now);
+  }
+  gpus_[gpu].reserved += on_gpu(now) - on_gpu(counted);
+  gpus_[gpu].fixed += now.fixed - counted.fixed;
+  outcome.changed = outcome.changed || now.fixed != counted.fixed;
+  counted = now;
+}
+
+Quota::Outcome Quota::confirm(ClientId client, GpuIndex gpu, Bytes on_gpu, Bytes on_host, Time now) {
+  Outcome outcome;
+  const auto found = members_.find(client);
+  if (found == members_.end()) return outcome;
+  const Bytes all = on_gpu + on_host;
+  const Reservation confirmed{all, all, on_gpu, all};
+  if (std::exchange(found->second.confirmed[gpu], confirmed) == confirmed) return outcome;
+  recount(found->second, gpu, outcome);
+  settle(outcome, now);
+  return outcome;
+}
+
+bool Quota::claims(ClientId client, GpuIndex gpu) const {
+  const auto found = members_.find(client);
+  if (found == members_.end()) return false;
+  const Member& member = found->second;
+  return least_of(member.reserved[gpu], member.granted[gpu]) != member.reserved[gpu];
 }
 
 bool Quota::exceeds_gpu(ClientId client, GpuIndex gpu, Bytes device) const {
-  const Reservation before = reserved(client, gpu);
+  const auto found = members_.find(client);
+  const Reservation before = found == members_.end() ? Reservation{} : found->second.counted[gpu];
   return excess(gpu, std::max(device, before.swapped) - on_gpu(before)) != 0;
 }
 
 Quota::Answer Quota::grant(ClientId client, Member& member, GpuIndex gpu, const Ask& ask, Outcome& outcome) {
-  const Reservation& before = member.reserved[gpu];
-  Reservation granted{std::max(ask.wanted.device, before.device), std::max(ask.wanted.movable, before.movable),
-                      std::max(ask.wanted.fixed, before.fixed), std::max(ask.wanted.swapped, before.swapped)};
+  Reservation granted = most_of(ask.wanted, member.counted[gpu]);
   const Bytes total = gpus_[gpu].total;
   Reservation far = granted;
   for (Bytes* bytes : {&far.device, &far.movable, &far.fixed, &far.swapped}) *bytes += kFar * step_of(total);
@@ -215,8 +252,9 @@ Quota::Answer Quota::grant(ClientId client, Member& member, GpuIndex gpu, const 
     if (granted.fixed != 0) granted.fixed += more;
     granted.swapped = up_to_step(granted.swapped, total);
   }
-  book(member, gpu, granted, outcome);
-  return {client, gpu, ask.number, true, granted, {}};
+  member.granted[gpu] = granted;
+  book(member, gpu, most_of(granted, member.reserved[gpu]), outcome);
+  return {client, gpu, ask.number, true, member.reserved[gpu], {}};
 }
 
 Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu, const Ask& ask,
@@ -316,6 +354,8 @@ Quota::Outcome Quota::state(ClientId client, GpuIndex gpu, Reservation has, std:
   has.movable = std::min(has.movable, has.device);
   has.fixed = std::min(has.fixed, has.device);
   has.swapped = std::min(has.swapped, gpus_[gpu].total);
+  Reservation& granted = found->second.granted[gpu];
+  granted = now < held_until_ ? has : least_of(granted, has);  // what an earlier daemon has granted is not known
   book(found->second, gpu, has, outcome);
   for (auto& [id, other] : members_) {
     const auto ask = other.asks.find(gpu);
@@ -355,10 +395,10 @@ Quota::Outcome Quota::tick(Time now) {
 
 // Whether any limit, near or far, applies to what this request would increase.
 bool Quota::limited(const Member& member, GpuIndex gpu, const Reservation& wanted) const {
-  const Reservation& reserved = member.reserved[gpu];
-  const bool more = wanted.fixed > reserved.fixed || wanted.swapped > reserved.swapped;
+  const Reservation& counted = member.counted[gpu];
+  const bool more = wanted.fixed > counted.fixed || wanted.swapped > counted.swapped;
   if (more && most_swapped(gpu, member, wanted.swapped) != 0) return true;
-  const Bytes before = reserved.device;
+  const Bytes before = counted.device;
   if (wanted.device <= before) return false;
   const bool outside = excess(gpu, wanted.device - before) != 0;
   return std::ranges::any_of(member.accounts, [&](const Account* account) {
@@ -431,7 +471,8 @@ Reservation Quota::reserved(ClientId client, GpuIndex gpu) const {
 }
 
 Bytes Quota::fixed_of_others(ClientId client, GpuIndex gpu) const {
-  return gpus_[gpu].fixed - reserved(client, gpu).fixed;
+  const auto found = members_.find(client);
+  return gpus_[gpu].fixed - (found == members_.end() ? 0 : found->second.counted[gpu].fixed);
 }
 
 void Quota::for_each_account(const std::function<void(const std::string& key, const Account&)>& visit) const {

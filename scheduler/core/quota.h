@@ -21,6 +21,11 @@
 // client needs the room for what leaves a GPU. What is booked for the host is at least one piece of swap memory below
 // the limit, since two clients could not change places otherwise.
 //
+// An account refuses only its own members. What a client says that it has counts in full within its own accounts, and
+// for others only as far as it is *confirmed*: by a grant, by what the driver and the kernel say of its process, or
+// because it was said while clients of an earlier daemon were expected. Others are the clients of a *shared* account
+// (the host, a cgroup), and all that use the same GPU.
+//
 // Besides the accounts, each GPU itself sets a limit. All of a client's swap memory must be on the GPU whenever the
 // client runs, together with all contexts and with all memory there that never leaves. So no client is granted memory
 // if some client could then no longer come back:
@@ -82,6 +87,7 @@ class Quota {
     Limits limits;
     Bytes host_budget = kNoLimit;  // as configured; limits.host may be lower, by what the machine has left
     Remedy remedy;
+    bool shared = false;  // by users that need not trust each other: only what is confirmed counts
     std::size_t clients = 0;
     std::array<Reservation, protocol::kMaxGpus> sums{};
     std::array<Bytes, protocol::kMaxGpus> measured{};  // beyond what is reserved, or about to be
@@ -114,12 +120,13 @@ class Quota {
     std::string name;
     Limits limits;
     Remedy remedy = {};
+    bool shared = false;
   };
   void join(ClientId client, const std::vector<Membership>& accounts);
   // Sets the limits of the account, whatever they were.
   void set_limits(const std::string& key, Limits limits);
-  // `total` as reported by the first client; `context` is what the client's context takes of it. `measurable`: it will
-  // be measured, and counts until then as if it had been.
+  // `total`: as far as is known by now, the same for all clients; `context` is what the client's context takes of it.
+  // `measurable`: it will be measured, and counts until then as if it had been.
   void add_gpu(ClientId client, GpuIndex gpu, Bytes total, Bytes context, bool measurable = false);
   // What the client has there beyond its reservations has been measured: counts from now on, instead of what add_gpu()
   // assumed.
@@ -137,6 +144,13 @@ class Quota {
   // host can hold. `answered`: the number of the latest answer that it has seen for this GPU; `round`: the latest round
   // of tightening. A report that crossed with an answer is not used: the client is asked again.
   Outcome state(ClientId client, GpuIndex gpu, Reservation has, std::uint32_t answered, std::uint32_t round, Time now);
+  // By the word of the driver and the kernel its process has this much on the GPU, and this much in the host's memory:
+  // so much of what it says is confirmed.
+  Outcome confirm(ClientId client, GpuIndex gpu, Bytes on_gpu, Bytes on_host, Time now);
+  // Whether it says that it has more than it was granted.
+  bool claims(ClientId client, GpuIndex gpu) const;
+  // It has turned out how large a GPU is.
+  void set_total(GpuIndex gpu, Bytes total) { gpus_[gpu].total = total; }
   Outcome leave(ClientId client, Time now);
   Outcome tick(Time now);
   // When tick() is due at the latest.
@@ -148,7 +162,7 @@ class Quota {
   Bytes limit(ClientId client) const;
   Bytes left(ClientId client, GpuIndex gpu) const;
   Reservation reserved(ClientId client, GpuIndex gpu) const;
-  // What all other clients have reserved there that cannot leave the GPU.
+  // What all other clients have there that cannot leave the GPU, as far as it is confirmed.
   Bytes fixed_of_others(ClientId client, GpuIndex gpu) const;
   // What the clients of an account have, or may have to have, in host memory.
   Bytes host_bytes(const Account& account) const;
@@ -190,7 +204,10 @@ class Quota {
   };
   struct Member {
     std::vector<Account*> accounts;
-    std::array<Reservation, protocol::kMaxGpus> reserved{};
+    std::array<Reservation, protocol::kMaxGpus> reserved{};    // or claimed
+    std::array<Reservation, protocol::kMaxGpus> granted{};     // and not given back
+    std::array<Reservation, protocol::kMaxGpus> confirmed{};   // by the driver and the kernel
+    std::array<Reservation, protocol::kMaxGpus> counted{};     // of what is reserved, for others
     std::array<std::uint32_t, protocol::kMaxGpus> answered{};  // numbers
     std::array<Bytes, protocol::kMaxGpus> contexts{};          // measured or assumed
     std::array<Bytes, protocol::kMaxGpus> measured{};          // the same, if it counts toward limits; otherwise 0
@@ -203,8 +220,8 @@ class Quota {
   struct Gpu {
     Bytes total = 0;
     Bytes contexts = 0;
-    Bytes reserved = 0;
-    Bytes fixed = 0;  // of that
+    Bytes reserved = 0;  // as far as it is confirmed
+    Bytes fixed = 0;     // of that
     Bytes outside = 0;
   };
   // What refuses a request.
@@ -221,6 +238,11 @@ class Quota {
   Bytes most(const Member& member, GpuIndex gpu) const;
   void count_context(Member& member, GpuIndex gpu, Bytes context, Bytes measured, Outcome& outcome);
   void book(Member& member, GpuIndex gpu, const Reservation& reservation, Outcome& outcome);
+  void recount(Member& member, GpuIndex gpu, Outcome& outcome);
+  // What of the member's memory the account's sums hold.
+  static const Reservation& in(const Account& account, const Member& member, GpuIndex gpu) {
+    return account.shared ? member.counted[gpu] : member.reserved[gpu];
+  }
   Answer grant(ClientId client, Member& member, GpuIndex gpu, const Ask& ask, Outcome& outcome);
   Answer refuse(ClientId client, const Member& member, GpuIndex gpu, const Ask& ask, const Refusal& by) const;
   void call_back(ClientId client, GpuIndex gpu, Ask& ask, const Refusal& by, Outcome& outcome);

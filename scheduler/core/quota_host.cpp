@@ -63,14 +63,14 @@ struct Quota::Sharing {
 
 Bytes Quota::reserved_in_all(const Member& member) {
   Bytes sum = 0;
-  for (const Reservation& each : member.reserved) sum += on_gpu(each);
+  for (const Reservation& each : member.counted) sum += on_gpu(each);
   return sum;
 }
 
 // Whether it may soon take some.
 bool Quota::uses_host(const Member& member) {
   return member.host.has != 0 ||
-         std::ranges::any_of(member.reserved, [](const Reservation& each) { return each.swapped != 0; });
+         std::ranges::any_of(member.counted, [](const Reservation& each) { return each.swapped != 0; });
 }
 
 // Of an account's limit, what Unified Memory leaves: that may be in the host's memory whenever it does not fit a GPU,

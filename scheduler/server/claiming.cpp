@@ -68,9 +68,14 @@ void Server::serve_gpu(Client& client, const protocol::AddGpu& named) {
   if (client.gpus.insert(index).second) {
     note_clients();
     client.measured.erase(index);
-    step(event::AddGpu{client.id, index, gpu.total_bytes, gpu.context_bytes});
-    quota_.add_gpu(client.id, index, gpu.total_bytes, core_.context_bytes(client.id, index),
-                   is_measurable(client, index));
+    if (gpus_.says(index, client.domain.payer(), gpu.total_bytes)) {
+      log::warn("client {} ({}, pid {}, user {}) says that GPU {} has {} bytes, and others or NVML say {}: that counts",
+                client.id, client.name, client.pid, client.uid, index, gpu.total_bytes, gpus_.bytes(index));
+    }
+    follow_size(index);
+    const std::uint64_t total = gpus_.bytes(index);
+    step(event::AddGpu{client.id, index, total, believed_context(client, index, gpu.context_bytes)});
+    quota_.add_gpu(client.id, index, total, core_.context_bytes(client.id, index), is_measurable(client, index));
     publish_limits(client);
     publish_contexts(index);
   } else {

@@ -84,7 +84,7 @@ void Server::publish(Client& client) {
 // Wakes nobody: a client looks when it allocates, and when the program asks how much is free.
 void Server::publish_contexts(std::uint32_t gpu) {
   const scheduler::GpuState gpu_state = core_.gpu(gpu);
-  const scheduler::Bytes all = gpu_state.contexts + gpu_state.outside;
+  const scheduler::Bytes all = gpu_state.contexts + gpu_state.measured_outside;
   for (const auto& [id, client] : clients_) {
     if (client->gpus.contains(gpu)) client->lease->all_context_bytes[gpu].store(all, std::memory_order_relaxed);
   }

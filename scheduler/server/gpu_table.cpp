@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "scheduler/server/decode.h"
 
@@ -42,6 +43,7 @@ Result<std::optional<LockFile::Taken>> GpuTable::take(const protocol::Uuid& uuid
   GpuEntry entry{.uuid = uuid,
                  .name = {},
                  .first = user,
+                 .said_bytes = {},
                  .clients = 0,
                  .door = nullptr,
                  .lock = std::move(std::get<LockFile>(*lock))};
@@ -53,8 +55,40 @@ Result<std::optional<LockFile::Taken>> GpuTable::take(const protocol::Uuid& uuid
   return std::optional<LockFile::Taken>();
 }
 
-void GpuTable::confirm(std::uint32_t index) {
-  if (index < gpus_.size() && gpus_[index]) gpus_[index]->confirmed = true;
+void GpuTable::confirm(std::uint32_t index, std::uint64_t bytes) {
+  if (index >= gpus_.size() || !gpus_[index]) return;
+  gpus_[index]->confirmed = true;
+  gpus_[index]->measured_bytes = bytes;
+}
+
+bool GpuTable::says(std::uint32_t index, const std::string& payer, std::uint64_t bytes) {
+  GpuEntry& entry = *gpus_[index];
+  entry.said_bytes.emplace(payer, bytes);
+  return bytes != this->bytes(index) && !std::exchange(entry.contradicted, true);
+}
+
+std::uint64_t GpuTable::bytes(std::uint32_t index) const {
+  const GpuEntry& entry = *gpus_[index];
+  const std::uint64_t measured = entry.measured_bytes;
+  std::map<std::uint64_t, std::size_t> users;
+  for (const auto& [payer, bytes] : entry.said_bytes) {
+    if (measured == 0 || (bytes >= measured - measured / 8 && bytes <= measured + measured / 8)) ++users[bytes];
+  }
+  std::uint64_t most = measured;
+  std::size_t votes = 0;
+  for (const auto& [bytes, count] : users) {  // ascending
+    if (count >= votes) most = bytes;
+    votes = std::max(votes, count);
+  }
+  return most;
+}
+
+std::uint64_t GpuTable::least_bytes(std::uint32_t index) const {
+  const GpuEntry& entry = *gpus_[index];
+  if (entry.measured_bytes != 0) return entry.measured_bytes;
+  std::uint64_t least = bytes(index);
+  for (const auto& [payer, bytes] : entry.said_bytes) least = std::min(least, bytes);
+  return least;
 }
 
 void GpuTable::drop(const protocol::Uuid& uuid) {

@@ -1,5 +1,10 @@
 // The GPUs that this daemon manages at the moment: UUID to index, each under a lock that excludes other daemons.
 //
+// How large a GPU is, its programs say, and they may lie. If NVML knows the GPU, a figure that differs from NVML's by
+// more than an eighth does not count (CUDA and NVML do not agree to the byte about what the driver sets aside).
+// Otherwise the figure counts that the most users give, of two the larger one: too small a figure would refuse memory
+// that is there, one that is too large leaves refusing to the driver.
+//
 // A client can name GPUs that do not exist, and where NVML is missing nothing tells them from others. So a user has a
 // budget of GPUs that nothing confirms: a quarter of all, and never more than half of what is still free, so that
 // users who come later find some.
@@ -10,6 +15,7 @@
 #include <array>
 #include <asio/io_context.hpp>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,8 +30,11 @@ namespace rota::server {
 struct GpuEntry {
   protocol::Uuid uuid;
   std::string name;
-  uid_t first = 0;         // whose client named it first: it counts in that user's budget
-  bool confirmed = false;  // the driver knows it
+  uid_t first = 0;                                  // whose client named it first: it counts in that user's budget
+  bool confirmed = false;                           // the driver knows it
+  std::uint64_t measured_bytes = 0;                 // its size by NVML; 0: not known
+  std::map<std::string, std::uint64_t> said_bytes;  // by programs, the first of each user (TrustDomain::payer)
+  bool contradicted = false;                        // some program has said something else than what counted then
   std::uint32_t clients = 0;
   std::unique_ptr<LockDoor> door;  // destroyed last: it tells others that the GPU is free
   LockFile lock;
@@ -50,8 +59,15 @@ class GpuTable {
   // Takes the lock, without a client so far; or who else has it. The error: there is no room
   // for one more, or not for one of this user's; or no lock.
   Result<std::optional<LockFile::Taken>> take(const protocol::Uuid& uuid, uid_t user);
-  // NVML knows the GPU.
-  void confirm(std::uint32_t index);
+  // NVML knows the GPU, and says how large it is.
+  void confirm(std::uint32_t index, std::uint64_t bytes);
+  // A program of this user says how large it is. Returns whether that is the first time that one says something else
+  // than what counts.
+  bool says(std::uint32_t index, const std::string& payer, std::uint64_t bytes);
+  // How large it is, as far as is known.
+  std::uint64_t bytes(std::uint32_t index) const;
+  // The least that anybody says, or NVML: what is assumed of all contexts must not grow with a claim.
+  std::uint64_t least_bytes(std::uint32_t index) const;
   bool has(const protocol::Uuid& uuid) const { return index_of(uuid).has_value(); }
   // Gives it back unless it has clients.
   void drop(const protocol::Uuid& uuid);

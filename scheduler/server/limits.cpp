@@ -58,7 +58,7 @@ std::vector<Quota::Membership> LimitBook::memberships(scheduler::ClientId client
                                                       const TrustDomain& domain) const {
   std::vector<Quota::Membership> all;
   // Limited further by follow_host().
-  all.push_back({kHost, "the host", {}, free_host("of the host")});
+  all.push_back({kHost, "the host", {}, free_host("of the host"), true});
   if (settings_.host_budget) {
     all.back().limits.host = *settings_.host_budget;
     all.back().remedy.host = "raise limits.host_memory in rotad.toml, or free host memory";
@@ -91,7 +91,8 @@ std::vector<Quota::Membership> LimitBook::cgroups_of(pid_t pid) const {
   if (pid == 0) return all;
   const auto add = [&](const std::string& path, const Limits& limits, const Quota::Remedy& remedy) {
     const std::string key = kCgroup + (path.empty() ? "/" : path);
-    if (std::ranges::find(all, key, &Quota::Membership::key) == all.end()) all.push_back({key, key, limits, remedy});
+    if (std::ranges::find(all, key, &Quota::Membership::key) == all.end())
+      all.push_back({key, key, limits, remedy, true});
   };
   for (const protocol::Cgroup& own : protocol::cgroups_of(std::to_string(pid), root_)) {
     for (const auto& [path, limits] : settings_.cgroups) {

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "scheduler/protocol/host_memory.h"
 #include "scheduler/server/client.h"
 #include "scheduler/server/log.h"
 
@@ -184,7 +185,8 @@ void Server::on_measured(const Meter::Answer& answer) {
     for (std::uint32_t index = 0; index < protocol::kMaxGpus; ++index) {
       if (const GpuEntry* entry = gpus_.at(index); entry != nullptr && entry->uuid == reading.uuid) {
         readings_[index] = reading;
-        gpus_.confirm(index);
+        gpus_.confirm(index, reading.total);
+        follow_size(index);
       }
     }
   }
@@ -194,13 +196,17 @@ void Server::on_measured(const Meter::Answer& answer) {
       client->measured[gpu].current = false;
       const auto reading = readings_.find(gpu);
       if (reading != readings_.end() && client->says_fixed) measure_client(*client, gpu, reading->second);
+      confirm(*client, gpu);
     }
     count_not_measured(*client);
   }
   for (const auto& [gpu, reading] : readings_) {
     if (silent_.erase(gpu) != 0) log::info("GPU {}: NVML reports its memory again", gpu);
     read_at_[gpu] = now();
+    const scheduler::Bytes before = core_.gpu(gpu).measured_outside;
     step(event::Measured{.gpu = gpu, .free = reading.free, .others = bytes_of_others(gpu, reading)});
+    // The limits may know this figure from an earlier client, and new clients' pages not.
+    if (core_.gpu(gpu).measured_outside != before) publish_contexts(gpu);
   }
   tell_quota_of_outside();
   answer_read(asked);
@@ -264,6 +270,7 @@ void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Byte
     return;
   }
   if (lower) context = std::max(context, *before);
+  context = std::min(context, process - std::min(process, contexts_before(client, gpu)));
   const scheduler::Bytes change = std::max(context, measured.context) - std::min(context, measured.context);
   const bool news = !measured.known || change >= kBlock;
   measured.known = true;
@@ -277,6 +284,63 @@ void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Byte
   publish_limits(client);
   publish_contexts(gpu);
   publish(client);
+}
+
+// What earlier connections of the same process count there: a process has its contexts once, however many connections
+// it makes. Of processes that cannot be seen, those of one domain count as one.
+scheduler::Bytes Server::contexts_before(const Client& client, std::uint32_t gpu) const {
+  scheduler::Bytes sum = 0;
+  for (const auto& [id, other] : clients_) {
+    if (id >= client.id) break;
+    const bool same = other->pid == client.pid && (client.pid != 0 || other->domain == client.domain);
+    if (same && other->gpus.contains(gpu)) sum += core_.context_bytes(id, gpu);
+  }
+  return sum;
+}
+
+// Of what a client says that its context takes, as long as nothing measures it: no more than is assumed of one that
+// says nothing, and the same for all connections of a process together. Processes that cannot be seen may be several.
+scheduler::Bytes Server::believed_context(const Client& client, std::uint32_t gpu, scheduler::Bytes said) const {
+  const scheduler::Bytes total = gpus_.least_bytes(gpu);
+  const scheduler::Bytes assumed = scheduler::assumed_context(total);
+  const scheduler::Bytes most = client.pid != 0 ? assumed : std::max(assumed, total / 4);
+  const scheduler::Bytes left = most - std::min(most, contexts_before(client, gpu));
+  // 0 would mean unknown.
+  return std::max<scheduler::Bytes>(std::min({said != 0 ? said : assumed, assumed, left}), 1);
+}
+
+// What the driver and the kernel say of the process, for a client that says it has more than it was granted. For one
+// connection of a process.
+void Server::confirm(Client& client, std::uint32_t gpu) {
+  if (client.pid == 0 || !quota_.claims(client.id, gpu)) return;
+  for (const auto& [id, other] : clients_) {
+    if (id >= client.id) break;
+    if (other->pid == client.pid && other->gpus.contains(gpu)) return;
+  }
+  const auto measured = client.measured.find(gpu);
+  const bool known = measured != client.measured.end() && measured->second.known;
+  const scheduler::Bytes process = known ? measured->second.process : 0;
+  const scheduler::Bytes context = known ? measured->second.context : 0;
+  carry_out(quota_.confirm(client.id, gpu, process - std::min(process, context), protocol::resident_bytes(client.pid),
+                           now()));
+}
+
+// NVML or another program has said how large a GPU is.
+void Server::follow_size(std::uint32_t gpu) {
+  const scheduler::Bytes bytes = gpus_.bytes(gpu);
+  const scheduler::Bytes assumed = scheduler::assumed_context(gpus_.least_bytes(gpu));
+  for (const auto& [id, client] : clients_) {
+    const scheduler::Bytes counted = core_.context_bytes(id, gpu);
+    if (counted == 0) continue;  // it has not named this GPU, or not yet
+    const auto measured = client->measured.find(gpu);
+    const bool known = measured != client->measured.end() && measured->second.known;
+    const scheduler::Bytes context = known ? counted : std::min(counted, assumed);
+    if (core_.gpu(gpu).total == bytes && context == counted) continue;
+    step(event::AddGpu{id, gpu, bytes, std::max<scheduler::Bytes>(context, 1)});
+    quota_.set_total(gpu, bytes);
+    if (context != counted) quota_.add_gpu(id, gpu, bytes, context, is_measurable(*client, gpu));
+    publish_contexts(gpu);
+  }
 }
 
 // For GPUs about which NVML has said nothing for too long.

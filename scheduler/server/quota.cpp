@@ -51,6 +51,7 @@ void Server::on_limits(Connection& connection, Client& client, const Message& me
     const protocol::State& has = message.body.state;
     client.tightening = false;
     carry_out(quota_.state(client.id, has.gpu, reservation(has, connection.version), has.answered, has.round, now()));
+    confirm(client, has.gpu);
     // A client that was stopped for a while gets one question, not all that came up in the meantime.
     if (std::exchange(client.tighten_again, false)) tighten(client);
   }
@@ -165,9 +166,10 @@ void Server::publish_limits(Client& client) {
   }
 }
 
+// Only what is measured: what a client's refusals show is the client's word, which may cost others turns but no memory.
 void Server::tell_quota_of_outside() {
   for (std::uint32_t gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
-    const scheduler::Bytes outside = core_.gpu(gpu).outside;
+    const scheduler::Bytes outside = core_.gpu(gpu).measured_outside;
     if (outside == quota_.outside(gpu)) continue;
     publish_contexts(gpu);
     carry_out(quota_.set_outside(gpu, outside, now()));

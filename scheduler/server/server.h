@@ -153,6 +153,10 @@ class Server final : public ConnectionOwner {
   void on_measured(const Meter::Answer& answer);
   void measure_client(Client& client, std::uint32_t gpu, const GpuReading& reading);
   void take_measurement(Client& client, std::uint32_t gpu, scheduler::Bytes process);
+  scheduler::Bytes contexts_before(const Client& client, std::uint32_t gpu) const;
+  scheduler::Bytes believed_context(const Client& client, std::uint32_t gpu, scheduler::Bytes said) const;
+  void confirm(Client& client, std::uint32_t gpu);
+  void follow_size(std::uint32_t gpu);
   std::optional<scheduler::Bytes> bytes_of_others(std::uint32_t gpu, const GpuReading& reading) const;
   void forget_old_measurements();
 

@@ -30,6 +30,7 @@ struct Rig {
     const ClientId id = ++last;
     quota.join(id, accounts);
     quota.add_gpu(id, 0, kGpu, 0);
+    quota.confirm(id, 0, reserved, 0, kNow);
     quota.state(id, 0, {reserved, reserved, 0, reserved}, 0, quota.round(), kNow);
     return clients.emplace(id, Client{.use = {}, .quota = &quota, .id = id}).first->second;
   }
@@ -92,6 +93,7 @@ TEST_CASE("what may have to be on the host is counted in extents, which are larg
     rig.quota.add_gpu(id, 0, kGpu, 0);
   }
   // Each allocates 3000 in extents of 6000: beside each other they lack 5600.
+  rig.quota.confirm(1, 0, 0, 6000, kNow);
   rig.quota.state(1, 0, {3000, 3000, 0, 6000}, 0, rig.quota.round(), kNow);
   rig.quota.reserve(2, 0, 1, {3000, 3000, 0, 6000}, kNow);
   CHECK(rig.quota.reserved(2, 0).swapped == 0);
@@ -189,6 +191,7 @@ TEST_CASE("room that Unified Memory may take on the host is in no share") {
   auto& one = rig.client({host});
   rig.quota.join(99, {host});
   rig.quota.add_gpu(99, 0, kGpu, 0);
+  rig.quota.confirm(99, 0, 0, 1800, kNow);
   rig.quota.state(99, 0, {1800, 1800}, 0, rig.quota.round(), kNow);  // 400 bytes more than the GPU has
   one.use.lacks = 5000;
   rig.share();
@@ -300,6 +303,7 @@ TEST_CASE("together programs never have more of the host than a limit, and who l
       if (which != 0) all.push_back(account("session " + std::to_string(which), limits[which]));
       quota.join(id, all);
       quota.add_gpu(id, 0, kGpu, 0);
+      quota.confirm(id, 0, 0, 900, kNow);
       quota.state(id, 0, {900, 900, 0, 900}, 0, quota.round(), kNow);
       clients[id].account = which;
     } else if (!clients.empty() && below(40) == 0) {

@@ -305,12 +305,13 @@ TEST_CASE("what others have there takes room, too, and who waits for it has it w
 
 TEST_CASE("memory that cannot leave the GPU needs no room in the host, but pushes out what can") {
   Rig rig;
-  const ClientId fixed = rig.client({account("a", {.host = 0})});
-  const ClientId movable = rig.client({account("b", {.host = 500})});
+  const auto host = account("the host", {.host = 500});
+  const ClientId fixed = rig.client({host});
+  const ClientId movable = rig.client({host});
   CHECK(rig.granted(movable, 3000, 3000));
   CHECK(rig.granted(fixed, 3900, 0));
   CHECK_FALSE(rig.granted(fixed, 3901, 0));
-  CHECK_THAT(rig.answers.at(fixed).why, Contains("b may have 500 bytes"));
+  CHECK_THAT(rig.answers.at(fixed).why, Contains("the host may have 500 bytes"));
 }
 
 TEST_CASE("a session's part in the host's memory is no more than it has that can move") {

@@ -145,8 +145,8 @@ TEST_CASE("who has its answer finds in its page what that leaves") {
   const Daemon daemon;
   // rotad writes the pages of all that share the limit, the last one's last.
   std::vector<std::unique_ptr<Member>> others;
-  for (int i = 0; i < 100; ++i) others.push_back(std::make_unique<Member>(daemon, 601));
-  Member last(daemon, 601);
+  for (int i = 0; i < 60; ++i) others.push_back(std::make_unique<Member>(daemon, 561));
+  Member last(daemon, 561);
   for (std::uint64_t mega = 1; mega <= 400; ++mega) {
     last.reserve(mega);
     const protocol::Reserved answer = last.answer();

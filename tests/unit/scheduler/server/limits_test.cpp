@@ -206,6 +206,7 @@ TEST_CASE("what programs have on the host for swapping is within configured limi
     quota.join(1, book.memberships(1, kPid, 54321, 54321));
     book.follow_host(quota);
     quota.add_gpu(1, 0, 100'000, 0);
+    quota.confirm(1, 0, 0, 90'000, scheduler::Time{1});
     quota.state(1, 0, {.device = 90'000, .movable = 90'000, .swapped = 90'000}, 0, 0, scheduler::Time{1});
     quota.share_host(scheduler::Time{1});
     const auto most = quota.host_share(1).most;

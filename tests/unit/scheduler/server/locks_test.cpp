@@ -90,10 +90,44 @@ TEST_CASE("users who name GPUs that nothing confirms leave room for others, and 
   CHECK(takes(4) >= 4);
   CHECK(takes(5) >= 2);
   // One that NVML knows is in nobody's budget.
-  table.confirm(all.front());
+  table.confirm(all.front(), 1);
   CHECK(takes(1) == 0);  // few are free
   for (const std::uint32_t index : all) table.remove_client(index);
   CHECK(takes(6) == protocol::kMaxGpus / 4);
+}
+
+TEST_CASE("a GPU is as large as NVML says, or as most users say, whoever says something else first") {
+  asio::io_context io;
+  server::Workers workers(io);
+  server::GpuTable table(io, workers, {.folder = "/nowhere/" + std::to_string(getpid()), .files = false}, "rotad",
+                         "/nowhere/rotad.sock", false, [](uid_t) {});
+  constexpr std::uint64_t kReal = std::uint64_t{80} << 30;
+  REQUIRE(table.take(uuid(77), 1));
+  const std::uint32_t gpu = table.add_client(uuid(77), "of the test");
+  table.says(gpu, "liar", 1 << 20);
+  CHECK(table.bytes(gpu) == 1 << 20);  // nobody knows better
+  CHECK_FALSE(table.says(gpu, "honest", kReal));
+  CHECK(table.bytes(gpu) == kReal);
+  CHECK(table.least_bytes(gpu) == 1 << 20);
+  table.says(gpu, "another liar", protocol::kMaxGpuBytes);
+  table.says(gpu, "honest, too", kReal);
+  CHECK(table.bytes(gpu) == kReal);
+  SECTION("what contradicts that is said once, and changes nothing, however often a user repeats it") {
+    CHECK(table.says(gpu, "one more liar", 1 << 20));
+    for (int i = 0; i < 3; ++i) CHECK_FALSE(table.says(gpu, "one more liar", 1 << 20));
+    CHECK(table.bytes(gpu) == kReal);
+  }
+  SECTION("NVML knows better than any number of users") {
+    for (int i = 0; i < 9; ++i) table.says(gpu, "user " + std::to_string(i), 1 << 20);
+    CHECK(table.bytes(gpu) == 1 << 20);
+    table.confirm(gpu, kReal + kReal / 100);  // the driver sets some aside
+    CHECK(table.bytes(gpu) == kReal);
+  }
+  SECTION("NVML knows better than all") {
+    table.confirm(gpu, kReal * 2);
+    CHECK(table.bytes(gpu) == kReal * 2);
+  }
+  table.remove_client(gpu);
 }
 
 }  // namespace
