@@ -1,7 +1,8 @@
 // rotad's server: turns what clients send into events for the core, and the core's decisions into lease pages.
 //
-// One thread, one io_context. A client can affect only itself: what it sends is checked (decode.h), what it does not
-// read is not queued (connection.h), and it is dead when its process is (a pidfd), not when its socket closes.
+// One thread, one io_context. What a client sends is checked (decode.h), what it does not read is not queued
+// (connection.h), and it is dead when its process is (a pidfd), not when its socket closes. What one client can do to
+// another is in scheduler/ISOLATION.md.
 #pragma once
 
 #include <array>
