@@ -36,6 +36,11 @@ constexpr auto kFirstRetry = 10ms;
 constexpr auto kLastRetry = 1000ms;
 constexpr auto kBetweenLooks = 1000ms;
 
+// Cut where it is too long, and visibly.
+std::string at_most(const std::string& text, std::size_t most) {
+  return text.size() <= most ? text : text.substr(0, most - 3) + "...";
+}
+
 // Whether programs of this rotad's user get through to the machine's rotad.
 bool machine_can_be_reached() {
   const Descriptor probe(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -99,15 +104,15 @@ std::string Server::elsewhere_text(const Elsewhere& elsewhere) {
     return fmt::format(
         "{} has it, perhaps in a container: only one rotad of the machine, root's `rotad --socket {}`, mounted there, "
         "serves all",
-        elsewhere.owner.substr(0, 60), protocol::kSystemSocket);
+        at_most(elsewhere.owner, 60), protocol::kSystemSocket);
   }
   const bool says = link->holder() && link->holder()->socket[0] != '\0';
-  std::string who = fmt::format("rotad pid {} of {}", link->pid(), user_names_.of(link->uid()).substr(0, 32));
-  std::string where = says ? fmt::format(" ({})", link->holder()->socket) : "";
+  std::string who = fmt::format("rotad pid {} of {}", link->pid(), at_most(user_names_.of(link->uid()), 32));
+  std::string where = says ? fmt::format(" ({})", at_most(link->holder()->socket, 57)) : "";
   if (says && link->holder()->machine != 0 && link->uid() == 0) {
-    return who + where.substr(0, 60) + ", the machine's, has it: unset ROTA_SOCKET; in a container, mount that folder";
+    return who + where + ", the machine's, has it: unset ROTA_SOCKET; in a container, mount that folder";
   }
-  if (is_machine()) return who + where.substr(0, 60) + " has it and has not given it up yet: end that rotad";
+  if (is_machine()) return who + where + " has it and has not given it up yet: end that rotad";
   const std::string helps =
       link->uid() == geteuid()
           ? (says ? " has it: set ROTA_SOCKET to that, or end that rotad" : " has it: use that one, or end it")

@@ -8,8 +8,15 @@
 #include <utility>
 
 #include "scheduler/server/decode.h"
+#include "scheduler/server/log.h"
 
 namespace rota::server {
+
+namespace {
+
+constexpr mode_t kLockMode = 0644;
+
+}  // namespace
 
 std::string GpuTable::lock_of(const protocol::Uuid& uuid) const {
   return fmt::format("{}/{}.lock", locks_.folder, uuid_text(uuid));
@@ -36,8 +43,9 @@ Result<std::optional<LockFile::Taken>> GpuTable::take(const protocol::Uuid& uuid
         "end some of these programs",
         of_user, user)};
   }
+  if (const auto place = renew_place(); !place) return place.error();
   const std::string path = lock_of(uuid);
-  auto lock = locks_.files ? LockFile::take_with_name(path, owner_, 0644) : LockFile::take_name(path);
+  auto lock = locks_.files ? LockFile::take_with_name(path, owner_, kLockMode) : LockFile::take_name(path);
   if (!lock) return lock.error();
   if (auto* taken = std::get_if<LockFile::Taken>(&*lock)) return std::optional(std::move(*taken));
   GpuEntry entry{.uuid = uuid,
@@ -53,6 +61,31 @@ Result<std::optional<LockFile::Taken>> GpuTable::take(const protocol::Uuid& uuid
   }
   free->emplace(std::move(entry));
   return std::optional<LockFile::Taken>();
+}
+
+Result<bool> GpuTable::renew_place() {
+  auto made = renew(locks_);
+  if (made && *made) log::info("made the lock folder {} again, which was gone", locks_.folder);
+  return made;
+}
+
+void GpuTable::keep_locks() {
+  std::string problem;
+  for (std::optional<GpuEntry>& entry : gpus_) {
+    if (!entry || !entry->lock.has_file() || entry->lock.is_there()) continue;
+    const auto place = renew_place();
+    const auto other = place && locks_.files
+                           ? entry->lock.make_again(owner_, kLockMode)
+                           : Result<std::optional<LockFile::Taken>>(
+                                 place ? Error{fmt::format("{} is gone", locks_.folder)} : place.error());
+    if (other && !*other) {
+      log::info("made the lock file {} again, which was gone", lock_of(entry->uuid));
+      continue;
+    }
+    problem = fmt::format("the lock file {} is gone, and rotads of other containers may take the GPU: {}",
+                          lock_of(entry->uuid), other ? (*other)->owner + " has made another" : other.error().text);
+  }
+  if (std::exchange(lock_problem_, problem) != problem && !problem.empty()) log::warn("{}", problem);
 }
 
 void GpuTable::confirm(std::uint32_t index, std::uint64_t bytes) {

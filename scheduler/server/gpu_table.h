@@ -77,16 +77,21 @@ class GpuTable {
   bool remove_client(std::uint32_t index);
   // Nothing where no GPU has this index now.
   const GpuEntry* at(std::uint32_t index) const;
+  // Makes lock files again that something has removed, with their folder; names hold the locks until then. Logs what it
+  // did, and each time anew why it could not.
+  void keep_locks();
   // Tells whoever has asked that these GPUs are about to be free.
   void tell(const protocol::DoorYielded& yielded);
 
  private:
   std::optional<std::uint32_t> index_of(const protocol::Uuid& uuid) const;
+  Result<bool> renew_place();
   protocol::DoorHolder holder_of(const protocol::Uuid& uuid) const;
 
   asio::io_context& io_;
   Workers& workers_;
   LockPlace locks_;
+  std::string lock_problem_;  // the last that was logged
   std::string owner_;
   std::string socket_;
   bool machine_;

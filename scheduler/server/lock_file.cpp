@@ -131,6 +131,14 @@ bool LockFile::is_there() const {
   return file_ && still_there(path_, file_.get());
 }
 
+Result<std::optional<LockFile::Taken>> LockFile::make_again(const std::string& owner, mode_t mode) {
+  auto taken = take(path_, owner, mode);
+  if (!taken) return taken.error();
+  if (auto* other = std::get_if<Taken>(&*taken)) return std::optional(std::move(*other));
+  file_ = std::move(std::get<LockFile>(*taken).file_);
+  return std::optional<Taken>();
+}
+
 LockFile::~LockFile() {
   name_ = {};
   if (is_there()) unlink(path_.c_str());
@@ -204,9 +212,25 @@ Result<LockPlace> make_lock_place(const std::string& path) {
   // In one spelling, since the names of locks are derived from it.
   char* real = realpath(path.c_str(), nullptr);
   if (real == nullptr) return Error{fmt::format("cannot use the lock folder {}: {}", path, strerror(errno))};
-  LockPlace place{real};
+  LockPlace place{.folder = real, .chosen = true};
   free(real);
   return place;
+}
+
+Result<bool> renew(LockPlace& place) {
+  struct stat info;
+  const bool there = lstat(place.folder.c_str(), &info) == 0;
+  if (!place.chosen) {
+    place.files = default_lock_place().files;
+    return false;
+  }
+  if (there) return false;
+  const auto made = make_lock_place(place.folder);
+  if (!made) return made.error();
+  // The names are made of the old spelling.
+  if (made->folder != place.folder)
+    return Error{fmt::format("the lock folder {} leads to {} now: restart rotad", place.folder, made->folder)};
+  return true;
 }
 
 LockPlace default_lock_place() {

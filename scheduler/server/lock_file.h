@@ -9,7 +9,9 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
+#include <variant>
 
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/result.h"
@@ -42,6 +44,11 @@ class LockFile {
 
   // Whether the file is still at its path.
   bool is_there() const;
+  // There is a file, or was before something removed it: not only a name.
+  bool has_file() const { return static_cast<bool>(file_); }
+  // Makes and locks the file again, which something has removed. Nothing: it has; else who has locked another one
+  // there meanwhile. The name is kept.
+  Result<std::optional<Taken>> make_again(const std::string& owner, mode_t mode);
 
   // The socket that holds the name; -1: there is only a file. Whoever listens there keeps the name as long as he does.
   int name_socket() const { return name_ ? name_.get() : -1; }
@@ -56,11 +63,15 @@ class LockFile {
 // Where the GPUs' locks of this machine are, in the one spelling that their names are made of.
 struct LockPlace {
   std::string folder;
-  bool files = true;  // false: the folder does not exist, or this user may not write there; names only
+  bool files = true;    // false: the folder does not exist, or this user may not write there; names only
+  bool chosen = false;  // somebody has named it: this rotad makes it where it is missing
 };
 // The same for every user, root or not. Creates nothing.
 LockPlace default_lock_place();
 // Makes the folder (mode 0755) unless it is there.
 Result<LockPlace> make_lock_place(const std::string& path);
+// What cleans /tmp may have removed the folder: makes a chosen one again, and looks whether the machine's is there.
+// Returns whether it has made it.
+Result<bool> renew(LockPlace& place);
 
 }  // namespace rota::server

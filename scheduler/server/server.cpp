@@ -430,6 +430,7 @@ void Server::housekeeping() {
 
 void Server::look_after_clients() {
   keep_place();
+  if (!place_lost_) gpus_.keep_locks();
   look_for_machine();
   std::vector<ClientId> lost;
   for (const auto& [id, client] : clients_) {
