@@ -10,7 +10,7 @@ import unittest
 from harness import Case, PROGRAMS, ROTA, ROTAD, kill
 
 
-class TwoRotads(Case):
+class Pair(Case):
     """Two daemons of one user at two sockets, with the same locks."""
 
     def setUp(self):
@@ -41,6 +41,8 @@ class TwoRotads(Case):
                 return client["memory"][client["gpus"][0]]["mode"]
         return None
 
+
+class TwoRotads(Pair):
     def test_a_program_whose_rotad_lacks_the_gpu_has_native_memory_and_takes_turns_once_it_can(self):
         self.start_daemon()
         self.start_second()
@@ -96,6 +98,96 @@ class TwoRotads(Case):
         self.assertIsNone(waiter.poll())
         kill(first)
         self.assertEqual(self.finish(waiter).returncode, 0)
+
+
+def other_network(*command):
+    """The command in a network namespace of its own, where no lock's name is seen."""
+    return ["unshare", "--map-root-user", "--net", *command]
+
+
+class Unseen(Pair):
+    """Holders of a GPU's lock that do not say who they are."""
+
+    gpu = None
+
+    def setUp(self):
+        super().setUp()
+        self.locks = self.scratch / "locks"
+
+    def holder(self):
+        """A rotad with the GPU, and its program."""
+        daemon = self.start_daemon()
+        program = self.hog("0.3")
+        self.eventually(lambda: self.served(self.status(), program), "the program is served")
+        self.gpu = self.status()["gpus"][0]["uuid"]
+        return daemon
+
+    def told(self, *words, wrapped=lambda *command: command):
+        """What status and doctor say of the GPU to a user of the second socket."""
+        status = self.call(*wrapped(ROTA, "status"), **self.second)
+        line = next((line for line in (status.stdout + status.stderr).splitlines() if self.gpu in line), "")
+        doctor = json.loads(self.call(*wrapped(ROTA, "doctor", "--json"), **self.second).stdout)
+        finding = next((each for each in doctor["findings"] if each["id"] == "rotad.elsewhere"), {"text": "", "remedy": "", "values": {"gpu": ""}})
+        self.assertEqual(finding["values"]["gpu"], self.gpu)
+        for word in words:
+            self.assertIn(word, line)
+            self.assertIn(word, finding["text"] + finding["remedy"])
+
+    def test_a_stopped_rotad_of_another_socket_is_named_and_how_it_goes_on(self):
+        daemon = self.holder()
+        daemon.send_signal(signal.SIGSTOP)
+        words = (f"pid {daemon.pid} ", "is stopped", f"kill -CONT {daemon.pid}")
+        self.told(*words)
+        self.start_second()
+        waiter = self.hog("0.3", **self.second)
+        waiter.stderr.readline()
+        self.told(*words)
+        self.assertNotIn("no program uses a GPU", self.call(ROTA, "status", **self.second).stdout)
+
+    # ctest labels: unsanitized
+    def test_a_rotad_of_another_network_namespace_is_known_by_its_lock_file(self):
+        if subprocess.run(other_network("true"), capture_output=True, check=False).returncode != 0:
+            self.skipTest("no network namespaces here")
+        daemon = self.holder()
+        self.told(f"pid {daemon.pid} ", "another network namespace", "rotad --socket", wrapped=other_network)
+        # The same through that rotad's own socket, which it can be asked at: nothing is wrong.
+        status = self.call(*other_network(ROTA, "status"))
+        self.assertEqual((status.returncode, status.stdout.count(self.gpu)), (0, 1))
+        doctor = json.loads(self.call(*other_network(ROTA, "doctor", "--json")).stdout)
+        self.assertNotIn("rotad.elsewhere", [finding["id"] for finding in doctor["findings"]])
+
+    def test_a_lock_file_that_is_no_rotads_is_named_with_whoever_has_it(self):
+        daemon = self.holder()
+        self.locks.mkdir(exist_ok=True)
+        end = self.call(ROTA, "control", "stop")
+        self.assertEqual(end.returncode, 0)
+        self.finish(daemon)
+        path = self.locks / f"{self.gpu}.lock"
+        path.touch()
+        script = "import fcntl, sys, time; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_EX); print('locked', flush=True); time.sleep(1000)"
+        other = self.start("python3", "-c", script, path)
+        self.assertEqual(other.stdout.readline().strip(), "locked")
+        self.told(f"pid {other.pid} ", f"has locked {path}, and is no rotad")
+
+    def test_a_lock_folder_that_is_removed_is_made_again(self):
+        self.holder()
+        shutil.rmtree(self.locks)
+        self.eventually(lambda: (self.locks / f"{self.gpu}.lock").exists(), "the lock is there again")
+        for child in self.children[1:]:
+            if child.poll() is None:
+                kill(child)
+        self.eventually(lambda: self.status()["gpus"] == [], "nobody uses the GPU")
+        shutil.rmtree(self.locks)
+        program = self.hog("0.3")
+        self.eventually(lambda: self.served(self.status(), program), "the next program is served")
+
+    def test_doctor_tells_of_a_lock_file_that_cannot_be_made_again(self):
+        self.holder()
+        shutil.rmtree(self.locks)
+        self.locks.write_text("in the way", encoding="utf-8")
+        doctor = json.loads(self.call(ROTA, "doctor", "--json").stdout)
+        finding = next(each for each in doctor["findings"] if each["id"] == "rotad.locks")
+        self.assertIn(str(self.locks / f"{self.gpu}.lock"), finding["text"])
 
 
 class Place(Case):

@@ -1,9 +1,11 @@
 """Programs of a session that have lost rota's preload: they are told of, and --system-preload reaches them all the same."""
 import json
+import os
+import shutil
 import subprocess
 import unittest
 
-from harness import Case, PROGRAMS, ROTA
+from harness import Case, PROGRAMS, ROTA, SIM_DRIVER
 
 MEMHOG = PROGRAMS / "memhog"
 
@@ -40,6 +42,30 @@ class Uncovered(Case):
         finding = next(finding for finding in json.loads(doctor.stdout)["findings"] if finding["id"] == "session.uncovered")
         self.assertIn(f"pid {child.pid} ", finding["text"])
         self.assertIn("--system-preload", finding["remedy"])
+
+    # ctest labels: unsanitized
+    def test_programs_that_no_preload_reaches_are_told_of_with_what_helps(self):
+        raised = self.scratch / "raised"
+        shutil.copy(PROGRAMS / "maps_file", raised)
+        os.chown(raised, 65534, -1)
+        raised.chmod(0o4755)
+        self.scratch.chmod(0o755)
+        kinds = [(PROGRAMS / "maps_file_static", "it is statically linked", "link it dynamically")]
+        if os.geteuid() == 0 and not os.statvfs(self.scratch).f_flag & os.ST_NOSUID:
+            kinds.append((raised, "it runs with raised privileges", "--system-preload"))
+        for program, why, remedy in kinds:
+            with self.subTest(program=program.name):
+                child = self.start(ROTA, "run", "--gpu-mem", "64M", "--", "sh", "-c", '"$@"; true', "sh", program, SIM_DRIVER)
+                self.assertEqual(child.stdout.readline().strip(), "ready")
+                one = next(one for one in self.status()["without_rota"] if str(program) in one["command"])
+                self.assertTrue(one["limited"])
+                self.assertIn(why, one["why"])
+                self.assertIn(remedy, one["remedy"])
+                self.assertIn(why, self.checked(ROTA, "status").stdout)
+                finding = next(each for each in json.loads(self.call(ROTA, "doctor", "--json").stdout)["findings"] if each["id"] == "session.uncovered")
+                self.assertIn(why, finding["text"])
+                self.assertIn(remedy, finding["remedy"])
+                self.finish(child)
 
     # ctest labels: unsanitized
     def test_nobody_is_told_of_programs_that_have_rota_or_never_asked_for_it(self):

@@ -148,9 +148,11 @@ struct DaemonFacts {
   std::string mode;
   std::uint64_t pid = 0, quantum_ns = 0;
   std::size_t clients = 0;
-  std::uint64_t descriptors = 0;           // how many files it may have open; 0: not visible
-  std::vector<std::string> uncovered;      // programs in a session that run without rota: "pid 12 (command)"
+  std::uint64_t descriptors = 0;       // how many files it may have open; 0: not visible
+  std::vector<std::string> uncovered;  // programs in a session without rota: "pid 12 (command): why"
+  std::vector<std::string> uncovered_remedies{};
   std::vector<tool::GpuHolder> elsewhere;  // GPUs that other rotads have
+  std::vector<std::string> locks_gone{};   // lock files of its GPUs that something has removed
 };
 
 struct DeviceFile {

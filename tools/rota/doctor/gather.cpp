@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -124,7 +125,7 @@ ProbeFacts gather_probe(const std::string& driver, const std::string& nvml, std:
   return probe_facts(run_child(child), limit);
 }
 
-DaemonFacts gather_daemon() {
+DaemonFacts gather_daemon(const std::vector<std::string>& gpus) {
   DaemonFacts facts;
   facts.protocol = protocol::kVersion;
   std::error_code unreadable;
@@ -136,17 +137,24 @@ DaemonFacts gather_daemon() {
   const protocol::SocketSearch search = protocol::find_rotad();
   facts.socket = search.candidate.path;
   for (const tool::Uncovered& one : tool::uncovered_programs(facts.socket)) {
-    facts.uncovered.push_back(fmt::format("pid {} ({})", one.process, report::printable(one.command.substr(0, 100))));
+    constexpr std::size_t kMost = 100;
+    facts.uncovered.push_back(
+        fmt::format("pid {} ({}): {}", one.process, report::printable_beginning(one.command, kMost), one.why));
+    if (std::ranges::find(facts.uncovered_remedies, one.remedy) == facts.uncovered_remedies.end()) {
+      facts.uncovered_remedies.emplace_back(one.remedy);
+    }
   }
   facts.error = search.error;
   facts.skipped = tool::skipped_text(search);
   const Descriptor rotad(search.descriptor);
-  facts.elsewhere = tool::find_holders();
+  facts.elsewhere = tool::find_holders(gpus);
   if (!rotad) return facts;
   const tool::Answer answer = tool::ask_status(rotad.get());
   const std::optional<tool::Status>& status = answer.status;
   if (answer.silent) {
-    facts.silent = protocol::unresponsive_text(facts.socket, protocol::listener_of(rotad.get()));
+    const protocol::Listener listener = protocol::listener_of(rotad.get());
+    facts.silent = protocol::unresponsive_text(facts.socket, listener);
+    tool::leave_out(facts.elsewhere, static_cast<std::uint64_t>(listener.pid), facts.socket, {});
     return facts;
   }
   if (!status) {
@@ -160,9 +168,8 @@ DaemonFacts gather_daemon() {
   facts.quantum_ns = status->end.quantum_ns;
   facts.clients = status->clients.size();
   facts.descriptors = open_files_limit(facts.pid);
-  std::erase_if(facts.elsewhere, [&](const tool::GpuHolder& holder) {
-    return static_cast<std::uint64_t>(holder.pid) == facts.pid || holder.socket == facts.socket;
-  });
+  tool::leave_out(facts.elsewhere, facts.pid, facts.socket, tool::served(*status));
+  facts.locks_gone = tool::missing_locks(tool::served(*status));
   return facts;
 }
 
@@ -179,7 +186,9 @@ Facts gather(const Options& options) {
   }
   facts.preload = gather_preload();
   facts.preload.trial = try_out(facts, options.limit);
-  facts.daemon = gather_daemon();
+  std::vector<std::string> gpus;
+  for (const GpuFacts& gpu : facts.probe.gpus) gpus.push_back(gpu.uuid);
+  facts.daemon = gather_daemon(gpus);
   facts.host = gather_host();
   if (!options.command.empty()) facts.command = gather_command(options.command);
   return facts;

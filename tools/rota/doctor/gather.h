@@ -24,7 +24,8 @@ PreloadFacts gather_preload();  // without the trial; creates the copy fitted to
 // What a child finds that loads this driver, and this NVML unless that is empty, without rota in front of it.
 ProbeFacts gather_probe(const std::string& driver, const std::string& nvml, std::chrono::milliseconds limit,
                         std::vector<std::pair<std::string, std::optional<std::string>>> environment);
-DaemonFacts gather_daemon();
+// `gpus`: UUIDs that the driver has named.
+DaemonFacts gather_daemon(const std::vector<std::string>& gpus);
 HostFacts gather_host();
 
 // One cgroup's memory, in the file formats of both versions: `limit` "max" or a number at or above every machine's RAM

@@ -111,8 +111,13 @@ void judge_elsewhere(const DaemonFacts& daemon, Findings& findings) {
                      {"user", holder.user},
                      {"socket", holder.socket},
                      {"programs", holder.programs},
-                     {"machine", holder.machine}}};
-    if (daemon.error == 0 && daemon.socket == protocol::machine_socket()) {
+                     {"machine", holder.machine},
+                     {"file", holder.file}}};
+    if (holder.how != tool::Holding::kAnswers) {
+      const auto [what, remedy] = tool::silent_text(holder);
+      finding.text = fmt::format("{}: {}: your programs have no turns there", holder.gpu, what);
+      finding.remedy = remedy;
+    } else if (daemon.error == 0 && daemon.socket == protocol::machine_socket()) {
       finding.level = Level::kNote;
       finding.text = who + ": its programs move to the machine's rotad as soon as that one needs it";
       finding.remedy = "nothing has to be done";
@@ -138,13 +143,11 @@ void judge_daemon(const Facts& facts, Findings& findings) {
                         "remove that folder (its owner or root can), or set ROTA_SOCKET", values});
   }
   if (!daemon.uncovered.empty()) {
-    findings.push_back(
-        {"session.uncovered",
-         Level::kWarning,
-         fmt::format("in a session, but without rota, since LD_PRELOAD was taken from their environment: {}",
-                     fmt::join(daemon.uncovered, ", ")),
-         tool::kUncoveredRemedy,
-         {{"programs", daemon.uncovered}}});
+    findings.push_back({"session.uncovered",
+                        Level::kWarning,
+                        fmt::format("in a session, but without rota: {}", fmt::join(daemon.uncovered, ", ")),
+                        fmt::format("{}", fmt::join(daemon.uncovered_remedies, "; ")),
+                        {{"programs", daemon.uncovered}}});
   }
   const bool absent = daemon.error == ENOENT || daemon.error == ECONNREFUSED || daemon.error == ENOTDIR;
   if (absent && daemon.program_error != 0) {
@@ -207,6 +210,14 @@ void judge_daemon(const Facts& facts, Findings& findings) {
                                     daemon.version.empty() ? "before 0.1.0's doctor" : daemon.version, facts.version),
                         "restart rotad from this release when its programs have ended",
                         {{"version", facts.version}, {"daemon_version", daemon.version}}});
+  }
+  if (!daemon.locks_gone.empty()) {
+    findings.push_back({"rotad.locks",
+                        Level::kWarning,
+                        fmt::format("something has removed {}: a rotad of another container may take the GPU, too",
+                                    fmt::join(daemon.locks_gone, ", ")),
+                        "rotad makes the files again where it can: see that its user may write to their folder",
+                        {{"files", daemon.locks_gone}}});
   }
   // Three for each program, and a hundred of its own.
   constexpr std::uint64_t kEnoughDescriptors = 1024;

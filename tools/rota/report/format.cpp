@@ -50,6 +50,15 @@ std::string printable(std::string_view text) {
   return safe;
 }
 
+std::string printable_beginning(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return printable(text);
+  std::size_t end = most;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // within a letter
+  // A word that is half of all is cut.
+  if (const std::size_t blank = text.rfind(' ', end); blank != text.npos && blank >= most / 2) end = blank + 1;
+  return printable(text.substr(0, end)) + "...";
+}
+
 std::string_view file_name(std::string_view path) {
   return path.substr(path.rfind('/') + 1);
 }

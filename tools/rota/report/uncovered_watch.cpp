@@ -67,9 +67,8 @@ void UncoveredWatch::look() {
     if (!said_.insert(fmt::format("{} {}", process, found.command)).second) continue;
     constexpr std::size_t kMost = 100;
     const std::string line =
-        fmt::format("rota: {} (pid {}) runs without rota{}: LD_PRELOAD was taken from its environment; {}\n",
-                    printable(found.command.substr(0, kMost)), process, found.limited ? ", and without its limit" : "",
-                    tool::kUncoveredRemedy);
+        fmt::format("rota: {} (pid {}) runs without rota{}: {}; {}\n", printable_beginning(found.command, kMost),
+                    process, found.limited ? ", and without its limit" : "", found.why, found.remedy);
     // Standard error may be closed or full: that must not cost the report.
     std::fputs(line.c_str(), stderr);
   }

@@ -1,5 +1,7 @@
 // Which rotads of this machine have GPUs, by asking at the names of the GPUs' locks (protocol/lock_door.h): `rota
-// status` sees those that it does not talk to, too.
+// status` sees those that it does not talk to, too. One that is stopped does not answer there, one in another network
+// namespace has its names there, and what is no rotad may have locked a file: those are known by the kernel's word
+// about the name, or by the lock of the file.
 #pragma once
 
 #include <sys/types.h>
@@ -10,20 +12,45 @@
 
 namespace rota::tool {
 
-struct GpuHolder {
-  std::string gpu;   // its UUID
-  std::string name;  // the GPU's
-  pid_t pid = 0;     // 0: in another pid namespace
-  uid_t uid = 0;
-  std::string user;
-  std::string socket;
-  std::uint32_t programs = 0;
-  bool machine = false;  // the rotad for all users
+enum class Holding {
+  kAnswers,    // and says who it is
+  kSilent,     // it listens at the lock's name, and says nothing
+  kElsewhere,  // a rotad that has the file only: in another network namespace
+  kForeign     // what has locked the file is no rotad, or not known
 };
 
-// Takes half a second at most.
-std::vector<GpuHolder> find_holders();
+struct GpuHolder {
+  std::string gpu{};   // its UUID
+  std::string name{};  // the GPU's
+  pid_t pid = 0;       // 0: in another pid namespace
+  uid_t uid = 0;
+  std::string user{};
+  std::string socket{};
+  std::uint32_t programs = 0;
+  bool machine = false;  // the rotad for all users
+  Holding how = Holding::kAnswers;
+  std::string file{};  // the locked one, unless it answers
+  char stopped = 0;    // protocol::stopped_state()
+};
 
+// Takes half a second at most. `known`: UUIDs of GPUs, beside those that lock files and the kernel's driver name; the
+// name of a lock does not tell its GPU.
+std::vector<GpuHolder> find_holders(const std::vector<std::string>& known = {});
+
+// Leaves out what the rotad has that was asked: it is one of these processes, or serves these GPUs.
+void leave_out(std::vector<GpuHolder>& holders, std::uint64_t pid, const std::string& socket,
+               const std::vector<std::string>& gpus);
+
+// The lock files of these GPUs that something has removed while the names are held: rotads in other network namespaces
+// no longer see that the GPUs are taken. Those that are made again within a second do not count.
+std::vector<std::string> missing_locks(const std::vector<std::string>& gpus);
+
+// What is the matter with one that does not answer, and what helps.
+struct SilentText {
+  std::string what;
+  std::string remedy;
+};
+SilentText silent_text(const GpuHolder& holder);
 // One line: who has the GPU, and what helps whoever does not reach that rotad.
 std::string holder_text(const GpuHolder& holder);
 

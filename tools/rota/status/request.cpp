@@ -11,15 +11,21 @@
 #include <fstream>
 #include <iterator>
 
-#include "scheduler/protocol/unresponsive.h"
-
 #include "scheduler/protocol/printable.h"
+#include "scheduler/protocol/unresponsive.h"
+#include "scheduler/protocol/uuid_text.h"
 
 namespace rota::tool {
 
 using namespace std::chrono_literals;
 using protocol::Kind;
 using protocol::Message;
+
+std::vector<std::string> served(const Status& status) {
+  std::vector<std::string> gpus;
+  for (const protocol::StatusGpu& gpu : status.gpus) gpus.push_back(protocol::uuid_text(gpu.uuid));
+  return gpus;
+}
 
 bool send_message(int descriptor, const Message& message) {
   ssize_t sent;

@@ -31,6 +31,9 @@ struct Status {
   std::vector<Uncovered> uncovered;     // programs that should be clients and are not; see uncovered_programs()
 };
 
+// UUIDs of the GPUs that it has.
+std::vector<std::string> served(const Status& status);
+
 // False if the daemon is gone.
 bool send_message(int descriptor, const protocol::Message& message);
 

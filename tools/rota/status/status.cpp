@@ -126,7 +126,7 @@ nlohmann::json measured_or_null(bool measured, std::uint64_t bytes) {
 // On one line that people can read.
 std::string shown_command(const std::string& command) {
   constexpr std::size_t kMost = 400;
-  return command.size() <= kMost ? report::printable(command) : report::printable(command.substr(0, kMost)) + "...";
+  return report::printable_beginning(command, kMost);
 }
 
 int show(bool json) {
@@ -159,9 +159,7 @@ int show(bool json) {
     return 1;
   }
   find_programs(*status);
-  std::erase_if(holders, [&](const GpuHolder& holder) {
-    return static_cast<std::uint64_t>(holder.pid) == status->end.daemon_pid || holder.socket == search.candidate.path;
-  });
+  leave_out(holders, status->end.daemon_pid, search.candidate.path, served(*status));
   status->elsewhere = std::move(holders);
   if (status->gpus.empty() && status->elsewhere.empty()) status->processes = processes_on_gpus();
   status->uncovered = uncovered_programs(search.candidate.path);
@@ -245,7 +243,11 @@ std::string status_as_json(const Status& status, const std::string& socket) {
   }
   nlohmann::json without = nlohmann::json::array();
   for (const Uncovered& one : status.uncovered) {
-    without.push_back({{"pid", one.process}, {"command", one.command}, {"limited", one.limited}});
+    without.push_back({{"pid", one.process},
+                       {"command", one.command},
+                       {"limited", one.limited},
+                       {"why", one.why},
+                       {"remedy", one.remedy}});
   }
   nlohmann::json elsewhere = nlohmann::json::array();
   for (const GpuHolder& holder : status.elsewhere) {
@@ -256,7 +258,9 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                          {"user", holder.user},
                          {"socket", holder.socket},
                          {"programs", holder.programs},
-                         {"machine", holder.machine}});
+                         {"machine", holder.machine},
+                         {"answers", holder.how == Holding::kAnswers},
+                         {"file", holder.file}});
   }
   const nlohmann::json whole = {{"daemon",
                                  {{"pid", status.end.daemon_pid},
@@ -280,8 +284,11 @@ std::string status_as_text(const Status& status, const std::string& socket) {
                   scheduler::mode_name(status.end.mode),
                   scheduler::quantum_text(std::chrono::nanoseconds(status.end.quantum_ns)), status.end.grants);
   for (const GpuHolder& holder : status.elsewhere) text += holder_text(holder) + "\n";
-  if (!status.elsewhere.empty()) text += without_turns_text(status);
-  if (status.gpus.empty()) text += status.elsewhere.empty() ? nobody_text(status.processes) : "this rotad has no GPU\n";
+  if (!status.elsewhere.empty() || status.gpus.empty()) text += without_turns_text(status);
+  if (status.gpus.empty()) {
+    const bool nobody = status.elsewhere.empty() && status.clients.empty();
+    text += nobody ? nobody_text(status.processes) : "this rotad has no GPU\n";
+  }
   for (const protocol::StatusGpu& gpu : status.gpus) {
     text += fmt::format("\nGPU {}  {}  {}\n  {} of {} allocated by {} program{}; {} hold{} it, {} wait{}\n", gpu.index,
                         gpu.name, uuid_text(gpu.uuid), size_text(gpu.used_bytes), size_text(gpu.total_bytes),
@@ -346,10 +353,18 @@ std::string status_as_text(const Status& status, const std::string& socket) {
     text += fmt::format("  {}, {} program{}:{}\n", account.name, account.clients, account.clients == 1 ? "" : "s",
                         line.empty() ? "  no limit of its own" : line);
   }
-  if (!status.uncovered.empty()) text += fmt::format("\nIn a session, but without rota ({})\n", kUncoveredRemedy);
+  std::vector<std::string> remedies;
   for (const Uncovered& one : status.uncovered) {
-    text += fmt::format("  pid {:<8} {}{}\n", one.process, one.limited ? "its limit does not hold: " : "",
-                        shown_command(one.command));
+    if (std::ranges::find(remedies, one.remedy) == remedies.end()) remedies.emplace_back(one.remedy);
+  }
+  // Those for whom the same helps, together.
+  for (const std::string& remedy : remedies) {
+    text += fmt::format("\nIn a session, but without rota ({})\n", remedy);
+    for (const Uncovered& one : status.uncovered) {
+      if (one.remedy != remedy) continue;
+      text += fmt::format("  pid {:<8} {}{}\n         {}\n", one.process,
+                          one.limited ? "its limit does not hold: " : "", shown_command(one.command), one.why);
+    }
   }
   return text;
 }

@@ -1,7 +1,10 @@
 #include "tools/rota/status/uncovered.h"
 
+#include <elf.h>
+
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -26,6 +29,31 @@ std::string_view variable(std::string_view block, std::string_view name) {
     block.remove_prefix(std::min(block.size(), one.size() + 1));
   }
   return {};
+}
+
+// What no preload reaches, or only the system's.
+struct ProgramKind {
+  bool is_static = false;  // no loader has started it
+  bool secure = false;     // the loader ignores LD_PRELOAD: it is setuid, setgid, or has capabilities
+  bool narrow = false;     // 32 bits
+};
+
+ProgramKind kind_of(const std::string& folder) {
+  ProgramKind kind;
+  std::ifstream program(folder + "/exe", std::ios::binary);
+  char ident[EI_NIDENT] = {};
+  program.read(ident, sizeof ident);
+  kind.narrow = program.gcount() == sizeof ident && ident[EI_CLASS] == ELFCLASS32;
+  const std::string values = content(folder + "/auxv");
+  if (kind.narrow || values.empty()) return kind;
+  kind.is_static = true;
+  Elf64_auxv_t value;
+  for (std::size_t at = 0; at + sizeof value <= values.size(); at += sizeof value) {
+    std::memcpy(&value, values.data() + at, sizeof value);
+    if (value.a_type == AT_BASE) kind.is_static = value.a_un.a_val == 0;
+    if (value.a_type == AT_SECURE) kind.secure = value.a_un.a_val != 0;
+  }
+  return kind;
 }
 
 struct Mapped {
@@ -54,8 +82,10 @@ bool is_uncovered(pid_t process, Uncovered& found) {
   const std::string environment = content(folder + "/environ");
   const std::string_view limit = variable(environment, "ROTA_GPU_MEM_LIMIT");
   if (limit.empty() && variable(environment, "ROTA_SESSION").empty()) return false;
+  const bool passed_on = variable(environment, "LD_PRELOAD").find("/librota.so") != std::string_view::npos;
+  const ProgramKind kind = kind_of(folder);
   // Most have it, and are not looked into any further.
-  if (variable(environment, "LD_PRELOAD").find("/librota.so") != std::string_view::npos) return false;
+  if (passed_on && !kind.is_static && !kind.secure && !kind.narrow) return false;
   const std::string_view off = variable(environment, "ROTA_OFF");
   if (!off.empty() && off != "0") return false;
   const Mapped mapped = mapped_in(folder);
@@ -66,6 +96,19 @@ bool is_uncovered(pid_t process, Uncovered& found) {
   found.command = content(folder + "/cmdline");
   while (found.command.ends_with('\0')) found.command.pop_back();
   std::ranges::replace(found.command, '\0', ' ');
+  if (kind.narrow) {
+    found.why = "it is a 32-bit program";
+    found.remedy = "rota has no library for 32-bit programs";
+  } else if (kind.is_static) {
+    found.why = "it is statically linked";
+    found.remedy = "link it dynamically: nothing is preloaded into static programs";
+  } else if (passed_on) {
+    found.why = "it runs with raised privileges (setuid, setgid or capabilities), which LD_PRELOAD does not reach";
+    found.remedy = "use `rota run --system-preload` as root, which reaches it, or run it without them";
+  } else {
+    found.why = "LD_PRELOAD was taken from its environment";
+    found.remedy = kUncoveredRemedy;
+  }
   return true;
 }
 
