@@ -207,14 +207,56 @@ std::vector<Group> groups_of(const report::PersonRecord& runner, const std::vect
   return groups;
 }
 
+const std::string& raw_name(const LoggedTest& logged) {
+  return logged.raw.empty() ? logged.name : logged.raw;
+}
+
 std::string outcome_of(const LoggedTest& logged, const ListedTest* listed, const AskedCtest& ctest) {
   using Verdict = LoggedTest::Verdict;
-  const bool left_out = ctest.disabled.contains(logged.name) || (listed != nullptr && listed->disabled);
+  const bool left_out = ctest.disabled.contains(raw_name(logged)) || (listed != nullptr && listed->disabled);
   if (logged.verdict == Verdict::kSkipped || (left_out && logged.verdict != Verdict::kFailed)) return "skipped";
   if (logged.verdict == Verdict::kPassed) return "passed";
   if (logged.verdict == Verdict::kNotRun) return "error";
   const double timeout = listed != nullptr && listed->timeout_s > 0 ? listed->timeout_s : ctest.timeout_s;
   return logged.seconds >= timeout - 0.05 ? "timeout" : "failed";  // rounded, and by another clock
+}
+
+// Gives what the log has of tests whose names are the same in the list the name of one of those tests: of one with that
+// command.
+void tell_names_apart(AskedCtest& ctest) {
+  std::map<std::string_view, std::vector<const ListedTest*>> alike;
+  for (const ListedTest& test : ctest.listed) {
+    if (!test.listed_as.empty()) alike[test.listed_as];
+  }
+  if (alike.empty()) return;
+  for (const ListedTest& test : ctest.listed) {
+    const auto found = alike.find(test.listed_as.empty() ? test.name : test.listed_as);
+    if (found != alike.end()) found->second.push_back(&test);
+  }
+  // In an order that does not depend on which test ended first.
+  std::map<std::string, LoggedTest*> by_bytes;
+  for (LoggedTest& logged : ctest.logged) by_bytes.emplace(raw_name(logged), &logged);
+  std::map<std::string, const ListedTest*> meant;
+  for (const bool by_command : {true, false}) {
+    for (const auto& [raw, logged] : by_bytes) {
+      const auto found = alike.find(logged->name);
+      if (found == alike.end() || meant.contains(raw)) continue;
+      std::vector<const ListedTest*>& open = found->second;
+      const auto one = std::ranges::find_if(open, [&, logged = logged](const ListedTest* test) {
+        return !by_command || shown(test->command) == as_ctest_lists(logged->command);
+      });
+      if (one == open.end()) continue;
+      meant[raw] = *one;
+      open.erase(one);
+    }
+  }
+  for (LoggedTest& logged : ctest.logged) {
+    const std::string raw = raw_name(logged);
+    if (const auto found = meant.find(raw); found != meant.end()) {
+      logged.raw = raw;
+      logged.name = found->second->name;
+    }
+  }
 }
 
 // Which bytes ctest made its list of, for the tests that its log has.
@@ -253,6 +295,7 @@ std::vector<CtestRun> ctest_runs(const std::vector<report::ProcessAccount>& proc
 
 std::vector<report::TestRecord> match_ctest(AskedCtest ctest, const std::vector<report::ProcessAccount>& processes,
                                             report::Realtime boot_ns) {
+  tell_names_apart(ctest);
   note_what_is_logged(ctest);
   std::map<std::string, std::size_t> by_name;
   for (std::size_t i = 0; i < ctest.listed.size(); ++i) by_name.emplace(ctest.listed[i].name, i);

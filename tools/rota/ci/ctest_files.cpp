@@ -109,6 +109,7 @@ class LogReader {
     }
     LoggedTest test;
     test.name = as_ctest_lists(name);
+    test.raw = name;
     const std::string starts = '"' + name + "\" start time: ";
     const std::size_t start = text.find(starts);
     if (const std::size_t folder = text.rfind("\nDirectory: ", start); start < end && folder != text.npos) {
@@ -204,6 +205,15 @@ Result<std::vector<ListedTest>> read_ctest_listing(const std::string& text) {
     }
     all.push_back(std::move(test));
   }
+  std::set<std::string> names;
+  for (const ListedTest& test : all) names.insert(test.name);
+  std::set<std::string> seen;
+  for (ListedTest& test : all) {
+    if (seen.insert(test.name).second) continue;
+    test.listed_as = test.name;
+    for (int number = 2; !names.insert(test.name).second; ++number)
+      test.name = test.listed_as + " (" + std::to_string(number) + ")";
+  }
   return all;
 }
 
@@ -226,9 +236,7 @@ std::set<std::string> read_ctest_names(const std::string& text) {
     }
     at = end + 1;
   }
-  std::set<std::string> names;
-  for (const std::string& name : all) names.insert(as_ctest_lists(name));
-  return names;
+  return {all.begin(), all.end()};
 }
 
 }  // namespace rota::ci

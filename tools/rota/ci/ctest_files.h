@@ -16,10 +16,13 @@ struct ListedTest {
   std::vector<std::string> command;  // empty: its program does not exist
   std::string folder;
   bool disabled = false;
-  double timeout_s = 0;    // 0: the run's
-  std::string shown = {};  // as the log shows its command; "" where the log does not have the test
+  double timeout_s = 0;        // 0: the run's
+  std::string shown = {};      // as the log shows its command; "" where the log does not have the test
+  std::string listed_as = {};  // the name in the list; "": the same
 };
 
+// Names that differ only in bytes that are no UTF-8 are the same in the list: from the second on they get a number, so
+// that each test has a name of its own, and the same in each run.
 Result<std::vector<ListedTest>> read_ctest_listing(const std::string& text);
 
 // A name, an argument or a folder as it is in that list, which is UTF-8, whatever the text was. `cut_off`: only the
@@ -35,14 +38,15 @@ struct LoggedTest {
   Verdict verdict = Verdict::kFailed;
   std::string message;
   std::string command = {};  // its arguments byte by byte, each in quotes: "/bin/true" "one argument"
+  std::string raw = {};      // its name byte by byte; "": the same
 };
 
 // Names are as in the list, which is UTF-8, whatever they were. Of a ctest that was killed as well: the tests that had
 // ended. A test's output may look like the log itself.
 std::vector<LoggedTest> read_ctest_log(const std::string& text);
 
-// Of LastTestsFailed.log and LastTestsDisabled.log, which also has what skipped itself: "12:name" each. Names as in the
-// list; of several lines, unless one looks like the next entry.
+// Of LastTestsFailed.log and LastTestsDisabled.log, which also has what skipped itself: "12:name" each. Names byte by
+// byte; of several lines, unless one looks like the next entry.
 std::set<std::string> read_ctest_names(const std::string& text);
 
 }  // namespace rota::ci

@@ -105,6 +105,22 @@ TEST_CASE("commands that differ only in what the list cannot show are told apart
   CHECK(summary(tests) == Lines{"a#1: 30", "b#1: 20", "c#1: 40"});
 }
 
+TEST_CASE("names and commands that differ only in what the list cannot show are told apart by the log") {
+  Project project;
+  const std::string replaced = "\xEF\xBF\xBD";
+  project.test(replaced, {"/t", replaced}).test(replaced + " (2)", {"/t", replaced});
+  project.ctest.listed[1].listed_as = replaced;
+  project.ended(replaced, 1).ended(replaced, 1).ended(replaced, 1);
+  for (const auto& [entry, byte] : {std::pair(0, "\xF6"), std::pair(1, "\xE4"), std::pair(2, "\xF6")}) {
+    project.ctest.logged[entry].raw = byte;
+    project.ctest.logged[entry].command = "\"/t\" \"" + std::string(byte) + '"';
+  }
+  const auto tests =
+      project.match({process(person(20, 1, {"/t", "\xF6"}), 1), process(person(30, 1, {"/t", "\xE4"}), 1),
+                     process(person(40, 3, {"/t", "\xF6"}), 1)});
+  CHECK(summary(tests) == Lines{replaced + " (2)#1: 20", replaced + "#1: 30", replaced + " (2)#2: 40"});
+}
+
 TEST_CASE("a command that an account cuts off is compared up to there, in any character and behind a launcher") {
   for (std::size_t more = 0; more < 4; ++more) {
     const std::string one = std::string(1500 + more, 'a') + "\xC3\xA4";

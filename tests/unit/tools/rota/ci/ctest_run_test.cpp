@@ -12,6 +12,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -193,6 +194,26 @@ TEST_CASE("names of several lines, or with bytes that are no UTF-8, have their o
     CHECK(outcomes.emplace(number, said).second);
   }
   CHECK(outcomes.size() == kTests);
+}
+
+TEST_CASE("names that differ only in bytes that are no UTF-8 are those of several tests") {
+  Build build;
+  const std::vector<std::string> names{"a\xff", "a\xfe", "a\xf9", "a\xfb", "a (2)"};
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    build.test(names[i], {kProgram, "0", i % 2 == 0 ? "1" : "0", std::to_string(i)}, i == 1 ? "DISABLED TRUE" : "");
+  }
+  Build::wait_for(build.start(kCtest + " -j4"));
+  std::set<std::string> tests;
+  std::multiset<std::string> outcomes;
+  for (const auto& [name, said] : found(build)) {
+    CAPTURE(name, said);
+    CHECK(name.ends_with("#1"));
+    tests.insert(name);
+    outcomes.insert(said);
+    if (name == "a (2)#1") CHECK(said == "failed 4");
+  }
+  CHECK(tests.size() == names.size());
+  CHECK(outcomes == std::multiset<std::string>{"failed 0", "failed 2", "failed 4", "passed 3", "skipped"});
 }
 
 TEST_CASE("attempts of a test that is repeated until it passes have their own processes and outcomes") {
