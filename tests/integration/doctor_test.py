@@ -13,6 +13,8 @@ from harness import BUILD, Case, PROGRAMS, ROTA, ROTAD, SHIMS
 ODD_DRIVER = BUILD / "tests/libodd_driver.so"
 LEVELS = ("ok", "note", "warning", "problem")
 
+WITHOUT_PROC = ("unshare", "--mount", "--propagation", "private", "sh", "-c", 'umount -l /proc && exec "$@"', "sh")
+
 
 class DoctorCase(Case):
     def setUp(self):
@@ -155,6 +157,20 @@ class Driver(DoctorCase):
             self.assertEqual(findings["driver"]["level"], "problem")
             self.assertIn(str(path), findings["driver"]["text"])
             self.assertIn(why, findings["driver"]["text"])
+
+    # ctest labels: unsanitized
+    def test_without_proc_programs_start_all_the_same_and_doctor_says_what_is_missing(self):
+        if subprocess.run([*WITHOUT_PROC, "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("nobody may unmount /proc here")
+        for words in (["run", "--"], ["run", "--report", self.scratch / "report.txt", "--"], ["ci", "--report-dir", self.scratch / "ci", "--"],
+                      ["trace", "--dir", self.scratch / "trace", "--"], ["sim", "--"]):
+            with self.subTest(command=words[:2]):
+                result = self.call(*WITHOUT_PROC, ROTA, *words, "sh", "-c", "echo started; exit 7")
+                self.assertEqual((result.returncode, result.stdout), (7, "started\n"), result.stderr)
+        findings = json.loads(self.call(*WITHOUT_PROC, ROTA, "doctor", "--json").stdout)["findings"]
+        missing = next(finding for finding in findings if finding["id"] == "kernel.proc")
+        self.assertIn("mount -t proc", missing["remedy"])
+        self.assertEqual([finding for finding in findings if "exit 127" in finding["text"]], [])
 
     def test_a_driver_that_hangs_is_given_up_and_leaves_no_process(self):
         written = self.scratch / "pid"

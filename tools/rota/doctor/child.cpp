@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "scheduler/protocol/descriptor.h"
+#include "tools/rota/run/launch.h"
 
 namespace rota::doctor {
 namespace {
@@ -39,7 +40,7 @@ struct Pipe {
 class ChildrenLeaveStatus {
  public:
   ChildrenLeaveStatus() {
-    struct sigaction usual{};
+    struct sigaction usual {};
     usual.sa_handler = SIG_DFL;
     sigaction(SIGCHLD, &usual, &before_);
   }
@@ -49,7 +50,7 @@ class ChildrenLeaveStatus {
   void hand_on() const { sigaction(SIGCHLD, &before_, nullptr); }
 
  private:
-  struct sigaction before_{};
+  struct sigaction before_ {};
 };
 
 // In the child, between fork and exec.
@@ -81,6 +82,7 @@ class ChildrenLeaveStatus {
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   execv("/proc/self/exe", argv.data());
+  execv(tool::own_executable().c_str(), argv.data());  // where there is no /proc
   _exit(127);
 }
 

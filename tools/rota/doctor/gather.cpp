@@ -128,9 +128,7 @@ ProbeFacts gather_probe(const std::string& driver, const std::string& nvml, std:
 DaemonFacts gather_daemon(const std::vector<std::string>& gpus) {
   DaemonFacts facts;
   facts.protocol = protocol::kVersion;
-  std::error_code unreadable;
-  const auto own = std::filesystem::read_symlink("/proc/self/exe", unreadable);
-  facts.program = own.parent_path() / "rotad";
+  facts.program = std::filesystem::path(tool::own_executable()).parent_path() / "rotad";
   facts.program_error = access(facts.program.c_str(), X_OK) == 0 ? 0 : errno;
   const protocol::SocketCandidates candidates = protocol::socket_candidates();
   for (std::size_t i = 0; i < candidates.count; ++i) facts.places.emplace_back(candidates.list[i].path);

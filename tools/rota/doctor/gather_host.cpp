@@ -191,6 +191,7 @@ HostFacts gather_host() {
   host.locked_memory = limit_of(RLIMIT_MEMLOCK);
   host.address_space = limit_of(RLIMIT_AS);
   host.membarrier = has_membarrier();
+  host.proc = access("/proc/self/stat", R_OK) == 0;
   host.pidfd = has_pidfd();
   host.sealed_memory = has_sealed_memory();
   host.mps = gather_mps();

@@ -87,6 +87,11 @@ void judge_kernel(const HostFacts& host, Findings& findings) {
                                  {"membarrier", host.membarrier},
                                  {"pidfd", host.pidfd},
                                  {"sealed_memory", host.sealed_memory}};
+  if (!host.proc) {
+    findings.push_back({"kernel.proc", Level::kWarning,
+                        "there is no /proc: rota does not see what other programs do, and the driver may not work",
+                        "mount -t proc proc /proc", values});
+  }
   if (host.membarrier && host.pidfd && host.sealed_memory) {
     findings.push_back({"kernel", Level::kOk,
                         fmt::format("Linux {} has membarrier, pidfd and sealed memory", host.kernel), "", values});
