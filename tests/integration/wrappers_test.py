@@ -3,6 +3,7 @@
 Every cell runs the program `mirror` under a wrapper and natively, started in the same way, and compares what the program
 was given, what reached it, and what its caller saw. A wrapper, a signal, an ending and a state of the caller are a line each.
 """
+import ctypes
 import difflib
 import fcntl
 import itertools
@@ -118,6 +119,7 @@ OTHER_STATES = {
     "a mask for files": lambda: os.umask(0o077),
     "nice": lambda: os.nice(5),
     "another folder": lambda: os.chdir("/"),
+    "adopts orphans": lambda: ctypes.CDLL(None).prctl(36, 1),  # PR_SET_CHILD_SUBREAPER
     "killed sooner": lambda: pathlib.Path("/proc/self/oom_score_adj").write_text("300"),
 }
 

@@ -325,14 +325,15 @@ Result<int> run_session(tool::LaunchOptions options, const tool::TakenSignals& s
   options.environment.emplace_back("ROTA_REPORT", folder);
   const std::string outer = outer_session();
   options.environment.emplace_back("ROTA_REPORT_OUTER", outer);
-  attempt::adopt_orphans();
+  const bool adopts = attempt::adopt_orphans();
   const UncoveredWatch uncovered;
   std::optional<UpkeepWhileRunning> upkeep(std::in_place, folder, description.recorder());
   const int ending = tool::run_and_wait(options, signals,
                                         {.ended = [&](const siginfo_t& info) { description.ended(info); },
                                          .signalled = signalled,
                                          .clean_up = nullptr,
-                                         .in_place = in_place});
+                                         .in_place = in_place,
+                                         .adopts = adopts});
   // A file that may not grow any further is an error to be said from here on, and not the end of this process.
   signal(SIGXFSZ, SIG_IGN);
   const Realtime end = now();

@@ -1,6 +1,7 @@
 #include "tools/rota/run/wait.h"
 
 #include <fmt/format.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -191,8 +192,13 @@ int reap(pid_t child, const std::function<void(const siginfo_t&)>& ended) {
 }
 
 int run_and_wait(const LaunchOptions& options, const TakenSignals& signals, const Waiting& waiting) {
+  // The one property of a process that an exec keeps, and that a child does not have.
+  int adopts_orphans = 0;
+  prctl(PR_GET_CHILD_SUBREAPER, &adopts_orphans);
+  if (waiting.adopts) adopts_orphans = *waiting.adopts ? 1 : 0;
   Witness program = start_waiting_child([&] {
     signals.hand_on();
+    if (adopts_orphans != 0) prctl(PR_SET_CHILD_SUBREAPER, 1);
     // Prepared in the child, so that the environment of this process is unchanged and the daemon stays for the program.
     return run_in_place(options);
   });

@@ -11,6 +11,7 @@
 
 #include <csignal>
 #include <functional>
+#include <optional>
 
 #include "tools/rota/run/launch.h"
 #include "tools/rota/run/signals.h"
@@ -28,6 +29,8 @@ struct Waiting {
   // No process can be started, which was said: how the program is to run in this process's place. Null: it is not
   // started.
   std::function<LaunchOptions()> in_place;
+  // Whether the program adopts orphans as this process did when it was started; nothing: as this process does now.
+  std::optional<bool> adopts = {};
 };
 
 // Returns how the program ended (signals.h); 126 and 127 as run_in_place, after a line.

@@ -62,8 +62,11 @@ bool gone_within(int milliseconds) {
 
 }  // namespace
 
-void adopt_orphans() {
+bool adopt_orphans() {
+  int before = 0;
+  prctl(PR_GET_CHILD_SUBREAPER, &before);
   prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+  return before != 0;
 }
 
 bool descends_from(pid_t process, pid_t ancestor) {

@@ -9,7 +9,8 @@
 namespace rota::attempt {
 
 // Makes orphans among the processes that are started from now on children of this process, so that none is lost.
-void adopt_orphans();
+// Returns whether it did before.
+bool adopt_orphans();
 
 // Whether the process is `ancestor` or was started by it. False for one that does not exist.
 bool descends_from(pid_t process, pid_t ancestor);
