@@ -123,6 +123,10 @@ Bytes Core::resident_bytes(ClientId id, GpuIndex gpu) const {
   return found == nullptr ? 0 : found->resident;
 }
 
+void Core::for_each_holder(GpuIndex gpu, const std::function<void(ClientId)>& visit) const {
+  for (const Client* holder : books_.gpu(gpu).holders) visit(holder->id);
+}
+
 Bytes Core::lacking_bytes(ClientId id, GpuIndex gpu) const {
   const Share* found = share(id, gpu);
   const bool holds = found != nullptr && (books_.find(id)->state.held & bit(gpu)) != 0;

@@ -94,6 +94,7 @@ class Core {
   Bytes bytes_to_clear(ClientId client, GpuIndex gpu) const;
   // What a client that swaps has there now, as last reported.
   Bytes resident_bytes(ClientId client, GpuIndex gpu) const;
+  void for_each_holder(GpuIndex gpu, const std::function<void(ClientId)>& visit) const;
   // What is missing there of its memory although it holds the GPU and swaps, as last reported.
   Bytes lacking_bytes(ClientId client, GpuIndex gpu) const;
   // GPUs on which some client has been asked to clear memory for the holders and, as far as is known, is doing so.

@@ -51,23 +51,45 @@ Reservation most_of(const Reservation& one, const Reservation& other) {
   return each_of(one, other, [](Bytes a, Bytes b) { return std::max(a, b); });
 }
 
+bool is_less(const Reservation& one, const Reservation& other) {
+  return one.device < other.device || one.movable < other.movable || one.fixed < other.fixed ||
+         one.swapped < other.swapped;
+}
+
 }  // namespace
 
-void Quota::join(ClientId client, const std::vector<Membership>& accounts) {
+// A question to clients what they do not need on a GPU.
+struct Quota::Call {
+  std::uint32_t round = 0;
+  GpuIndex gpu = 0;
+  std::uint64_t after = 0;     // asks up to this one were made before it
+  ClientId except = 0;         // whom it did not go to; 0: nobody
+  std::set<ClientId> awaited;  // who has not answered
+};
+
+bool Quota::join(ClientId client, const std::vector<Membership>& accounts) {
   Member& member = members_[client];
+  bool any_fresh = false;
   for (const Membership& membership : accounts) {
     const auto [entry, fresh] = accounts_.try_emplace(membership.key);
     Account& account = entry->second;
+    any_fresh |= fresh;
+    if (fresh) account.key = membership.key;
     if (fresh) account.name = membership.name;
     if (fresh) account.shared = membership.shared;
+    if (fresh && account.shared) shared_.insert(&*entry);
     if (fresh || membership.limits.device < account.limits.device) account.remedy.device = membership.remedy.device;
     if (fresh || membership.limits.host < account.limits.host) account.remedy.host = membership.remedy.host;
     if (std::ranges::find(member.accounts, &account) != member.accounts.end()) continue;
     account.limits.device = std::min(account.limits.device, membership.limits.device);
     account.limits.host = std::min(account.limits.host, membership.limits.host);
     account.host_budget = std::min(account.host_budget, membership.limits.host);
-    ++account.clients;
+    member.accounts.reserve(member.accounts.size() + 1);  // first: there may be no memory for it
+    account.clients.insert(client);
     member.accounts.push_back(&account);
+    account.host.has += member.host_counted.has;
+    account.host.spare += member.host_counted.spare;
+    account.host.lacks += member.host_counted.lacks;
     // A client that is charged to a further account may already have memory.
     for (GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
       add(account.sums[gpu], {}, in(account, member, gpu));
@@ -75,6 +97,7 @@ void Quota::join(ClientId client, const std::vector<Membership>& accounts) {
       account.contexts[gpu] += member.contexts[gpu];
     }
   }
+  return any_fresh;
 }
 
 void Quota::set_limits(const std::string& key, Limits limits) {
@@ -149,11 +172,11 @@ Bytes Quota::host_bytes(const Account& account) const {
 
 // The most that any one client must have there at once, if this one had `own`.
 Bytes Quota::most_swapped(GpuIndex index, const Member& member, Bytes own) const {
-  Bytes most = own;
-  for (const auto& [id, other] : members_) {
-    if (&other != &member) most = std::max(most, other.counted[index].swapped);
-  }
-  return most;
+  const std::multiset<Bytes>& all = gpus_[index].swapped;
+  auto most = all.rbegin();
+  // Of equal ones, any may be its own.
+  if (most != all.rend() && *most == member.counted[index].swapped) ++most;
+  return most == all.rend() ? own : std::max(own, *most);
 }
 
 // Whether every client could still come back beside what would then stay there. A client that takes nothing that stays
@@ -193,26 +216,49 @@ std::optional<Quota::Refusal> Quota::refusal(const Member& member, GpuIndex gpu,
   return std::nullopt;
 }
 
-void Quota::book(Member& member, GpuIndex gpu, const Reservation& reservation, Outcome& outcome) {
+void Quota::book(ClientId client, Member& member, GpuIndex gpu, const Reservation& reservation, Outcome& outcome) {
   Reservation& booked = member.reserved[gpu];
+  if (reservation != Reservation{}) gpus_[gpu].having.insert(client);  // first: there may be no memory for it
   for (Account* account : member.accounts) {
     if (!account->shared) add(account->sums[gpu], booked, reservation);
     outcome.changed = outcome.changed || account->limits.device != kNoLimit;
   }
   booked = reservation;
+  if (booked == Reservation{}) gpus_[gpu].having.erase(client);
   recount(member, gpu, outcome);
+}
+
+// What of it counts for others, and in what the account's clients have on the host.
+void Quota::count_host(Member& member) {
+  const HostUse before = member.host_counted;
+  member.host_counted = member.host;
+  member.host_counted.spare = std::min(member.host.spare, member.counted_in_all);
+  for (Account* account : member.accounts) {
+    account->host.has += member.host_counted.has - before.has;
+    account->host.spare += member.host_counted.spare - before.spare;
+    account->host.lacks += member.host_counted.lacks - before.lacks;
+  }
 }
 
 void Quota::recount(Member& member, GpuIndex gpu, Outcome& outcome) {
   Reservation& counted = member.counted[gpu];
   const Reservation now = least_of(member.reserved[gpu], most_of(member.granted[gpu], member.confirmed[gpu]));
+  if (now.swapped != counted.swapped) {
+    std::multiset<Bytes>& swapped = gpus_[gpu].swapped;
+    if (now.swapped != 0) swapped.insert(now.swapped);  // first: there may be no memory for it
+    if (counted.swapped != 0) swapped.erase(swapped.find(counted.swapped));
+    if (counted.swapped == 0) ++member.swaps_on;
+    if (now.swapped == 0) --member.swaps_on;
+  }
   for (Account* account : member.accounts) {
     if (account->shared) add(account->sums[gpu], counted, now);
   }
   gpus_[gpu].reserved += on_gpu(now) - on_gpu(counted);
   gpus_[gpu].fixed += now.fixed - counted.fixed;
   outcome.changed = outcome.changed || now.fixed != counted.fixed;
+  member.counted_in_all += on_gpu(now) - on_gpu(counted);
   counted = now;
+  count_host(member);
 }
 
 Quota::Outcome Quota::confirm(ClientId client, GpuIndex gpu, Bytes on_gpu, Bytes on_host, Time now) {
@@ -253,7 +299,7 @@ Quota::Answer Quota::grant(ClientId client, Member& member, GpuIndex gpu, const 
     granted.swapped = up_to_step(granted.swapped, total);
   }
   member.granted[gpu] = granted;
-  book(member, gpu, most_of(granted, member.reserved[gpu]), outcome);
+  book(client, member, gpu, most_of(granted, member.reserved[gpu]), outcome);
   return {client, gpu, ask.number, true, member.reserved[gpu], {}};
 }
 
@@ -302,19 +348,67 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
 }
 
 // Asks others to report what they do not need: the clients of the account, or for the host all that use the GPU. For
-// the GPU itself the asker is included: it may need less of one kind by now.
-void Quota::call_back(ClientId client, GpuIndex gpu, Ask& ask, const Refusal& by, Outcome& outcome) {
-  ask.round = ++round_;
-  for (const auto& [id, other] : members_) {
-    if ((id == client && by.account != nullptr) || other.reserved[gpu] == Reservation{}) continue;
-    const bool concerned =
-        by.account == nullptr || by.host || std::ranges::find(other.accounts, by.account) != other.accounts.end();
-    if (concerned) ask.awaited.insert(id);
+// the GPU itself the asker is included: it may need less of one kind by now. False if the last call is too recent, and
+// from before this ask: the next one is for all that have asked by then.
+bool Quota::call_back(ClientId client, GpuIndex gpu, Ask& ask, const Refusal& by, Outcome& outcome, Time now) {
+  const bool of_gpu = by.account == nullptr || by.host;
+  Calls& calls = of_gpu ? gpus_[gpu].calls : accounts_.at(by.account->key).calls[gpu];
+  const ClientId except = by.account != nullptr ? client : 0;
+  std::shared_ptr<Call> call = calls.latest.lock();
+  if (call != nullptr && call->after >= ask.order) {
+    if (call->except != except && call->except != 0) {
+      call->awaited.insert(call->except);
+      outcome.tighten.insert(call->except);
+      call->except = 0;
+    }
+    ask.calls.push_back(std::move(call));
+    return true;
   }
-  outcome.tighten.insert(ask.awaited.begin(), ask.awaited.end());
+  if (now < calls.next) {
+    ask.deadline = std::max(ask.deadline, calls.next + kPatience);
+    look_again(ask, calls.next);
+    return false;
+  }
+  call = std::make_shared<Call>(Call{.round = ++round_, .gpu = gpu, .after = asks_, .except = except, .awaited = {}});
+  for (const ClientId id : of_gpu ? gpus_[gpu].having : by.account->clients) {
+    if (id != except && gpus_[gpu].having.contains(id)) call->awaited.insert(id);
+  }
+  outcome.tighten.insert(call->awaited.begin(), call->awaited.end());
+  calls.next = now + kBetweenCalls * static_cast<std::int64_t>(call->awaited.size());
+  calls.latest = call;
+  std::erase_if(calls_, [](const std::weak_ptr<Call>& each) { return each.expired(); });
+  calls_.push_back(call);
+  ask.calls.push_back(std::move(call));
+  return true;
 }
 
-Quota::Outcome Quota::reserve(ClientId client, GpuIndex gpu, std::uint32_t number, Reservation wanted, Time now) {
+// A client has answered this round and all before. Returns whether it was the last that a call waited for.
+bool Quota::heard(ClientId client, GpuIndex gpu, std::uint32_t round) {
+  bool last = false;
+  std::erase_if(calls_, [&](const std::weak_ptr<Call>& each) {
+    const std::shared_ptr<Call> call = each.lock();
+    if (call == nullptr) return true;
+    // Round numbers may wrap around.
+    if (call->gpu != gpu || static_cast<std::int32_t>(round - call->round) < 0) return false;
+    last |= call->awaited.erase(client) != 0 && call->awaited.empty();
+    return false;
+  });
+  return last;
+}
+
+void Quota::look_again(Ask& ask, Time due) {
+  dues_.erase({ask.due, ask.order});
+  ask.due = due;
+  dues_.emplace(due, ask.order);
+}
+
+bool Quota::asks(ClientId client, GpuIndex gpu) const {
+  const auto found = members_.find(client);
+  return found != members_.end() && found->second.asks.contains(gpu);
+}
+
+Quota::Outcome Quota::reserve(ClientId client, GpuIndex gpu, std::uint32_t number, Reservation wanted, Time now,
+                              Time patience) {
   Outcome outcome;
   const auto found = members_.find(client);
   if (found == members_.end()) return outcome;
@@ -323,12 +417,15 @@ Quota::Outcome Quota::reserve(ClientId client, GpuIndex gpu, std::uint32_t numbe
   wanted.fixed = std::min(wanted.fixed, wanted.device);
   wanted.swapped = std::min(wanted.swapped, protocol::kMaxGpuBytes);
   // A client asks for one thing at a time on a GPU; a later ask replaces one that has not been answered.
-  Ask& ask = found->second.asks[gpu] = {};
+  forget(found->second, gpu);
+  Ask& ask = found->second.asks[gpu];
   ask.number = number;
   ask.wanted = wanted;
-  ask.deadline = std::max(now, held_until_) + kPatience;
+  ask.deadline = std::max(now, held_until_) + patience;
   ask.order = ++asks_;
-  settle(outcome, now);
+  open_.emplace(ask.order, Asking{client, gpu});
+  look_again(ask, ask.deadline);
+  settle(ask.order, outcome, now);  // the others have no more than before
   return outcome;
 }
 
@@ -356,15 +453,10 @@ Quota::Outcome Quota::state(ClientId client, GpuIndex gpu, Reservation has, std:
   has.swapped = std::min(has.swapped, gpus_[gpu].total);
   Reservation& granted = found->second.granted[gpu];
   granted = now < held_until_ ? has : least_of(granted, has);  // what an earlier daemon has granted is not known
-  book(found->second, gpu, has, outcome);
-  for (auto& [id, other] : members_) {
-    const auto ask = other.asks.find(gpu);
-    // Round numbers may wrap around.
-    if (ask != other.asks.end() && static_cast<std::int32_t>(round - ask->second.round) >= 0) {
-      ask->second.awaited.erase(client);
-    }
-  }
-  settle(outcome, now);
+  const bool freed = is_less(has, found->second.reserved[gpu]);
+  book(client, found->second, gpu, has, outcome);
+  const bool last = heard(client, gpu, round);
+  if (freed || last) settle(outcome, now);
   return outcome;
 }
 
@@ -374,16 +466,24 @@ Quota::Outcome Quota::leave(ClientId client, Time now) {
   if (found == members_.end()) return outcome;
   Member& member = found->second;
   for (GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
-    if (member.reserved[gpu] != Reservation{}) book(member, gpu, {}, outcome);
+    if (member.reserved[gpu] != Reservation{}) book(client, member, gpu, {}, outcome);
     if (member.contexts[gpu] != 0) count_context(member, gpu, 0, 0, outcome);
   }
-  for (Account* account : member.accounts) --account->clients;
-  members_.erase(found);
-  for (auto& [id, other] : members_) {
-    for (auto& [gpu, ask] : other.asks) ask.awaited.erase(client);
+  while (!member.asks.empty()) forget(member, member.asks.begin()->first);
+  member.host = {};
+  count_host(member);
+  for (const std::weak_ptr<Call>& each : calls_) {
+    if (const std::shared_ptr<Call> call = each.lock()) call->awaited.erase(client);
   }
+  for (Account* account : member.accounts) account->clients.erase(client);
   settle(outcome, now);
-  std::erase_if(accounts_, [](const auto& entry) { return entry.second.clients == 0; });
+  for (const Account* account : member.accounts) {
+    if (!account->clients.empty()) continue;
+    const auto entry = accounts_.find(account->key);
+    shared_.erase(&*entry);
+    accounts_.erase(entry);
+  }
+  members_.erase(found);
   return outcome;
 }
 
@@ -409,40 +509,45 @@ bool Quota::limited(const Member& member, GpuIndex gpu, const Reservation& wante
 // In the order in which they asked: a grant may leave too little for the next one.
 void Quota::settle(Outcome& outcome, Time now) {
   if (now >= held_until_) held_until_ = {};
-  struct Asking {
-    ClientId client;
-    Member* member;
-    GpuIndex gpu;
-    std::uint64_t order;
-  };
-  std::vector<Asking> asking;
-  for (auto& [id, member] : members_) {
-    for (const auto& [gpu, ask] : member.asks) asking.push_back({id, &member, gpu, ask.order});
-  }
-  std::ranges::sort(asking, {}, &Asking::order);
-  for (const auto& [id, member, gpu, order] : asking) {
-    Ask& ask = member->asks.at(gpu);
-    if (now < held_until_ && limited(*member, gpu, ask.wanted)) continue;
-    const auto refused = refusal(*member, gpu, ask.wanted);
-    // An account that has only now become the obstacle has not been asked about yet.
-    if (refused && ask.tried.insert(refused->account).second) call_back(id, gpu, ask, *refused, outcome);
-    if (refused && !ask.awaited.empty() && now < ask.deadline) continue;
-    outcome.answers.push_back(refused ? refuse(id, *member, gpu, ask, *refused)
-                                      : grant(id, *member, gpu, ask, outcome));
-    member->answered[gpu] = ask.number;
-    member->asks.erase(gpu);
+  for (auto next = open_.begin(); next != open_.end();) {
+    const std::uint64_t order = next->first;
+    ++next;
+    settle(order, outcome, now);
   }
 }
 
-std::optional<Time> Quota::next_deadline() const {
-  std::optional<Time> next;
-  for (const auto& [id, member] : members_) {
-    for (const auto& [gpu, ask] : member.asks) {
-      const Time due = held_until_ != Time{} ? std::min(ask.deadline, held_until_) : ask.deadline;
-      if (!next || due < *next) next = due;
-    }
+void Quota::settle(std::uint64_t order, Outcome& outcome, Time now) {
+  if (now >= held_until_) held_until_ = {};
+  const auto [id, gpu] = open_.at(order);
+  Member& member = members_.at(id);
+  Ask& ask = member.asks.at(gpu);
+  if (now < held_until_ && limited(member, gpu, ask.wanted)) return;
+  const auto refused = refusal(member, gpu, ask.wanted);
+  // An account that has only now become the obstacle has not been asked about yet.
+  if (refused && !ask.tried.contains(refused->account) && now < ask.deadline) {
+    if (!call_back(id, gpu, ask, *refused, outcome, now)) return;
+    ask.tried.insert(refused->account);
+    look_again(ask, ask.deadline);
   }
-  return next;
+  const auto waits = [](const std::shared_ptr<Call>& call) { return !call->awaited.empty(); };
+  if (refused && now < ask.deadline && std::ranges::any_of(ask.calls, waits)) return;
+  outcome.answers.push_back(refused ? refuse(id, member, gpu, ask, *refused) : grant(id, member, gpu, ask, outcome));
+  member.answered[gpu] = ask.number;
+  forget(member, gpu);
+}
+
+void Quota::forget(Member& member, GpuIndex gpu) {
+  const auto ask = member.asks.find(gpu);
+  if (ask == member.asks.end()) return;
+  open_.erase(ask->second.order);
+  dues_.erase({ask->second.due, ask->second.order});
+  member.asks.erase(ask);
+}
+
+std::optional<Time> Quota::next_deadline() const {
+  if (dues_.empty()) return std::nullopt;
+  const Time due = dues_.begin()->first;
+  return held_until_ != Time{} ? std::min(due, held_until_) : due;
 }
 
 Bytes Quota::limit(ClientId client) const {
@@ -475,8 +580,13 @@ Bytes Quota::fixed_of_others(ClientId client, GpuIndex gpu) const {
   return gpus_[gpu].fixed - (found == members_.end() ? 0 : found->second.counted[gpu].fixed);
 }
 
-void Quota::for_each_account(const std::function<void(const std::string& key, const Account&)>& visit) const {
-  for (const auto& [key, account] : accounts_) visit(key, account);
+const Quota::Entry* Quota::account_after(const std::string& key) const {
+  const auto next = accounts_.upper_bound(key);
+  return next == accounts_.end() ? nullptr : &*next;
+}
+
+std::vector<const Quota::Entry*> Quota::shared_accounts() const {
+  return {shared_.begin(), shared_.end()};
 }
 
 }  // namespace rota::scheduler

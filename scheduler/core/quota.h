@@ -7,6 +7,10 @@
 // what others hold in reserve and what they have freed since is called back (Tighten): limits hold to the byte, and
 // memory that one process has freed is available to the next.
 //
+// A call goes to all that share what is short, so it costs as much as there are of them: the next one for the same
+// account or GPU comes after a while in proportion, and is one for all who have asked by then. All else that a message
+// costs here does not depend on how many clients there are, but on how many requests have not been answered yet.
+//
 // Two amounts are limited. `device` is what the account's clients have on each GPU, including what has been measured
 // beside their allocations (contexts, modules, heaps). No call asks for the latter, so it is never refused, but
 // allocations may be refused because of it. The assumed size of a context that will be measured counts in its place
@@ -40,9 +44,11 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "scheduler/core/event.h"
@@ -76,22 +82,41 @@ class Quota {
  public:
   // How long others have to report what they do not need before an allocation is refused.
   static constexpr Time kPatience = std::chrono::milliseconds(250);
+  // Between two calls to all that share an account or a GPU, for each that is asked. A client's answer costs rotad less
+  // than a fifth of it (measured, tests/bench/rotad_bench).
+  static constexpr Time kBetweenCalls = std::chrono::microseconds(20);
 
   // What a user can do about each limit, for messages, e.g. "raise `rota run --gpu-mem`".
   struct Remedy {
     std::string device;
     std::string host;
   };
+  struct Call;
+  struct HostUse {
+    Bytes has = 0;
+    Bytes spare = 0;  // the part of it that can be given back
+    Bytes lacks = 0;  // what it needs beyond its share
+    friend bool operator==(const HostUse&, const HostUse&) = default;
+  };
+  // The calls to give back what is not needed, of all that share something.
+  struct Calls {
+    std::weak_ptr<Call> latest;
+    Time next{};
+  };
   struct Account {
+    std::string key;
     std::string name;  // for messages, e.g. "session 3f2a…", "user alice"
     Limits limits;
     Bytes host_budget = kNoLimit;  // as configured; limits.host may be lower, by what the machine has left
     Remedy remedy;
     bool shared = false;  // by users that need not trust each other: only what is confirmed counts
-    std::size_t clients = 0;
+    std::set<ClientId> clients = {};
     std::array<Reservation, protocol::kMaxGpus> sums{};
     std::array<Bytes, protocol::kMaxGpus> measured{};  // beyond what is reserved, or about to be
     std::array<Bytes, protocol::kMaxGpus> contexts{};  // measured or assumed
+    // What its clients have together; what they say is spare only as far as they have it on GPUs.
+    HostUse host = {};
+    std::map<GpuIndex, Calls> calls = {};
 
     // What counts toward the limit.
     Bytes device(GpuIndex gpu) const { return sums[gpu].device + measured[gpu]; }
@@ -122,7 +147,8 @@ class Quota {
     Remedy remedy = {};
     bool shared = false;
   };
-  void join(ClientId client, const std::vector<Membership>& accounts);
+  // Returns whether an account is new.
+  bool join(ClientId client, const std::vector<Membership>& accounts);
   // Sets the limits of the account, whatever they were.
   void set_limits(const std::string& key, Limits limits);
   // `total`: as far as is known by now, the same for all clients; `context` is what the client's context takes of it.
@@ -136,8 +162,12 @@ class Quota {
   // What is in use on a GPU by nobody that rotad knows (Core::gpu): clients have that much less room there.
   Outcome set_outside(GpuIndex gpu, Bytes bytes, Time now);
   Bytes outside(GpuIndex gpu) const { return gpus_[gpu].outside; }
-  // The total that the client asks for. Answered once, in this outcome or a later one.
-  Outcome reserve(ClientId client, GpuIndex gpu, std::uint32_t number, Reservation wanted, Time now);
+  // The total that the client asks for. Answered once, in this outcome or a later one: after `patience` at the latest,
+  // or as soon as everybody has been asked and has answered.
+  Outcome reserve(ClientId client, GpuIndex gpu, std::uint32_t number, Reservation wanted, Time now,
+                  Time patience = kPatience);
+  // Whether an ask of this client's has not been answered.
+  bool asks(ClientId client, GpuIndex gpu) const;
   // Whether what a client asks for takes more than the GPU holds, so that limits on host memory matter.
   bool exceeds_gpu(ClientId client, GpuIndex gpu, Bytes device) const;
   // What the client has and will not exceed. It may report more than it was granted, but no more than the GPU and the
@@ -169,12 +199,6 @@ class Quota {
 
   // --- host memory of clients that swap
 
-  struct HostUse {
-    Bytes has = 0;
-    Bytes spare = 0;  // the part of it that can be given back
-    Bytes lacks = 0;  // what it needs beyond its share
-    friend bool operator==(const HostUse&, const HostUse&) = default;
-  };
   struct HostShare {
     Bytes most = kNoLimit;   // that it may have
     Bytes spare = kNoLimit;  // of that, what may be spare
@@ -187,19 +211,24 @@ class Quota {
   // what the clients say read again, before this is called once more. Nobody is given what another may still have.
   std::vector<ClientId> share_host(Time now);
   HostShare host_share(ClientId client) const;
-  // What the clients of an account have together; what they say is spare only as far as they have it on GPUs.
-  HostUse host_use(const Account& account) const;
+  // Gives a client that has no share yet, and one of whose accounts has a limit, one of what it has: it may have more
+  // after the next share_host(). Returns whether it has.
+  bool bound_host(ClientId client);
 
-  void for_each_account(const std::function<void(const std::string& key, const Account&)>& visit) const;
+  // All accounts, in the order of their keys: the first behind this key. Null: there are no more.
+  using Entry = std::pair<const std::string, Account>;
+  const Entry* account_after(const std::string& key) const;
+  // Those that users share who need not trust each other.
+  std::vector<const Entry*> shared_accounts() const;
 
  private:
   struct Ask {
     std::uint32_t number = 0;
     Reservation wanted;
     Time deadline{};
-    std::uint32_t round = 0;
-    std::set<ClientId> awaited;      // clients that have not answered this round
-    std::set<const Account*> tried;  // accounts on whose behalf others have been asked
+    Time due{};                                // when to look at it again at the latest
+    std::vector<std::shared_ptr<Call>> calls;  // whose answers it waits for
+    std::set<const Account*> tried;            // accounts on whose behalf others have been asked
     std::uint64_t order = 0;
   };
   struct Member {
@@ -214,6 +243,9 @@ class Quota {
     std::map<GpuIndex, Ask> asks;
     HostUse host;
     HostShare share;
+    HostUse host_counted;         // in the sums of its accounts
+    Bytes counted_in_all = 0;     // on_gpu(), of all GPUs
+    std::size_t swaps_on = 0;     // GPUs
     Bytes host_bound = kNoLimit;  // what it may have by any share that it may still go by
     std::uint64_t lacks_since = 0;
   };
@@ -223,6 +255,9 @@ class Quota {
     Bytes reserved = 0;  // as far as it is confirmed
     Bytes fixed = 0;     // of that
     Bytes outside = 0;
+    std::multiset<Bytes> swapped;  // of each client that has some there, as far as it is confirmed
+    std::set<ClientId> having;     // clients that have anything reserved there
+    Calls calls;
   };
   // What refuses a request.
   struct Refusal {
@@ -237,7 +272,7 @@ class Quota {
   std::optional<Refusal> refusal(const Member& member, GpuIndex gpu, const Reservation& wanted) const;
   Bytes most(const Member& member, GpuIndex gpu) const;
   void count_context(Member& member, GpuIndex gpu, Bytes context, Bytes measured, Outcome& outcome);
-  void book(Member& member, GpuIndex gpu, const Reservation& reservation, Outcome& outcome);
+  void book(ClientId client, Member& member, GpuIndex gpu, const Reservation& reservation, Outcome& outcome);
   void recount(Member& member, GpuIndex gpu, Outcome& outcome);
   // What of the member's memory the account's sums hold.
   static const Reservation& in(const Account& account, const Member& member, GpuIndex gpu) {
@@ -245,17 +280,29 @@ class Quota {
   }
   Answer grant(ClientId client, Member& member, GpuIndex gpu, const Ask& ask, Outcome& outcome);
   Answer refuse(ClientId client, const Member& member, GpuIndex gpu, const Ask& ask, const Refusal& by) const;
-  void call_back(ClientId client, GpuIndex gpu, Ask& ask, const Refusal& by, Outcome& outcome);
+  bool call_back(ClientId client, GpuIndex gpu, Ask& ask, const Refusal& by, Outcome& outcome, Time now);
   void settle(Outcome& outcome, Time now);
+  void settle(std::uint64_t order, Outcome& outcome, Time now);
+  void look_again(Ask& ask, Time due);
+  void forget(Member& member, GpuIndex gpu);
+  bool heard(ClientId client, GpuIndex gpu, std::uint32_t round);
+  void count_host(Member& member);
   bool limited(const Member& member, GpuIndex gpu, const Reservation& wanted) const;
   struct Sharing;
-  static Bytes reserved_in_all(const Member& member);
   static bool uses_host(const Member& member);
   Bytes budget(const Account& account) const;
 
   std::map<std::string, Account> accounts_;
   std::map<ClientId, Member> members_;
   std::array<Gpu, protocol::kMaxGpus> gpus_{};
+  std::set<const Entry*> shared_;
+  struct Asking {
+    ClientId client;
+    GpuIndex gpu;
+  };
+  std::map<std::uint64_t, Asking> open_;           // asks that have not been answered, by Ask::order
+  std::set<std::pair<Time, std::uint64_t>> dues_;  // of these
+  std::vector<std::weak_ptr<Call>> calls_;         // whose answers are awaited
   std::uint32_t round_ = 0;
   std::uint64_t asks_ = 0;
   std::uint64_t host_asks_ = 0;

@@ -61,16 +61,9 @@ struct Quota::Sharing {
   }
 };
 
-Bytes Quota::reserved_in_all(const Member& member) {
-  Bytes sum = 0;
-  for (const Reservation& each : member.counted) sum += on_gpu(each);
-  return sum;
-}
-
 // Whether it may soon take some.
 bool Quota::uses_host(const Member& member) {
-  return member.host.has != 0 ||
-         std::ranges::any_of(member.counted, [](const Reservation& each) { return each.swapped != 0; });
+  return member.host.has != 0 || member.swaps_on != 0;
 }
 
 // Of an account's limit, what Unified Memory leaves: that may be in the host's memory whenever it does not fit a GPU,
@@ -88,7 +81,7 @@ void Quota::use_host(ClientId client, HostUse use) {
   const auto found = members_.find(client);
   if (found == members_.end()) return;
   Member& member = found->second;
-  const Bytes reserved = reserved_in_all(member);
+  const Bytes reserved = member.counted_in_all;
   // Without a limit nobody else has less because of what it says.
   use.has = std::min(use.has, std::max(member.host_bound, reserved));
   use.spare = std::min(use.spare, use.has);
@@ -96,6 +89,18 @@ void Quota::use_host(ClientId client, HostUse use) {
   if (use.lacks != 0 && member.host.lacks == 0) member.lacks_since = ++host_asks_;
   member.host = use;
   member.host_bound = std::max(member.share.most, use.has);
+  count_host(member);
+}
+
+bool Quota::bound_host(ClientId client) {
+  const auto found = members_.find(client);
+  if (found == members_.end() || found->second.share.most != kNoLimit) return false;
+  Member& member = found->second;
+  const auto limited = [](const Account* account) { return account->host_budget != kNoLimit; };
+  if (!std::ranges::any_of(member.accounts, limited)) return false;
+  member.host_bound = member.host.has;
+  member.share = {.most = member.host.has, .spare = member.host.spare};
+  return true;
 }
 
 std::vector<ClientId> Quota::share_host(Time now) {
@@ -145,7 +150,7 @@ std::vector<ClientId> Quota::share_host(Time now) {
   for (const Sharer& each : sharers) all.count(*each.member, uses_host(*each.member) ? 1 : 0);
   for (Sharer& each : sharers) {
     if (!uses_host(*each.member)) continue;
-    const Bytes more = std::min(all.part(*each.member), less(reserved_in_all(*each.member), each.share.most));
+    const Bytes more = std::min(all.part(*each.member), less(each.member->counted_in_all, each.share.most));
     each.share.most += more;
     each.share.spare += more;
   }
@@ -168,17 +173,6 @@ std::vector<ClientId> Quota::share_host(Time now) {
 Quota::HostShare Quota::host_share(ClientId client) const {
   const auto found = members_.find(client);
   return found == members_.end() ? HostShare{} : found->second.share;
-}
-
-Quota::HostUse Quota::host_use(const Account& account) const {
-  HostUse sum;
-  for (const auto& [id, member] : members_) {
-    if (std::ranges::find(member.accounts, &account) == member.accounts.end()) continue;
-    sum.has += member.host.has;
-    sum.spare += std::min(member.host.spare, reserved_in_all(member));
-    sum.lacks += member.host.lacks;
-  }
-  return sum;
 }
 
 }  // namespace rota::scheduler

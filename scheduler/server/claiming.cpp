@@ -72,6 +72,7 @@ void Server::serve_gpu(Client& client, const protocol::AddGpu& named) {
   const std::uint32_t index = gpus_.add_client(gpu.uuid, gpu.name);
   if (client.gpus.insert(index).second) {
     note_clients();
+    by_process_[process_of(client, index)].insert(client.id);
     client.measured.erase(index);
     if (gpus_.says(index, client.domain.payer(), gpu.total_bytes)) {
       log::warn("client {} ({}, pid {}, user {}) says that GPU {} has {} bytes, and others or NVML say {}: that counts",
@@ -82,6 +83,7 @@ void Server::serve_gpu(Client& client, const protocol::AddGpu& named) {
     step(event::AddGpu{client.id, index, total, believed_context(client, index, gpu.context_bytes)});
     quota_.add_gpu(client.id, index, total, core_.context_bytes(client.id, index), is_measurable(client, index));
     publish_limits(client);
+    publish_contexts_of(client, scheduler::bit(index));
     publish_contexts(index);
   } else {
     gpus_.remove_client(index);  // named again, to be measured: counted once

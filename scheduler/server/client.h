@@ -36,6 +36,7 @@ struct Server::Client {
   uid_t uid = 0;
   std::string name;
   TrustDomain domain{0};
+  bool numbered = false;                    // counts among those of its payer in Server::domains_
   bool hands_over = false;                  // takes over memory of others in its domain, and hands it over to them
   scheduler::Time next_turn{};              // as it was last told
   std::array<std::uint64_t, 4> activity{};  // as last reported to the core: calls, samples, switches, shares
@@ -45,6 +46,7 @@ struct Server::Client {
   bool tightening = false;
   bool tighten_again = false;
   std::set<std::uint32_t> gpus;
+  std::map<std::uint32_t, Budget::Share> asks;    // by GPU index: requests that have not been answered
   std::map<std::uint32_t, Measurement> measured;  // by GPU index
   std::set<std::uint32_t> took_over;              // GPUs where it has received memory from others
   bool was_passed_over = false;                   // and the log says so

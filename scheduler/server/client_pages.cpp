@@ -83,15 +83,30 @@ void Server::publish(Client& client) {
 
 // Wakes nobody: a client looks when it allocates, and when the program asks how much is free.
 void Server::publish_contexts(std::uint32_t gpu) {
-  const scheduler::GpuState gpu_state = core_.gpu(gpu);
-  const scheduler::Bytes all = gpu_state.contexts + gpu_state.measured_outside;
-  for (const auto& [id, client] : clients_) {
-    if (client->gpus.contains(gpu)) client->lease->all_context_bytes[gpu].store(all, std::memory_order_relaxed);
-  }
+  contexts_to_publish_ |= scheduler::bit(gpu);
   publish_too_much(gpu);
+  contexts_pass_.run();
 }
 
-// Wakes nobody: a holder looks every few milliseconds while another client waits.
+void Server::publish_contexts_to_all() {
+  const scheduler::GpuMask gpus = std::exchange(contexts_to_publish_, 0);
+  for (const auto& [id, client] : clients_) {
+    publish_contexts_of(*client, gpus);
+    client->lease->movable_gpus = published_.movable;
+    client->lease->fixed_for_now_gpus = published_.later;
+  }
+}
+
+void Server::publish_contexts_of(Client& client, scheduler::GpuMask gpus) {
+  for (const std::uint32_t gpu : client.gpus) {
+    if ((gpus & scheduler::bit(gpu)) == 0) continue;
+    const scheduler::GpuState state = core_.gpu(gpu);
+    client.lease->all_context_bytes[gpu].store(state.contexts + state.measured_outside, std::memory_order_relaxed);
+    client.lease->too_much_mib[gpu].store(too_much_mib_[gpu], std::memory_order_relaxed);
+  }
+}
+
+// A holder looks every few milliseconds while another client waits.
 void Server::publish_too_much(std::uint32_t gpu) {
   const scheduler::GpuState state = core_.gpu(gpu);
   const auto mib = static_cast<std::uint32_t>(std::min<scheduler::Bytes>(state.too_much >> 20, UINT32_MAX));
@@ -99,15 +114,14 @@ void Server::publish_too_much(std::uint32_t gpu) {
   const std::uint32_t difference = mib > last ? mib - last : last - mib;
   if (difference == 0 || (mib != 0 && last != 0 && difference < scheduler::step_of(state.total) >> 20)) return;
   last = mib;
-  for (const auto& [id, client] : clients_) {
-    if (client->gpus.contains(gpu)) client->lease->too_much_mib[gpu].store(mib, std::memory_order_relaxed);
-  }
+  contexts_to_publish_ |= scheduler::bit(gpu);
+  contexts_pass_.run();
 }
 
 void Server::read_usage(Client& client) {
   const protocol::UsagePage& page = *client.usage;
   const auto lacks = [&page](std::uint32_t gpu) { return page.short_bytes[gpu].load() != 0; };
-  if (std::any_of(client.gpus.begin(), client.gpus.end(), lacks)) read_others(client);
+  if (std::any_of(client.gpus.begin(), client.gpus.end(), lacks)) read_others();
   for (const std::uint32_t gpu : client.gpus) {
     const std::uint32_t refusals = page.refusals[gpu].load();  // first: it is written last
     const scheduler::Bytes shortage = page.short_bytes[gpu].load();
@@ -162,12 +176,10 @@ void Server::note_moves(Client& client) {
 
 // What one client lacks is compared with what all have, so the numbers have to be from the same time. Not more often
 // than clients retry: a client that keeps repeating itself must not keep rotad busy reading all pages.
-void Server::read_others(const Client& client) {
+void Server::read_others() {
   if (now() - others_read_at_ < kReadOthers) return;
   others_read_at_ = now();
-  for (const auto& [id, other] : clients_) {
-    if (id != client.id) read_usage(*other);
-  }
+  others_pass_.try_now();
 }
 
 }  // namespace rota::server

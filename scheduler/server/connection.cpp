@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 
 #include <asio/error.hpp>
-
+#include <asio/post.hpp>
 #include <cerrno>
 #include <string>
 #include <utility>
@@ -14,6 +14,7 @@
 #include "scheduler/server/bare_packet.h"
 #include "scheduler/server/decode.h"
 #include "scheduler/server/guarded.h"
+#include "scheduler/server/processor_time.h"
 
 namespace rota::server {
 
@@ -27,25 +28,50 @@ const std::string kNoMemory = "rotad lacks the memory to serve this program: try
 }  // namespace
 
 Connection::Connection(asio::io_context& io, Descriptor&& socket, std::uint32_t number, Trust trust,
-                       ConnectionOwner& owner, Workers& workers)
+                       ConnectionOwner& owner, Workers& workers, std::shared_ptr<TimeBudget> time)
     : socket_(io),
       number_(number),
       owner_(owner),
       workers_(workers),
+      time_(std::move(time)),
       peer_(identify_peer(socket.get())),
-      domain_(TrustDomain::of(peer_, trust)) {
+      domain_(TrustDomain::of(peer_, trust)),
+      privileged_(peer_.uid == 0 && is_in_own_container(peer_, trust)),
+      later_(io) {
   socket_.assign(socket.get());
   socket.release();
+  time_->enter(domain_.payer());
 }
 
 void Connection::read() {
   if (reading_ || lent_ || !socket_.is_open()) return;
+  const TimeBudget::Clock::time_point now = TimeBudget::Clock::now();
+  const TimeBudget::Clock::time_point next = privileged_ ? now : time_->next(domain_.payer(), now);
+  if (next <= now) return read_now();
+  later_.expires_at(next);
+  later_.async_wait([self = shared_from_this()](std::error_code error) {
+    self->reading_ = false;
+    if (error == asio::error::operation_aborted) return;
+    if (error || !guarded("serve a client", [&] { self->read(); })) self->fail();
+  });
+  reading_ = true;
+}
+
+void Connection::read_now() {
   socket_.async_wait(asio::posix::stream_descriptor::wait_read, [self = shared_from_this()](std::error_code error) {
     self->reading_ = false;
     if (error == asio::error::operation_aborted) return;
-    if (error || !guarded("serve a client", [&] { self->on_readable(); })) self->fail();
+    if (error) return self->fail();
+    self->charged("serve a client", [&] { self->on_readable(); });
   });
   reading_ = true;
+}
+
+template <typename Work>
+void Connection::charged(const char* what, const Work& work) {
+  const std::chrono::nanoseconds before = processor_time();
+  if (!guarded(what, work)) fail();
+  guarded("charge a user", [&] { time_->spend(domain_.payer(), processor_time() - before); });
 }
 
 // The server tells the peer, if that is possible, and forgets it.
@@ -98,7 +124,10 @@ void Connection::refuse(const std::string& text) {
 
 void Connection::flush() {
   if (writing_) return;
+  constexpr int kRowsAtOnce = 32;
+  int rows = 0;
   while (socket_.is_open()) {
+    if (outbox_.empty() && rows_ && ++rows > kRowsAtOnce) return flush_later();
     if (outbox_.empty() && rows_) {
       if (const auto row = rows_()) {
         outbox_.push_back(*row);
@@ -121,16 +150,26 @@ void Connection::flush() {
     }
     socket_.async_wait(asio::posix::stream_descriptor::wait_write, [self = shared_from_this()](std::error_code error) {
       if (error == asio::error::operation_aborted) return;
-      self->writing_ = false;
-      const bool done = !error && guarded("answer a client", [&] {
-        self->flush();
-        if (!self->writing_) self->read();
-      });
-      if (!done) self->fail();
+      if (error) return self->fail();
+      self->flush_now();
     });
     writing_ = true;
     return;
   }
+}
+
+// A long answer lets others have their turn in between.
+void Connection::flush_later() {
+  asio::post(socket_.get_executor(), [self = shared_from_this()] { self->flush_now(); });
+  writing_ = true;
+}
+
+void Connection::flush_now() {
+  writing_ = false;
+  charged("answer a client", [this] {
+    flush();
+    if (!writing_) read();
+  });
 }
 
 bool Connection::send_with(Message message, std::initializer_list<int> descriptors) {
@@ -147,6 +186,7 @@ void Connection::take_back() {
 void Connection::close() {
   rows_ = nullptr;
   outbox_.clear();
+  later_.cancel();
   if (!socket_.is_open()) return;
   Descriptor socket(socket_.release());
   shutdown(socket.get(), SHUT_RDWR);

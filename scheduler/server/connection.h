@@ -4,6 +4,7 @@
 
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
+#include <asio/steady_timer.hpp>
 #include <deque>
 #include <functional>
 #include <initializer_list>
@@ -13,6 +14,7 @@
 #include "scheduler/protocol/protocol.h"
 #include "scheduler/server/budget.h"
 #include "scheduler/server/peer.h"
+#include "scheduler/server/time_budget.h"
 #include "scheduler/server/trust_domain.h"
 #include "scheduler/server/workers.h"
 
@@ -40,7 +42,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // `number` identifies the connection; `owner` outlives the connection's handlers (both live in the same io_context).
   // If this throws, the socket is still the caller's.
   Connection(asio::io_context& io, Descriptor&& socket, std::uint32_t number, Trust trust, ConnectionOwner& owner,
-             Workers& workers);
+             Workers& workers, std::shared_ptr<TimeBudget> time);
+  ~Connection() { time_->leave(domain_.payer()); }
 
   void start() { read(); }
   // Sends, or queues until the peer reads. Never blocks, never raises SIGPIPE.
@@ -75,19 +78,28 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
  private:
   void read();
+  void read_now();
   void on_readable();
   void fail();
   void flush();
+  void flush_later();
+  void flush_now();
+  // Does this for the peer, within its user's part of the time.
+  template <typename Work>
+  void charged(const char* what, const Work& work);
 
   asio::posix::stream_descriptor socket_;
   const std::uint32_t number_;
   ConnectionOwner& owner_;
   Workers& workers_;
+  const std::shared_ptr<TimeBudget> time_;
   Peer peer_;
   const TrustDomain domain_;
+  const bool privileged_;  // nothing is kept from it
+  asio::steady_timer later_;
   std::deque<protocol::Message> outbox_;
   std::function<std::optional<protocol::Message>()> rows_;
-  bool writing_ = false;  // waiting until the peer takes more
+  bool writing_ = false;  // waiting until the peer takes more, or others have had their turn
   bool reading_ = false;  // waiting until the peer says more
   bool lent_ = false;
 };

@@ -15,14 +15,15 @@ const Server::Client* Server::taker_of(const Client& giver, std::uint32_t gpu) c
   if (!giver.hands_over) return nullptr;
   const Client* most = nullptr;
   scheduler::Bytes lacking = 0;
-  for (const auto& [id, client] : clients_) {
-    if (client.get() == &giver || client->connection == 0) continue;
-    if (!client->hands_over || client->domain != giver.domain) continue;
+  core_.for_each_holder(gpu, [&](scheduler::ClientId id) {
     const scheduler::Bytes bytes = core_.lacking_bytes(id, gpu);
-    if (bytes <= lacking) continue;
-    most = client.get();
+    const auto found = clients_.find(id);
+    if (bytes <= lacking || found == clients_.end()) return;
+    const Client& client = *found->second;
+    if (&client == &giver || client.connection == 0 || !client.hands_over || client.domain != giver.domain) return;
+    most = &client;
     lacking = bytes;
-  }
+  });
   return most;
 }
 
@@ -38,8 +39,13 @@ std::uint64_t Server::hand_over_gpus(const Client& client) const {
 // For all clients what publish() says to those that change: whether anybody lacks memory may change while what a client
 // is asked to clear does not. Wakes nobody: a client looks with each piece that leaves.
 void Server::publish_takers() {
-  if (core_.clearing_gpus() == 0) return;
-  for (const auto& [id, client] : clients_) client->lease->hand_over_gpus = hand_over_gpus(*client);
+  if (core_.clearing_gpus() != 0) takers_pass_.run();
+}
+
+void Server::publish_hand_overs() {
+  for (const auto& [id, client] : clients_) {
+    if (client->hands_over) client->lease->hand_over_gpus = hand_over_gpus(*client);
+  }
 }
 
 // Whatever comes is taken out by a worker, also if it is of no use: the sender's next message comes after it.

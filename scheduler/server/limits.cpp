@@ -124,8 +124,8 @@ Quota::Membership LimitBook::membership(const protocol::Session& session, const 
 // is not known. So while something is reserved, the limit falls when others take host memory but rises only to what is
 // left, as if all that is reserved were still to be moved out. What programs could give back at once counts as left.
 void LimitBook::follow_host(Quota& quota) const {
-  std::vector<std::pair<std::string, Limits>> changed;
-  quota.for_each_account([&](const std::string& key, const Quota::Account& account) {
+  for (const Quota::Entry* entry : quota.shared_accounts()) {
+    const auto& [key, account] = *entry;
     std::uint64_t most = UINT64_MAX;
     std::optional<std::uint64_t> left;
     if (key == kHost) {
@@ -138,15 +138,14 @@ void LimitBook::follow_host(Quota& quota) const {
       }
       left = left_in_cgroup(path);
     }
-    if (!left) return;
-    *left += std::min(quota.host_use(account).spare, UINT64_MAX - *left);
+    if (!left) continue;
+    *left += std::min(account.host.spare, UINT64_MAX - *left);
     const std::uint64_t need = quota.host_bytes(account);
     Limits limits = account.limits;
     const std::uint64_t now = usable(*left) > UINT64_MAX - need ? UINT64_MAX : need + usable(*left);
     limits.host = std::min(most, need == 0 ? now : std::max(std::min(limits.host, now), usable(*left)));
-    if (limits != account.limits) changed.emplace_back(key, limits);
-  });
-  for (const auto& [key, limits] : changed) quota.set_limits(key, limits);
+    quota.set_limits(key, limits);
+  }
 }
 
 // Of either version's hierarchy.

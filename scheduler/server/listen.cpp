@@ -27,6 +27,8 @@ constexpr std::size_t kReservedDescriptors = 96;
 constexpr std::size_t kReservedMappings = 4096;
 // Processes that ask rotad to stay.
 constexpr std::size_t kMostStayers = 4096;
+// Requests for memory that wait for others: whenever some is given back, rotad looks at all of them.
+constexpr std::size_t kMostAsks = 1024;
 
 }  // namespace
 
@@ -150,12 +152,29 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
       deadline_(io),
       wake_(io),
       late_reading_(io),
+      forced_reading_(io),
       accept_again_(io),
       connections_budget_(most_connections()),
       claims_due_(io),
       stayers_budget_(std::min(kMostStayers, connections_budget_.most())),
+      asks_budget_(kMostAsks),
       started_(now()),
       idle_since_(now()),
+      limits_pass_(io, "publish what limits leave", [this] { publish_limits_to_all(); }),
+      shares_pass_(io, "share the host's memory out", [this] { share_host_now(); }),
+      takers_pass_(io, "publish who takes memory over", [this] { publish_hand_overs(); }),
+      contexts_pass_(io, "publish what contexts take", [this] { publish_contexts_to_all(); }),
+      host_pass_(io, "follow the host's memory", [this] { limits_.follow_host(quota_); }),
+      others_pass_(io, "read what programs have",
+                   [this] {
+                     for (const auto& [id, client] : clients_) read_usage(*client);
+                   }),
+      activity_pass_(io, "read what programs do",
+                     [this] {
+                       for (const auto& [id, client] : clients_) {
+                         if ((core_.client(id)->touched & core_.shared_gpus()) != 0) read_activity(*client);
+                       }
+                     }),
       meter_(Meter::by_nvml(), [this](Meter::Answer answer) {
         asio::post(io_, [this, answer = std::move(answer)] {
           if (!stopped_) on_measured(answer);

@@ -14,6 +14,7 @@
 
 #include "scheduler/protocol/host_memory.h"
 #include "scheduler/server/client.h"
+#include "scheduler/server/guarded.h"
 #include "scheduler/server/log.h"
 
 namespace rota::server {
@@ -35,6 +36,8 @@ constexpr auto kStale = 10s;
 constexpr scheduler::Bytes kBlock = 2 << 20;
 // Readings in a row that have to say that a process has no context any more: some may be incomplete. Judgement.
 constexpr unsigned kContextEnded = 2;
+// Between two readings that clients ask for, so many times as long as one takes. A judgment.
+constexpr int kRest = 3;
 // A client that allocates and frees all the time is eventually measured, with the most that it had allocated during the
 // reading.
 constexpr unsigned kMostPassedOver = 5;
@@ -76,14 +79,25 @@ void Server::measure() {
   measuring_since_ = now();
 }
 
-void Server::measure_soon() {
-  if (!measuring_problem_.empty()) return;  // in its own time
+// Returns whether a reading is to come that begins from now on.
+bool Server::measure_soon() {
+  if (!measuring_problem_.empty()) return false;  // in its own time
   if (measuring_since_) {
     measure_again_ = true;
-    return;
+    return true;
   }
-  measure_at_ = std::min(measure_at_, now());
-  measure();
+  // However often clients ask: NVML takes as long as it takes, of a processor as well.
+  measure_at_ = std::min(measure_at_, std::max(now(), measured_at_ + kRest * measuring_took_));
+  if (measure_at_ <= now()) {
+    measure();
+    return measuring_since_.has_value();
+  }
+  forced_reading_.expires_at(
+      asio::steady_timer::time_point(std::chrono::duration_cast<asio::steady_timer::duration>(measure_at_)));
+  forced_reading_.async_wait([this](std::error_code error) {
+    if (!error && !stopped_) guarded("measure", [this] { measure(); });
+  });
+  return true;
 }
 
 // Whether a reading can be expected to show what a client's contexts take. If it turns out that none does, the client
@@ -96,28 +110,31 @@ bool Server::is_measurable(const Client& client, std::uint32_t gpu) const {
 // known what others have there: otherwise two clients that do not fit next to that would be admitted together.
 bool Server::answers_when_read(const Client& client, std::uint32_t gpu, const protocol::Message& added) {
   const scheduler::Time since = now();
-  measure_soon();
-  if (!measuring_since_ || silent_.contains(gpu)) return false;
-  const auto same = [&](const Unanswered& each) { return each.client == client.id && each.gpu == gpu; };
+  if (!measure_soon() || silent_.contains(gpu)) return false;
   // Named again before the answer: one answer, of the later reading.
-  if (const auto found = std::ranges::find_if(unanswered_, same); found != unanswered_.end()) {
-    found->since = since;
-    return true;
-  }
-  unanswered_.push_back({client.id, gpu, added, since, since + kReading});
-  if (unanswered_.size() == 1) answer_late();
+  const auto [entry, fresh] = unanswered_.try_emplace({client.id, gpu});
+  entry->second.since = since;
+  if (!fresh) return true;
+  entry->second.added = added;
+  entry->second.until = since + kReading;
+  late_.push_back({entry->first, entry->second.until});
+  if (late_.size() == 1) answer_late();
   return true;
 }
 
 // Those for whom the reading takes too long are answered without it.
 void Server::answer_late() {
-  while (!unanswered_.empty() && unanswered_.front().until <= now()) {
-    const Unanswered late = unanswered_.front();
-    unanswered_.pop_front();
-    tell_added(late.client, late.added);
+  while (!late_.empty() && late_.front().until <= now()) {
+    const auto late = unanswered_.find(late_.front().of);
+    const bool unanswered = late != unanswered_.end() && late->second.until == late_.front().until;
+    late_.pop_front();
+    if (!unanswered) continue;
+    const auto [of, each] = *late;
+    unanswered_.erase(late);
+    tell_added(of.first, each.added);
   }
-  if (unanswered_.empty()) return;
-  late_reading_.expires_after(unanswered_.front().until - now());
+  if (late_.empty()) return;
+  late_reading_.expires_after(late_.front().until - now());
   late_reading_.async_wait([this](std::error_code error) {
     if (!error && !stopped_) answer_late();
   });
@@ -126,23 +143,25 @@ void Server::answer_late() {
 // There is a reading that was asked for at this time. One during which a client has allocated is not used
 // (take_measurement): another follows at once.
 void Server::answer_read(scheduler::Time asked) {
-  std::erase_if(unanswered_, [&](const Unanswered& each) {
+  std::erase_if(unanswered_, [&](const auto& entry) {
+    const auto& [of, each] = entry;
     if (asked < each.since) return false;
-    const auto client = clients_.find(each.client);
+    const auto client = clients_.find(of.first);
     if (client == clients_.end()) return true;
-    const auto measured = client->second->measured.find(each.gpu);
+    const auto measured = client->second->measured.find(of.second);
     if (measured != client->second->measured.end() && measured->second.passed_over != 0) {
       measure_again_ = true;
       return false;
     }
-    tell_added(each.client, each.added);
+    tell_added(of.first, each.added);
     return true;
   });
-  if (unanswered_.empty()) late_reading_.cancel();
+  if (unanswered_.empty()) answer_all();
 }
 
 void Server::answer_all() {
-  for (const Unanswered& each : std::exchange(unanswered_, {})) tell_added(each.client, each.added);
+  for (const auto& [of, each] : std::exchange(unanswered_, {})) tell_added(of.first, each.added);
+  late_.clear();
   late_reading_.cancel();
 }
 
@@ -169,6 +188,8 @@ void Server::on_measured(const Meter::Answer& answer) {
     log::info("the GPUs' memory is not measured, so rotad relies on what programs report: {}", answer.problem);
   }
   measuring_problem_ = answer.problem;
+  measured_at_ = now();
+  measuring_took_ = std::min<scheduler::Time>(measured_at_ - asked, kReading / 4);
   if (!answer.problem.empty()) {
     measure_at_ = now() + kAgain;
     measure_again_ = false;
@@ -210,10 +231,7 @@ void Server::on_measured(const Meter::Answer& answer) {
   }
   tell_quota_of_outside();
   answer_read(asked);
-  if (std::exchange(measure_again_, false)) {
-    measure_at_ = now();
-    measure();
-  }
+  if (std::exchange(measure_again_, false)) measure_soon();
 }
 
 void Server::measure_client(Client& client, std::uint32_t gpu, const GpuReading& reading) {
@@ -270,7 +288,7 @@ void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Byte
     return;
   }
   if (lower) context = std::max(context, *before);
-  context = std::min(context, process - std::min(process, contexts_before(client, gpu)));
+  context = std::min(context, process - std::min(process, contexts_before(client, gpu, process)));
   const scheduler::Bytes change = std::max(context, measured.context) - std::min(context, measured.context);
   const bool news = !measured.known || change >= kBlock;
   measured.known = true;
@@ -286,16 +304,21 @@ void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Byte
   publish(client);
 }
 
-// What earlier connections of the same process count there: a process has its contexts once, however many connections
-// it makes. Of processes that cannot be seen, those of one domain count as one.
-scheduler::Bytes Server::contexts_before(const Client& client, std::uint32_t gpu) const {
+// What earlier connections of the same process count there, up to this much: a process has its contexts once, however
+// many connections it makes. Of processes that cannot be seen, those of one domain count as one.
+scheduler::Bytes Server::contexts_before(const Client& client, std::uint32_t gpu, scheduler::Bytes enough) const {
   scheduler::Bytes sum = 0;
-  for (const auto& [id, other] : clients_) {
-    if (id >= client.id) break;
-    const bool same = other->pid == client.pid && (client.pid != 0 || other->domain == client.domain);
-    if (same && other->gpus.contains(gpu)) sum += core_.context_bytes(id, gpu);
+  const auto same = by_process_.find(process_of(client, gpu));
+  if (same == by_process_.end()) return sum;
+  for (const scheduler::ClientId id : same->second) {
+    if (id >= client.id || sum >= enough) break;
+    sum += core_.context_bytes(id, gpu);
   }
   return sum;
+}
+
+std::tuple<pid_t, std::string, std::uint32_t> Server::process_of(const Client& client, std::uint32_t gpu) {
+  return {client.pid, client.pid == 0 ? client.domain.key() : std::string(), gpu};
 }
 
 // Of what a client says that its context takes, as long as nothing measures it: no more than is assumed of one that
@@ -304,7 +327,7 @@ scheduler::Bytes Server::believed_context(const Client& client, std::uint32_t gp
   const scheduler::Bytes total = gpus_.least_bytes(gpu);
   const scheduler::Bytes assumed = scheduler::assumed_context(total);
   const scheduler::Bytes most = client.pid != 0 ? assumed : std::max(assumed, total / 4);
-  const scheduler::Bytes left = most - std::min(most, contexts_before(client, gpu));
+  const scheduler::Bytes left = most - std::min(most, contexts_before(client, gpu, most));
   // 0 would mean unknown.
   return std::max<scheduler::Bytes>(std::min({said != 0 ? said : assumed, assumed, left}), 1);
 }
@@ -313,10 +336,8 @@ scheduler::Bytes Server::believed_context(const Client& client, std::uint32_t gp
 // connection of a process.
 void Server::confirm(Client& client, std::uint32_t gpu) {
   if (client.pid == 0 || !quota_.claims(client.id, gpu)) return;
-  for (const auto& [id, other] : clients_) {
-    if (id >= client.id) break;
-    if (other->pid == client.pid && other->gpus.contains(gpu)) return;
-  }
+  const auto same = by_process_.find(process_of(client, gpu));
+  if (same == by_process_.end() || *same->second.begin() != client.id) return;
   const auto measured = client.measured.find(gpu);
   const bool known = measured != client.measured.end() && measured->second.known;
   const scheduler::Bytes process = known ? measured->second.process : 0;
@@ -329,6 +350,7 @@ void Server::confirm(Client& client, std::uint32_t gpu) {
 void Server::follow_size(std::uint32_t gpu) {
   const scheduler::Bytes bytes = gpus_.bytes(gpu);
   const scheduler::Bytes assumed = scheduler::assumed_context(gpus_.least_bytes(gpu));
+  if (std::exchange(followed_[gpu], std::pair(bytes, assumed)) == std::pair(bytes, assumed)) return;
   for (const auto& [id, client] : clients_) {
     const scheduler::Bytes counted = core_.context_bytes(id, gpu);
     if (counted == 0) continue;  // it has not named this GPU, or not yet

@@ -41,12 +41,17 @@ void Server::on_limits(Connection& connection, Client& client, const Message& me
     if (client.sessions++ == 0) join_session(client, membership.key);
     quota_.join(client.id, {std::move(membership)});
     publish_limits(client);
+    bound_host(client);
     publish(client);  // the client may wait for it
     share_host();
   } else if (message.kind == Kind::kReserve && known(message.body.reserve.gpu)) {
     const protocol::Reserve& wanted = message.body.reserve;
-    if (quota_.exceeds_gpu(client.id, wanted.gpu, wanted.device_bytes)) limits_.follow_host(quota_);
-    carry_out(quota_.reserve(client.id, wanted.gpu, wanted.number, reservation(wanted, connection.version), now()));
+    if (quota_.exceeds_gpu(client.id, wanted.gpu, wanted.device_bytes)) host_pass_.run();
+    // One whose user has many requests open is refused at once what would have to wait.
+    Budget::Share waits = asks_budget_.take(client.domain.payer());
+    carry_out(quota_.reserve(client.id, wanted.gpu, wanted.number, reservation(wanted, connection.version), now(),
+                             waits ? Quota::kPatience : scheduler::Time{}));
+    if (quota_.asks(client.id, wanted.gpu)) client.asks[wanted.gpu] = std::move(waits);
   } else if (message.kind == Kind::kState && known(message.body.state.gpu)) {
     const protocol::State& has = message.body.state;
     client.tightening = false;
@@ -58,26 +63,25 @@ void Server::on_limits(Connection& connection, Client& client, const Message& me
 }
 
 void Server::join_session(Client& client, const std::string& key) {
-  scheduler::SessionId& number = sessions_[key];
-  if (number == 0) number = ++last_session_;
+  Session& session = sessions_[key];
   client.session = key;
-  step(event::Session{client.id, number});
+  if (session.clients++ == 0) session.number = ++last_session_;
+  step(event::Session{client.id, session.number});
 }
 
 void Server::leave_session(const std::string& key) {
-  const bool left =
-      std::none_of(clients_.begin(), clients_.end(), [&](const auto& entry) { return entry.second->session == key; });
-  if (left) sessions_.erase(key);
+  const auto session = sessions_.find(key);
+  if (session != sessions_.end() && --session->second.clients == 0) sessions_.erase(session);
 }
 
 void Server::carry_out(const Quota::Outcome& outcome) {
   // First: a client that has its answer may read what is left at once.
-  if (outcome.changed) {
-    for (const auto& [id, client] : clients_) publish_limits(*client);
-  }
+  if (outcome.changed) limits_pass_.run();
   for (const Quota::Answer& answer : outcome.answers) {
     const auto found = clients_.find(answer.client);
     if (found == clients_.end()) continue;
+    publish_limits(*found->second);
+    found->second->asks.erase(answer.gpu);
     Message message{.kind = Kind::kReserved};
     message.body.reserved = {.gpu = answer.gpu,
                              .number = answer.number,
@@ -104,6 +108,10 @@ void Server::carry_out(const Quota::Outcome& outcome) {
 // Each share is published before the client's page is read once more, as pages.h has it; so what one client has been
 // told to do without goes to others only once that is known to be there. Ends unless clients keep changing their pages.
 void Server::share_host() {
+  shares_pass_.run();
+}
+
+void Server::share_host_now() {
   constexpr int kRounds = 4;
   for (int round = 0; round < kRounds; ++round) {
     const std::vector<scheduler::ClientId> changed = quota_.share_host(now());
@@ -111,18 +119,31 @@ void Server::share_host() {
       const auto found = clients_.find(id);
       if (found == clients_.end()) continue;
       Client& client = *found->second;
-      protocol::LeasePage& page = *client.lease;
       const Quota::HostShare share = quota_.host_share(id);
-      const bool more = share.most > page.host_most_bytes.load();
-      page.host_spare_most_bytes = share.spare;
-      page.host_most_bytes = share.most;
-      page.host_limited = 1;
+      const bool more = share.most > client.lease->host_most_bytes.load();
+      publish_share(client);
       const Quota::HostUse use = client.host = host_use(client);
       quota_.use_host(id, use);
       if (use.spare > share.spare || use.has > share.most || (more && use.lacks != 0)) publish(client);  // wakes it
     }
     if (changed.empty()) return;
   }
+}
+
+// Before a client that a limit concerns can take any: it has more once the host's memory is shared out again.
+void Server::bound_host(Client& client) {
+  if (!quota_.bound_host(client.id)) return;
+  publish_share(client);
+  client.host = host_use(client);
+  quota_.use_host(client.id, client.host);
+}
+
+void Server::publish_share(Client& client) {
+  const Quota::HostShare share = quota_.host_share(client.id);
+  protocol::LeasePage& page = *client.lease;
+  page.host_spare_most_bytes = share.spare;
+  page.host_most_bytes = share.most;
+  page.host_limited = 1;
 }
 
 // What could be given back counts as left for everybody, so no client may invent it: it cannot be more than what its
@@ -164,6 +185,10 @@ void Server::publish_limits(Client& client) {
     client.lease->context_bytes[gpu].store(core_.context_bytes(client.id, gpu), std::memory_order_relaxed);
     client.lease->fixed_of_others_bytes[gpu].store(quota_.fixed_of_others(client.id, gpu), std::memory_order_relaxed);
   }
+}
+
+void Server::publish_limits_to_all() {
+  for (const auto& [id, client] : clients_) publish_limits(*client);
 }
 
 // Only what is measured: what a client's refusals show is the client's word, which may cost others turns but no memory.

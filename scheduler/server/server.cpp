@@ -65,8 +65,12 @@ void Server::stop() {
   deadline_.cancel();
   wake_.cancel();
   late_reading_.cancel();
+  forced_reading_.cancel();
   accept_again_.cancel();
   claims_due_.cancel();
+  for (Paced* pass : {&limits_pass_, &shares_pass_, &takers_pass_, &contexts_pass_, &host_pass_, &others_pass_}) {
+    pass->cancel();
+  }
   elsewhere_.clear();
   for (const auto& [number, connection] : connections_) connection->close();
   connections_.clear();
@@ -149,7 +153,8 @@ void Server::on_end(Connection& connection, const std::string& problem) {
   const auto found = clients_.find(connection.client);
   if (found != clients_.end()) {
     Client& client = *found->second;
-    if (client.process && !client.gpus.empty()) {
+    const bool may_stay = client.process && !client.gpus.empty();
+    if (may_stay && guarded("wait for a program", [&] { orphans_.insert(client.id); })) {
       // The process may be about to die (its descriptors close first), to come back, or to have exec'ed.
       client.connection = 0;
       client.orphaned_at = now();
@@ -198,8 +203,9 @@ void Server::on_hello(Connection& connection, const Message& message) {
   }
   // The same process again: what its closed connection held is no longer meant.
   std::vector<ClientId> former;
-  for (const auto& [id, other] : clients_) {
-    if (other->connection == 0 && other->pid == connection.peer().pid && other->pid != 0) former.push_back(id);
+  for (const ClientId id : orphans_) {
+    const Client& other = *clients_.at(id);
+    if (other.pid == connection.peer().pid && other.pid != 0) former.push_back(id);
   }
   for (const ClientId id : former) remove_client(id, "it reconnected");
 
@@ -223,9 +229,14 @@ void Server::on_hello(Connection& connection, const Message& message) {
   // Limits that apply to every GPU are in its page before it gets its welcome.
   const bool limited = connection.version >= protocol::kLimitVersion;
   if (limited) {
-    quota_.join(client->id, limits_.memberships(client->id, client->pid, client->uid, client->domain));
-    limits_.follow_host(quota_);
+    // Nothing is known yet of what is left of a new account.
+    if (quota_.join(client->id, limits_.memberships(client->id, client->pid, client->uid, client->domain))) {
+      limits_.follow_host(quota_);
+    } else {
+      host_pass_.run();
+    }
     publish_limits(*client);
+    bound_host(*client);
   }
   Message welcome{.kind = Kind::kWelcome};
   welcome.body.welcome = {.client = client->id,
@@ -242,7 +253,7 @@ void Server::on_hello(Connection& connection, const Message& message) {
   const ClientId id = client->id;
   connection.client = id;
   clients_.emplace(id, std::move(client));
-  step(event::Join{id, connection.version >= protocol::kRoomVersion, number_of(connection.domain())});
+  step(event::Join{id, connection.version >= protocol::kRoomVersion, take_number(*clients_.at(id))});
   share_host();
   // Nothing can be measured about a client that reports nothing: it runs beside others, as before.
   if (connection.version < protocol::kActivityVersion) step(event::Activity{.client = id, .shares = true});
@@ -250,14 +261,23 @@ void Server::on_hello(Connection& connection, const Message& message) {
   log::debug("client {}: {} (pid {}, user {})", id, hello.name, connection.peer().pid, connection.peer().uid);
 }
 
-scheduler::DomainId Server::number_of(const TrustDomain& domain) {
+scheduler::DomainId Server::take_number(Client& client) {
   // Users by their own numbers, so that a log of events can be read; 0 is also what the core takes for nobody known.
-  const std::string& payer = domain.payer();
+  const std::string& payer = client.domain.payer();
   std::uint32_t user = 0;
   const auto [end, error] = std::from_chars(payer.data(), payer.data() + payer.size(), user);
   if (error == std::errc{} && end == payer.data() + payer.size()) return user;
   constexpr scheduler::DomainId kAfterUsers = scheduler::DomainId{1} << 32;
-  return domains_.emplace(payer, kAfterUsers + domains_.size()).first->second;
+  Domain& known = domains_[payer];
+  client.numbered = true;
+  if (known.clients++ == 0) known.number = kAfterUsers + ++last_domain_;
+  return known.number;
+}
+
+void Server::leave_number(const Client& client) {
+  if (!client.numbered) return;
+  const auto found = domains_.find(client.domain.payer());
+  if (--found->second.clients == 0) domains_.erase(found);
 }
 
 void Server::watch_process(ClientId id) {
@@ -280,7 +300,9 @@ void Server::remove_client(ClientId id, const char* why) {
   gone_.insert(std::move(entry));
   named_.erase(named_.lower_bound({id, {}}), named_.lower_bound({id + 1, {}}));
   overdue_.erase(id);
+  orphans_.erase(id);
   leave_session(client.session);
+  leave_number(client);
   if (!client.gpus.empty() && !place_lost_ &&
       std::ranges::all_of(clients_, [](const auto& other) { return other.second->gpus.empty(); })) {
     unlink(clients_note().c_str());
@@ -297,6 +319,10 @@ void Server::forget_client(ClientId id) {
   for (std::set<std::uint32_t>& gpus = gone_.at(id)->gpus; !gpus.empty();) {
     const std::uint32_t gpu = *gpus.begin();
     const std::string uuid = uuid_text(gpus_.at(gpu)->uuid);
+    if (const auto same = by_process_.find(process_of(*gone_.at(id), gpu)); same != by_process_.end()) {
+      same->second.erase(id);
+      if (same->second.empty()) by_process_.erase(same);
+    }
     gpus.erase(gpus.begin());
     const bool released = gpus_.remove_client(gpu);
     publish_contexts(gpu);
@@ -311,9 +337,7 @@ void Server::on_stay(Connection& connection) {
   // They outlive their connections, so each process counts once, and all of them within the descriptors set aside.
   const pid_t pid = connection.peer().pid;
   if (connection.stays || !connection.peer().process) return;
-  for (const auto& [number, other] : stayers_) {
-    if (pid != 0 && other->pid == pid) return;
-  }
+  if (staying_.contains(pid)) return;
   const bool root = connection.peer().uid == 0 && is_in_own_container(connection.peer(), options_.trust);
   Budget::Share share = stayers_budget_.take(connection.domain().payer(), root);
   if (!share) return;
@@ -327,11 +351,13 @@ void Server::on_stay(Connection& connection) {
   stayer->share = std::move(share);
   stayer->process.emplace(io_, process.get());
   process.release();
-  stayer->process->async_wait(asio::posix::stream_descriptor::wait_read, [this, number](std::error_code error) {
+  stayer->process->async_wait(asio::posix::stream_descriptor::wait_read, [this, number, pid](std::error_code error) {
     if (error) return;
+    staying_.erase(pid);
     stayers_.erase(number);
     idle_since_ = now();
   });
+  if (pid != 0) staying_.insert(pid);
   stayers_.emplace(number, std::move(stayer));
 }
 
@@ -387,13 +413,7 @@ void Server::step(const scheduler::Event& event) {
       if (state != nullptr && ((state->held & clearing) | (state->touched & watched)) != 0) changed_.insert(id);
     }
   }
-  // Wakes nobody: a client reads it when the driver refuses a call.
-  if (before.movable != published_.movable || before.later != published_.later) {
-    for (const auto& [id, client] : clients_) {
-      client->lease->movable_gpus = published_.movable;
-      client->lease->fixed_for_now_gpus = published_.later;
-    }
-  }
+  if (before.movable != published_.movable || before.later != published_.later) contexts_pass_.run();
   if (claims_.withdrawing()) look_if_quiet();
   if (!changed_.empty()) tell_next(time);
   for (const ClientId id : changed_) {
@@ -433,18 +453,15 @@ void Server::look_after_clients() {
   if (!place_lost_) gpus_.keep_locks();
   look_for_machine();
   std::vector<ClientId> lost;
-  for (const auto& [id, client] : clients_) {
-    if (client->connection == 0 && now() - client->orphaned_at >= options_.reconnect_time) lost.push_back(id);
+  for (const ClientId id : orphans_) {
+    if (now() - clients_.at(id)->orphaned_at >= options_.reconnect_time) lost.push_back(id);
   }
   for (const ClientId id : lost) remove_client(id, "its connection ended and did not come back");
   while (!gone_.empty()) forget_client(gone_.begin()->first);
-  for (const auto& [id, client] : clients_) {
-    read_usage(*client);
-    note_moves(*client);
-  }
+  if (next_looked_after_ == 0) look_at_pages();
   measure();
   tell_quota_of_outside();
-  limits_.follow_host(quota_);
+  host_pass_.run();
   share_host();
   event_log_.flush();
   if (options_.idle_exit && idle() && now() - idle_since_ >= *options_.idle_exit) {
@@ -452,6 +469,21 @@ void Server::look_after_clients() {
     stop();
     io_.stop();
   }
+}
+
+// A few clients at a time, so that others do not wait for it.
+void Server::look_at_pages() {
+  constexpr int kAtOnce = 64;
+  auto next = clients_.lower_bound(next_looked_after_);
+  for (int i = 0; i < kAtOnce && next != clients_.end(); ++i, ++next) {
+    read_usage(*next->second);
+    note_moves(*next->second);
+  }
+  next_looked_after_ = next == clients_.end() ? 0 : next->first;
+  if (next_looked_after_ == 0) return;
+  asio::post(io_, [this] {
+    if (!stopped_ && !guarded("look after clients", [this] { look_at_pages(); })) next_looked_after_ = 0;
+  });
 }
 
 bool Server::idle() const {

@@ -15,6 +15,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,7 @@
 #include "scheduler/server/memory_reserve.h"
 #include "scheduler/server/meter.h"
 #include "scheduler/server/modelled_time.h"
+#include "scheduler/server/paced.h"
 #include "scheduler/server/page.h"
 #include "scheduler/server/place.h"
 #include "scheduler/server/user_names.h"
@@ -91,8 +93,9 @@ class Server final : public ConnectionOwner {
   std::string carry(const ControlRequest& request);
   void on_status(Connection& connection, std::uint32_t newest);
   void hang_up(Connection& connection, const std::string& reason);
-  // Of the domain whose shares of a GPU a client's are part of.
-  scheduler::DomainId number_of(const TrustDomain& domain);
+  // Of the domain whose shares of a GPU a client's are part of, for one client more.
+  scheduler::DomainId take_number(Client& client);
+  void leave_number(const Client& client);
   void watch_process(scheduler::ClientId id);
   void remove_client(scheduler::ClientId id, const char* why);
   void forget_client(scheduler::ClientId id);
@@ -127,6 +130,7 @@ class Server final : public ConnectionOwner {
   const Client* taker_of(const Client& giver, std::uint32_t gpu) const;
   std::uint64_t hand_over_gpus(const Client& client) const;
   void publish_takers();
+  void publish_hand_overs();
 
   void on_limits(Connection& connection, Client& client, const protocol::Message& message);
   void join_session(Client& client, const std::string& key);
@@ -134,16 +138,22 @@ class Server final : public ConnectionOwner {
   void carry_out(const scheduler::Quota::Outcome& outcome);
   void tighten(Client& client);
   void publish_limits(Client& client);
+  void publish_limits_to_all();
   void tell_quota_of_outside();
   void publish_contexts(std::uint32_t gpu);
+  void publish_contexts_of(Client& client, scheduler::GpuMask gpus);
+  void publish_contexts_to_all();
   void publish_too_much(std::uint32_t gpu);
   void share_host();
+  void share_host_now();
+  void bound_host(Client& client);
+  void publish_share(Client& client);
   void read_host(Client& client);
   static scheduler::Quota::HostUse host_use(Client& client);
   void tell(Client& client, const protocol::Message& message);
 
   void measure();
-  void measure_soon();
+  bool measure_soon();
   bool is_measurable(const Client& client, std::uint32_t gpu) const;
   bool answers_when_read(const Client& client, std::uint32_t gpu, const protocol::Message& added);
   void answer_late();
@@ -154,7 +164,8 @@ class Server final : public ConnectionOwner {
   void on_measured(const Meter::Answer& answer);
   void measure_client(Client& client, std::uint32_t gpu, const GpuReading& reading);
   void take_measurement(Client& client, std::uint32_t gpu, scheduler::Bytes process);
-  scheduler::Bytes contexts_before(const Client& client, std::uint32_t gpu) const;
+  static std::tuple<pid_t, std::string, std::uint32_t> process_of(const Client& client, std::uint32_t gpu);
+  scheduler::Bytes contexts_before(const Client& client, std::uint32_t gpu, scheduler::Bytes enough) const;
   scheduler::Bytes believed_context(const Client& client, std::uint32_t gpu, scheduler::Bytes said) const;
   void confirm(Client& client, std::uint32_t gpu);
   void follow_size(std::uint32_t gpu);
@@ -166,7 +177,7 @@ class Server final : public ConnectionOwner {
   void report_revoked(Client& client) const;
   void report_passed_over(Client& client, const scheduler::Decision& decision) const;
   void read_usage(Client& client);
-  void read_others(const Client& client);
+  void read_others();
   void read_activity(Client& client);
   void note_moves(Client& client);
   void schedule_deadline();
@@ -174,6 +185,7 @@ class Server final : public ConnectionOwner {
   void stay_awake(scheduler::Time from);
   void housekeeping();
   void look_after_clients();
+  void look_at_pages();
   void keep_place();
   bool idle() const;
   // Exists while programs use GPUs, for a later rotad to find.
@@ -185,7 +197,7 @@ class Server final : public ConnectionOwner {
   // `only`: the domain whose programs and accounts are shown by name; null: all are.
   protocol::Message status_client(const Client& client, const TrustDomain* only) const;
   protocol::Message status_use(scheduler::ClientId id, std::uint32_t gpu) const;
-  std::vector<protocol::Message> status_accounts(const TrustDomain* only) const;
+  std::optional<protocol::Message> status_account(std::string& after, const TrustDomain* only) const;
   protocol::Message status_end() const;
 
   asio::io_context& io_;
@@ -219,31 +231,50 @@ class Server final : public ConnectionOwner {
   asio::steady_timer deadline_;
   asio::steady_timer wake_;  // to be awake when a holder begins to drain
   std::chrono::steady_clock::time_point awake_until_{};
+  std::chrono::nanoseconds longest_{};  // that one handler took of the processor
   asio::steady_timer late_reading_;
+  asio::steady_timer forced_reading_;
   asio::steady_timer accept_again_;
   Budget connections_budget_;
+  const std::shared_ptr<TimeBudget> time_budget_ = std::make_shared<TimeBudget>();
   asio::steady_timer claims_due_;
   Budget stayers_budget_;
+  Budget asks_budget_;
   std::map<std::uint32_t, std::shared_ptr<Connection>> connections_;
-  std::map<std::string, scheduler::DomainId> domains_;  // of payers that are not users by number
+  struct Domain {
+    scheduler::DomainId number = 0;
+    std::size_t clients = 0;
+  };
+  std::map<std::string, Domain> domains_;  // of payers that are not users by number
+  scheduler::DomainId last_domain_ = 0;
   std::map<scheduler::ClientId, std::unique_ptr<Client>> clients_;
   // Whose leaving the core and the limits' books have not carried out yet; empty, unless memory was lacking.
   std::map<scheduler::ClientId, std::unique_ptr<Client>> gone_;
-  std::map<std::string, scheduler::SessionId> sessions_;  // of clients that are there, by Quota::Membership::key
+  std::set<scheduler::ClientId> orphans_;  // clients whose connection closed
+  // By process, of those that rotad cannot see by domain, and by GPU: the clients that have named it.
+  std::map<std::tuple<pid_t, std::string, std::uint32_t>, std::set<scheduler::ClientId>> by_process_;
+  struct Session {
+    scheduler::SessionId number = 0;
+    std::size_t clients = 0;
+  };
+  std::map<std::string, Session> sessions_;  // of clients that are there, by Quota::Membership::key
   scheduler::SessionId last_session_ = 0;
   std::map<std::uint32_t, std::unique_ptr<Stayer>> stayers_;
+  std::set<pid_t> staying_;
   // As they were published.
   struct Published {
     scheduler::GpuMask clearing = 0;  // to those who hold them,
     scheduler::GpuMask shared = 0;    // and the rest to those who touch them
     scheduler::GpuMask sampling = 0;
     scheduler::GpuMask metered = 0;
-    scheduler::GpuMask movable = 0;  // this and `later` to everybody, without waking them
+    scheduler::GpuMask movable = 0;  // this and `later` to everybody (publish_contexts_to_all)
     scheduler::GpuMask timed = 0;    // to those who touch them, too
     scheduler::GpuMask alone = 0;
     scheduler::GpuMask later = 0;
   } published_;
-  std::array<std::uint32_t, protocol::kMaxGpus> too_much_mib_{};  // as it was published
+  std::array<std::uint32_t, protocol::kMaxGpus> too_much_mib_{};  // as it is published
+  scheduler::GpuMask contexts_to_publish_ = 0;
+  std::uint32_t next_looked_after_ = 0;  // the client that housekeeping has come to
   std::set<scheduler::ClientId> changed_;                         // whose pages have to be written, within one step
   std::uint32_t last_number_ = 0;                                 // of connections, clients and stayers
   const scheduler::Time started_;
@@ -257,21 +288,37 @@ class Server final : public ConnectionOwner {
 
   // measure.cpp
   std::map<std::uint32_t, GpuReading> readings_;      // by GPU index, of the latest answer
+  // By GPU index: how large it is, and what is assumed of contexts there, as the clients' figures go by.
+  std::map<std::uint32_t, std::pair<scheduler::Bytes, scheduler::Bytes>> followed_;
   std::map<std::uint32_t, scheduler::Time> read_at_;  // by GPU index, while a reading counts
   std::set<std::uint32_t> silent_;                    // GPUs for which it was logged that NVML says nothing
   std::set<pid_t> processes_when_asked_;              // of clients
   std::optional<scheduler::Time> measuring_since_;    // a question is open
   scheduler::Time measure_at_{};                      // when the next is due
   bool measure_again_ = false;                        // as soon as the open one is answered
+  scheduler::Time measured_at_{};                     // when the latest answer came,
+  scheduler::Time measuring_took_{};                  // and how long after the question
   std::string measuring_problem_;                     // the last that was logged
   struct Unanswered {
-    scheduler::ClientId client;
-    std::uint32_t gpu;
     protocol::Message added;
-    scheduler::Time since;  // a reading that was asked for later answers it
+    scheduler::Time since{};  // a reading that was asked for later answers it
+    scheduler::Time until{};
+  };
+  // Clients that are told about a GPU once they have been measured there, and in the order in which that is too late.
+  std::map<std::pair<scheduler::ClientId, std::uint32_t>, Unanswered> unanswered_;
+  struct Late {
+    std::pair<scheduler::ClientId, std::uint32_t> of;
     scheduler::Time until;
   };
-  std::deque<Unanswered> unanswered_;  // clients that are told about a GPU once they have been measured there
+  std::deque<Late> late_;
+  // What concerns all clients.
+  Paced limits_pass_;
+  Paced shares_pass_;
+  Paced takers_pass_;
+  Paced contexts_pass_;
+  Paced host_pass_;
+  Paced others_pass_;
+  Paced activity_pass_;
   // Last: its thread answers to all of the above.
   Meter meter_;
 };

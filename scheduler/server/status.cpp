@@ -32,7 +32,7 @@ void Server::on_status(Connection& connection, std::uint32_t newest) {
   const std::optional<TrustDomain> domain =
       options_.visibility == Visibility::kOwn && !root ? std::optional(connection.domain()) : std::nullopt;
   connection.send_rows([this, domain, part = Part::kGpus, next = std::uint32_t{0}, gpu = std::uint32_t{0}, newest,
-                        accounts = std::vector<Message>()]() mutable -> std::optional<Message> {
+                        account = std::string()]() mutable -> std::optional<Message> {
     const TrustDomain* const only = domain ? &*domain : nullptr;
     if (part == Part::kGpus) {
       while (next < protocol::kMaxGpus) {
@@ -49,7 +49,6 @@ void Server::on_status(Connection& connection, std::uint32_t newest) {
       }
       part = newest >= protocol::kActivityVersion ? Part::kUses : Part::kAccounts;
       next = 0;
-      if (newest >= protocol::kLimitVersion) accounts = status_accounts(only);
     }
     while (part == Part::kUses) {
       const auto client = clients_.lower_bound(next);
@@ -70,7 +69,9 @@ void Server::on_status(Connection& connection, std::uint32_t newest) {
       gpu = 0;
     }
     if (part == Part::kAccounts) {
-      if (next < accounts.size()) return accounts[next++];
+      if (newest >= protocol::kLimitVersion) {
+        if (const auto row = status_account(account, only)) return row;
+      }
       part = Part::kDone;
       return status_end();
     }
@@ -203,31 +204,33 @@ Message Server::status_end() const {
   return row;
 }
 
-// Accounts with a limit; the host's only once something may have to be moved there.
-std::vector<Message> Server::status_accounts(const TrustDomain* only) const {
-  std::vector<Message> rows;
-  quota_.for_each_account([&](const std::string& key, const scheduler::Quota::Account& account) {
+// The next account behind this key, which becomes that one's. Only those with a limit; the host's only once something
+// may have to be moved there.
+std::optional<Message> Server::status_account(std::string& after, const TrustDomain* only) const {
+  while (const scheduler::Quota::Entry* entry = quota_.account_after(after)) {
+    const auto& [key, account] = *entry;
+    after = key;
     // Their names are those of users, sessions and processes; the keys do not say to whom a session or process belongs.
     const bool own = only == nullptr || key == "host" || key == fmt::format("user {}", only->payer()) ||
                      key.starts_with(fmt::format("session {} ", only->key()));
-    if (!own) return;
+    if (!own) continue;
     const scheduler::Bytes host = quota_.host_bytes(account);
-    if (account.limits.device == scheduler::kNoLimit && host == 0) return;
-    Message& row = rows.emplace_back(Message{.kind = Kind::kStatusAccount});
+    if (account.limits.device == scheduler::kNoLimit && host == 0) continue;
+    Message row{.kind = Kind::kStatusAccount};
     protocol::StatusAccount& shown = row.body.status_account;
-    shown.clients = static_cast<std::uint32_t>(account.clients);
+    shown.clients = static_cast<std::uint32_t>(account.clients.size());
     shown.device_limit = account.limits.device;
     for (scheduler::GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
       shown.device_used = std::max(shown.device_used, account.device(gpu));
     }
     shown.host_limit = account.limits.host;
     shown.host_used = host;
-    const scheduler::Quota::HostUse swaps = quota_.host_use(account);
-    shown.host_swap_bytes = swaps.has;
-    shown.host_spare_bytes = swaps.spare;
+    shown.host_swap_bytes = account.host.has;
+    shown.host_spare_bytes = account.host.spare;
     set_text(shown.name, account.name);
-  });
-  return rows;
+    return row;
+  }
+  return std::nullopt;
 }
 
 }  // namespace rota::server

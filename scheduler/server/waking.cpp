@@ -1,9 +1,12 @@
 // When rotad sleeps and when it spins.
+#include <algorithm>
 #include <thread>
 #include <utility>
 
 #include "scheduler/server/client.h"
 #include "scheduler/server/guarded.h"
+#include "scheduler/server/log.h"
+#include "scheduler/server/processor_time.h"
 #include "scheduler/server/server.h"
 
 namespace rota::server {
@@ -19,16 +22,20 @@ constexpr std::chrono::milliseconds kRest{10};
 
 void Server::run() {
   while (!io_.stopped()) {
+    const std::chrono::nanoseconds before = processor_time();
     const bool done = guarded("go on", [this] {
       if (!keeping_house_ && !stopped_) housekeeping();
       if (std::chrono::steady_clock::now() >= awake_until_) {
         io_.run_one();
-      } else if (io_.poll() == 0) {
+      } else if (io_.poll_one() == 0) {
         std::this_thread::yield();
       }
     });
+    longest_ = std::max(longest_, processor_time() - before);
     if (!done) std::this_thread::sleep_for(kRest);
   }
+  log::info("the longest that one request kept others waiting: {} us",
+            std::chrono::duration_cast<std::chrono::microseconds>(longest_).count());
 }
 
 // The next client is told when the holders in its way begin to drain.
@@ -71,11 +78,7 @@ void Server::schedule_deadline() {
     if (error || stopped_) return;
     guarded("do what is due", [this] {
       carry_out(quota_.tick(now()));
-      if (core_.shared_gpus() != 0) {
-        for (const auto& [id, client] : clients_) {
-          if ((core_.client(id)->touched & core_.shared_gpus()) != 0) read_activity(*client);
-        }
-      }
+      if (core_.shared_gpus() != 0) activity_pass_.try_now();
       step(event::Tick{});
     });
   });

@@ -151,8 +151,10 @@ class Client {
       fail("no welcome");
     }
     lease = static_cast<const LeasePage*>(mmap(nullptr, kPageBytes, PROT_READ, MAP_SHARED, pages[0].get(), 0));
-    usage =
-        static_cast<UsagePage*>(mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, pages[1].get(), 0));
+    usage = static_cast<UsagePage*>(mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, pages[1].get(), 0));
+    // Not for the processes of clients that come later: forking would take the longer the more there are.
+    madvise(const_cast<LeasePage*>(lease), kPageBytes, MADV_DONTFORK);
+    madvise(usage, kPageBytes, MADV_DONTFORK);
   }
   Message answer(Kind kind) {
     Message message;
@@ -185,7 +187,8 @@ class Client {
                             .fixed_bytes = device - swapped,
                             .swapped_bytes = swapped};
     send(reserve);
-    answer(Kind::kReserved);
+    const Reserved answered = answer(Kind::kReserved).body.reserved;
+    if (answered.granted == 0) fail(fmt::format("a reservation was refused: {}", answered.text));
   }
   void say(std::uint64_t device, std::uint64_t swapped) const {
     Message state = message(Kind::kState);
@@ -210,7 +213,10 @@ class Client {
     send(back);
   }
   // All that was sent before has been dealt with.
-  void sync() { reserve(reserved, swapped); }
+  void sync() {
+    reserve(reserved, swapped);
+    say(reserved, swapped);  // it has no use for what it was granted beyond that
+  }
 
   std::uint32_t gpu = 0;
   std::uint64_t reserved = 0;

@@ -233,8 +233,9 @@ TEST_CASE("what could be given back is counted for an account, and no more than 
   other.use = {.has = 300, .spare = 200};
   rig.share();
   std::map<std::string, Bytes> spare;
-  rig.quota.for_each_account(
-      [&](const std::string& key, const Quota::Account& each) { spare[key] = rig.quota.host_use(each).spare; });
+  for (auto each = rig.quota.account_after(""); each != nullptr; each = rig.quota.account_after(each->first)) {
+    spare[each->first] = each->second.host.spare;
+  }
   CHECK(spare == std::map<std::string, Bytes>{{"host", 500}, {"session", 200}});
 }
 

@@ -24,9 +24,9 @@ std::optional<Limits> limits_of(const std::vector<Quota::Membership>& all, const
 
 Quota::Account account(const Quota& quota, const std::string& name) {
   std::optional<Quota::Account> found;
-  quota.for_each_account([&](const std::string&, const Quota::Account& one) {
-    if (one.name == name) found = one;
-  });
+  for (auto each = quota.account_after(""); each != nullptr; each = quota.account_after(each->first)) {
+    if (each->second.name == name) found = each->second;
+  }
   REQUIRE(found);
   return *found;
 }

@@ -1,0 +1,74 @@
+// Work whose cost grows with the number of clients takes a small part of rotad's time, however often it is wanted.
+#include "scheduler/server/paced.h"
+
+#include <asio/post.hpp>
+#include <catch2/catch.hpp>
+#include <stdexcept>
+
+namespace rota::test {
+namespace {
+
+using namespace std::chrono_literals;
+using server::Paced;
+using server::processor_time;
+
+// Keeps the processor busy.
+void work(std::chrono::nanoseconds time) {
+  for (const auto until = processor_time() + time; processor_time() < until;) {
+  }
+}
+
+TEST_CASE("a pass that is wanted again and again takes a small part of the time, and the last wish is fulfilled") {
+  asio::io_context io;
+  int wanted = 0;
+  int seen = 0;
+  std::chrono::nanoseconds passes{};
+  Paced paced(io, "work", [&] {
+    work(500us);
+    passes += 500us;
+    seen = wanted;
+  });
+  const auto begun = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - begun < 100ms) {
+    ++wanted;
+    paced.run();
+    if (wanted == 1) CHECK(seen == 1);  // the first at once
+    io.poll();
+    io.restart();
+  }
+  const auto took = std::chrono::steady_clock::now() - begun;
+  CHECK(passes <= took / Paced::kRest + 500us);
+  io.run();
+  CHECK(seen == wanted);
+}
+
+TEST_CASE("a pass that fails, or wants itself, is done again later") {
+  asio::io_context io;
+  int passes = 0;
+  Paced* again = nullptr;
+  Paced paced(io, "work", [&] {
+    if (++passes < 3) again->run();
+    if (passes == 1) throw std::runtime_error("once");
+  });
+  again = &paced;
+  paced.run();
+  CHECK(passes == 1);
+  io.run();
+  CHECK(passes == 3);
+}
+
+TEST_CASE("what can be left out is left out while the work rests") {
+  asio::io_context io;
+  int passes = 0;
+  Paced paced(io, "work", [&] {
+    ++passes;
+    work(5ms);
+  });
+  CHECK(paced.try_now());
+  CHECK_FALSE(paced.try_now());
+  io.run();
+  CHECK(passes == 1);
+}
+
+}  // namespace
+}  // namespace rota::test
