@@ -1,0 +1,154 @@
+"""A client of rotad's that does whatever may hurt others, at random, until it is killed: speaks the protocol by hand (scheduler/protocol/protocol.h).
+
+hostile_client.py SOCKET UUID SEED USER: the GPU that honest programs use. Prints what other users' names it has seen.
+"""
+import mmap
+import os
+import random
+import socket
+import struct
+import sys
+import time
+
+HELLO, ADD_GPU, WANT, GIVE_BACK, USAGE, STATUS, STAY, ROOM, SESSION, RESERVE, STATE, HAND_OVER = range(1, 13)
+WELCOME, ADDED, STATUS_CLIENT, STATUS_END, STATUS_ACCOUNT = 101, 102, 105, 106, 109
+VERSION = 8
+SECRET = b"memhog"
+WORDS = [0, 1, 4096, 1 << 20, 1 << 28, 1 << 30, 1 << 36, 1 << 47, (1 << 63) - 1, (1 << 64) - 1]
+
+
+class Client:
+    def __init__(self, path, chance):
+        self.chance = chance
+        self.number = 0
+        self.gpus = []
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(5)
+        self.socket.connect(path)
+        self.usage = self.lease = None
+
+    def send(self, kind, body=b"", version=VERSION, descriptors=()):
+        packet = struct.pack("<IHH", 0x41544f52, version, kind) + body.ljust(248, b"\0")
+        self.socket.setblocking(False)
+        try:
+            socket.send_fds(self.socket, [packet], list(descriptors))
+        except BlockingIOError:
+            pass  # rotad has read enough of it for now
+        finally:
+            self.socket.settimeout(5)
+
+    def hello(self):
+        self.send(HELLO, struct.pack("<IHH64s", 0, VERSION, 0, b"hostile"), version=1)
+        message, pages, _, _ = socket.recv_fds(self.socket, 1024, 2)
+        if len(pages) == 2:
+            self.lease = mmap.mmap(pages[0], 4096, prot=mmap.PROT_READ)
+            self.usage = mmap.mmap(pages[1], 4096)
+        for page in pages:
+            os.close(page)
+        return self.usage is not None
+
+    def read(self):
+        """All that has come, and what it says of others."""
+        self.socket.setblocking(False)
+        try:
+            while True:
+                message = self.socket.recv(1024)
+                if not message:
+                    raise ConnectionError
+                if SECRET in message:
+                    print(f"seen: {message}", flush=True)
+                if struct.unpack_from("<H", message, 6)[0] == ADDED:
+                    self.gpus.append(struct.unpack_from("<I", message, 24)[0])
+        except BlockingIOError:
+            pass
+        finally:
+            self.socket.settimeout(5)
+
+
+def uuid_of(real, chance):
+    return real if chance.random() < 0.6 else chance.randbytes(16)
+
+
+def act(client, real, chance):
+    gpu = chance.choice(client.gpus) if client.gpus else chance.randrange(64)
+    word = lambda: chance.choice(WORDS)
+    action = chance.randrange(14)
+    times = chance.choice([1, 1, 1, 20, 200])
+    if action == 0:
+        total = chance.choice([1 << 20, 1 << 33, 1 << 47])
+        client.send(ADD_GPU, struct.pack("<16sQQ64s", uuid_of(real, chance), total, word(), b"\xff\x1b[31mGPU"))
+    elif action == 1:
+        client.send(SESSION, struct.pack("<64sQQ", chance.choice([b"mine", chance.randbytes(20)]), word(), word()))
+    elif action == 2:
+        for _ in range(times):
+            client.number += 1
+            client.send(RESERVE, struct.pack("<IIQQQQ", gpu, client.number, word(), word(), word(), word()))
+    elif action == 3:
+        for _ in range(times):
+            client.send(STATE, struct.pack("<IIQQIIQQ", gpu, client.number, word(), word(), chance.choice([0, 1 << 31]), 0, word(), word()))
+    elif action == 4:
+        for _ in range(times):
+            struct.pack_into("<Q", client.usage, 8 * chance.randrange(1, 511), word())
+        client.send(USAGE)
+    elif action == 5:
+        for _ in range(times):
+            client.send(WANT, struct.pack("<QIIII", chance.choice([0, 1 << gpu, (1 << 64) - 1]), chance.randrange(2), 0, chance.randrange(2),
+                                          chance.randrange(2)))
+    elif action == 6:
+        client.send(GIVE_BACK, struct.pack("<I", chance.choice([struct.unpack_from("<I", client.lease, 12)[0], 1, 0])))
+    elif action == 7:
+        for _ in range(times):
+            client.send(ROOM, struct.pack("<IIQ", gpu, 0, word()))
+    elif action == 8:
+        for _ in range(times):
+            client.send(STATUS, struct.pack("<I", VERSION))
+    elif action == 9:
+        ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        event = os.eventfd(0)
+        for _ in range(min(times, 20)):
+            client.send(chance.choice([HAND_OVER, USAGE, STAY]), struct.pack("<IIQ", gpu, 0, word()),
+                        descriptors=[chance.choice([event, ends[0].fileno(), 0])])
+        os.close(event)
+        for end in ends:
+            end.close()
+    elif action == 10:
+        client.send(chance.randrange(0, 120), chance.randbytes(240), version=chance.randrange(0, 10))
+    elif action == 11:
+        for _ in range(times):
+            client.send(ADD_GPU, struct.pack("<16sQQ64s", real, 1 << 33, 1, b"GPU"))
+    elif action == 12:
+        struct.pack_into("<Q", client.usage, 24 + 33 * 64 - 8 * 64 + 8 * (gpu % 64), 1 << 30)  # it lacks memory
+        struct.pack_into("<I", client.usage, 136 + 41 * 64 + 4 * (gpu % 64), chance.randrange(1 << 30))
+        client.send(USAGE)
+    else:
+        client.read()
+
+
+def main():
+    path, real, seed, user = sys.argv[1], bytes.fromhex(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)
+    chance = random.Random(seed)
+    clients = []
+    while True:
+        time.sleep(chance.choice([0, 0.001, 0.01, 0.05]))
+        try:
+            if not clients or (len(clients) < 50 and chance.random() < 0.1):
+                client = Client(path, chance)
+                if chance.random() < 0.1:
+                    client.send(STATUS, struct.pack("<I", VERSION))  # and does not read it
+                elif client.hello():
+                    clients.append(client)
+                continue
+            client = chance.choice(clients)
+            act(client, real, chance)
+        except (ConnectionError, TimeoutError, socket.timeout, OSError):
+            pass
+        if clients and chance.random() < 0.05:
+            clients.pop(chance.randrange(len(clients))).socket.close()
+
+
+if __name__ == "__main__":
+    main()
