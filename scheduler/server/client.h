@@ -34,6 +34,7 @@ struct Server::Client {
   scheduler::Time orphaned_at{};
   pid_t pid = 0;
   uid_t uid = 0;
+  bool in_own_container = false;  // in rotad's: its user is who it says
   std::string name;
   TrustDomain domain{0};
   bool numbered = false;                    // counts among those of its payer in Server::domains_

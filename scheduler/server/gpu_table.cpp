@@ -94,8 +94,9 @@ void GpuTable::confirm(std::uint32_t index, std::uint64_t bytes) {
   gpus_[index]->measured_bytes = bytes;
 }
 
-bool GpuTable::says(std::uint32_t index, const std::string& payer, std::uint64_t bytes) {
+bool GpuTable::says(std::uint32_t index, const std::string& payer, std::uint64_t bytes, bool trusted) {
   GpuEntry& entry = *gpus_[index];
+  if (trusted && entry.trusted_bytes == 0) entry.trusted_bytes = bytes;
   entry.said_bytes.emplace(payer, bytes);
   return bytes != this->bytes(index) && !std::exchange(entry.contradicted, true);
 }
@@ -103,6 +104,7 @@ bool GpuTable::says(std::uint32_t index, const std::string& payer, std::uint64_t
 std::uint64_t GpuTable::bytes(std::uint32_t index) const {
   const GpuEntry& entry = *gpus_[index];
   const std::uint64_t measured = entry.measured_bytes;
+  if (measured == 0 && entry.trusted_bytes != 0) return entry.trusted_bytes;
   std::map<std::uint64_t, std::size_t> users;
   for (const auto& [payer, bytes] : entry.said_bytes) {
     if (measured == 0 || (bytes >= measured - measured / 8 && bytes <= measured + measured / 8)) ++users[bytes];
@@ -119,6 +121,7 @@ std::uint64_t GpuTable::bytes(std::uint32_t index) const {
 std::uint64_t GpuTable::least_bytes(std::uint32_t index) const {
   const GpuEntry& entry = *gpus_[index];
   if (entry.measured_bytes != 0) return entry.measured_bytes;
+  if (entry.trusted_bytes != 0) return entry.trusted_bytes;
   std::uint64_t least = bytes(index);
   for (const auto& [payer, bytes] : entry.said_bytes) least = std::min(least, bytes);
   return least;

@@ -2,8 +2,9 @@
 //
 // How large a GPU is, its programs say, and they may lie. If NVML knows the GPU, a figure that differs from NVML's by
 // more than an eighth does not count (CUDA and NVML do not agree to the byte about what the driver sets aside).
-// Otherwise the figure counts that the most users give, of two the larger one: too small a figure would refuse memory
-// that is there, one that is too large leaves refusing to the driver.
+// Otherwise what root or rotad's own user says counts, and if neither says anything the figure that the most users give,
+// of two the larger one: too small a figure would refuse memory that is there, one that is too large leaves refusing to
+// the driver.
 //
 // A client can name GPUs that do not exist, and where NVML is missing nothing tells them from others. So a user has a
 // budget of GPUs that nothing confirms: a quarter of all, and never more than half of what is still free, so that
@@ -34,6 +35,7 @@ struct GpuEntry {
   bool confirmed = false;                           // the driver knows it
   std::uint64_t measured_bytes = 0;                 // its size by NVML; 0: not known
   std::map<std::string, std::uint64_t> said_bytes;  // by programs, the first of each user (TrustDomain::payer)
+  std::uint64_t trusted_bytes = 0;                  // by the first program of root or of rotad's user; 0: not known
   bool contradicted = false;                        // some program has said something else than what counted then
   std::uint32_t clients = 0;
   std::unique_ptr<LockDoor> door;  // destroyed last: it tells others that the GPU is free
@@ -61,9 +63,9 @@ class GpuTable {
   Result<std::optional<LockFile::Taken>> take(const protocol::Uuid& uuid, uid_t user);
   // NVML knows the GPU, and says how large it is.
   void confirm(std::uint32_t index, std::uint64_t bytes);
-  // A program of this user says how large it is. Returns whether that is the first time that one says something else
+  // A program of this user says how large it is; `trusted`: of root or of rotad's own user. Returns whether that is the first time that one says something else
   // than what counts.
-  bool says(std::uint32_t index, const std::string& payer, std::uint64_t bytes);
+  bool says(std::uint32_t index, const std::string& payer, std::uint64_t bytes, bool trusted = false);
   // How large it is, as far as is known.
   std::uint64_t bytes(std::uint32_t index) const;
   // The least that anybody says, or NVML: what is assumed of all contexts must not grow with a claim.

@@ -214,6 +214,7 @@ void Server::on_hello(Connection& connection, const Message& message) {
   client->connection = connection.number();
   client->pid = connection.peer().pid;
   client->uid = connection.peer().uid;
+  client->in_own_container = is_in_own_container(connection.peer(), options_.trust);
   client->name = hello.name;
   client->says_activity = connection.version >= protocol::kActivityVersion;
   client->says_fixed = connection.version >= protocol::kRoomVersion;
@@ -319,10 +320,12 @@ void Server::forget_client(ClientId id) {
   for (std::set<std::uint32_t>& gpus = gone_.at(id)->gpus; !gpus.empty();) {
     const std::uint32_t gpu = *gpus.begin();
     const std::string uuid = uuid_text(gpus_.at(gpu)->uuid);
-    if (const auto same = by_process_.find(process_of(*gone_.at(id), gpu)); same != by_process_.end()) {
-      same->second.erase(id);
-      if (same->second.empty()) by_process_.erase(same);
-    }
+    const auto take_out = [id](auto& index, const auto& key) {
+      const auto same = index.find(key);
+      if (same != index.end() && same->second.erase(id) != 0 && same->second.empty()) index.erase(same);
+    };
+    take_out(by_process_, process_of(*gone_.at(id), gpu));
+    take_out(by_payer_, std::pair(gone_.at(id)->domain.payer(), gpu));
     gpus.erase(gpus.begin());
     const bool released = gpus_.remove_client(gpu);
     publish_contexts(gpu);

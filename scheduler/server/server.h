@@ -164,6 +164,7 @@ class Server final : public ConnectionOwner {
   void on_measured(const Meter::Answer& answer);
   void measure_client(Client& client, std::uint32_t gpu, const GpuReading& reading);
   void take_measurement(Client& client, std::uint32_t gpu, scheduler::Bytes process);
+  scheduler::Bytes assumed_before(const Client& client, std::uint32_t gpu, scheduler::Bytes enough) const;
   static std::tuple<pid_t, std::string, std::uint32_t> process_of(const Client& client, std::uint32_t gpu);
   scheduler::Bytes contexts_before(const Client& client, std::uint32_t gpu, scheduler::Bytes enough) const;
   scheduler::Bytes believed_context(const Client& client, std::uint32_t gpu, scheduler::Bytes said) const;
@@ -253,6 +254,7 @@ class Server final : public ConnectionOwner {
   std::set<scheduler::ClientId> orphans_;  // clients whose connection closed
   // By process, of those that rotad cannot see by domain, and by GPU: the clients that have named it.
   std::map<std::tuple<pid_t, std::string, std::uint32_t>, std::set<scheduler::ClientId>> by_process_;
+  std::map<std::pair<std::string, std::uint32_t>, std::set<scheduler::ClientId>> by_payer_;  // the same, by user
   struct Session {
     scheduler::SessionId number = 0;
     std::size_t clients = 0;

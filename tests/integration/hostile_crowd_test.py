@@ -15,7 +15,7 @@ USERS = 54321, 54322, 54323
 CONFIG = """
 visibility = "own"
 [limits.user]
-gpu = "1G"
+gpu = "200M"
 [limits.users]
 root = { gpu = "4G" }
 """

@@ -117,6 +117,16 @@ TEST_CASE("a GPU is as large as NVML says, or as most users say, whoever says so
     for (int i = 0; i < 3; ++i) CHECK_FALSE(table.says(gpu, "one more liar", 1 << 20));
     CHECK(table.bytes(gpu) == kReal);
   }
+  SECTION("root or rotad's own user is believed before any number of others, and NVML before them") {
+    for (int i = 0; i < 9; ++i) table.says(gpu, "user " + std::to_string(i), 1 << 20);
+    table.says(gpu, "root", kReal / 2, true);
+    CHECK(table.bytes(gpu) == kReal / 2);
+    CHECK(table.least_bytes(gpu) == kReal / 2);
+    table.says(gpu, "root", kReal, true);  // the first counts
+    CHECK(table.bytes(gpu) == kReal / 2);
+    table.confirm(gpu, kReal);
+    CHECK(table.bytes(gpu) == kReal);
+  }
   SECTION("NVML knows better than any number of users") {
     for (int i = 0; i < 9; ++i) table.says(gpu, "user " + std::to_string(i), 1 << 20);
     CHECK(table.bytes(gpu) == 1 << 20);
