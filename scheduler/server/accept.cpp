@@ -59,8 +59,8 @@ void Server::accept_all() {
 
 // If this throws, the socket is still the caller's, or has been closed.
 void Server::take_in(Descriptor&& socket) {
-  auto connection =
-      std::make_shared<Connection>(io_, std::move(socket), ++last_number_, options_.trust, *this, workers_, time_budget_);
+  auto connection = std::make_shared<Connection>(io_, std::move(socket), ++last_number_, options_.trust, *this,
+                                                 workers_, time_budget_);
   try {
     const bool root = connection->peer().uid == 0 && is_in_own_container(connection->peer(), options_.trust);
     connection->share = connections_budget_.take(connection->domain().payer(), root);

@@ -2,9 +2,9 @@
 //
 // How large a GPU is, its programs say, and they may lie. If NVML knows the GPU, a figure that differs from NVML's by
 // more than an eighth does not count (CUDA and NVML do not agree to the byte about what the driver sets aside).
-// Otherwise what root or rotad's own user says counts, and if neither says anything the figure that the most users give,
-// of two the larger one: too small a figure would refuse memory that is there, one that is too large leaves refusing to
-// the driver.
+// Otherwise what root or rotad's own user says counts, and if neither says anything the figure that the most users
+// give, of two the larger one: too small a figure would refuse memory that is there, one that is too large leaves
+// refusing to the driver.
 //
 // A client can name GPUs that do not exist, and where NVML is missing nothing tells them from others. So a user has a
 // budget of GPUs that nothing confirms: a quarter of all, and never more than half of what is still free, so that
@@ -63,8 +63,8 @@ class GpuTable {
   Result<std::optional<LockFile::Taken>> take(const protocol::Uuid& uuid, uid_t user);
   // NVML knows the GPU, and says how large it is.
   void confirm(std::uint32_t index, std::uint64_t bytes);
-  // A program of this user says how large it is; `trusted`: of root or of rotad's own user. Returns whether that is the first time that one says something else
-  // than what counts.
+  // A program of this user says how large it is; `trusted`: of root or of rotad's own user. Returns whether that is the
+  // first time that one says something else than what counts.
   bool says(std::uint32_t index, const std::string& payer, std::uint64_t bytes, bool trusted = false);
   // How large it is, as far as is known.
   std::uint64_t bytes(std::uint32_t index) const;

@@ -276,9 +276,9 @@ class Server final : public ConnectionOwner {
   } published_;
   std::array<std::uint32_t, protocol::kMaxGpus> too_much_mib_{};  // as it is published
   scheduler::GpuMask contexts_to_publish_ = 0;
-  std::uint32_t next_looked_after_ = 0;  // the client that housekeeping has come to
-  std::set<scheduler::ClientId> changed_;                         // whose pages have to be written, within one step
-  std::uint32_t last_number_ = 0;                                 // of connections, clients and stayers
+  std::uint32_t next_looked_after_ = 0;    // the client that housekeeping has come to
+  std::set<scheduler::ClientId> changed_;  // whose pages have to be written, within one step
+  std::uint32_t last_number_ = 0;          // of connections, clients and stayers
   const scheduler::Time started_;
   scheduler::Time idle_since_;
   scheduler::Time others_read_at_{};
@@ -289,7 +289,7 @@ class Server final : public ConnectionOwner {
   bool keeping_house_ = false;
 
   // measure.cpp
-  std::map<std::uint32_t, GpuReading> readings_;      // by GPU index, of the latest answer
+  std::map<std::uint32_t, GpuReading> readings_;  // by GPU index, of the latest answer
   // By GPU index: how large it is, and what is assumed of contexts there, as the clients' figures go by.
   std::map<std::uint32_t, std::pair<scheduler::Bytes, scheduler::Bytes>> followed_;
   std::map<std::uint32_t, scheduler::Time> read_at_;  // by GPU index, while a reading counts

@@ -1,6 +1,6 @@
 // How much of the event loop's time each user's messages take. Where several users have connections, one whose messages
-// have taken more than its part lately is read again once others have had the chance to be: so a flood of messages, over
-// however many connections, delays its sender.
+// have taken more than its part lately is read again once others have had the chance to be: so a flood of messages,
+// over however many connections, delays its sender.
 #pragma once
 
 #include <algorithm>

@@ -68,8 +68,8 @@ class Rotad {
     if (pid_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       dup2(ready[1], 9);
-      execl(program, program, "--socket", socket().c_str(), "--lock-directory", (folder_ + "/locks").c_str(), "--config",
-            (folder_ + "/rotad.toml").c_str(), "--ready-fd", "9", "--log", "error", nullptr);
+      execl(program, program, "--socket", socket().c_str(), "--lock-directory", (folder_ + "/locks").c_str(),
+            "--config", (folder_ + "/rotad.toml").c_str(), "--ready-fd", "9", "--log", "error", nullptr);
       _exit(127);
     }
     close(ready[1]);
@@ -245,7 +245,8 @@ class Crowd {
       client.session(i);
       client.add_gpu(static_cast<std::uint32_t>(i) / kEverySwaps % kGpus);
       const bool swaps = i % kEverySwaps == 0;
-      client.usage->memory_modes[client.gpu] = static_cast<std::uint8_t>(swaps ? MemoryMode::kSwap : MemoryMode::kUnified);
+      client.usage->memory_modes[client.gpu] =
+          static_cast<std::uint8_t>(swaps ? MemoryMode::kSwap : MemoryMode::kUnified);
       // What swaps lies on the host, and every second time still on the GPU.
       client.reserved = swaps ? 64 * kMega : 2 * kMega;
       client.swapped = swaps ? client.reserved : 0;
@@ -268,16 +269,18 @@ class Crowd {
     probe.session(1'000'000);
     probe.add_gpu(0);
     rows.push_back(each("reserve", 200, [&](int i) { probe.reserve(2 * kMega + (i % 7) * kMega, 0); }));
-    rows.push_back(each("say what is left", 200, [&](int i) { probe.say(2 * kMega + (i % 7) * kMega, 0); },
-                        [&] { probe.reserve(kMega, 0); }));
+    rows.push_back(each(
+        "say what is left", 200, [&](int i) { probe.say(2 * kMega + (i % 7) * kMega, 0); },
+        [&] { probe.reserve(kMega, 0); }));
     rows.push_back(each("session", 10, [&](int i) { probe.session(2'000'000 + i); }, [&] { probe.reserve(kMega, 0); }));
     rows.push_back(each("name a GPU again", 50, [&](int) { probe.add_gpu(0); }));
-    rows.push_back(each("usage", 200,
-                        [&](int i) {
-                          probe.usage->device_bytes[probe.gpu] = kMega + static_cast<std::uint64_t>(i) * 4096;
-                          probe.send(message(Kind::kUsage));
-                        },
-                        [&] { probe.reserve(kMega, 0); }));
+    rows.push_back(each(
+        "usage", 200,
+        [&](int i) {
+          probe.usage->device_bytes[probe.gpu] = kMega + static_cast<std::uint64_t>(i) * 4096;
+          probe.send(message(Kind::kUsage));
+        },
+        [&] { probe.reserve(kMega, 0); }));
     rows.push_back(each("turn", 100, [&](int) { turn(probe); }));
     probe.usage->device_bytes[probe.gpu] = kMega;
     rows.push_back(clearing(probe));
@@ -294,8 +297,9 @@ class Crowd {
   }
 
  private:
-  Row each(const std::string& what, int times, const std::function<void(int)>& act,
-           const std::function<void()>& at_the_end = [] {}) const {
+  Row each(
+      const std::string& what, int times, const std::function<void(int)>& act,
+      const std::function<void()>& at_the_end = [] {}) const {
     std::vector<double> took;
     const double before = rotad_.processor_seconds();
     for (int i = 0; i < times; ++i) {

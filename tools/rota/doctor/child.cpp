@@ -40,7 +40,7 @@ struct Pipe {
 class ChildrenLeaveStatus {
  public:
   ChildrenLeaveStatus() {
-    struct sigaction usual {};
+    struct sigaction usual{};
     usual.sa_handler = SIG_DFL;
     sigaction(SIGCHLD, &usual, &before_);
   }
@@ -50,7 +50,7 @@ class ChildrenLeaveStatus {
   void hand_on() const { sigaction(SIGCHLD, &before_, nullptr); }
 
  private:
-  struct sigaction before_ {};
+  struct sigaction before_{};
 };
 
 // In the child, between fork and exec.

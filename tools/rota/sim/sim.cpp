@@ -111,7 +111,7 @@ std::string inherited_kernels_problem() {
 
 // Empty, or why the driver could not keep the machine's state there. Creates nothing: the driver does.
 std::string state_problem(const std::string& path) {
-  struct stat status {};
+  struct stat status{};
   if (stat(path.c_str(), &status) != 0) {
     if (errno == ENOENT && access(fs::path(path).parent_path().c_str(), W_OK | X_OK) == 0) return "";
     return fmt::format("cannot create {}: {}", path, strerror(errno));

@@ -350,7 +350,8 @@ TEST_CASE("who asks while others have just been called upon shares the next call
     CHECK(quota.next_deadline() == now + Quota::kPatience);
     CHECK(quota.tick(now + Quota::kPatience).answers.size() == 10);
   }
-  SECTION("memory that one of those asked gives back is granted to whom it suffices, in the order in which they asked") {
+  SECTION(
+      "memory that one of those asked gives back is granted to whom it suffices, in the order in which they asked") {
     const Quota::Outcome outcome = quota.state(50, 0, {7, 0, 7, 0}, 1, quota.round(), now);
     CHECK(outcome.answers.size() == 3);
     for (const Quota::Answer& answer : outcome.answers) {
