@@ -364,6 +364,21 @@ void Core::hurry(Client& client, Time now) {
   books_.mark_changed(client.state.wanted);
 }
 
+// Somebody in a hurry has not given back in time. Others who are may do the same: from now on all wait for their turns.
+void Core::calm(GpuIndex index) {
+  bool any = false;
+  for (Client* client : books_.gpu(index).all) {
+    if (!client->urgent || (client->state.wanted & bit(index)) == 0) continue;
+    any = true;
+    client->urgent = false;
+    for_each_gpu(client->state.wanted, [&](GpuIndex wanted) {
+      Share& share = *client->share(wanted);
+      share.rank = settings_.measured_turns ? Bookkeeping::rank(share) : Rank{};
+    });
+  }
+  if (any) order_.ranks_grew();
+}
+
 void Core::grant(Client& client, GpuMask gpus, Time now) {
   client.urgent_turn = client.urgent;
   client.waited_time = Bookkeeping::waited_time(client, now);
@@ -395,6 +410,14 @@ void Core::end_grant(Client& client, Change change, Time now) {
   const bool due = client.was_due || (client.state.waiters != 0 && nearly_over);
   client.woke = change == Change::kEnded && !due;
   if (client.woke) client.evidence.end_spell(client.evidence.last.open);
+  // One that lasts longer than an urgent turn does leaves so much less for others of its kind.
+  if (const Time over = now - client.state.held_since - Pressure::kUrgentTurn; client.urgent_turn && over > Time{}) {
+    for_each_gpu(client.state.held, [&](GpuIndex index) {
+      Time& until = books_.gpu(index).urgent_until;
+      until = std::max(until, now) + Order::kUrgentTurns * over;
+      if (change == Change::kRevoked) calm(index);
+    });
+  }
   // An urgent turn is in addition to the regular turn that it was waiting for.
   client.keeps_place = std::exchange(client.urgent_turn, false) && !client.woke;
   client.held_time = Bookkeeping::held_time(client, now);

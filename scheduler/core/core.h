@@ -144,6 +144,7 @@ class Core {
 
   void set_wanted(Client& client, GpuMask gpus, Time now);
   void move_back(const Share& had);
+  void calm(GpuIndex index);
   void hurry(Client& client, Time now);
   void grant(Client& client, GpuMask gpus, Time now);
   void end_grant(Client& client, Change change, Time now);

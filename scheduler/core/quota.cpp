@@ -196,6 +196,9 @@ std::optional<Quota::Refusal> Quota::refusal(const Member& member, GpuIndex gpu,
   if (!fits(member, gpu, wanted)) return Refusal{nullptr, false};
   for (const Account* account : member.accounts) {
     const Bytes before = in(*account, member, gpu).device;
+    // What swap memory takes there is more than what has been allocated, but not by any amount.
+    const bool more = wanted.swapped > in(*account, member, gpu).swapped && wanted.swapped > protocol::kLargestExtent;
+    if (more && wanted.swapped - protocol::kLargestExtent > account->limits.device) return Refusal{account, false};
     if (wanted.device <= before) continue;
     if (account->device(gpu) - before + wanted.device > account->limits.device) return Refusal{account, false};
   }
@@ -328,8 +331,8 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
   const auto more_of = [&](Bytes Reservation::* bytes) {
     return ask.wanted.*bytes - std::min(ask.wanted.*bytes, member.reserved[gpu].*bytes);
   };
-  const Bytes more =
-      by.host ? std::max(more_of(&Reservation::device), more_of(&Reservation::swapped)) : more_of(&Reservation::device);
+  const Bytes allocated = more_of(&Reservation::device);
+  const Bytes more = by.host || allocated == 0 ? std::max(allocated, more_of(&Reservation::swapped)) : allocated;
   std::string why;
   if (by.host) {
     why = fmt::format(" may have {} of GPU memory in host memory, too little for {} more on this GPU",

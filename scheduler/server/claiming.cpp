@@ -75,8 +75,7 @@ void Server::serve_gpu(Client& client, const protocol::AddGpu& named) {
     by_process_[process_of(client, index)].insert(client.id);
     by_payer_[{client.domain.payer(), index}].insert(client.id);
     client.measured.erase(index);
-    const bool trusted = client.in_own_container && (client.uid == 0 || client.uid == geteuid());
-    if (gpus_.says(index, client.domain.payer(), gpu.total_bytes, trusted)) {
+    if (gpus_.says(index, client.domain.payer(), gpu.total_bytes, is_trusted(client))) {
       log::warn("client {} ({}, pid {}, user {}) says that GPU {} has {} bytes, and others or NVML say {}: that counts",
                 client.id, client.name, client.pid, client.uid, index, gpu.total_bytes, gpus_.bytes(index));
     }

@@ -317,15 +317,20 @@ scheduler::Bytes Server::contexts_before(const Client& client, std::uint32_t gpu
   return sum;
 }
 
-// What is assumed of the contexts of this client's user there, up to this much: of the clients that came earlier.
-scheduler::Bytes Server::assumed_before(const Client& client, std::uint32_t gpu, scheduler::Bytes enough) const {
+// Root, and rotad's own user.
+bool Server::is_trusted(const Client& client) {
+  return client.in_own_container && (client.uid == 0 || client.uid == geteuid());
+}
+
+// What is assumed of the contexts of this client's user there, up to this much, without its own.
+scheduler::Bytes Server::assumed_of_user(const Client& client, std::uint32_t gpu, scheduler::Bytes enough) const {
   scheduler::Bytes sum = 0;
   const auto same = by_payer_.find({client.domain.payer(), gpu});
   if (same == by_payer_.end()) return sum;
   for (const scheduler::ClientId id : same->second) {
-    if (id >= client.id || sum >= enough) break;
+    if (sum >= enough) break;
     const auto other = clients_.find(id);
-    if (other == clients_.end()) continue;
+    if (other == clients_.end() || id == client.id) continue;
     const auto measured = other->second->measured.find(gpu);
     const bool known = measured != other->second->measured.end() && measured->second.known;
     if (!known) sum += core_.context_bytes(id, gpu);
@@ -344,10 +349,10 @@ scheduler::Bytes Server::believed_context(const Client& client, std::uint32_t gp
   const scheduler::Bytes assumed = scheduler::assumed_context(total);
   const scheduler::Bytes most = client.pid != 0 ? assumed : std::max(assumed, total / 4);
   scheduler::Bytes left = most - std::min(most, contexts_before(client, gpu, most));
-  // Of each user's, where there are several, together no more than a quarter of the GPU.
-  if (gpus_.at(gpu)->said_bytes.size() > 1) {
+  // Of each user's together no more than a quarter of the GPU.
+  if (!is_trusted(client)) {
     const scheduler::Bytes quarter = total / 4;
-    left = std::min(left, quarter - std::min(quarter, assumed_before(client, gpu, quarter)));
+    left = std::min(left, quarter - std::min(quarter, assumed_of_user(client, gpu, quarter)));
   }
   // 0 would mean unknown.
   return std::max<scheduler::Bytes>(std::min({said != 0 ? said : assumed, assumed, left}), 1);

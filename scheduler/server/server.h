@@ -164,7 +164,8 @@ class Server final : public ConnectionOwner {
   void on_measured(const Meter::Answer& answer);
   void measure_client(Client& client, std::uint32_t gpu, const GpuReading& reading);
   void take_measurement(Client& client, std::uint32_t gpu, scheduler::Bytes process);
-  scheduler::Bytes assumed_before(const Client& client, std::uint32_t gpu, scheduler::Bytes enough) const;
+  static bool is_trusted(const Client& client);
+  scheduler::Bytes assumed_of_user(const Client& client, std::uint32_t gpu, scheduler::Bytes enough) const;
   static std::tuple<pid_t, std::string, std::uint32_t> process_of(const Client& client, std::uint32_t gpu);
   scheduler::Bytes contexts_before(const Client& client, std::uint32_t gpu, scheduler::Bytes enough) const;
   scheduler::Bytes believed_context(const Client& client, std::uint32_t gpu, scheduler::Bytes said) const;

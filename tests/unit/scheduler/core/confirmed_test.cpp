@@ -73,6 +73,17 @@ TEST_CASE("an account has no say about clients that are not its own, whatever it
   CHECK_THAT(refused.why, Contains("session of the liar may have 0 bytes"));
 }
 
+TEST_CASE("swap memory is within the limit on GPU memory as well, but for the extent in which it moves") {
+  Quota quota;
+  constexpr Bytes kMega = 1 << 20;
+  quota.join(1, {{"user 7", "user 7", {.device = 200 * kMega}}});
+  quota.add_gpu(1, 0, 8192 * kMega, 0);
+  CHECK(quota.reserve(1, 0, 1, {0, 0, 0, 300 * kMega}, kNow).answers.at(0).granted);
+  const Quota::Answer refused = quota.reserve(1, 0, 2, {0, 0, 0, 400 * kMega}, kNow + 1s).answers.at(0);
+  CHECK_FALSE(refused.granted);
+  CHECK_THAT(refused.why, Contains("user 7 may have 200 MiB on each GPU"));
+}
+
 TEST_CASE("who belongs to the same account of its own has less by what another of its clients says") {
   Rig rig;
   const Quota::Membership user{"user 7", "user 7", {.device = 1000}};

@@ -70,6 +70,39 @@ TEST_CASE("who is in a hurry goes before all who wait, and its holder is told to
   CHECK(turns.holder() == 3U);  // its place was ahead of the client that was sent away
 }
 
+TEST_CASE("a user whose programs are always in a hurry, and never give back, does not keep others from their turns") {
+  constexpr Time kTurn = 1s;
+  constexpr Time kGrace = 1s;
+  Core core({.mode = Mode::kAutomatic, .quantum = kTurn, .measured_turns = true, .grace = kGrace});
+  Time now = 10s;
+  constexpr ClientId kHonest = 1;
+  constexpr ClientId kHostile = 40;
+  for (ClientId id = kHonest; id <= kHonest + kHostile; ++id) {
+    core.step(event::Join{.client = id, .asks = false, .domain = id == kHonest ? 1U : 2U}, now);
+    core.step(event::AddGpu{id, 0, 10'000, 10}, now);
+    core.step(event::Usage{id, 0, 6000}, now);  // two of them do not fit
+  }
+  Time waits_since = now;
+  Time longest{};
+  for (const Time until = now + 600s; now < until; now += 10ms) {
+    for (ClientId id = kHonest + 1; id <= kHonest + kHostile; ++id) {
+      const ClientState& state = *core.client(id);
+      if (state.held == 0) core.step(event::Want{id, 1, false, true}, now);
+    }
+    const ClientState& honest = *core.client(kHonest);
+    if (honest.held == 0) {
+      longest = std::max(longest, now - waits_since);
+      if (honest.wanted == 0) core.step(event::Want{kHonest, 1}, now);
+    } else {
+      waits_since = now;
+      if (honest.waiters != 0 && now >= honest.drain_at) core.step(event::GiveBack{kHonest, honest.grant}, now);
+    }
+    core.step(event::Tick{}, now);
+  }
+  // Fair is one turn of the other user's and its grace, and a third of the time is for those in a hurry.
+  CHECK(longest <= 2 * (kTurn + kGrace));
+}
+
 TEST_CASE("at most one urgent turn a second: what comes earlier is a want like any other") {
   Turns turns;
   turns.client(1);
