@@ -78,6 +78,20 @@ inline Bytes on_gpu(const Reservation& each) {
   return std::max(each.device, each.swapped);
 }
 
+template <typename Choose>
+Reservation each_of(const Reservation& one, const Reservation& other, const Choose& choose) {
+  return {choose(one.device, other.device), choose(one.movable, other.movable), choose(one.fixed, other.fixed),
+          choose(one.swapped, other.swapped)};
+}
+
+inline Reservation least_of(const Reservation& one, const Reservation& other) {
+  return each_of(one, other, [](Bytes a, Bytes b) { return std::min(a, b); });
+}
+
+inline Reservation most_of(const Reservation& one, const Reservation& other) {
+  return each_of(one, other, [](Bytes a, Bytes b) { return std::max(a, b); });
+}
+
 class Quota {
  public:
   // How long others have to report what they do not need before an allocation is refused.
@@ -147,7 +161,7 @@ class Quota {
     Remedy remedy = {};
     bool shared = false;
   };
-  // Returns whether an account is new.
+  // Returns whether a shared account is new.
   bool join(ClientId client, const std::vector<Membership>& accounts);
   // Sets the limits of the account, whatever they were.
   void set_limits(const std::string& key, Limits limits);
@@ -285,6 +299,7 @@ class Quota {
   void settle(std::uint64_t order, Outcome& outcome, Time now);
   void look_again(Ask& ask, Time due);
   void forget(Member& member, GpuIndex gpu);
+  void wait_no_longer(ClientId client);
   bool heard(ClientId client, GpuIndex gpu, std::uint32_t round);
   void count_host(Member& member);
   bool limited(const Member& member, GpuIndex gpu, const Reservation& wanted) const;

@@ -23,12 +23,12 @@ class Paced {
 
   void run() {
     if (waits_ || try_now()) return;
-    waits_ = true;
     timer_.expires_at(next_);
     timer_.async_wait([this](std::error_code error) {
       waits_ = false;
       if (!error) pass();
     });
+    waits_ = true;  // now: there may have been no memory for that
   }
   // Does nothing where it would have to wait. Returns whether it was done.
   bool try_now() {

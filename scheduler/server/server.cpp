@@ -28,8 +28,6 @@ namespace event = scheduler::event;
 
 namespace {
 
-// How often usage pages are read unasked, and orphans and idleness checked.
-constexpr auto kHousekeeping = 200ms;
 // How long programs of an earlier rotad have to come back and report what they have before others are granted more of
 // what is limited. They try after half a second and a second (later, if rotad was away for long), and a program that is
 // asked to wait does so for five.
@@ -437,60 +435,6 @@ void Server::report_revoked(Client& client) const {
       client.id, client.name, client.pid,
       std::chrono::duration_cast<std::chrono::milliseconds>(core_.settings().grace).count(),
       client.revocations == 1 ? "" : fmt::format(", {} times so far", client.revocations));
-}
-
-void Server::housekeeping() {
-  guarded("look after clients", [this] { look_after_clients(); });
-  if (stopped_) return;
-  if (!accepting_) accept();
-  housekeeping_.expires_after(kHousekeeping);
-  housekeeping_.async_wait([this](std::error_code error) {
-    keeping_house_ = false;
-    if (!error && !stopped_) guarded("look after clients again", [this] { housekeeping(); });
-  });
-  keeping_house_ = true;
-}
-
-void Server::look_after_clients() {
-  keep_place();
-  if (!place_lost_) gpus_.keep_locks();
-  look_for_machine();
-  std::vector<ClientId> lost;
-  for (const ClientId id : orphans_) {
-    if (now() - clients_.at(id)->orphaned_at >= options_.reconnect_time) lost.push_back(id);
-  }
-  for (const ClientId id : lost) remove_client(id, "its connection ended and did not come back");
-  while (!gone_.empty()) forget_client(gone_.begin()->first);
-  if (next_looked_after_ == 0) look_at_pages();
-  measure();
-  tell_quota_of_outside();
-  host_pass_.run();
-  share_host();
-  event_log_.flush();
-  if (options_.idle_exit && idle() && now() - idle_since_ >= *options_.idle_exit) {
-    log::info("no client for {} ms: exiting", options_.idle_exit->count());
-    stop();
-    io_.stop();
-  }
-}
-
-// A few clients at a time, so that others do not wait for it.
-void Server::look_at_pages() {
-  constexpr int kAtOnce = 64;
-  auto next = clients_.lower_bound(next_looked_after_);
-  for (int i = 0; i < kAtOnce && next != clients_.end(); ++i, ++next) {
-    read_usage(*next->second);
-    note_moves(*next->second);
-  }
-  next_looked_after_ = next == clients_.end() ? 0 : next->first;
-  if (next_looked_after_ == 0) return;
-  asio::post(io_, [this] {
-    if (!stopped_ && !guarded("look after clients", [this] { look_at_pages(); })) next_looked_after_ = 0;
-  });
-}
-
-bool Server::idle() const {
-  return clients_.empty() && stayers_.empty() && connections_.empty();
 }
 
 scheduler::Time Server::now() const {

@@ -101,7 +101,10 @@ bool World::granted(const Program& program, std::uint64_t gpus, scheduler::Bytes
       answer = answer_in(quota_->state(other->client, gpu, other->reservation(), answered_[{other->client, gpu}],
                                        quota_->round(), now_));
     }
-    if (!answer) answer = answer_in(quota_->tick(now_ + scheduler::Quota::kPatience));
+    // All may have been called upon a moment ago: then they are once more before it is answered.
+    for (auto due = quota_->next_deadline(); !answer && due; due = quota_->next_deadline()) {
+      answer = answer_in(quota_->tick(*due));
+    }
     if (!answer) fail(&program, "is not answered");
     if (*answer) continue;
     ++refused_by_quota_;
