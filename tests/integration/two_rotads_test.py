@@ -349,10 +349,14 @@ class Users(Case):
         self.eventually(lambda: self.served_by_machine(before, beside), "both programs are the machine's rotad's")
 
     def test_su_without_a_login_is_no_reason_for_a_warning(self):
+        # Its rotad is where all programs of its user find it, so nobody else's: those of the other tests must not.
+        user = 61900 + os.getpid() % 1000
         environment = dict(self.of(self.users[0]), XDG_RUNTIME_DIR=str(self.scratch / f"run-{self.users[1]}"))
         self.environment["TMPDIR"] = "/tmp"
-        result = self.finish(self.start("setpriv", "--reuid", self.users[0], "--regid", self.users[0], "--clear-groups", ROTA,
-                                        "run", "--", "true", **environment))
+        self.addCleanup(shutil.rmtree, f"/tmp/rota-{user}", ignore_errors=True)
+        self.addCleanup(subprocess.run, ["pkill", "-KILL", "-U", str(user)], check=False)
+        result = self.finish(self.start("setpriv", "--reuid", user, "--regid", user, "--clear-groups", ROTA, "run", "--", "true",
+                                        **environment))
         self.assertEqual((result.returncode, result.stderr), (0, ""))
 
     # ---- seeded orders of events
