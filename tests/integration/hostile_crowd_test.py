@@ -78,6 +78,7 @@ class HostileCrowd(Case):
               f"{longest / 1000:.1f} ms at most")
         return longest
 
+    # ctest labels: unsanitized
     def test_honest_programs_have_their_memory_and_their_turns_beside_hostile_clients(self):
         self.beside_a_crowd(6, 10)
 
