@@ -96,8 +96,8 @@ class Quota {
  public:
   // How long others have to report what they do not need before an allocation is refused.
   static constexpr Time kPatience = std::chrono::milliseconds(250);
-  // Between two calls to all that share an account or a GPU, for each that is asked. A client's answer costs rotad less
-  // than a fifth of it (measured, tests/bench/rotad_bench).
+  // Between two calls to all that share an account or a GPU, for each that is asked. A little more than a client's
+  // answer costs rotad (tests/bench/rotad_bench).
   static constexpr Time kBetweenCalls = std::chrono::microseconds(20);
 
   // What a user can do about each limit, for messages, e.g. "raise `rota run --gpu-mem`".

@@ -62,8 +62,7 @@ void Server::take_in(Descriptor&& socket) {
   auto connection = std::make_shared<Connection>(io_, std::move(socket), ++last_number_, options_.trust, *this,
                                                  workers_, time_budget_);
   try {
-    const bool root = connection->peer().uid == 0 && is_in_own_container(connection->peer(), options_.trust);
-    connection->share = connections_budget_.take(connection->domain().payer(), root);
+    connection->share = connections_budget_.take(connection->domain().payer(), connection->is_root());
     if (!connection->share) {
       connection->refuse(fmt::format("rotad has {} connections and accepts no more from this user: end some programs",
                                      connections_.size()));

@@ -36,7 +36,7 @@ Connection::Connection(asio::io_context& io, Descriptor&& socket, std::uint32_t 
       time_(std::move(time)),
       peer_(identify_peer(socket.get())),
       domain_(TrustDomain::of(peer_, trust)),
-      privileged_(peer_.uid == 0 && is_in_own_container(peer_, trust)),
+      root_(peer_.uid == 0 && is_in_own_container(peer_, trust)),
       later_(io) {
   socket_.assign(socket.get());
   socket.release();
@@ -46,7 +46,7 @@ Connection::Connection(asio::io_context& io, Descriptor&& socket, std::uint32_t 
 void Connection::read() {
   if (reading_ || lent_ || !socket_.is_open()) return;
   const TimeBudget::Clock::time_point now = TimeBudget::Clock::now();
-  const TimeBudget::Clock::time_point next = privileged_ ? now : time_->next(domain_.payer(), now);
+  const TimeBudget::Clock::time_point next = root_ ? now : time_->next(domain_.payer(), now);
   if (next <= now) return read_now();
   later_.expires_at(next);
   later_.async_wait([self = shared_from_this()](std::error_code error) {

@@ -70,6 +70,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const Peer& peer() const { return peer_; }
   Peer& peer() { return peer_; }
   const TrustDomain& domain() const { return domain_; }
+  // Root, in rotad's own container: nothing is kept from it.
+  bool is_root() const { return root_; }
 
   std::uint32_t client = 0;                          // after hello; 0 before
   bool stays = false;                                // sent kStay
@@ -95,7 +97,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const std::shared_ptr<TimeBudget> time_;
   Peer peer_;
   const TrustDomain domain_;
-  const bool privileged_;  // nothing is kept from it
+  const bool root_;
   asio::steady_timer later_;
   std::deque<protocol::Message> outbox_;
   std::function<std::optional<protocol::Message>()> rows_;

@@ -339,8 +339,7 @@ void Server::on_stay(Connection& connection) {
   const pid_t pid = connection.peer().pid;
   if (connection.stays || !connection.peer().process) return;
   if (staying_.contains(pid)) return;
-  const bool root = connection.peer().uid == 0 && is_in_own_container(connection.peer(), options_.trust);
-  Budget::Share share = stayers_budget_.take(connection.domain().payer(), root);
+  Budget::Share share = stayers_budget_.take(connection.domain().payer(), connection.is_root());
   if (!share) return;
   // The connection may also say hello, and then needs the descriptor itself.
   Descriptor process(fcntl(connection.peer().process.get(), F_DUPFD_CLOEXEC, 0));

@@ -28,9 +28,9 @@ std::uint32_t thousandths(double value) {
 // change in between.
 void Server::on_status(Connection& connection, std::uint32_t newest) {
   enum class Part { kGpus, kClients, kUses, kAccounts, kDone };
-  const bool root = connection.peer().uid == 0 && is_in_own_container(connection.peer(), options_.trust);
-  const std::optional<TrustDomain> domain =
-      options_.visibility == Visibility::kOwn && !root ? std::optional(connection.domain()) : std::nullopt;
+  const std::optional<TrustDomain> domain = options_.visibility == Visibility::kOwn && !connection.is_root()
+                                                ? std::optional(connection.domain())
+                                                : std::nullopt;
   connection.send_rows([this, domain, part = Part::kGpus, next = std::uint32_t{0}, gpu = std::uint32_t{0}, newest,
                         account = std::string()]() mutable -> std::optional<Message> {
     const TrustDomain* const only = domain ? &*domain : nullptr;

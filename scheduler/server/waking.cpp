@@ -34,7 +34,7 @@ void Server::run() {
     longest_ = std::max(longest_, processor_time() - before);
     if (!done) std::this_thread::sleep_for(kRest);
   }
-  log::info("the longest that one request kept others waiting: {} us",
+  log::info("the most processor time that one thing took: {} us",
             std::chrono::duration_cast<std::chrono::microseconds>(longest_).count());
 }
 

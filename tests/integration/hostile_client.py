@@ -11,15 +11,14 @@ import sys
 import time
 
 HELLO, ADD_GPU, WANT, GIVE_BACK, USAGE, STATUS, STAY, ROOM, SESSION, RESERVE, STATE, HAND_OVER = range(1, 13)
-WELCOME, ADDED, STATUS_CLIENT, STATUS_END, STATUS_ACCOUNT = 101, 102, 105, 106, 109
+ADDED = 102
 VERSION = 8
 SECRET = b"memhog"
 WORDS = [0, 1, 4096, 1 << 20, 1 << 28, 1 << 30, 1 << 36, 1 << 47, (1 << 63) - 1, (1 << 64) - 1]
 
 
 class Client:
-    def __init__(self, path, chance):
-        self.chance = chance
+    def __init__(self, path):
         self.number = 0
         self.gpus = []
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -136,7 +135,7 @@ def main():
         time.sleep(chance.choice([0, 0.001, 0.01, 0.05]))
         try:
             if not clients or (len(clients) < 50 and chance.random() < 0.1):
-                client = Client(path, chance)
+                client = Client(path)
                 if chance.random() < 0.1:
                     client.send(STATUS, struct.pack("<I", VERSION))  # and does not read it
                 elif client.hello():
