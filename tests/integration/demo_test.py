@@ -41,12 +41,12 @@ class Demo(SimCase):
     def test_without_a_gpu_one_copy_fails_natively_and_both_end_under_rota_on_a_simulated_one(self):
         result = self.checked(ROTA, "demo")
         self.assertIn("No GPU works here: no CUDA driver: ", result.stdout)
-        self.assertIn("On a simulated NVIDIA H200 of 1 GiB: 2 copies of one small CUDA program, each with 614 MiB", result.stdout)
+        self.assertIn("On a simulated NVIDIA H200 of 256 MiB: 2 copies of one small CUDA program, each with 153 MiB", result.stdout)
         self.assertRegex(result.stdout, r"  natively +copy 1 +(right|out of memory) ")
-        self.assertRegex(result.stdout, r"  under rota +copy 1 +right +\d+\.\d\d s +\d+\.\d\d s +\d+\.\d\d s +614 MiB\n +copy 2 +right ")
-        self.assertIn("Natively 1 of 2 finished. What the GPU had left was not enough for the other one: cuMemAlloc of 614 MiB: CUDA_ERROR_OUT_OF_MEMORY.\n",
+        self.assertRegex(result.stdout, r"  under rota +copy 1 +right +\d+\.\d\d s +\d+\.\d\d s +\d+\.\d\d s +153 MiB\n +copy 2 +right ")
+        self.assertIn("Natively 1 of 2 finished. What the GPU had left was not enough for the other one: cuMemAlloc of 153 MiB: CUDA_ERROR_OUT_OF_MEMORY.\n",
                       result.stdout)
-        self.assertRegex(result.stdout, r"Under rota both finished within \d+\.\d\d s, with 1\.2 GiB on a GPU of 1 GiB\.\n")
+        self.assertRegex(result.stdout, r"Under rota both finished within \d+\.\d\d s, with 306 MiB on a GPU of 256 MiB\.\n")
         self.assertRegex(result.stdout, r"rotad gave out \d+ turns, and each copy waited \d+\.\d\d s on average\.\n")
         self.assertTrue(result.stdout.endswith("\nnext: rota run -- your program; rota status; man rota\n"), result.stdout)
         self.assertEqual(result.stderr, "")
@@ -56,8 +56,8 @@ class Demo(SimCase):
     def test_json_has_every_copy_and_what_was_seen(self):
         said = json.loads(self.checked(ROTA, "demo", "--sim", "-n", "3", "--json").stdout)
         self.assertEqual((said["as_expected"], said["simulated"], said["no_gpu"], said["problems"]), (True, True, None, []))
-        self.assertEqual((said["copies"], said["gpu"]["bytes"]), (3, 1 << 30))
-        self.assertGreater(3 * said["bytes_each"], 1 << 30)
+        self.assertEqual((said["copies"], said["gpu"]["bytes"]), (3, 256 << 20))
+        self.assertGreater(3 * said["bytes_each"], 256 << 20)
         natively = [copy["result"] for copy in said["natively"]["copies"]]
         self.assertIn("out of memory", natively)
         self.assertEqual(set(natively) - {"right", "out of memory"}, set())
@@ -85,7 +85,7 @@ class Demo(SimCase):
     # ctest labels: unsanitized
     def test_copies_that_fail_are_named_and_make_the_exit_code_1(self):
         self.environment.pop("ROTA_REAL_LIBCUDA")
-        result = self.sim("--fault", "cuLaunchKernel@40=CUDA_ERROR_LAUNCH_FAILED", "--", ROTA, "demo")
+        result = self.sim("--fault", "cuLaunchKernel@10=CUDA_ERROR_LAUNCH_FAILED", "--", ROTA, "demo")
         self.assertEqual(result.returncode, 1, result.stdout)
         for way in "natively", "under rota":
             for copy in 1, 2:
@@ -192,6 +192,10 @@ ROTA_SIM_KERNELS_END
         self.assertIn('"checked":250000', self.checked(*work).stdout)
         result = self.call(*work, ROTA_SIM_KERNELS=str(library))
         self.assertEqual((result.returncode, result.stdout, result.stderr), (1, "", "1000 of 250000 words are wrong\n"))
+        # However many launches are left, it makes none after its time, and compares what was made.
+        said = json.loads(self.checked(*work[:-4], "--launches", "1000000000", "--start", "7", "--within", "20").stdout)
+        self.assertEqual(said["checked"], 250000)
+        self.assertLess(said["launches"], 1000000000)
         # One launch without steps is correct; a single corrupted word is detected.
         result = self.call(*work[:-6], "--steps", "0", "--launches", "1", "--start", "7", ROTA_SIM_KERNELS=str(library))
         self.assertEqual((result.returncode, result.stderr), (1, "1 of 250000 words are wrong\n"))

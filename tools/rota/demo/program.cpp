@@ -2,12 +2,13 @@
 // libcuda.so.1 alone, and its kernel is PTX text.
 //
 //   rota-demo look --words W
-//   rota-demo work --bytes B --words W --steps S --launches L --start X [--beside R,W]
+//   rota-demo work --bytes B --words W --steps S --launches L --start X [--within M] [--beside R,W]
 //
 // `look` says which GPU there is, and how many steps for each of W words keep it busy for some milliseconds. `work`
 // takes B bytes, fills them with X, lets the kernel go over W words spread over all of them, L times S steps each, and
-// compares every word with what it must be. With --beside, the two ends of a pipe that all copies have open, it begins
-// once each copy has its memory or has ended: who is refused then was refused beside all others.
+// compares every word with what it must be. With --within it launches no more after M milliseconds, however many are
+// left, so that a busy machine does not make it longer. With --beside, the two ends of a pipe that all copies have
+// open, it begins once each copy has its memory or has ended: who is refused then was refused beside all others.
 //
 // Each prints one line of JSON and ends with 0; what goes wrong is one line and exit code 1, wrong words too, and out
 // of memory exit code 2.
@@ -146,6 +147,7 @@ struct Work {
   std::uint64_t steps = 0;
   std::uint64_t launches = 0;
   std::uint64_t start = 0;
+  std::uint64_t within = 0;  // milliseconds; 0: as long as it takes
   int read_end = -1;
   int write_end = -1;
 };
@@ -171,10 +173,15 @@ int do_work(const Work& work) {
   wait_for_the_others(work);
   const auto start = static_cast<std::uint32_t>(work.start);
   check(CUDA(cuMemsetD32_v2)(data, start, all), "cuMemsetD32");
-  for (std::uint64_t launch = 0; launch < work.launches; ++launch) {
+  std::uint64_t launched = 0;
+  const auto is_late = [&, first = Clock::now()] {
+    return work.within != 0 && Clock::now() - first >= std::chrono::milliseconds(work.within);
+  };
+  while (launched < work.launches && (launched == 0 || !is_late())) {
     gpu.run(data, words, stride, static_cast<std::uint32_t>(work.steps));
+    ++launched;
   }
-  const std::uint32_t mixed = Steps(work.steps * work.launches).from(start);
+  const std::uint32_t mixed = Steps(work.steps * launched).from(start);
   constexpr std::uint64_t kPiece = std::uint64_t{4} << 20;  // words
   std::vector<std::uint32_t> piece(std::min(kPiece, all));
   std::uint64_t wrong = 0;
@@ -194,13 +201,15 @@ int do_work(const Work& work) {
   if (wrong != 0) end(1, std::to_string(wrong) + " of " + std::to_string(all) + " words are wrong");
   std::printf(R"({"pid":%d,"bytes":%llu,"launches":%llu,"checked":%llu,"seconds":%.6f})"
               "\n",
-              getpid(), static_cast<unsigned long long>(work.bytes), static_cast<unsigned long long>(work.launches),
+              getpid(), static_cast<unsigned long long>(work.bytes), static_cast<unsigned long long>(launched),
               static_cast<unsigned long long>(all), std::chrono::duration<double>(Clock::now() - begin).count());
   return 0;
 }
 
 constexpr const char* kUsage =
-    "usage: rota-demo look --words W | work --bytes B --words W --steps S --launches L --start X [--beside R,W]; `rota "
+    "usage: rota-demo look --words W | work --bytes B --words W --steps S --launches L --start X [--within M] "
+    "[--beside R,W]; "
+    "`rota "
     "demo` runs it";
 
 std::uint64_t number(const char* text) {
@@ -228,6 +237,8 @@ int main(int argc, char** argv) {
       work.launches = number(argv[i + 1]);
     } else if (option == "--start") {
       work.start = number(argv[i + 1]);
+    } else if (option == "--within") {
+      work.within = number(argv[i + 1]);
     } else if (option == "--beside") {
       if (std::sscanf(argv[i + 1], "%d,%d", &work.read_end, &work.write_end) != 2) end(1, kUsage);
     } else {

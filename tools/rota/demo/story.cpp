@@ -140,6 +140,7 @@ json copy_json(const Copy& copy, std::size_t number, std::uint64_t bytes) {
           {"held_seconds", seconds(&attempt::Use::held)},
           {"bytes", is_right(copy) ? json(bytes) : json()},
           {"words_compared", copy.checked},
+          {"launches", copy.launched},
           {"said", is_right(copy) ? json() : json(copy.said)}};
 }
 
@@ -165,10 +166,16 @@ std::optional<Gpu> gpu_of(const std::string& line) {
 Way way_of(const attempt::Together& run, const attempt::Seen& seen) {
   Way way{.copies = {}, .seconds = run.seconds, .seen = seen};
   for (const attempt::CopyEnd& end : run.copies) {
-    Copy copy{.end = end, .said = attempt::last_line_of(end.output), .pid = 0, .checked = 0, .use = std::nullopt};
+    Copy copy{.end = end,
+              .said = attempt::last_line_of(end.output),
+              .pid = 0,
+              .checked = 0,
+              .launched = 0,
+              .use = std::nullopt};
     if (const json said = object_of(copy.said); !said.is_null() && end.code == 0) {
       copy.pid = static_cast<pid_t>(whole(said, "pid"));
       copy.checked = whole(said, "checked");
+      copy.launched = whole(said, "launches");
     }
     if (const auto use = seen.uses.find(copy.pid); copy.pid != 0 && use != seen.uses.end()) copy.use = use->second;
     way.copies.push_back(std::move(copy));
@@ -191,9 +198,25 @@ std::string opening(const Story& story) {
       why, story.gpu.name, size_text(story.gpu.total), story.copies, size_text(story.bytes), times);
 }
 
+// Copies compute for so many seconds at most, whatever else this machine does.
+void say_what_was_cut_short(Story& story) {
+  const auto cut = [&](const Copy& copy) { return is_right(copy) && copy.launched < story.launches; };
+  for (const auto& [way, name] :
+       {std::pair<const Way&, const char*>{story.natively, "Natively"}, {story.under_rota, "Under rota"}}) {
+    std::string made;
+    for (const Copy& copy : way.copies) {
+      if (cut(copy)) made += fmt::format("{}{}", made.empty() ? "" : ", ", copy.launched);
+    }
+    if (made.empty()) continue;
+    story.seen.push_back(
+        fmt::format("{} the time was up before all {} launches of a copy: {} were made.", name, story.launches, made));
+  }
+}
+
 void judge(Story& story) {
   judge_natively(story);
   judge_under_rota(story);
+  say_what_was_cut_short(story);
 }
 
 std::string as_text(const Story& story) {

@@ -29,7 +29,8 @@ struct Copy {
   std::string said;  // its last line
   // Of one that ended with 0.
   pid_t pid = 0;
-  std::uint64_t checked = 0;  // words
+  std::uint64_t checked = 0;   // words
+  std::uint64_t launched = 0;  // times; fewer than asked for where its time was up
   // Of one that rotad has seen.
   std::optional<attempt::Use> use;
 };
@@ -47,6 +48,7 @@ struct Story {
   std::string why;          // no GPU works here; empty: one was not asked for
   std::uint64_t bytes = 0;  // that each copy wants
   unsigned copies = 2;
+  std::uint64_t launches = 0;  // that each copy is to make
   Way natively;
   Way under_rota;
   bool own_rotad = true;              // else the one that was there

@@ -22,6 +22,7 @@ Copy right(int number, std::optional<attempt::Use> use) {
           .said = "{}",
           .pid = number,
           .checked = 1'000'000,
+          .launched = 100,
           .use = use};
 }
 
@@ -30,6 +31,7 @@ Copy failed(int code, const std::string& said, int signal = 0) {
           .said = said,
           .pid = 0,
           .checked = 0,
+          .launched = 0,
           .use = std::nullopt};
 }
 
@@ -39,6 +41,7 @@ Story story() {
   story.gpu = {.name = "Test GPU", .free = kStoryGib, .total = kStoryGib, .steps = 1, .seconds = 0.005};
   story.simulated = true;
   story.bytes = std::uint64_t{600} << 20;
+  story.launches = 100;
   story.natively.seconds = 1.5;
   story.natively.copies = {right(1, std::nullopt), failed(2, "cuMemAlloc of 600 MiB: CUDA_ERROR_OUT_OF_MEMORY")};
   story.under_rota.seconds = 3;
@@ -104,6 +107,17 @@ TEST_CASE("what was not seen is not said, and is a problem that names the copy")
   }
   CHECK(as_text(seen).find("next:") == std::string::npos);
   CHECK(nlohmann::json::parse(as_json(seen))["as_expected"] == false);
+}
+
+TEST_CASE("a copy whose time was up says how much it did") {
+  Story seen = story();
+  judge(seen);
+  CHECK_FALSE(mentions(seen.seen, "the time was up"));
+  seen = story();
+  seen.under_rota.copies[1].launched = 40;
+  judge(seen);
+  CHECK(mentions(seen.seen, "Under rota the time was up before all 100 launches of a copy: 40 were made."));
+  CHECK(seen.problems.empty());
 }
 
 TEST_CASE("on a real GPU no copy may be refused memory") {
