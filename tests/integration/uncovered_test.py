@@ -1,6 +1,7 @@
 """Programs of a session that have lost rota's preload: they are told of, and --system-preload reaches them all the same."""
 import json
 import os
+import resource
 import shutil
 import subprocess
 import unittest
@@ -106,6 +107,29 @@ class Uncovered(Case):
         held = self.holding("--system-preload", "--gpu-mem", "128M")
         self.assertEqual(self.found(), [])
         self.assertIn(held.pid, [client["pid"] for client in self.clients()])
+
+    def test_where_no_file_may_grow_the_program_starts_all_the_same_and_with_the_limit_that_it_was_given(self):
+        for soft, hard in ((0, 0), (0, resource.RLIM_INFINITY)):
+            with self.subTest(soft=soft, hard=hard):
+                child = subprocess.Popen([ROTA, "run", "--system-preload", "--", "sh", "-c", "ulimit -S -f; grep SigIgn /proc/self/status; exit 3"],
+                                         env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                         preexec_fn=lambda limit=(soft, hard): resource.setrlimit(resource.RLIMIT_FSIZE, limit))
+                self.children.append(child)
+                output, said = child.communicate(timeout=60)
+                self.assertEqual((child.returncode, output.split()), (3, ["0", "SigIgn:", "0000000000000000"]), said)
+                if said:  # only where the limit cannot be raised, or nothing mounted
+                    self.assertRegex(said, r"^rota: processes with a clean environment run without rota: [^\n]*\n$")
+                if hard != 0 and can_mount():
+                    self.assertEqual(said, "")
+        with self.subTest("a rotad is to be started first"):
+            child = subprocess.Popen([ROTA, "run", "--", "sh", "-c", "exit 3"], env=dict(self.environment, ROTA_SOCKET=str(self.scratch / "own.sock")),
+                                     stderr=subprocess.PIPE, text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)))
+            self.children.append(child)
+            said = child.communicate(timeout=60)[1]
+            self.assertEqual(child.returncode, 3, said)
+            if said:  # only where the limit cannot be raised
+                self.assertRegex(said, r"^rota: cannot start a rotad at [^\n]*, perhaps since no file here may exceed 0 bytes \(ulimit -f\)[^\n]*\n$")
+            self.call(ROTA, "control", "stop", ROTA_SOCKET=str(self.scratch / "own.sock"))
 
     def test_where_the_system_does_not_allow_that_one_line_says_so_and_the_program_runs(self):
         if subprocess.run(["setpriv", "--no-new-privs", "--bounding-set", "-all", "--inh-caps", "-all", "unshare", "--mount", "true"],

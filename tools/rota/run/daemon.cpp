@@ -117,6 +117,14 @@ std::string last_line(const std::string& path) {
   return last;
 }
 
+// Why a rotad has ended without a word in its log.
+std::string why_without_log() {
+  rlimit size{};
+  const bool is_limited = getrlimit(RLIMIT_FSIZE, &size) == 0 && size.rlim_cur != RLIM_INFINITY;
+  return is_limited ? fmt::format("it ended, perhaps since no file here may exceed {} bytes (ulimit -f)", size.rlim_cur)
+                    : "it ended";
+}
+
 // What became of a rotad that was started.
 struct Started {
   enum class Result { kListens, kEnded, kSilent } result;
@@ -330,7 +338,8 @@ Daemon start_own(const SocketCandidate& place, const DaemonRequest& request) {
       const std::string reason = started.problem.empty() ? last_line(log) : started.problem;
       // A previous one that is just exiting still has the lock.
       if (reason.find("is already served") == std::string::npos) {
-        daemon.problem = fmt::format("cannot start a rotad at {}: {}", socket, reason.empty() ? "it ended" : reason);
+        daemon.problem =
+            fmt::format("cannot start a rotad at {}: {}", socket, reason.empty() ? why_without_log() : reason);
       }
     }
     kept = started.kept;

@@ -117,7 +117,9 @@ std::string tried_in_child(const Work& work) {
     got = read(reading.get(), part, sizeof part);
     if (got > 0) problem.append(part, static_cast<std::size_t>(got));
   }
-  waitpid(child, nullptr, 0);
+  int status = 0;
+  const bool well = waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  if (!well && problem.empty()) problem = "processes with a clean environment run without rota: a process failed";
   return problem;
 }
 

@@ -16,6 +16,7 @@
 #include "tools/rota/run/daemon.h"
 #include "tools/rota/run/everywhere.h"
 #include "tools/rota/run/executable.h"
+#include "tools/rota/run/growing_files.h"
 #include "tools/rota/run/listed_path.h"
 #include "tools/rota/run/output.h"
 #include "tools/rota/run/preload.h"
@@ -60,6 +61,7 @@ void open_session(protocol::SessionEntry session) {
 
 // Sets up this process's environment for the program. Returns 0, or the exit code after a line that says why not.
 int prepare(const LaunchOptions& options) {
+  const GrowingFiles growing;
   const Executable executable = inspect_command(options.command[0]);
   if (executable.error == ENOENT) {
     say(fmt::format("{}: command not found", options.command[0]));
