@@ -99,6 +99,9 @@ class Quota {
   // Between two calls to all that share an account or a GPU, for each that is asked. A little more than a client's
   // answer costs rotad (tests/bench/rotad_bench).
   static constexpr Time kBetweenCalls = std::chrono::microseconds(20);
+  // Readings that begin after a request before what was measured refuses it: contexts that have ended still count after
+  // one (server/measure.cpp).
+  static constexpr unsigned kReadings = 2;
 
   // What a user can do about each limit, for messages, e.g. "raise `rota run --gpu-mem`".
   struct Remedy {
@@ -147,6 +150,7 @@ class Quota {
   struct Outcome {
     std::vector<Answer> answers;
     std::set<ClientId> tighten;  // clients that are to report what they have, with the number of the latest round
+    std::set<GpuIndex> measure;  // to be measured at once: a request depends on it
     bool changed = false;        // what is left of GPU memory may have changed for any client
   };
 
@@ -173,6 +177,8 @@ class Quota {
   Outcome measured(ClientId client, GpuIndex gpu, Bytes context, Time now);
   // It has turned out that nothing measures it: what add_gpu() assumed counts toward no limit on `device` any more.
   Outcome not_measured(ClientId client, GpuIndex gpu, Time now);
+  // There is a reading that was begun at this time, or none can be had now.
+  Outcome read(GpuIndex gpu, std::optional<Time> begun, Time now);
   // What is in use on a GPU by nobody that rotad knows (Core::gpu): clients have that much less room there.
   Outcome set_outside(GpuIndex gpu, Bytes bytes, Time now);
   Bytes outside(GpuIndex gpu) const { return gpus_[gpu].outside; }
@@ -241,6 +247,9 @@ class Quota {
     Reservation wanted;
     Time deadline{};
     Time due{};                                // when to look at it again at the latest
+    Time since{};                              // when it was made
+    unsigned readings = 0;                     // that have begun since
+    bool measures = false;                     // it waits for readings
     std::vector<std::shared_ptr<Call>> calls;  // whose answers it waits for
     std::set<const Account*> tried;            // accounts on whose behalf others have been asked
     std::uint64_t order = 0;
@@ -284,6 +293,7 @@ class Quota {
   Bytes most_swapped(GpuIndex gpu, const Member& member, Bytes own) const;
   bool fits(const Member& member, GpuIndex gpu, const Reservation& wanted) const;
   std::optional<Refusal> refusal(const Member& member, GpuIndex gpu, const Reservation& wanted) const;
+  bool by_contexts(const Member& member, GpuIndex gpu, const Reservation& wanted, const Refusal& by) const;
   Bytes most(const Member& member, GpuIndex gpu) const;
   void count_context(Member& member, GpuIndex gpu, Bytes context, Bytes measured, Outcome& outcome);
   void book(ClientId client, Member& member, GpuIndex gpu, const Reservation& reservation, Outcome& outcome);

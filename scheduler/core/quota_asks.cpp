@@ -178,6 +178,7 @@ Quota::Outcome Quota::reserve(ClientId client, GpuIndex gpu, std::uint32_t numbe
   ask.wanted = wanted;
   ask.deadline = std::max(now, held_until_) + patience;
   ask.order = ++asks_;
+  ask.since = now;
   open_.emplace(ask.order, Asking{client, gpu});
   look_again(ask, ask.deadline);
   settle(ask.order, outcome, now);  // the others have no more than before
@@ -226,11 +227,36 @@ void Quota::settle(std::uint64_t order, Outcome& outcome, Time now) {
     ask.tried.insert(refused->account);
     look_again(ask, ask.deadline);
   }
+  const bool measures = refused && ask.readings < kReadings && by_contexts(member, gpu, ask.wanted, *refused);
+  if (measures && now < ask.deadline && !std::exchange(ask.measures, true)) outcome.measure.insert(gpu);
   const auto waits = [](const std::shared_ptr<Call>& call) { return !call->awaited.empty(); };
-  if (refused && now < ask.deadline && std::ranges::any_of(ask.calls, waits)) return;
+  if (refused && now < ask.deadline && (measures || std::ranges::any_of(ask.calls, waits))) return;
   outcome.answers.push_back(refused ? refuse(id, member, gpu, ask, *refused) : grant(id, member, gpu, ask, outcome));
   member.answered[gpu] = ask.number;
   forget(member, gpu);
+}
+
+// Whether contexts and modules of those who share a limit are in the way, which may have ended since they were
+// measured.
+bool Quota::by_contexts(const Member& member, GpuIndex gpu, const Reservation& wanted, const Refusal& by) const {
+  if (by.host || by.account == nullptr) return false;
+  const Bytes others = by.account->sums[gpu].device - in(*by.account, member, gpu).device;
+  return by.account->measured[gpu] != 0 && others + wanted.device <= by.account->limits.device;
+}
+
+Quota::Outcome Quota::read(GpuIndex gpu, std::optional<Time> begun, Time now) {
+  Outcome outcome;
+  bool any = false;
+  for (const auto& [order, asking] : open_) {
+    if (asking.gpu != gpu) continue;
+    Ask& ask = members_.at(asking.client).asks.at(gpu);
+    if (!ask.measures || (begun && *begun < ask.since)) continue;
+    any = true;
+    ask.readings = begun ? ask.readings + 1 : kReadings;
+    if (ask.readings < kReadings) outcome.measure.insert(gpu);
+  }
+  if (any) settle(outcome, now);
+  return outcome;
 }
 
 void Quota::forget(Member& member, GpuIndex gpu) {

@@ -100,6 +100,14 @@ bool Server::measure_soon() {
   return true;
 }
 
+// Requests there would be refused because of contexts that may have ended since the last reading.
+void Server::measure_for_requests(const std::set<scheduler::GpuIndex>& gpus) {
+  const bool soon = measure_soon();
+  for (const scheduler::GpuIndex gpu : gpus) {
+    if (!soon || silent_.contains(gpu)) carry_out(quota_.read(gpu, std::nullopt, now()));
+  }
+}
+
 // Whether a reading can be expected to show what a client's contexts take. If it turns out that none does, the client
 // is no longer measurable (count_not_measured).
 bool Server::is_measurable(const Client& client, std::uint32_t gpu) const {
@@ -230,6 +238,7 @@ void Server::on_measured(const Meter::Answer& answer) {
     if (core_.gpu(gpu).measured_outside != before) publish_contexts(gpu);
   }
   tell_quota_of_outside();
+  for (const auto& [gpu, reading] : readings_) carry_out(quota_.read(gpu, asked, now()));
   answer_read(asked);
   if (std::exchange(measure_again_, false)) measure_soon();
 }

@@ -1,10 +1,12 @@
 // Limits: what clients reserve, and what the server tells them and others about it.
 #include <algorithm>
+#include <asio/post.hpp>
 #include <utility>
 
 #include "scheduler/protocol/host_memory.h"
 #include "scheduler/server/client.h"
 #include "scheduler/server/decode.h"
+#include "scheduler/server/guarded.h"
 #include "scheduler/server/log.h"
 
 namespace rota::server {
@@ -100,6 +102,12 @@ void Server::carry_out(const Quota::Outcome& outcome) {
     const auto found = clients_.find(id);
     if (found == clients_.end()) continue;
     tighten(*found->second);
+  }
+  if (!outcome.measure.empty()) {
+    // Later: this may be within what a reading brings.
+    asio::post(io_, [this, gpus = outcome.measure] {
+      if (!stopped_) guarded("measure", [&] { measure_for_requests(gpus); });
+    });
   }
   share_host();
   schedule_deadline();

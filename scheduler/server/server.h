@@ -154,6 +154,7 @@ class Server final : public ConnectionOwner {
 
   void measure();
   bool measure_soon();
+  void measure_for_requests(const std::set<scheduler::GpuIndex>& gpus);
   bool is_measurable(const Client& client, std::uint32_t gpu) const;
   bool answers_when_read(const Client& client, std::uint32_t gpu, const protocol::Message& added);
   void answer_late();

@@ -73,6 +73,19 @@ assert told() == (0, 100 * MIB), told()
 """
 
 
+# What a context had is there again as soon as it has ended: nobody has to wait for the next readings.
+ENDS_ONE = BEGIN + r"""
+kept = start()
+ended = start()
+eventually(lambda: told() == (20 * MIB, 100 * MIB))
+assert allocate(60 * MIB) == 2
+check(cuda.cuCtxDestroy_v2(ended))
+check(cuda.cuCtxSetCurrent(kept))
+check(allocate(56 * MIB))  # extents bring something with them
+assert allocate(8 * MIB) == 2
+"""
+
+
 # A program without rota: a context and other memory.
 BALLAST = BEGIN + r"""
 start()
@@ -178,6 +191,13 @@ class Measured(Machine):
             with self.subTest(mode=mode):
                 said = self.run_python(LIMITED, options=["--gpu-mem", "100M"], ROTA_MEMORY=mode).stderr
                 self.assertRegex(said, r"may have 100 MiB on each GPU; 40 MiB are in use, 40 MiB by contexts and modules")
+
+    # ctest labels: unsanitized
+    def test_what_an_ended_context_had_under_a_limit_can_be_allocated_at_once(self):
+        self.with_nvml()
+        for mode in ("managed", "swap", "native"):
+            with self.subTest(mode=mode):
+                self.run_python(ENDS_ONE, options=["--gpu-mem", "100M"], ROTA_MEMORY=mode)
 
     # ctest labels: unsanitized
     def test_a_context_for_which_there_is_no_memory_is_made_once_others_have_left_the_gpu(self):

@@ -2,6 +2,8 @@
 // measure it; and nobody is told that it is left.
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <optional>
+#include <set>
 
 #include "scheduler/core/quota.h"
 
@@ -48,6 +50,38 @@ TEST_CASE("a context that will be measured counts with its assumed size until it
   quota.not_measured(kTwo, 0, kNow);
   CHECK(quota.left(kOne, 0) == 200);
   CHECK(granted(quota, kOne, 500));
+}
+
+TEST_CASE("what was measured earlier refuses nobody before it has been measured again") {
+  using namespace std::chrono_literals;
+  Quota quota = session_of_two();
+  quota.measured(kOne, 0, 800, kNow);
+  // More than the limit in any case, or with room beside the contexts: at once.
+  CHECK(quota.reserve(kOne, 0, 1, {1001}, kNow).measure.empty());
+  CHECK(granted(quota, kOne, 200));
+  Quota::Outcome asked = quota.reserve(kOne, 0, 2, {700}, kNow);
+  CHECK(asked.answers.empty());
+  CHECK(asked.measure == std::set<GpuIndex>{0});
+  SECTION("a context that has ended is no longer in the way") {
+    CHECK(quota.read(0, kNow + 1ms, kNow + 2ms).measure == std::set<GpuIndex>{0});
+    const Quota::Outcome outcome = quota.measured(kOne, 0, 300, kNow + 3ms);
+    REQUIRE(outcome.answers.size() == 1);
+    CHECK(outcome.answers.front().granted);
+  }
+  SECTION("one that is still there is, after two readings that have begun since") {
+    CHECK(quota.read(0, kNow - 1ms, kNow + 1ms).answers.empty());
+    CHECK(quota.read(0, kNow + 1ms, kNow + 2ms).answers.empty());
+    const Quota::Outcome outcome = quota.read(0, kNow + 3ms, kNow + 4ms);
+    REQUIRE(outcome.answers.size() == 1);
+    CHECK_FALSE(outcome.answers.front().granted);
+    CHECK(outcome.measure.empty());
+  }
+  SECTION("where no reading is to come it is refused at once, and otherwise in time") {
+    const Quota::Outcome outcome =
+        GENERATE(false, true) ? quota.read(0, std::nullopt, kNow + 1ms) : quota.tick(kNow + Quota::kPatience);
+    REQUIRE(outcome.answers.size() == 1);
+    CHECK_FALSE(outcome.answers.front().granted);
+  }
 }
 
 TEST_CASE("a request that an assumed context was in the way of is granted once nothing can measure it") {

@@ -15,7 +15,6 @@ using Catch::StartsWith;
 
 constexpr Bytes kGpu = 6400;  // so that a step is 100
 constexpr Time kStart = 1s;
-
 // Clients that report what they have as soon as they are asked, unless they are mute.
 struct Rig {
   ClientId client(const std::vector<Quota::Membership>& accounts, Bytes context = 0) {
@@ -42,6 +41,7 @@ struct Rig {
     return true;
   }
   void hear(const Quota::Outcome& outcome) {
+    for (const GpuIndex gpu : outcome.measure) hear(quota.read(gpu, std::nullopt, now));
     for (const Quota::Answer& answer : outcome.answers) {
       answers[answer.client] = answer;
       used[{answer.client, answer.gpu}].answered = answer.number;
