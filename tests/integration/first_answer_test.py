@@ -132,6 +132,35 @@ class FirstAnswer(Case):
                         self.assertEqual(total, LIMIT)
 
     # ctest labels: unsanitized
+    def test_what_is_told_where_nothing_measures_contexts_can_be_had_under_every_limit(self):
+        # What is assumed for a context is left out of what is free, whoever has set the limit.
+        self.environment["LD_LIBRARY_PATH"] = self.environment["LD_LIBRARY_PATH"].rpartition(":")[0]
+        assumed = 32 * MIB
+        for source in ("ROTA_GPU_MEM_LIMIT", "--gpu-mem", "process", "session", "user"):
+            self.end_children()
+            self.environment["ROTA_SOCKET"] = str(self.scratch / f"{source}.sock")
+            self.environment["ROTA_LOCK_DIRECTORY"] = str(self.scratch / f"locks-{source}")
+            self.configured(f"[limits.{source}]\ngpu = '{LIMIT}'\n" if source.islower() and source.isalpha() else "")
+            options = ["--gpu-mem", str(LIMIT)] if source == "--gpu-mem" else []
+            environment = {source: str(LIMIT)} if source.isupper() else {}
+            for mode in MODES:
+                with self.subTest(source=source, mode=mode):
+                    for free, total in self.told([ROTA, "run", "--memory", mode, *options, "--"], **environment):
+                        self.check_free(mode, free, LIMIT - assumed)
+                        self.assertEqual(total, LIMIT)
+
+    # ctest labels: unsanitized
+    def test_the_lower_of_two_limits_counts_from_the_first_answer_on(self):
+        self.configured(f"[limits.user]\ngpu = '{LIMIT + 100 * MIB}'\n")
+        for mode, (own, session) in itertools.product(MODES, ((LIMIT, LIMIT + 50 * MIB), (LIMIT + 50 * MIB, LIMIT), (LIMIT + 200 * MIB, 0))):
+            most = min(own, session or own, LIMIT + 100 * MIB)
+            with self.subTest(mode=mode, own=own, session=session):
+                options = ["--gpu-mem", str(session)] if session else []
+                for free, total in self.told([ROTA, "run", "--memory", mode, *options, "--"], ROTA_GPU_MEM_LIMIT=str(own)):
+                    self.check_free(mode, free, most - CONTEXT)
+                    self.assertEqual(total, most)
+
+    # ctest labels: unsanitized
     def test_what_others_of_a_session_have_is_not_free(self):
         # Both are in the session that the shell is in; their contexts count, too.
         program = f"""
@@ -186,9 +215,11 @@ holder.communicate()
 
     # ctest labels: unsanitized
     def test_nvml_says_the_same_under_a_limit(self):
-        for mode in MODES:
-            with self.subTest(mode=mode):
-                result = self.checked(ROTA, "run", "--memory", mode, "--gpu-mem", str(LIMIT), "--", sys.executable, "-c", BY_NVML)
+        for mode, source in itertools.product(MODES, ("--gpu-mem", "ROTA_GPU_MEM_LIMIT")):
+            with self.subTest(mode=mode, source=source):
+                options = ["--gpu-mem", str(LIMIT)] if source == "--gpu-mem" else []
+                environment = {source: str(LIMIT)} if source.isupper() else {}
+                result = self.checked(ROTA, "run", "--memory", mode, *options, "--", sys.executable, "-c", BY_NVML, **environment)
                 (before, after, cuda) = json.loads(result.stdout)
                 self.assertEqual(before, [LIMIT, LIMIT, 0])
                 self.check_free(mode, cuda[0], LIMIT - CONTEXT)
