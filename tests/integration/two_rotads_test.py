@@ -1,13 +1,13 @@
 """Two rotads of one machine: who has the GPU, who is told what, and how programs move from one to the other."""
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
 import unittest
 
 from harness import Case, PROGRAMS, ROTA, ROTAD, kill
+from users_case import UsersCase
 
 
 class Pair(Case):
@@ -156,6 +156,18 @@ class Unseen(Pair):
         doctor = json.loads(self.call(*other_network(ROTA, "doctor", "--json")).stdout)
         self.assertNotIn("rotad.elsewhere", [finding["id"] for finding in doctor["findings"]])
 
+    # ctest labels: unsanitized
+    def test_a_rotad_of_another_network_namespace_is_known_by_its_name_there_where_no_file_is_locked(self):
+        if subprocess.run(other_network("true"), capture_output=True, check=False).returncode != 0:
+            self.skipTest("no network namespaces here")
+        daemon = self.holder()
+        # As where the other one has a lock folder of its own. Stopped, since it would lock this file.
+        daemon.send_signal(signal.SIGSTOP)
+        shutil.rmtree(self.locks)
+        self.locks.mkdir()
+        (self.locks / f"{self.gpu}.lock").touch()
+        self.told(f"pid {daemon.pid} ", "another network namespace", "no lock file here", "rotad --socket", wrapped=other_network)
+
     def test_a_lock_file_that_is_no_rotads_is_named_with_whoever_has_it(self):
         daemon = self.holder()
         self.locks.mkdir(exist_ok=True)
@@ -240,88 +252,13 @@ class Place(Case):
         self.assertEqual(self.status()["daemon"]["pid"], second.pid)
 
 
-def may_be_other_users():
-    """Why this process cannot start programs as other users, or nothing."""
-    if os.geteuid() != 0:
-        return "only root can start programs as other users"
-    if shutil.which("setpriv") is None:
-        return "there is no setpriv"
-    tried = subprocess.run(["setpriv", "--reuid", "61000", "--regid", "61000", "--clear-groups", str(ROTA), "--version"],
-                           capture_output=True, check=False)
-    return None if tried.returncode == 0 else f"user 61000 cannot run {ROTA}"
-
-
-class Users(Case):
+class Users(UsersCase):
     """Users with rotads of their own, and the machine's, in a folder that stands for /run/rota."""
-
-    users = (61000, 61001, 61002)
-
-    def setUp(self):
-        why = may_be_other_users()
-        if why:
-            self.skipTest(why)
-        super().setUp()
-        self.scratch.chmod(0o755)
-        for name, mode in (("locks", 0o1777), ("sim", 0o777)):
-            (self.scratch / name).mkdir()
-            (self.scratch / name).chmod(mode)
-        for name in ("ROTA_SOCKET", "ROTA_CACHE", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME"):
-            self.environment.pop(name, None)
-        self.machine_socket = str(self.scratch / "machine" / "rotad.sock")
-        self.environment.update(ROTA_MACHINE_SOCKET=self.machine_socket, ROTA_SIM_STATE=str(self.scratch / "sim" / "device"))
-        self.call(PROGRAMS / "saxpy")
-        for file in (self.scratch / "sim").iterdir():
-            file.chmod(0o666)
-        for user in self.users:
-            for name in ("home", "run"):
-                folder = self.scratch / f"{name}-{user}"
-                folder.mkdir(mode=0o700)
-                os.chown(folder, user, user)
-
-    def of(self, user):
-        return dict(HOME=str(self.scratch / f"home-{user}"), XDG_RUNTIME_DIR=str(self.scratch / f"run-{user}"))
-
-    def start_as(self, user, *command, **environment):
-        return self.start("setpriv", "--reuid", user, "--regid", user, "--clear-groups", *command, **self.of(user), **environment)
-
-    def call_as(self, user, *command):
-        return self.finish(self.start_as(user, *command))
-
-    def start_machine(self):
-        daemon = self.start(ROTAD, "--socket", self.machine_socket)
-        self.eventually(lambda: self.machine_status() is not None or daemon.poll() is not None, "the machine's rotad answers")
-        self.assertIsNone(daemon.poll(), "it ended at once")
-        return daemon
-
-    def machine_status(self):
-        result = self.call(ROTA, "status", "--json", ROTA_SOCKET=self.machine_socket)
-        return json.loads(result.stdout) if result.returncode == 0 else None
-
-    def start_own(self, user):
-        socket = f"{self.of(user)['XDG_RUNTIME_DIR']}/rota/rotad.sock"
-        daemon = self.start_as(user, ROTAD, "--socket", socket)
-        self.eventually(lambda: self.status_of(user, socket) is not None, "the user's rotad answers")
-        return daemon
-
-    def status_of(self, user, socket):
-        result = self.finish(self.start_as(user, ROTA, "status", "--json", ROTA_SOCKET=socket))
-        return json.loads(result.stdout) if result.returncode == 0 else None
-
-    def program(self, user, share="0.6"):
-        """Uses its memory again and again until it is killed; two with the usual share do not fit beside each other."""
-        return self.start_as(user, ROTA, "run", "--", PROGRAMS / "memhog", "--share", share, "--seconds", "1000")
-
-    def served_by_machine(self, *children):
-        status = self.machine_status() or {"clients": []}
-        served = {client["pid"] for client in status["clients"] if client["gpus"]}
-        return served >= {child.pid for child in children}
 
     def test_a_users_own_rotad_gives_its_gpu_and_its_program_to_the_machines_when_that_asks(self):
         first, second = self.users[:2]
         before = self.program(first)
-        own = f"{self.of(first)['XDG_RUNTIME_DIR']}/rota/rotad.sock"
-        self.eventually(lambda: any(client["gpus"] for client in (self.status_of(first, own) or {"clients": []})["clients"]),
-                        "the first user's own rotad serves its program")
+        self.eventually(lambda: self.served_by_own(first, before), "the first user's own rotad serves its program")
         self.start_machine()
         beside = self.program(second)
         self.eventually(lambda: self.served_by_machine(before, beside), "both programs are the machine's rotad's")
@@ -333,9 +270,7 @@ class Users(Case):
     def test_two_users_without_the_machines_rotad_are_told_what_helps_and_it_takes_over_once_started(self):
         first, second = self.users[:2]
         before = self.program(first)
-        own = f"{self.of(first)['XDG_RUNTIME_DIR']}/rota/rotad.sock"
-        self.eventually(lambda: any(client["gpus"] for client in (self.status_of(first, own) or {"clients": []})["clients"]),
-                        "the first user's own rotad serves its program")
+        self.eventually(lambda: self.served_by_own(first, before), "the first user's own rotad serves its program")
         beside = self.start_as(second, ROTA, "run", "--", PROGRAMS / "spinner", "--hold")
         line = beside.stderr.readline()
         self.assertIn("ask for `rotad --socket /run/rota/rotad.sock`", line)
@@ -348,6 +283,30 @@ class Users(Case):
         self.start_machine()
         self.eventually(lambda: self.served_by_machine(before, beside), "both programs are the machine's rotad's")
 
+    def test_without_the_machines_rotad_the_gpu_goes_to_the_next_users_with_the_last_program_of_the_first(self):
+        first, second = self.users[:2]
+        before = self.program(first, "0.3")
+        self.eventually(lambda: self.served_by_own(first, before), "the first user's own rotad serves its program")
+        beside = self.program(second, "0.3")
+        self.assertIn("no turns on GPU 0 for now", beside.stderr.readline())
+        self.assertFalse(self.served_by_own(second, beside))
+        self.assertEqual(self.has_the_gpu(second), [first])
+        kill(before)
+        self.eventually(lambda: self.served_by_own(second, beside), "the second user's own rotad serves its program")
+        # The first user's rotad is still there, without programs: whoever asks it is told who has the GPU.
+        self.assertEqual(self.has_the_gpu(first), [second])
+        self.assertEqual(self.has_the_gpu(second), [])
+        after = self.program(first, "0.3")
+        self.assertIn("no turns on GPU 0 for now", after.stderr.readline())
+        # And so on, in the other direction and when a rotad is killed: the program goes on, and has turns again with the next.
+        kill(self.rotad_of(second))
+        self.eventually(lambda: self.served_by_own(first, after), "the first user's own rotad has the GPU")
+        self.assertIsNone(beside.poll())
+        third = self.program(second, "0.1")
+        self.assertIn("no turns on GPU 0 for now", third.stderr.readline())
+        kill(after)
+        self.eventually(lambda: self.served_by_own(second, beside, third), "both are served by their user's new rotad")
+
     def test_su_without_a_login_is_no_reason_for_a_warning(self):
         # Its rotad is where all programs of its user find it, so nobody else's: those of the other tests must not.
         user = 61900 + os.getpid() % 1000
@@ -358,88 +317,6 @@ class Users(Case):
         result = self.finish(self.start("setpriv", "--reuid", user, "--regid", user, "--clear-groups", ROTA, "run", "--", "true",
                                         **environment))
         self.assertEqual((result.returncode, result.stderr), (0, ""))
-
-    # ---- seeded orders of events
-
-    def play(self, seed):
-        """Rotads and programs come and go in an order that the seed chooses; after each event all must be in order."""
-        choose = random.Random(seed)
-        machine, owns, programs = None, {}, []
-        told = []
-        for _ in range(6):
-            event = choose.choice(["machine", "machine", "own", "program", "program", "program", "end"])
-            user = choose.choice(self.users)
-            if event == "machine" and machine is None:
-                machine = self.start_machine()
-            elif event == "machine":
-                if choose.random() < 0.5:
-                    kill(machine)
-                else:
-                    machine.terminate()
-                    self.finish(machine)
-                machine = None
-            elif event == "own" and user in owns:
-                kill(owns.pop(user))
-            elif event == "own":
-                owns[user] = self.start_own(user)
-            elif event == "program" and len(programs) < 4:
-                # Four do not fit beside each other; three, whose memory is native while another user has the GPU, do.
-                programs.append((user, self.program(user, "0.27")))
-            elif event == "end" and programs:
-                kill(programs.pop(choose.randrange(len(programs)))[1])
-            told.append((event, user))
-            self.settled(seed, told, machine, owns, programs)
-        for _, child in programs:
-            kill(child)
-        for daemon in [*owns.values(), *([machine] if machine else [])]:
-            kill(daemon)
-
-    def settled(self, seed, told, machine, owns, programs):
-        """With the machine's rotad there, it serves all once one of its programs needs the GPU; nobody has failed."""
-        what = f"seed {seed} after {told}"
-        for _, child in programs:
-            self.assertIsNone(child.poll(), what if child.poll() is None else f"{what}: {child.stderr.read()}")
-        everyone = [child for _, child in programs]
-        if machine is not None and programs and told[-1][0] == "program":
-            self.eventually(lambda: self.served_by_machine(everyone[-1]), f"{what}: the machine's serves the newest program")
-            self.eventually(lambda: self.served_by_machine(*everyone), f"{what}: the machine's serves all programs")
-            self.assertEqual(self.machine_status()["elsewhere"], [], what)
-            found = json.loads(self.call(ROTA, "doctor", "--json", ROTA_SOCKET=self.machine_socket).stdout)["findings"]
-            self.assertNotIn("rotad.elsewhere", [finding["id"] for finding in found], what)
-        # One rotad has the GPU, whoever is asked.
-        result = self.call(ROTA, "status", "--json", ROTA_SOCKET=self.machine_socket)
-        if result.returncode == 0:
-            status = json.loads(result.stdout)
-            self.assertLessEqual(len(status["gpus"]) + len(status["elsewhere"]), 1, what)
-
-    # ctest labels: unsanitized
-    def test_three_seeded_orders_of_rotads_and_programs(self):
-        for seed in range(3):
-            self.play(seed)
-
-    def play_ten(self, first):
-        for seed in range(first, first + 10):
-            self.play(seed)
-
-    # ctest labels: thorough unsanitized
-    def test_seeded_orders_from_0(self):
-        self.play_ten(0)
-
-    # ctest labels: thorough unsanitized
-    def test_seeded_orders_from_10(self):
-        self.play_ten(10)
-
-    # ctest labels: thorough unsanitized
-    def test_seeded_orders_from_20(self):
-        self.play_ten(20)
-
-    # ctest labels: thorough unsanitized
-    def test_seeded_orders_from_30(self):
-        self.play_ten(30)
-
-    # ctest labels: thorough unsanitized
-    def test_seeded_orders_from_40(self):
-        self.play_ten(40)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -45,13 +46,65 @@ std::string lock_folder() {
   return folder;
 }
 
-// The names that somebody listens or is connected at in this network namespace.
-std::set<std::string> names() {
-  std::set<std::string> all;
-  std::ifstream table("/proc/net/unix");
+// The locks' names that somebody listens or is connected at, with the inodes of the sockets. `process`: in whose
+// network namespace, "self" or a pid.
+std::map<std::string, std::set<std::string>> sockets_at_names(const std::string& process) {
+  std::map<std::string, std::set<std::string>> all;
+  std::ifstream table(fmt::format("/proc/{}/net/unix", process));
   const std::string mark = std::string("@") + protocol::kLockNamePrefix;
   for (std::string line; std::getline(table, line);) {
-    if (const std::size_t at = line.find(mark); at != std::string::npos) all.insert(line.substr(at + 1));
+    const std::size_t at = line.find(mark);
+    if (at == std::string::npos) continue;
+    std::istringstream words(line);  // "0000000000000000: 00000002 00000000 00010000 0005 01 12345 @rota-lock-…"
+    std::string inode;
+    for (int word = 0; word < 7; ++word) words >> inode;
+    all[line.substr(at + 1)].insert(inode);
+  }
+  return all;
+}
+
+std::set<std::string> names() {
+  std::set<std::string> all;
+  for (const auto& [name, sockets] : sockets_at_names("self")) all.insert(name);
+  return all;
+}
+
+// Whether the process has one of these sockets open, as far as its descriptors may be seen.
+bool may_have(const std::string& process, const std::set<std::string>& inodes) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  fs::directory_iterator descriptor("/proc/" + process + "/fd", error);
+  if (error) return true;
+  for (const fs::directory_iterator end; !error && descriptor != end; descriptor.increment(error)) {
+    std::error_code gone;
+    const std::string open = fs::read_symlink(descriptor->path(), gone);
+    if (gone == std::errc::permission_denied) return true;
+    if (open.starts_with("socket:[") && inodes.contains(open.substr(8, open.size() - 9))) return true;
+  }
+  return false;
+}
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// The rotads of other network namespaces that have locks' names there, whether or not they have files, too: a container
+// with a lock folder of its own. Only processes that are seen here.
+std::map<std::string, pid_t> names_elsewhere() {
+  namespace fs = std::filesystem;
+  std::map<std::string, pid_t> all;
+  std::error_code error;
+  for (fs::directory_iterator process("/proc", error), end; !error && process != end; process.increment(error)) {
+    const std::string pid = process->path().filename();
+    if (pid.find_first_not_of("0123456789") != std::string::npos || first_line(process->path() / "comm") != "rotad") {
+      continue;
+    }
+    for (const auto& [name, inodes] : sockets_at_names(pid)) {
+      if (may_have(pid, inodes)) all.emplace(name, static_cast<pid_t>(std::stol(pid)));
+    }
   }
   return all;
 }
@@ -67,13 +120,6 @@ struct Asked {
 std::string user_of(uid_t uid) {
   const passwd* const user = getpwuid(uid);
   return user != nullptr ? user->pw_name : fmt::format("uid {}", uid);
-}
-
-std::string first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
 }
 
 // The GPUs that a lock can be of, by UUID: those of the folder's files and of the kernel's driver.
@@ -216,6 +262,7 @@ std::vector<GpuHolder> find_holders(const std::vector<std::string>& known) {
   std::ranges::move(open, std::back_inserter(silent));
   std::set<std::string> gpus = gpus_known(folder);
   gpus.insert(known.begin(), known.end());
+  const std::map<std::string, pid_t> elsewhere = names_elsewhere();
   for (const std::string& gpu : gpus) {
     const std::string path = fmt::format("{}/{}.lock", folder, gpu);
     const std::string name = protocol::lock_name(path);
@@ -223,7 +270,14 @@ std::vector<GpuHolder> find_holders(const std::vector<std::string>& known) {
       holders.push_back({.gpu = gpu, .how = Holding::kSilent, .file = path});
       note_process(holders.back(), asked->who.pid, asked->who.uid);
     } else if (!all.contains(name)) {
-      if (auto holder = file_holder(gpu, path)) holders.push_back(std::move(*holder));
+      if (auto holder = file_holder(gpu, path)) {
+        holders.push_back(std::move(*holder));
+      } else if (const auto far = elsewhere.find(name); far != elsewhere.end()) {
+        struct stat process;
+        if (stat(fmt::format("/proc/{}", far->second).c_str(), &process) != 0) continue;
+        holders.push_back({.gpu = gpu, .how = Holding::kElsewhere});
+        note_process(holders.back(), far->second, process.st_uid);
+      }
     }
   }
   std::ranges::sort(holders, {}, &GpuHolder::gpu);
@@ -276,7 +330,8 @@ SilentText silent_text(const GpuHolder& holder) {
       what = fmt::format("{} has it and does not answer", who);
       break;
     case Holding::kElsewhere:
-      what = fmt::format("{} has it, a rotad in another network namespace, perhaps a container", who);
+      what = fmt::format("{} has it, a rotad in another network namespace, perhaps a container{}", who,
+                         holder.file.empty() ? ", and no lock file here tells other rotads so" : "");
       remedy = fmt::format(
           "one rotad for all serves programs there and here: root starts `rotad --socket {}`, and containers mount the "
           "folder of its socket",

@@ -1,7 +1,7 @@
 // Which rotads of this machine have GPUs, by asking at the names of the GPUs' locks (protocol/lock_door.h): `rota
 // status` sees those that it does not talk to, too. One that is stopped does not answer there, one in another network
 // namespace has its names there, and what is no rotad may have locked a file: those are known by the kernel's word
-// about the name, or by the lock of the file.
+// about the name, in whichever namespace of a process that is seen, or by the lock of the file.
 #pragma once
 
 #include <sys/types.h>
@@ -15,7 +15,7 @@ namespace rota::tool {
 enum class Holding {
   kAnswers,    // and says who it is
   kSilent,     // it listens at the lock's name, and says nothing
-  kElsewhere,  // a rotad that has the file only: in another network namespace
+  kElsewhere,  // a rotad in another network namespace, known by its file or by its name there
   kForeign     // what has locked the file is no rotad, or not known
 };
 
@@ -29,7 +29,7 @@ struct GpuHolder {
   std::uint32_t programs = 0;
   bool machine = false;  // the rotad for all users
   Holding how = Holding::kAnswers;
-  std::string file{};  // the locked one, unless it answers
+  std::string file{};  // the locked one, if it does not answer and there is one
   char stopped = 0;    // protocol::stopped_state()
 };
 
