@@ -166,7 +166,10 @@ class Unseen(Pair):
         shutil.rmtree(self.locks)
         self.locks.mkdir()
         (self.locks / f"{self.gpu}.lock").touch()
-        self.told(f"pid {daemon.pid} ", "another network namespace", "no lock file here", "rotad --socket", wrapped=other_network)
+        words = ("another network namespace", "no lock file here", "rotad --socket")
+        self.told(*words, wrapped=other_network)
+        if os.geteuid() == 0:  # who may see the descriptors of other tests' rotads knows which one it is
+            self.told(f"pid {daemon.pid} ", *words, wrapped=lambda *command: ["unshare", "--net", *command])
 
     def test_a_lock_file_that_is_no_rotads_is_named_with_whoever_has_it(self):
         daemon = self.holder()

@@ -69,16 +69,16 @@ std::set<std::string> names() {
   return all;
 }
 
-// Whether the process has one of these sockets open, as far as its descriptors may be seen.
-bool may_have(const std::string& process, const std::set<std::string>& inodes) {
+// Whether the process has one of these sockets open; nothing: its descriptors may not be seen.
+std::optional<bool> has_open(const std::string& process, const std::set<std::string>& inodes) {
   namespace fs = std::filesystem;
   std::error_code error;
   fs::directory_iterator descriptor("/proc/" + process + "/fd", error);
-  if (error) return true;
+  if (error) return std::nullopt;
   for (const fs::directory_iterator end; !error && descriptor != end; descriptor.increment(error)) {
     std::error_code gone;
     const std::string open = fs::read_symlink(descriptor->path(), gone);
-    if (gone == std::errc::permission_denied) return true;
+    if (gone == std::errc::permission_denied) return std::nullopt;
     if (open.starts_with("socket:[") && inodes.contains(open.substr(8, open.size() - 9))) return true;
   }
   return false;
@@ -92,9 +92,10 @@ std::string first_line(const std::string& path) {
 }
 
 // The rotads of other network namespaces that have locks' names there, whether or not they have files, too: a container
-// with a lock folder of its own. Only processes that are seen here.
+// with a lock folder of its own. Only processes that are seen here; 0: one of several.
 std::map<std::string, pid_t> names_elsewhere() {
   namespace fs = std::filesystem;
+  std::map<std::string, pid_t> certain;
   std::map<std::string, pid_t> all;
   std::error_code error;
   for (fs::directory_iterator process("/proc", error), end; !error && process != end; process.increment(error)) {
@@ -103,10 +104,14 @@ std::map<std::string, pid_t> names_elsewhere() {
       continue;
     }
     for (const auto& [name, inodes] : sockets_at_names(pid)) {
-      if (may_have(pid, inodes)) all.emplace(name, static_cast<pid_t>(std::stol(pid)));
+      const std::optional<bool> has = has_open(pid, inodes);
+      const auto number = static_cast<pid_t>(std::stol(pid));
+      if (has == true) certain[name] = number;
+      if (!has && !all.emplace(name, number).second) all[name] = 0;
     }
   }
-  return all;
+  certain.merge(all);
+  return certain;
 }
 
 // A connection to whoever listens at a lock's name, and who that is by the kernel's word. A stopped process whose queue
@@ -273,10 +278,11 @@ std::vector<GpuHolder> find_holders(const std::vector<std::string>& known) {
       if (auto holder = file_holder(gpu, path)) {
         holders.push_back(std::move(*holder));
       } else if (const auto far = elsewhere.find(name); far != elsewhere.end()) {
-        struct stat process;
-        if (stat(fmt::format("/proc/{}", far->second).c_str(), &process) != 0) continue;
+        struct stat process{};
+        const bool one = far->second != 0;
+        if (one && stat(fmt::format("/proc/{}", far->second).c_str(), &process) != 0) continue;
         holders.push_back({.gpu = gpu, .how = Holding::kElsewhere});
-        note_process(holders.back(), far->second, process.st_uid);
+        if (one) note_process(holders.back(), far->second, process.st_uid);
       }
     }
   }
@@ -330,7 +336,8 @@ SilentText silent_text(const GpuHolder& holder) {
       what = fmt::format("{} has it and does not answer", who);
       break;
     case Holding::kElsewhere:
-      what = fmt::format("{} has it, a rotad in another network namespace, perhaps a container{}", who,
+      what = fmt::format("{} has it, a rotad in another network namespace, perhaps a container{}",
+                         holder.pid == 0 && holder.file.empty() ? "one of several processes" : who,
                          holder.file.empty() ? ", and no lock file here tells other rotads so" : "");
       remedy = fmt::format(
           "one rotad for all serves programs there and here: root starts `rotad --socket {}`, and containers mount the "
