@@ -2,7 +2,7 @@
 complete -c rota -f
 complete -c rota -n __fish_use_subcommand -a run -d 'start a program that shares the GPUs with others under rota'
 complete -c rota -n __fish_use_subcommand -a try -d 'run a program alone, N copies at once natively, and N under rota, and compare: times, waits, memory'
-complete -c rota -n __fish_use_subcommand -a demo -d 'show two programs share a GPU, the one that is here or a simulated one, in under ten seconds'
+complete -c rota -n __fish_use_subcommand -a demo -d 'show two programs share a GPU, the one that is here or a simulated one, in a few seconds'
 complete -c rota -n __fish_use_subcommand -a sim -d 'start a program on simulated GPUs'
 complete -c rota -n __fish_use_subcommand -a status -d 'show GPUs, who holds them and who waits'
 complete -c rota -n __fish_use_subcommand -a control -d 'change a running rotad: mode MODE, quantum TIME, grace TIME, or stop (root or rotad\'s own user)'
@@ -32,7 +32,7 @@ complete -c rota -n '__fish_seen_subcommand_from try' -l host-mem -r -F -d 'limi
 complete -c rota -n '__fish_seen_subcommand_from try' -l oversubscribe -d 'let the program have more memory than the GPU (up to most of what is left of the host\'s)'
 complete -c rota -n '__fish_seen_subcommand_from demo' -s h -l help -d 'Print this help message and exit'
 complete -c rota -n '__fish_seen_subcommand_from demo' -s n -l copies -r -F -d 'how many copies of the program at once, 2 to 8 (default 2)'
-complete -c rota -n '__fish_seen_subcommand_from demo' -l sim -d 'on a simulated GPU of 1 GiB, which shows programs whose memory does not fit together'
+complete -c rota -n '__fish_seen_subcommand_from demo' -l sim -d 'on a simulated GPU of 256 MiB, which shows programs whose memory does not fit together'
 complete -c rota -n '__fish_seen_subcommand_from demo' -l json -d 'for programs'
 complete -c rota -n '__fish_seen_subcommand_from sim' -s h -l help -d 'Print this help message and exit'
 complete -c rota -n '__fish_seen_subcommand_from sim' -l gpu -x -a 'h200 h100 a100 l4 t4 rtx4090 mig-1g' -d 'the card and how many of it: h200, h100, a100, l4, t4, rtx4090, mig-1g, such as h200x2 (default: the first)'
