@@ -148,23 +148,28 @@ bool Quota::fits(const Member& member, GpuIndex index, const Reservation& wanted
   return at_once == 0 || gpu.contexts + gpu.outside + fixed + at_once <= gpu.total;
 }
 
+// What the client only says it has is not granted to it beyond a limit either.
 std::optional<Quota::Refusal> Quota::refusal(const Member& member, GpuIndex gpu, const Reservation& wanted) const {
   if (!fits(member, gpu, wanted)) return Refusal{nullptr, false};
+  const Reservation& granted = member.counted[gpu];
   for (const Account* account : member.accounts) {
     const Bytes before = in(*account, member, gpu).device;
     // What swap memory takes there is more than what has been allocated, but not by any amount.
-    const bool more = wanted.swapped > in(*account, member, gpu).swapped && wanted.swapped > protocol::kLargestExtent;
+    const bool more = wanted.swapped > granted.swapped && wanted.swapped > protocol::kLargestExtent;
     if (more && wanted.swapped - protocol::kLargestExtent > account->limits.device) return Refusal{account, false};
-    if (wanted.device <= before) continue;
-    if (account->device(gpu) - before + wanted.device > account->limits.device) return Refusal{account, false};
+    if (wanted.device <= granted.device) continue;
+    if (account->device(gpu) - before + std::max(before, wanted.device) > account->limits.device) {
+      return Refusal{account, false};
+    }
   }
   const Bytes now = excess(gpu, 0);
-  const Bytes then = excess(gpu, on_gpu(wanted) - on_gpu(member.counted[gpu]));
+  const Bytes then = excess(gpu, on_gpu(wanted) - on_gpu(granted));
   for (const Account* account : member.accounts) {
     if (account->limits.host == kNoLimit) continue;
     Reservation sum = account->sums[gpu];
+    add(sum, in(*account, member, gpu), granted);
     const Bytes need_now = host_need(*account, gpu, now, sum);
-    add(sum, in(*account, member, gpu), wanted);
+    add(sum, granted, wanted);
     const Bytes need = host_need(*account, gpu, then, sum);
     // Beside what is there, one piece that moves; on a small GPU they are smaller. A judgment.
     const Bytes piece = std::min({sum.swapped, protocol::kLargestExtent, gpus_[gpu].total / 8});

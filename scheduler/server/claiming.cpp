@@ -73,7 +73,6 @@ void Server::serve_gpu(Client& client, const protocol::AddGpu& named) {
   if (client.gpus.insert(index).second) {
     note_clients();
     by_process_[process_of(client, index)].insert(client.id);
-    by_payer_[{client.domain.payer(), index}].insert(client.id);
     client.measured.erase(index);
     if (gpus_.says(index, client.domain.payer(), gpu.total_bytes, is_trusted(client))) {
       log::warn("client {} ({}, pid {}, user {}) says that GPU {} has {} bytes, and others or NVML say {}: that counts",
@@ -81,7 +80,9 @@ void Server::serve_gpu(Client& client, const protocol::AddGpu& named) {
     }
     follow_size(index);
     const std::uint64_t total = gpus_.bytes(index);
-    step(event::AddGpu{client.id, index, total, believed_context(client, index, gpu.context_bytes)});
+    const scheduler::Bytes context = believed_context(client, index, gpu.context_bytes);
+    if (!is_trusted(client)) assumed_contexts_.set(client.id, client.domain.payer(), index, context);
+    step(event::AddGpu{client.id, index, total, context});
     quota_.add_gpu(client.id, index, total, core_.context_bytes(client.id, index), is_measurable(client, index));
     publish_limits(client);
     publish_contexts_of(client, scheduler::bit(index));

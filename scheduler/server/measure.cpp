@@ -306,6 +306,7 @@ void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Byte
   measured.context = context;
   log::debug("client {}: {} bytes on GPU {} beside its allocations", client.id, context, gpu);
   // 0 would mean unknown.
+  assumed_contexts_.set(client.id, client.domain.payer(), gpu, 0);
   step(event::AddGpu{client.id, gpu, core_.gpu(gpu).total, std::max<scheduler::Bytes>(context, 1)});
   carry_out(quota_.measured(client.id, gpu, context, now()));
   publish_limits(client);
@@ -331,22 +332,6 @@ bool Server::is_trusted(const Client& client) {
   return client.in_own_container && (client.uid == 0 || client.uid == geteuid());
 }
 
-// What is assumed of the contexts of this client's user there, up to this much, without its own.
-scheduler::Bytes Server::assumed_of_user(const Client& client, std::uint32_t gpu, scheduler::Bytes enough) const {
-  scheduler::Bytes sum = 0;
-  const auto same = by_payer_.find({client.domain.payer(), gpu});
-  if (same == by_payer_.end()) return sum;
-  for (const scheduler::ClientId id : same->second) {
-    if (sum >= enough) break;
-    const auto other = clients_.find(id);
-    if (other == clients_.end() || id == client.id) continue;
-    const auto measured = other->second->measured.find(gpu);
-    const bool known = measured != other->second->measured.end() && measured->second.known;
-    if (!known) sum += core_.context_bytes(id, gpu);
-  }
-  return sum;
-}
-
 std::tuple<pid_t, std::string, std::uint32_t> Server::process_of(const Client& client, std::uint32_t gpu) {
   return {client.pid, client.pid == 0 ? client.domain.key() : std::string(), gpu};
 }
@@ -358,10 +343,8 @@ scheduler::Bytes Server::believed_context(const Client& client, std::uint32_t gp
   const scheduler::Bytes assumed = scheduler::assumed_context(total);
   const scheduler::Bytes most = client.pid != 0 ? assumed : std::max(assumed, total / 4);
   scheduler::Bytes left = most - std::min(most, contexts_before(client, gpu, most));
-  // Of each user's together no more than a quarter of the GPU.
   if (!is_trusted(client)) {
-    const scheduler::Bytes quarter = total / 4;
-    left = std::min(left, quarter - std::min(quarter, assumed_of_user(client, gpu, quarter)));
+    left = std::min(left, assumed_contexts_.left(client.id, client.domain.payer(), gpu, total));
   }
   // 0 would mean unknown.
   return std::max<scheduler::Bytes>(std::min({said != 0 ? said : assumed, assumed, left}), 1);
@@ -393,6 +376,7 @@ void Server::follow_size(std::uint32_t gpu) {
     const bool known = measured != client->measured.end() && measured->second.known;
     const scheduler::Bytes context = known ? counted : std::min(counted, assumed);
     if (core_.gpu(gpu).total == bytes && context == counted) continue;
+    if (!known && !is_trusted(*client)) assumed_contexts_.set(id, client->domain.payer(), gpu, context);
     step(event::AddGpu{id, gpu, bytes, std::max<scheduler::Bytes>(context, 1)});
     quota_.set_total(gpu, bytes);
     if (context != counted) quota_.add_gpu(id, gpu, bytes, context, is_measurable(*client, gpu));

@@ -318,12 +318,9 @@ void Server::forget_client(ClientId id) {
   for (std::set<std::uint32_t>& gpus = gone_.at(id)->gpus; !gpus.empty();) {
     const std::uint32_t gpu = *gpus.begin();
     const std::string uuid = uuid_text(gpus_.at(gpu)->uuid);
-    const auto take_out = [id](auto& index, const auto& key) {
-      const auto same = index.find(key);
-      if (same != index.end() && same->second.erase(id) != 0 && same->second.empty()) index.erase(same);
-    };
-    take_out(by_process_, process_of(*gone_.at(id), gpu));
-    take_out(by_payer_, std::pair(gone_.at(id)->domain.payer(), gpu));
+    const auto same = by_process_.find(process_of(*gone_.at(id), gpu));
+    if (same != by_process_.end() && same->second.erase(id) != 0 && same->second.empty()) by_process_.erase(same);
+    assumed_contexts_.set(id, gone_.at(id)->domain.payer(), gpu, 0);
     gpus.erase(gpus.begin());
     const bool released = gpus_.remove_client(gpu);
     publish_contexts(gpu);

@@ -22,6 +22,7 @@
 #include "scheduler/core/claims.h"
 #include "scheduler/core/core.h"
 #include "scheduler/core/quota.h"
+#include "scheduler/server/assumed_contexts.h"
 #include "scheduler/server/config.h"
 #include "scheduler/server/connection.h"
 #include "scheduler/server/control.h"
@@ -166,7 +167,6 @@ class Server final : public ConnectionOwner {
   void measure_client(Client& client, std::uint32_t gpu, const GpuReading& reading);
   void take_measurement(Client& client, std::uint32_t gpu, scheduler::Bytes process);
   static bool is_trusted(const Client& client);
-  scheduler::Bytes assumed_of_user(const Client& client, std::uint32_t gpu, scheduler::Bytes enough) const;
   static std::tuple<pid_t, std::string, std::uint32_t> process_of(const Client& client, std::uint32_t gpu);
   scheduler::Bytes contexts_before(const Client& client, std::uint32_t gpu, scheduler::Bytes enough) const;
   scheduler::Bytes believed_context(const Client& client, std::uint32_t gpu, scheduler::Bytes said) const;
@@ -256,7 +256,7 @@ class Server final : public ConnectionOwner {
   std::set<scheduler::ClientId> orphans_;  // clients whose connection closed
   // By process, of those that rotad cannot see by domain, and by GPU: the clients that have named it.
   std::map<std::tuple<pid_t, std::string, std::uint32_t>, std::set<scheduler::ClientId>> by_process_;
-  std::map<std::pair<std::string, std::uint32_t>, std::set<scheduler::ClientId>> by_payer_;  // the same, by user
+  AssumedContexts assumed_contexts_;  // of users other than root and rotad's own
   struct Session {
     scheduler::SessionId number = 0;
     std::size_t clients = 0;

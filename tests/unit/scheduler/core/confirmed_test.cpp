@@ -112,6 +112,37 @@ TEST_CASE("what a client only says it has is not granted to it along with someth
   CHECK_FALSE(rig.ask(rig.liar, {kGpu, 0, kGpu, 0}).granted);
 }
 
+TEST_CASE("a client is granted no more than its limits by saying first that it has it already") {
+  Rig rig;
+  rig.quota.join(rig.liar, {{"user 7", "user 7", {.device = 1000, .host = 500}}});
+  SECTION("as memory that stays") {
+    rig.says({3000, 0, 3000, 0});
+    const Quota::Answer refused = rig.ask(rig.liar, {3000, 0, 3000, 0});
+    CHECK_FALSE(refused.granted);
+    CHECK_THAT(refused.why, Contains("user 7 may have 1000 bytes on each GPU"));
+  }
+  SECTION("as memory that moves as a whole") {
+    constexpr Bytes kMega = 1 << 20;
+    rig.quota.set_total(0, 8192 * kMega);
+    rig.quota.state(rig.liar, 0, {0, 0, 0, 300 * kMega}, 0, 0, kNow);
+    CHECK_FALSE(rig.ask(rig.liar, {0, 0, 0, 300 * kMega}).granted);
+  }
+  SECTION("as memory that may have to lie on the host") {
+    rig.quota.set_limits("user 7", {.host = 500});
+    REQUIRE(rig.granted({Rig::all, 0, Rig::all, 0}));
+    rig.says({3000, 3000, 0, 0});
+    const Quota::Answer refused = rig.ask(rig.liar, {3000, 3000, 0, 0});
+    CHECK_FALSE(refused.granted);
+    CHECK_THAT(refused.why, Contains("user 7 may have 500 bytes of GPU memory in host memory"));
+  }
+  CHECK(rig.quota.fixed_of_others(rig.honest, 0) == 0);
+  SECTION("and has what it says within them") {
+    rig.says({400, 0, 400, 0});
+    CHECK(rig.ask(rig.liar, {400, 0, 400, 0}).granted);
+    CHECK(rig.quota.fixed_of_others(rig.honest, 0) >= 400);
+  }
+}
+
 TEST_CASE("what the driver and the kernel confirm counts for others, and no more of it than is said") {
   Rig rig;
   rig.says({kGpu, 0, 1000, 0});

@@ -1,5 +1,6 @@
 // Users of two containers are two to rotad: what they see, join, take and change. A container is a pid namespace or a
 // user namespace of a process that this one starts.
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -73,11 +74,16 @@ void name_session(Client& client, std::uint64_t device_bytes) {
   send_packet(client.descriptor, &session, sizeof session);
 }
 
-// Whether a client gets this much.
-bool reserves(Client& client, std::uint32_t gpu, std::uint64_t bytes) {
+// Whether a client gets this much, as memory that moves or that stays.
+bool reserves(Client& client, std::uint32_t gpu, std::uint64_t bytes, bool moves = false) {
   Message reserve{.version = protocol::kVersion, .kind = Kind::kReserve};
-  reserve.body.reserve = {
-      .gpu = gpu, .number = 1, .device_bytes = bytes, .movable_bytes = 0, .fixed_bytes = bytes, .swapped_bytes = 0};
+  const std::uint64_t movable = moves ? bytes : 0;
+  reserve.body.reserve = {.gpu = gpu,
+                          .number = 1,
+                          .device_bytes = bytes,
+                          .movable_bytes = movable,
+                          .fixed_bytes = bytes - movable,
+                          .swapped_bytes = movable};
   send_packet(client.descriptor, &reserve, sizeof reserve);
   while (const auto answer = receive(client.descriptor)) {
     if (answer->kind == Kind::kReserved) return answer->body.reserved.granted != 0;
@@ -218,6 +224,64 @@ TEST_CASE("a user gets no more of rotad by making user namespaces") {
   });
   if (!taken || *taken == 2) return;
   CHECK(*taken == 0);
+}
+
+TEST_CASE("contexts that nothing measures, of however many processes and users, leave others most of a GPU") {
+  if (geteuid() != 0) {
+    WARN("left out: only root can start processes of other users");
+    return;
+  }
+  const Daemon daemon;
+  open_to_all(daemon);
+  int ready[2];
+  int end[2];
+  REQUIRE(pipe2(ready, O_CLOEXEC) == 0);
+  REQUIRE(pipe2(end, O_CLOEXEC) == 0);
+  const Descriptor ready_here(ready[0]);
+  Descriptor ready_there(ready[1]);
+  const Descriptor end_there(end[0]);
+  Descriptor end_here(end[1]);
+  constexpr int kUsers = 4;
+  constexpr int kEach = 5;
+  std::vector<pid_t> all;
+  for (int i = 0; i < kUsers * kEach; ++i) {
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      end_here = {};
+      const auto user = static_cast<uid_t>(54321 + i % kUsers);
+      if (setgid(user) != 0 || setuid(user) != 0) _exit(1);
+      Client client(daemon.socket(), "idle", protocol::kVersion);
+      Message add{.version = protocol::kVersion, .kind = Kind::kAddGpu};
+      add.body.add_gpu = {.uuid = uuid(1), .total_bytes = 1 << 30, .context_bytes = 1 << 30, .name = {}};
+      send_packet(client.descriptor, &add, sizeof add);
+      while (receive(client.descriptor).value_or(add).kind != Kind::kGpuAdded) continue;
+      char byte = 0;
+      const bool done = write(ready_there.get(), "", 1) == 1 && read(end_there.get(), &byte, 1) == 0;
+      _exit(done ? 0 : 2);
+    }
+    all.push_back(child);
+  }
+  ready_there = {};
+  char byte = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) REQUIRE(read(ready_here.get(), &byte, 1) == 1);
+  {
+    Client ours(daemon.socket(), "ours", protocol::kVersion);
+    std::uint32_t gpu = 0;
+    REQUIRE_FALSE(ours.add_gpu(1, &gpu));
+    // Its own context, a sixteenth, and a quarter for all others'.
+    constexpr std::uint64_t kGpu = 1 << 30;
+    CHECK(ours.wait_for([&](const protocol::LeasePage& page) { return page.all_context_bytes[gpu] <= kGpu / 16 * 5; }));
+    CHECK(reserves(ours, gpu, kGpu / 16 * 10, true));
+    // And they are not taken for nothing.
+    CHECK(ours.lease->all_context_bytes[gpu] >= kGpu / 16 * 3);
+  }
+  end_here = {};
+  for (const pid_t each : all) {
+    int status = 0;
+    CHECK(waitpid(each, &status, 0) == each);
+    CHECK(status == 0);
+  }
 }
 
 TEST_CASE("nobody gets more than three quarters of what the others leave") {
