@@ -25,6 +25,7 @@ bool is_less(const Reservation& one, const Reservation& other) {
 
 bool Quota::join(ClientId client, const std::vector<Membership>& accounts) {
   Member& member = members_[client];
+  shares_due_ = true;
   bool shared_fresh = false;
   for (const Membership& membership : accounts) {
     const auto [entry, fresh] = accounts_.try_emplace(membership.key);
@@ -63,9 +64,14 @@ void Quota::set_limits(const std::string& key, Limits limits) {
 void Quota::add_gpu(ClientId client, GpuIndex index, Bytes total, Bytes context, bool measurable) {
   const auto found = members_.find(client);
   if (found == members_.end()) return;
-  gpus_[index].total = total;  // an unused index may be reused for another GPU
-  Outcome ignored;             // the client is told its limits in any case
+  set_total(index, total);  // an unused index may be reused for another GPU
+  Outcome ignored;          // the client is told its limits in any case
   count_context(found->second, index, context, measurable ? context : 0, ignored);
+}
+
+void Quota::set_total(GpuIndex index, Bytes total) {
+  gpus_[index].total = total;
+  shares_due_ = true;
 }
 
 Quota::Outcome Quota::measured(ClientId client, GpuIndex index, Bytes context, Time now) {
@@ -88,6 +94,7 @@ Quota::Outcome Quota::not_measured(ClientId client, GpuIndex index, Time now) {
 }
 
 void Quota::count_context(Member& member, GpuIndex index, Bytes context, Bytes measured, Outcome& outcome) {
+  shares_due_ = true;
   gpus_[index].contexts += context - member.contexts[index];  // unsigned arithmetic is correct for decreases, too
   for (Account* account : member.accounts) {
     account->contexts[index] += context - member.contexts[index];
@@ -100,6 +107,7 @@ void Quota::count_context(Member& member, GpuIndex index, Bytes context, Bytes m
 
 Quota::Outcome Quota::set_outside(GpuIndex index, Bytes bytes, Time now) {
   Outcome outcome;
+  shares_due_ = true;
   if (std::exchange(gpus_[index].outside, bytes) > bytes) settle(outcome, now);  // an ask may fit now
   return outcome;
 }
@@ -205,6 +213,7 @@ void Quota::count_host(Member& member) {
 }
 
 void Quota::recount(Member& member, GpuIndex gpu, Outcome& outcome) {
+  shares_due_ = true;
   Reservation& counted = member.counted[gpu];
   const Reservation now = least_of(member.reserved[gpu], most_of(member.granted[gpu], member.confirmed[gpu]));
   if (now.swapped != counted.swapped) {
@@ -292,6 +301,7 @@ Quota::Outcome Quota::leave(ClientId client, Time now) {
   }
   while (!member.asks.empty()) forget(member, member.asks.begin()->first);
   member.host = {};
+  shares_due_ = true;
   count_host(member);
   wait_no_longer(client);
   for (Account* account : member.accounts) account->clients.erase(client);

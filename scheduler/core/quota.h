@@ -155,7 +155,10 @@ class Quota {
   };
 
   // Until then clients of an earlier daemon may still report what they have: nobody is granted more of what is limited.
-  void hold_until(Time until) { held_until_ = until; }
+  void hold_until(Time until) {
+    held_until_ = until;
+    shares_due_ = true;
+  }
   // The client is charged to these accounts, identified by key; `name` and `limits` apply to a new account. For an
   // existing one the lower limits apply, each with its remedy.
   struct Membership {
@@ -200,7 +203,7 @@ class Quota {
   // Whether it says that it has more than it was granted.
   bool claims(ClientId client, GpuIndex gpu) const;
   // It has turned out how large a GPU is.
-  void set_total(GpuIndex gpu, Bytes total) { gpus_[gpu].total = total; }
+  void set_total(GpuIndex gpu, Bytes total);
   Outcome leave(ClientId client, Time now);
   Outcome tick(Time now);
   // When tick() is due at the latest.
@@ -331,7 +334,8 @@ class Quota {
   std::uint32_t round_ = 0;
   std::uint64_t asks_ = 0;
   std::uint64_t host_asks_ = 0;
-  Time held_until_{};  // 0: nothing is held
+  bool shares_due_ = false;  // something has changed that share_host() goes by
+  Time held_until_{};        // 0: nothing is held
 };
 
 }  // namespace rota::scheduler

@@ -1,6 +1,7 @@
 // Shares of the host's memory, for clients that swap: what stays has its place, who needs more comes next, in the order
 // in which they said so, and what is left is for memory that could be given back.
 #include <algorithm>
+#include <utility>
 
 #include "scheduler/core/quota.h"
 
@@ -81,6 +82,7 @@ void Quota::use_host(ClientId client, HostUse use) {
   const auto found = members_.find(client);
   if (found == members_.end()) return;
   Member& member = found->second;
+  shares_due_ = true;
   const Bytes reserved = member.counted_in_all;
   // Without a limit nobody else has less because of what it says.
   use.has = std::min(use.has, std::max(member.host_bound, reserved));
@@ -100,10 +102,12 @@ bool Quota::bound_host(ClientId client) {
   if (!std::ranges::any_of(member.accounts, limited)) return false;
   member.host_bound = member.host.has;
   member.share = {.most = member.host.has, .spare = member.host.spare};
+  shares_due_ = true;
   return true;
 }
 
 std::vector<ClientId> Quota::share_host(Time now) {
+  if (!std::exchange(shares_due_, false)) return {};
   Sharing all;
   for (const auto& [key, account] : accounts_) {
     if (account.host_budget != kNoLimit) all.accounts[&account].bytes = budget(account);
@@ -167,6 +171,8 @@ std::vector<ClientId> Quota::share_host(Time now) {
     member.share = each.share;
     changed.push_back(each.client);
   }
+  // The next are given what these give back; and what clients of an earlier daemon have shows with time.
+  shares_due_ = !changed.empty() || now < held_until_;
   return changed;
 }
 

@@ -10,6 +10,7 @@
 
 #include "scheduler/server/client.h"
 #include "scheduler/server/log.h"
+#include "scheduler/server/processor_time.h"
 #include "scheduler/server/server.h"
 
 namespace rota::server {
@@ -18,6 +19,8 @@ namespace {
 
 // How often all usage pages are read for a client that lacks memory.
 constexpr auto kReadOthers = std::chrono::milliseconds(10);
+// Of the processor's time, before others have their turn.
+constexpr auto kAtOnce = std::chrono::milliseconds(2);
 // A hundred years: the core adds up times.
 constexpr std::uint64_t kLatest = std::chrono::nanoseconds(std::chrono::hours(24 * 365 * 100)).count();
 
@@ -180,6 +183,21 @@ void Server::read_others() {
   if (now() - others_read_at_ < kReadOthers) return;
   others_read_at_ = now();
   others_pass_.try_now();
+}
+
+// Where many clients are clearing memory, each that has moved some is a decision of the core's: others have their turn
+// in between. Returns whether all have been read.
+bool Server::read_some_others() {
+  constexpr int kBetweenClocks = 8;
+  const std::chrono::nanoseconds until = processor_time() + kAtOnce;
+  auto next = clients_.lower_bound(next_other_);
+  for (int i = 1; next != clients_.end(); ++i) {
+    read_usage(*next->second);
+    ++next;
+    if (i % kBetweenClocks == 0 && processor_time() >= until) break;
+  }
+  next_other_ = next == clients_.end() ? 0 : next->first;
+  return next == clients_.end();
 }
 
 }  // namespace rota::server

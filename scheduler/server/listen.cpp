@@ -165,10 +165,7 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
       takers_pass_(io, "publish who takes memory over", [this] { publish_hand_overs(); }),
       contexts_pass_(io, "publish what contexts take", [this] { publish_contexts_to_all(); }),
       host_pass_(io, "follow the host's memory", [this] { limits_.follow_host(quota_); }),
-      others_pass_(io, "read what programs have",
-                   [this] {
-                     for (const auto& [id, client] : clients_) read_usage(*client);
-                   }),
+      others_pass_(io, "read what programs have", [this] { return read_some_others(); }),
       activity_pass_(io, "read what programs do",
                      [this] {
                        for (const auto& [id, client] : clients_) {

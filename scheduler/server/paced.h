@@ -1,11 +1,13 @@
 // Work whose cost grows with the number of clients. It is done at once where it can be, and otherwise a little later,
 // for all who wanted it by then, so that it takes no more than a small part of rotad's time however often it is wanted.
+// Work that may take long is done in parts, and others have their turn in between.
 #pragma once
 
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
 #include <chrono>
 #include <functional>
+#include <type_traits>
 #include <utility>
 
 #include "scheduler/server/guarded.h"
@@ -18,41 +20,68 @@ class Paced {
   // It rests for so many times as long as it took. A judgment.
   static constexpr int kRest = 8;
 
-  Paced(asio::io_context& io, const char* what, std::function<void()> pass)
-      : timer_(io), what_(what), pass_(std::move(pass)) {}
+  // `pass` does all of it; or a part of it, and returns whether that was the last.
+  template <typename Pass>
+  Paced(asio::io_context& io, const char* what, Pass pass) : timer_(io), what_(what) {
+    if constexpr (std::is_same_v<std::invoke_result_t<Pass>, bool>) {
+      part_ = std::move(pass);
+    } else {
+      part_ = [pass = std::move(pass)] {
+        pass();
+        return true;
+      };
+    }
+  }
 
   void run() {
-    if (waits_ || try_now()) return;
-    timer_.expires_at(next_);
-    timer_.async_wait([this](std::error_code error) {
-      waits_ = false;
-      if (!error) pass();
-    });
-    waits_ = true;  // now: there may have been no memory for that
+    if (midway_) again_ = true;  // what is done already may have been too early
+    if (midway_ || waits_ || try_now()) return;
+    wait(next_);
   }
-  // Does nothing where it would have to wait. Returns whether it was done.
+  // Does nothing where it would have to wait. Returns whether it was done, or begun.
   bool try_now() {
-    if (running_ || std::chrono::steady_clock::now() < next_) return false;
-    pass();
+    if (running_ || midway_ || std::chrono::steady_clock::now() < next_) return false;
+    part();
     return true;
   }
   void cancel() { timer_.cancel(); }
 
  private:
-  void pass() {
+  void wait(std::chrono::steady_clock::time_point until) {
+    timer_.expires_at(until);
+    timer_.async_wait([this](std::error_code error) {
+      waits_ = midway_ = false;
+      if (!error) part();
+    });
+    waits_ = true;  // now: there may have been no memory for that
+  }
+  void part() {
     const std::chrono::nanoseconds before = processor_time();
+    bool last = true;
     running_ = true;
-    guarded(what_, pass_);
+    guarded(what_, [&] { last = part_(); });
     running_ = false;
-    next_ = std::chrono::steady_clock::now() + kRest * (processor_time() - before);
+    took_ += processor_time() - before;
+    const auto now = std::chrono::steady_clock::now();
+    if (!last) {
+      again_ |= waits_;
+      wait(now);
+      midway_ = true;
+      return;
+    }
+    next_ = now + kRest * std::exchange(took_, {});
+    if (std::exchange(again_, false)) wait(next_);
   }
 
   asio::steady_timer timer_;
   const char* const what_;  // as guarded() says it
-  const std::function<void()> pass_;
+  std::function<bool()> part_;
   std::chrono::steady_clock::time_point next_{};
+  std::chrono::nanoseconds took_{};  // its parts so far
   bool waits_ = false;
   bool running_ = false;
+  bool midway_ = false;  // waits to do the next part
+  bool again_ = false;   // was wanted since it began
 };
 
 }  // namespace rota::server

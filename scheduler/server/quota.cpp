@@ -19,6 +19,7 @@ namespace event = scheduler::event;
 namespace {
 
 constexpr std::size_t kMostSessions = 16;
+constexpr std::chrono::seconds kAskKernel{1};
 
 // An older client does not say what stays (all that does not move), nor what has to be there at once.
 template <typename Said>
@@ -156,11 +157,16 @@ void Server::publish_share(Client& client) {
 
 // What could be given back counts as left for everybody, so no client may invent it: it cannot be more than what its
 // process has in the host's memory, by the kernel's word.
-Quota::HostUse Server::host_use(Client& client) {
+Quota::HostUse Server::host_use(Client& client) const {
   const protocol::UsagePage& page = *client.usage;
   Quota::HostUse use{
       .has = page.host_bytes.load(), .spare = page.host_spare_bytes.load(), .lacks = page.host_lacking_bytes.load()};
-  if (use.spare > client.in_host_memory) client.in_host_memory = protocol::resident_bytes(client.pid);
+  // Who says the same again, and does not have it, is looked up now and then.
+  const bool news = std::exchange(client.spare_said, use.spare) != use.spare;
+  if (use.spare > client.in_host_memory && (news || now() >= client.resident_at + kAskKernel)) {
+    client.in_host_memory = protocol::resident_bytes(client.pid);
+    client.resident_at = now();
+  }
   use.spare = std::min(use.spare, client.in_host_memory);
   return use;
 }

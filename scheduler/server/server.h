@@ -150,7 +150,7 @@ class Server final : public ConnectionOwner {
   void bound_host(Client& client);
   void publish_share(Client& client);
   void read_host(Client& client);
-  static scheduler::Quota::HostUse host_use(Client& client);
+  scheduler::Quota::HostUse host_use(Client& client) const;
   void tell(Client& client, const protocol::Message& message);
 
   void measure();
@@ -181,6 +181,7 @@ class Server final : public ConnectionOwner {
   void report_passed_over(Client& client, const scheduler::Decision& decision) const;
   void read_usage(Client& client);
   void read_others();
+  bool read_some_others();
   void read_activity(Client& client);
   void note_moves(Client& client);
   void schedule_deadline();
@@ -284,6 +285,7 @@ class Server final : public ConnectionOwner {
   const scheduler::Time started_;
   scheduler::Time idle_since_;
   scheduler::Time others_read_at_{};
+  std::uint32_t next_other_ = 0;  // the client that the reading of all has come to
   std::uint32_t refusals_logged_ = 0;
   std::map<std::uint32_t, std::uint64_t> handed_over_;  // bytes, by GPU index
   bool stopped_ = false;

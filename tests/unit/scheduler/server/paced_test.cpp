@@ -3,6 +3,7 @@
 
 #include <asio/post.hpp>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <stdexcept>
 
 namespace rota::test {
@@ -68,6 +69,37 @@ TEST_CASE("what can be left out is left out while the work rests") {
   CHECK_FALSE(paced.try_now());
   io.run();
   CHECK(passes == 1);
+}
+
+TEST_CASE("work that takes long lets others have their turn in between, and rests for all of it") {
+  asio::io_context io;
+  int parts = 0;
+  int between = 0;
+  Paced paced(io, "work", [&] {
+    work(2ms);
+    return ++parts % 5 == 0;
+  });
+  paced.run();
+  CHECK(parts == 1);
+  std::function<void()> other = [&] {
+    ++between;
+    if (parts < 5) asio::post(io, other);
+  };
+  asio::post(io, other);
+  CHECK_FALSE(paced.try_now());
+  const auto begun = std::chrono::steady_clock::now();
+  SECTION("what is wanted meanwhile is done from the beginning after that") {
+    paced.run();
+    io.run();
+    CHECK(parts == 10);
+    CHECK(std::chrono::steady_clock::now() - begun >= 8ms + Paced::kRest * 10ms);
+  }
+  SECTION("once is enough otherwise") {
+    io.run();
+    CHECK(parts == 5);
+  }
+  CHECK(between >= 5);
+  CHECK_FALSE(paced.try_now());
 }
 
 }  // namespace
