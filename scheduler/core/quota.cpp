@@ -28,13 +28,19 @@ bool Quota::join(ClientId client, const std::vector<Membership>& accounts) {
   shares_due_ = true;
   bool shared_fresh = false;
   for (const Membership& membership : accounts) {
-    const auto [entry, fresh] = accounts_.try_emplace(membership.key);
+    auto entry = accounts_.find(membership.key);
+    const bool fresh = entry == accounts_.end();
+    if (fresh) {
+      // As a whole or not at all: there may be no memory for it.
+      Account made;
+      made.key = membership.key;
+      made.name = membership.name;
+      made.shared = membership.shared;
+      entry = accounts_.emplace(membership.key, std::move(made)).first;
+    }
     Account& account = entry->second;
     shared_fresh |= fresh && membership.shared;
-    if (fresh) account.key = membership.key;
-    if (fresh) account.name = membership.name;
-    if (fresh) account.shared = membership.shared;
-    if (fresh && account.shared) shared_.insert(&*entry);
+    if (account.shared) shared_.insert(&*entry);
     if (fresh || membership.limits.device < account.limits.device) account.remedy.device = membership.remedy.device;
     if (fresh || membership.limits.host < account.limits.host) account.remedy.host = membership.remedy.host;
     if (std::ranges::find(member.accounts, &account) != member.accounts.end()) continue;

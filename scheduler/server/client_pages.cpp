@@ -19,8 +19,6 @@ namespace {
 
 // How often all usage pages are read for a client that lacks memory.
 constexpr auto kReadOthers = std::chrono::milliseconds(10);
-// Of the processor's time, before others have their turn.
-constexpr auto kAtOnce = std::chrono::milliseconds(2);
 // A hundred years: the core adds up times.
 constexpr std::uint64_t kLatest = std::chrono::nanoseconds(std::chrono::hours(24 * 365 * 100)).count();
 

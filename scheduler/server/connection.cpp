@@ -52,7 +52,9 @@ void Connection::read() {
   later_.async_wait([self = shared_from_this()](std::error_code error) {
     self->reading_ = false;
     if (error == asio::error::operation_aborted) return;
-    if (error || !guarded("serve a client", [&] { self->read(); })) self->fail();
+    if (error) return self->fail();
+    // Many that wait for the same user's time take some of it.
+    self->charged("serve a client", [&] { self->read(); });
   });
   reading_ = true;
 }
@@ -82,7 +84,8 @@ void Connection::fail() {
 
 void Connection::on_readable() {
   constexpr int kMessagesAtOnce = 16;
-  for (int i = 0; i < kMessagesAtOnce; ++i) {
+  const std::chrono::nanoseconds until = processor_time() + kAtOnce;
+  for (int i = 0; i < kMessagesAtOnce && processor_time() < until; ++i) {
     // flush() reads on when the peer has taken what is there for it.
     if (!socket_.is_open() || writing_ || lent_) return;
     alignas(Message) char buffer[protocol::kMaxMessageBytes];

@@ -8,9 +8,13 @@
 
 namespace rota::server {
 
+// What was begun last, as the log says it.
+inline thread_local const char* latest_work = "";
+
 // False: it threw, and the log says what if that is possible.
 template <typename Work>
 bool guarded(const char* what, const Work& work) noexcept {
+  latest_work = what;
   try {
     work();
     return true;

@@ -5,6 +5,7 @@
 #include "scheduler/server/client.h"
 #include "scheduler/server/guarded.h"
 #include "scheduler/server/log.h"
+#include "scheduler/server/processor_time.h"
 
 namespace rota::server {
 
@@ -34,11 +35,7 @@ void Server::look_after_clients() {
   keep_place();
   if (!place_lost_) gpus_.keep_locks();
   look_for_machine();
-  std::vector<ClientId> lost;
-  for (const ClientId id : orphans_) {
-    if (now() - clients_.at(id)->orphaned_at >= options_.reconnect_time) lost.push_back(id);
-  }
-  for (const ClientId id : lost) remove_client(id, "its connection ended and did not come back");
+  remove_lost();
   while (!gone_.empty()) forget_client(gone_.begin()->first);
   if (next_looked_after_ == 0) look_at_pages();
   measure();
@@ -53,11 +50,29 @@ void Server::look_after_clients() {
   }
 }
 
+// As many as there is time for; the others with the next message or whatever comes after that.
+void Server::remove_lost() {
+  const std::chrono::nanoseconds until = processor_time() + kAtOnce;
+  std::vector<ClientId> lost;
+  for (const ClientId id : orphans_) {
+    if (now() - clients_.at(id)->orphaned_at >= options_.reconnect_time) lost.push_back(id);
+  }
+  for (const ClientId id : lost) {
+    if (processor_time() >= until) {
+      return asio::post(io_, [this] {
+        if (!stopped_) guarded("look after clients", [this] { remove_lost(); });
+      });
+    }
+    remove_client(id, "its connection ended and did not come back");
+  }
+}
+
 // A few clients at a time, so that others do not wait for it.
 void Server::look_at_pages() {
-  constexpr int kAtOnce = 64;
+  constexpr int kMost = 64;
   auto next = clients_.lower_bound(next_looked_after_);
-  for (int i = 0; i < kAtOnce && next != clients_.end(); ++i, ++next) {
+  const std::chrono::nanoseconds until = processor_time() + kAtOnce;
+  for (int i = 0; i < kMost && processor_time() < until && next != clients_.end(); ++i, ++next) {
     read_usage(*next->second);
     note_moves(*next->second);
   }

@@ -6,6 +6,9 @@
 
 namespace rota::server {
 
+// Of what can be done in parts, one takes no longer than that: others have their turn in between.
+inline constexpr std::chrono::milliseconds kAtOnce{2};
+
 // Of this thread, since it began.
 inline std::chrono::nanoseconds processor_time() {
   timespec time{};

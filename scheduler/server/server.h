@@ -189,6 +189,7 @@ class Server final : public ConnectionOwner {
   void stay_awake(scheduler::Time from);
   void housekeeping();
   void look_after_clients();
+  void remove_lost();
   void look_at_pages();
   void keep_place();
   bool idle() const;
@@ -235,7 +236,8 @@ class Server final : public ConnectionOwner {
   asio::steady_timer deadline_;
   asio::steady_timer wake_;  // to be awake when a holder begins to drain
   std::chrono::steady_clock::time_point awake_until_{};
-  std::chrono::nanoseconds longest_{};  // that one handler took of the processor
+  std::chrono::nanoseconds longest_{};  // that one handler took of the processor,
+  const char* longest_work_ = "";       // and what it did, at least
   asio::steady_timer late_reading_;
   asio::steady_timer forced_reading_;
   asio::steady_timer accept_again_;

@@ -31,11 +31,14 @@ void Server::run() {
         std::this_thread::yield();
       }
     });
-    longest_ = std::max(longest_, processor_time() - before);
+    if (const auto took = processor_time() - before; took > longest_) {
+      longest_ = took;
+      longest_work_ = latest_work;
+    }
     if (!done) std::this_thread::sleep_for(kRest);
   }
-  log::info("the most processor time that one thing took: {} us",
-            std::chrono::duration_cast<std::chrono::microseconds>(longest_).count());
+  log::info("the most processor time that one thing took: {} us ({})",
+            std::chrono::duration_cast<std::chrono::microseconds>(longest_).count(), longest_work_);
 }
 
 // The next client is told when the holders in its way begin to drain.
