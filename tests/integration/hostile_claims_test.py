@@ -1,48 +1,31 @@
 """What a hostile client says of itself keeps no memory from an honest program next to it: claims beyond anything that it has been granted, a limit of its
 own, a GPU of the wrong size, contexts on many connections."""
+import os
 import sys
 import unittest
 
 from harness import PROGRAMS, ROTA, Case, kill
 
-# A client that speaks the protocol by hand (scheduler/protocol/protocol.h): LIES in turn, then it stays until its input ends.
+# LIES in turn, then it stays until its input ends.
 LIAR = """
-import mmap, os, socket, struct, sys
+import struct, sys
+import raw_client as raw
 path, uuid, lie, total = sys.argv[1], bytes.fromhex(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-HELLO, ADD_GPU, USAGE, SESSION, STATE, WELCOME, ADDED = 1, 2, 5, 9, 11, 101, 102
-VERSION = 8
-if os.geteuid() == 0:  # as another user, if possible
-    os.setgroups([])
-    os.setgid(54321)
-    os.setuid(54321)
+raw.become(54321)
 
-class Client:
-    def __init__(self):
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.connect(path)
-        self.send(HELLO, struct.pack("<IHH64s", 0, VERSION, 0, b"liar"), version=1)
-        message, pages, _, _ = socket.recv_fds(self.socket, 1024, 2)
-        assert self.kind(message) == WELCOME, message
-        self.usage = mmap.mmap(pages[1], 4096)
-        for page in pages:
-            os.close(page)
-    def kind(self, message):
-        return struct.unpack_from("<H", message, 6)[0]
-    def send(self, kind, body, version=VERSION):
-        self.socket.send(struct.pack("<IHH", 0x41544f52, version, kind) + body.ljust(248, b"\\0"))
+class Client(raw.RawClient):
     def add(self, total, context=1):
-        self.send(ADD_GPU, struct.pack("<16sQQ64s", uuid, total, context, b"GPU"))
+        self.add_gpu(uuid, total, context)
         while True:
             message = self.socket.recv(1024)
-            if self.kind(message) == ADDED:
-                return struct.unpack_from("<I", message, 24)[0]
-    def state(self, gpu, device, movable, fixed, swapped):
-        self.send(STATE, struct.pack("<IIQQIIQQ", gpu, 0, device, movable, 0, 0, fixed, swapped))
+            if raw.kind_of(message) == raw.ADDED:
+                return raw.index_in(message)
 
-clients = [Client() for _ in range(20 if lie == "contexts" else 1)]
-one = clients[0]
+clients = [Client(path) for _ in range(20 if lie == "contexts" else 1)]
 for client in clients:
+    assert client.hello(b"liar")
     gpu = client.add({"small": 1 << 20, "large": 1 << 47}.get(lie, total), total if lie in ("context", "contexts") else 1)
+one = clients[0]
 if lie == "fixed":
     one.state(gpu, total, 0, total, 0)
 elif lie == "swapped":
@@ -50,12 +33,12 @@ elif lie == "swapped":
 elif lie == "movable":
     one.state(gpu, 1 << 47, 1 << 47, 0, 0)
 elif lie == "session":
-    one.send(SESSION, struct.pack("<64sQQ", b"private-project-x", 0, 0))
+    one.send(raw.SESSION, struct.pack("<64sQQ", b"private-project-x", 0, 0))
     one.state(gpu, total, total, 0, 0)
 elif lie in ("usage fixed", "usage resident"):
     struct.pack_into("<Q", one.usage, 8 + 8 * gpu, total)
     struct.pack_into("<Q", one.usage, (8 + 8 * 64 if lie == "usage fixed" else 24 + 17 * 64) + 8 * gpu, total)
-    one.send(USAGE, b"")
+    one.send(raw.USAGE)
 one.add(total)  # its answer comes after all of that has been read
 print("said", flush=True)
 sys.stdin.read()
@@ -67,7 +50,8 @@ MIB = 1 << 20
 
 class HostileClaims(Case):
     def liar(self, uuid, lie):
-        child = self.start(sys.executable, "-B", "-c", LIAR, self.environment["ROTA_SOCKET"], uuid, lie, 256 * MIB)
+        child = self.start(sys.executable, "-B", "-c", LIAR, self.environment["ROTA_SOCKET"], uuid, lie, 256 * MIB,
+                           PYTHONPATH=os.path.dirname(os.path.abspath(__file__)))
         self.assertEqual(child.stdout.readline(), "said\n", f"{lie}: {child.poll()}")
         return child
 

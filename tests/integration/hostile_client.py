@@ -1,8 +1,7 @@
-"""A client of rotad's that does whatever may hurt others, at random, until it is killed: speaks the protocol by hand (scheduler/protocol/protocol.h).
+"""A client of rotad's that does whatever may hurt others, at random, until it is killed.
 
 hostile_client.py SOCKET UUID SEED USER: the GPU that honest programs use. Prints what other users' names it has seen.
 """
-import mmap
 import os
 import random
 import socket
@@ -10,41 +9,21 @@ import struct
 import sys
 import time
 
-HELLO, ADD_GPU, WANT, GIVE_BACK, USAGE, STATUS, STAY, ROOM, SESSION, RESERVE, STATE, HAND_OVER = range(1, 13)
-ADDED = 102
-VERSION = 8
+import raw_client as raw
+from raw_client import ADDED, ADD_GPU, GIVE_BACK, HAND_OVER, RESERVE, ROOM, SESSION, STATE, STATUS, STAY, USAGE, VERSION, WANT
+
 SECRET = b"memhog"
 WORDS = [0, 1, 4096, 1 << 20, 1 << 28, 1 << 30, 1 << 36, 1 << 47, (1 << 63) - 1, (1 << 64) - 1]
 
 
-class Client:
+class Client(raw.RawClient):
     def __init__(self, path):
+        super().__init__(path, timeout=5)
         self.number = 0
         self.gpus = []
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.settimeout(5)
-        self.socket.connect(path)
-        self.usage = self.lease = None
 
-    def send(self, kind, body=b"", version=VERSION, descriptors=()):
-        packet = struct.pack("<IHH", 0x41544f52, version, kind) + body.ljust(248, b"\0")
-        self.socket.setblocking(False)
-        try:
-            socket.send_fds(self.socket, [packet], list(descriptors))
-        except BlockingIOError:
-            pass  # rotad has read enough of it for now
-        finally:
-            self.socket.settimeout(5)
-
-    def hello(self):
-        self.send(HELLO, struct.pack("<IHH64s", 0, VERSION, 0, b"hostile"), version=1)
-        message, pages, _, _ = socket.recv_fds(self.socket, 1024, 2)
-        if len(pages) == 2:
-            self.lease = mmap.mmap(pages[0], 4096, prot=mmap.PROT_READ)
-            self.usage = mmap.mmap(pages[1], 4096)
-        for page in pages:
-            os.close(page)
-        return self.usage is not None
+    def send(self, kind, body=b"", version=VERSION, descriptors=(), wait=False):
+        super().send(kind, body, version, descriptors, wait)  # rotad may have read enough of it for now
 
     def read(self):
         """All that has come, and what it says of others."""
@@ -56,12 +35,12 @@ class Client:
                     raise ConnectionError
                 if SECRET in message:
                     print(f"seen: {message}", flush=True)
-                if struct.unpack_from("<H", message, 6)[0] == ADDED:
-                    self.gpus.append(struct.unpack_from("<I", message, 24)[0])
+                if raw.kind_of(message) == ADDED:
+                    self.gpus.append(raw.index_in(message))
         except BlockingIOError:
             pass
         finally:
-            self.socket.settimeout(5)
+            self.socket.settimeout(self.timeout)
 
 
 def uuid_of(real, chance):
@@ -125,10 +104,7 @@ def act(client, real, chance):
 
 def main():
     path, real, seed, user = sys.argv[1], bytes.fromhex(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-    if os.geteuid() == 0:
-        os.setgroups([])
-        os.setgid(user)
-        os.setuid(user)
+    raw.become(user)
     chance = random.Random(seed)
     clients = []
     while True:
@@ -138,7 +114,7 @@ def main():
                 client = Client(path)
                 if chance.random() < 0.1:
                     client.send(STATUS, struct.pack("<I", VERSION))  # and does not read it
-                elif client.hello():
+                elif client.hello(b"hostile"):
                     clients.append(client)
                 continue
             client = chance.choice(clients)
