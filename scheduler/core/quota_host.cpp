@@ -1,7 +1,6 @@
 // Shares of the host's memory, for clients that swap: what stays has its place, who needs more comes next, in the order
 // in which they said so, and what is left is for memory that could be given back.
 #include <algorithm>
-#include <utility>
 
 #include "scheduler/core/quota.h"
 
@@ -107,12 +106,15 @@ bool Quota::bound_host(ClientId client) {
 }
 
 std::vector<ClientId> Quota::share_host(Time now) {
-  if (!std::exchange(shares_due_, false)) return {};
+  if (!shares_due_) return {};
   Sharing all;
   for (const auto& [key, account] : accounts_) {
     if (account.host_budget != kNoLimit) all.accounts[&account].bytes = budget(account);
   }
-  if (all.accounts.empty()) return {};
+  if (all.accounts.empty()) {
+    shares_due_ = false;
+    return {};
+  }
   Sharing free = all;  // of what no share covers yet
   struct Sharer {
     ClientId client;

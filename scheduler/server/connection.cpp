@@ -73,7 +73,7 @@ template <typename Work>
 void Connection::charged(const char* what, const Work& work) {
   const std::chrono::nanoseconds before = processor_time();
   if (!guarded(what, work)) fail();
-  guarded("charge a user", [&] { time_->spend(domain_.payer(), processor_time() - before); });
+  guarded(what, [&] { time_->spend(domain_.payer(), processor_time() - before); });
 }
 
 // The server tells the peer, if that is possible, and forgets it.
