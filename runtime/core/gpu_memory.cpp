@@ -113,7 +113,9 @@ int gpu_memory(std::uint32_t version, const char* uuid, RotaGpuMemory* gpu) noex
     if (!own_limit) return 0;
     const std::uint64_t limit = device ? runtime->memory.limit(*device) : settings.limit_bytes;
     const std::uint64_t total = std::min({gpu->total, settings.limit_bytes, limit});
-    const bool native = settings.backend == memory::Choice::kNative;
+    const auto mode = device ? runtime->memory.mode(*device) : protocol::MemoryMode::kUnknown;
+    const bool native = mode != protocol::MemoryMode::kUnknown ? !protocol::can_leave(mode)
+                                                               : settings.backend == memory::Choice::kNative;
     *gpu = {total, std::min(total, to_be_had(*id, *gpu, native)), 0};
     return 1;
   } catch (...) {

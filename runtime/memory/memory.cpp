@@ -44,10 +44,7 @@ Memory::Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings)
       settings_(settings),
       managed_(if_our_turn),
       swap_(std::move(if_our_turn)),
-      peers_(ledger,
-             [this](int accessing, int owner, bool may) {
-               if (settings_.backend == Choice::kSwap) swap_.set_peer(accessing, owner, may);
-             }),
+      peers_(ledger, [this](int accessing, int owner, bool may) { swap_.set_peer(accessing, owner, may); }),
       physical_(ledger),
       own_physical_(swap_, ledger),
       graphs_(ledger),

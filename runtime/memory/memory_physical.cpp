@@ -21,7 +21,7 @@ std::optional<api::CUresult> Memory::create_moving(Physical::Handle* handle, std
                                                    const api::CUmemAllocationProp& wanted) {
   const std::optional<Making> making = OwnPhysical::can_move(wanted);
   const int ordinal = wanted.location.id;
-  if (!making || ordinal < 0 || ordinal >= kMaxDevices || settings_.backend != Choice::kSwap) return std::nullopt;
+  if (!making || ordinal < 0 || ordinal >= kMaxDevices) return std::nullopt;
   if (backend(ordinal).backing() != Backing::kSwapped || swap_.pinned()) return std::nullopt;
   // It leaves and comes as a whole, but under a limit on the host's memory only one extent's room is kept free there.
   if (bytes > protocol::kLargestExtent && swap_.host().limited()) return std::nullopt;

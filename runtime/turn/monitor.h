@@ -156,6 +156,7 @@ class Monitor final : public gate::Attendant {
   void touch(int device);
   void start();
   void stop();
+  bool swaps() const;
   bool stops_at_exit();
   bool connect_first();
   void start_thread();

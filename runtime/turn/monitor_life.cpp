@@ -123,7 +123,7 @@ void Monitor::start_thread() {
 }
 
 void Monitor::at_exit() {
-  if (memory_.settings().backend != memory::Choice::kSwap) {
+  if (!swaps()) {
     gate_.open_for_good();
     return stop();
   }
@@ -138,6 +138,15 @@ void Monitor::at_exit() {
   for (const Time begun = now(); thread_runs_ && !knows_exit_.load() && now() - begun < 1s;) {
     std::this_thread::sleep_for(50us);
   }
+}
+
+// Whether memory of this process can be out of place, now or once it allocates some.
+bool Monitor::swaps() const {
+  if (memory_.swap().any()) return true;
+  for (int device = 0; device < memory::kMaxDevices; ++device) {
+    if (touches(device) && memory_.mode(device) == protocol::MemoryMode::kSwap) return true;
+  }
+  return false;
 }
 
 // The monitor's part of it. Returns whether it has stopped.
