@@ -1,5 +1,6 @@
 // Which memory each GPU of the process has, and why.
 #include "runtime/core/log.h"
+#include "runtime/driver/gpu_number.h"
 #include "runtime/memory/memory.h"
 #include "runtime/memory/swap/untried.h"
 
@@ -63,12 +64,13 @@ Backend& Memory::backend(int ordinal) {
     if (lacks != nullptr) {
       // A user who requested Unified Memory should know that there is none.
       log::message(settings_.backend == Choice::kManaged ? log::Level::kWarn : log::Level::kInfo,
-                   "GPU {} {}: memory there stays native and cannot be moved out for other programs", ordinal, lacks);
+                   "GPU {} {}: memory there stays native and cannot be moved out for other programs",
+                   driver::gpu_number(ordinal), lacks);
     }
     const bool refuses = settings_.backend == Choice::kSwap && mode != MemoryMode::kSwap && swap_.serves(ordinal);
     if (const char* where = refuses ? protocol::untested_where(swap_.untried(ordinal)) : nullptr; where != nullptr) {
-      log::warn("GPU {}: ROTA_MEMORY=swap has not been tested {}: memory there is {}", ordinal, where,
-                lacks != nullptr ? "native" : "Unified Memory");
+      log::warn("GPU {}: ROTA_MEMORY=swap has not been tested {}: memory there is {}", driver::gpu_number(ordinal),
+                where, lacks != nullptr ? "native" : "Unified Memory");
     }
     changed(ordinal);
   }

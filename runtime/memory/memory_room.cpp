@@ -4,6 +4,7 @@
 
 #include "runtime/core/log.h"
 #include "runtime/driver/freed.h"
+#include "runtime/driver/gpu_number.h"
 #include "runtime/memory/memory.h"
 #include "scheduler/protocol/byte_text.h"
 
@@ -50,23 +51,23 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
     log::warn(
         "{} on GPU {} refused: this process has {} of the {} that ROTA_GPU_MEM_LIMIT or `rota run --gpu-mem` "
         "allows: raise it, or let the program need less",
-        more, ordinal, live, text(limit));
+        more, driver::gpu_number(ordinal), live, text(limit));
   } else if (backend(ordinal).backing() == Backing::kSwapped) {
     log::warn(
         "{} on GPU {} refused: this process has {} of the {} that the GPU has for it, and swapped memory must all "
         "fit there at once; ROTA_MEMORY=managed and `rota run --oversubscribe` together allow more",
-        more, ordinal, live, text(most));
+        more, driver::gpu_number(ordinal), live, text(most));
   } else if (settings_.oversubscribe) {
     log::warn(
         "{} on GPU {} refused: {} of {} are in use, which is the GPU's memory plus nine tenths of what the host "
         "had left: let the program need less",
-        more, ordinal, live, text(most));
+        more, driver::gpu_number(ordinal), live, text(most));
   } else {
     log::warn(
         "{} on GPU {} refused: this process has {} of the GPU's {}, its contexts {}. `rota run "
         "--oversubscribe` (or ROTA_OVERSUBSCRIBE=1) lets a process have more than the GPU; it is slow if all of it is "
         "used at once",
-        more, ordinal, live, text(device(ordinal).total_bytes), text(contexts(ordinal)));
+        more, driver::gpu_number(ordinal), live, text(device(ordinal).total_bytes), text(contexts(ordinal)));
   }
   return false;
 }

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <span>
 #include <utility>
@@ -47,6 +48,11 @@ bool valid(const Message& message, ssize_t bytes) {
 bool is_known(Kind kind) {
   return kind == Kind::kGpuAdded || kind == Kind::kRefused || kind == Kind::kReserved || kind == Kind::kTighten ||
          kind == Kind::kExtent;
+}
+
+template <typename Visit>
+void for_each(GpuMask gpus, Visit visit) {
+  for (; gpus != 0; gpus &= gpus - 1) visit(std::countr_zero(gpus));
 }
 
 Time time_of(const std::atomic<std::uint64_t>& nanoseconds) {
@@ -187,8 +193,9 @@ std::chrono::nanoseconds Connection::unread_for(Time now) {
 
 Connection::Sent Connection::write(const Message& message, int descriptor) {
   const std::span<const int> descriptors(&descriptor, descriptor >= 0 ? 1 : 0);
-  if (protocol::write_packet(descriptor_.get(), &message, sizeof message, descriptors, MSG_DONTWAIT) ==
-      static_cast<ssize_t>(sizeof message)) {
+  const std::size_t bytes = protocol::bytes_of(message.kind);
+  if (protocol::write_packet(descriptor_.get(), &message, bytes, descriptors, MSG_DONTWAIT) ==
+      static_cast<ssize_t>(bytes)) {
     written_ = true;
     return Sent::kYes;
   }
@@ -224,6 +231,9 @@ Connection::Received Connection::receive_new(Message& message) {
     if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Received::kNothing;
     if (bytes <= 0) return Received::kGone;
     if (!valid(message, bytes) || !is_known(message.kind)) continue;
+    if (message.kind == Kind::kGpuAdded && message.body.gpu_added.index < protocol::kMaxGpus) {
+      served_ |= GpuMask{1} << message.body.gpu_added.index;
+    }
     if (message.kind != Kind::kExtent) return Received::kMessage;
     const protocol::Extent& extent = message.body.extent;
     auto kept = std::make_shared<const driver::MemoryDescriptor>(std::move(sent));
@@ -255,43 +265,70 @@ void Connection::wait_for_message(int milliseconds) const {
 }
 
 Lease Connection::lease() const {
+  // rotad writes a handful of words; one that has been killed in between never ends.
+  constexpr int kMostTries = 1000;
   Lease seen;
-  do {
-    seen.grant = lease_->grant.load();
-    seen.held = lease_->held_gpus.load();
-  } while (seen.grant != lease_->grant.load());
-  seen.waiters = lease_->waiters.load();
-  seen.drain_at = time_of(lease_->drain_at_ns);
-  seen.give_back_by = time_of(lease_->give_back_by_ns);
-  for (int index = 0; index < static_cast<int>(protocol::kMaxGpus); ++index) {
+  for (int tries = 0; tries < kMostTries; ++tries) {
+    const std::uint32_t before = lease_->grants_change.load();
+    seen = {};
+    for_each(served_, [&](int index) {
+      const std::uint32_t grant = gpu(index).grant.load();
+      if (grant == 0 || (seen.grant != 0 && grant != seen.grant)) return;
+      seen.grant = grant;
+      seen.held |= GpuMask{1} << index;
+    });
+    if ((before & 1) == 0 && lease_->grants_change.load() == before) break;
+  }
+  for_each(served_, [&](int index) {
+    const protocol::GpuLease& gpu = this->gpu(index);
+    seen.waiters = std::max(seen.waiters, gpu.waiters.load());
+    seen.drain_at = std::max(seen.drain_at, time_of(gpu.drain_at_ns));
+    seen.give_back_by = std::max(seen.give_back_by, time_of(gpu.give_back_by_ns));
     // Without the lease only swap memory is requested: what a holder was told remains until rotad has received its
     // give-back.
     const bool holds = (seen.held >> index & 1) != 0;
-    const bool asked = holds ? seen.waiters != 0 : lease_->clear_from_bytes[index].load() != 0;
+    const bool asked = holds ? gpu.waiters.load() != 0 : gpu.clear_from_bytes.load() != 0;
     if (asked && to_clear(index) != 0) seen.in_the_way |= GpuMask{1} << index;
-  }
+  });
   return seen;
 }
 
 std::uint64_t Connection::to_clear(int index) const {
+  const protocol::GpuLease& gpu = this->gpu(index);
   std::uint64_t bytes = 0;
   std::uint64_t from = 0;
   do {
-    bytes = lease_->clear_bytes[index].load();
+    bytes = gpu.clear_bytes.load();
     if (bytes == 0) return 0;
-    from = lease_->clear_from_bytes[index].load();
-  } while (bytes != lease_->clear_bytes[index].load());
-  const std::uint64_t resident = usage_->resident_bytes[index].load();
+    from = gpu.clear_from_bytes.load();
+  } while (bytes != gpu.clear_bytes.load());
+  const std::uint64_t resident = usage_->gpus[index].resident_bytes.load();
   const std::uint64_t gone = from > resident ? from - resident : 0;
   return bytes > gone ? bytes - gone : 0;
 }
 
-bool Connection::hands_over(int index) const {
-  return version_ >= protocol::kHandOverVersion && (lease_->hand_over_gpus.load() >> index & 1) != 0;
+std::uint32_t Connection::watch() const {
+  std::uint32_t watch = 0;
+  for_each(served_, [&](int index) { watch |= gpu(index).watch.load(std::memory_order_relaxed); });
+  return watch;
+}
+
+Time Connection::latest(std::atomic<std::uint64_t> protocol::GpuLease::* time) const {
+  Time latest{0};
+  for_each(served_, [&](int index) { latest = std::max(latest, time_of(gpu(index).*time)); });
+  return latest;
+}
+
+Time Connection::alone_until() const {
+  return latest(&protocol::GpuLease::alone_until_ns);
+}
+
+Time Connection::next_turn() const {
+  return latest(&protocol::GpuLease::next_turn_ns);
 }
 
 Time Connection::give_back_by() const {
-  return time_of(lease_->give_back_by_ns);
+  return latest(&protocol::GpuLease::give_back_by_ns);
 }
 
 }  // namespace rota::turn

@@ -14,6 +14,7 @@
 #include "runtime/turn/machine.h"
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/pages.h"
+#include "scheduler/protocol/protocol.h"
 #include "scheduler/protocol/unresponsive.h"
 
 namespace rota::turn {
@@ -62,32 +63,23 @@ class Connection {
 
   // A consistent snapshot of the lease page.
   Lease lease() const;
-  // Whether this rotad promises room and so has to be asked for more; and how much it promises on a GPU, by rotad's
-  // index.
-  bool promises_room() const { return version_ >= protocol::kRoomVersion; }
-  // Whether it enforces limits that processes share.
-  bool keeps_limits() const { return version_ >= protocol::kLimitVersion; }
-  // Whether it asks clients that do not hold a GPU for room that others lack there.
-  bool asks_for_room() const { return version_ >= protocol::kSwapVersion; }
-  // Whether it refuses allocations that would leave some client without room for its swap memory, and so has to know
-  // how much that is.
-  bool keeps_room_for_all() const { return version_ >= protocol::kFitVersion; }
-  std::uint64_t promised(int index) const { return lease_->promised_bytes[index].load(); }
+  // What rotad says of a GPU, by its index of it.
+  const protocol::GpuLease& gpu(int index) const { return lease_->gpus[index]; }
   // How much of this process's memory has to leave a GPU, by rotad's index: before the lease is given back, or at once
   // where this process swaps and does not hold the GPU. Memory that has left since rotad wrote that, by the usage page,
   // counts.
   std::uint64_t to_clear(int index) const;
   // Whether memory that leaves this GPU may be handed over (protocol::Kind::kHandOver).
-  bool hands_over(int index) const;
-  // What rotad wants to know about this process's activity (protocol::kWatch...).
-  std::uint32_t watch() const { return lease_->watch.load(std::memory_order_relaxed); }
+  bool hands_over(int index) const { return gpu(index).hands_over.load() != 0; }
+  // What rotad wants to know about this process's activity on any of its GPUs (protocol::kWatch...).
+  std::uint32_t watch() const;
   // Until when this process has its GPUs to itself, because it asked for that; 0: others may run there.
-  Time alone_until() const { return Time(static_cast<std::int64_t>(lease_->alone_until_ns.load())); }
+  Time alone_until() const;
   // Until when a holder's memory must have left; 0: no time is set.
   Time give_back_by() const;
   // If this process has the next turn: when the present holders begin to drain; 0: it is not next, or that is not
   // known.
-  Time next_turn() const { return Time(static_cast<std::int64_t>(lease_->next_turn_ns.load())); }
+  Time next_turn() const;
   std::atomic<std::uint32_t>& event() const { return lease_->event; }
   const protocol::LeasePage* page() const { return lease_; }
   protocol::UsagePage* usage() const { return usage_; }
@@ -108,6 +100,8 @@ class Connection {
   // One packet.
   enum class Sent { kYes, kNotNow, kGone };
   Sent write(const protocol::Message& message, int descriptor);
+  // The latest of what rotad says of the GPUs that it serves.
+  Time latest(std::atomic<std::uint64_t> protocol::GpuLease::* time) const;
   // Receives the next message on the socket; memory that came with it is put aside.
   Received receive_new(protocol::Message& message);
 
@@ -119,6 +113,7 @@ class Connection {
   protocol::UsagePage* usage_ = nullptr;
   protocol::Welcome welcome_{};
   std::uint16_t version_ = protocol::kOldestVersion;  // the version in use; settled by the welcome
+  GpuMask served_ = 0;                                // GPUs that rotad has given an index
   std::deque<protocol::Message> unread_;              // arrived before memory that was searched for
   std::deque<protocol::Message> unsent_;
   int unread_bytes_ = 0;  // of what was sent, when that was last looked at

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/core/log.h"
+#include "runtime/driver/gpu_number.h"
 #include "runtime/turn/monitor.h"
 
 namespace rota::turn {
@@ -91,11 +92,9 @@ void Monitor::hang_up_if_unread() {
 void Monitor::connected() {
   usage_.connected(connection_->usage());
   activity_.connected(connection_->usage());
-  memory_.swap().set_asked(connection_->asks_for_room());
   memory_.swap().host().follow(connection_->usage(), connection_->page(), [this] { usage_.tell(); });
   round_ = 0;
-  quota_.serve(connection_->keeps_limits());
-  if (!connection_->keeps_limits()) return;
+  quota_.serve(true);
   limits_.store(connection_->page(), std::memory_order_release);
   for (const protocol::SessionEntry& session : sessions_) {
     if (connection_) send(message_of(session));
@@ -153,6 +152,7 @@ void Monitor::read_messages() {
           continue;
         }
         gpu.index = static_cast<int>(added.index);
+        driver::set_gpu_number(gpu.device, added.number);
         memory_.set_served(gpu.device, true);  // first: the page says how memory there is served
         usage_.set_index(gpu.device, gpu.index);
         limits_index_[static_cast<std::size_t>(gpu.device)].store(gpu.index, std::memory_order_relaxed);
@@ -162,9 +162,6 @@ void Monitor::read_messages() {
       }
     } else if (message.kind == Kind::kReserved) {
       message.body.reserved.text[protocol::kTextLength - 1] = '\0';
-      if (!connection_->keeps_room_for_all()) {
-        message.body.reserved.fixed_bytes = message.body.reserved.swapped_bytes = protocol::kUnlimited;
-      }
       for (const Gpu& gpu : gpus_) {
         if (gpu.index == static_cast<int>(message.body.reserved.gpu)) quota_.answer(gpu.device, message.body.reserved);
       }
@@ -191,7 +188,7 @@ void Monitor::read_messages() {
 void Monitor::is_served(Gpu& gpu) {
   if (std::exchange(gpu.refused, false)) {
     quota_.limit(gpu.device);
-    log::info("this program takes turns on GPU {} from now on", gpu.device);
+    log::info("this program takes turns on GPU {} from now on", driver::gpu_number(gpu.device));
   }
   gpu.said_why.clear();
   service_.serves(gpu.device);
@@ -204,8 +201,8 @@ void Monitor::is_refused(Gpu& gpu, const std::string& why) {
   memory_.set_served(gpu.device, false);
   service_.refuses(gpu.device, why);
   if (std::exchange(gpu.said_why, why) == why) return;
-  log::warn("no turns on GPU {}{}: {}", gpu.device, service_.waits() ? "" : " for now, and its memory stays there",
-            why);
+  log::warn("no turns on GPU {}{}: {}", driver::gpu_number(gpu.device),
+            service_.waits() ? "" : " for now, and its memory stays there", why);
 }
 
 void Monitor::announce_gpus() {
@@ -244,8 +241,7 @@ void Monitor::send_news() {
 
 // Keeps only the part of the grant that is in use.
 void Monitor::say_state(const Gpu& gpu) {
-  if (!connection_->keeps_limits()) return;
-  const Quota::Has has = quota_.tighten(gpu.device, connection_->page()->left_bytes[gpu.index].load());
+  const Quota::Has has = quota_.tighten(gpu.device, connection_->gpu(gpu.index).left_bytes.load());
   Message message;
   message.kind = Kind::kState;
   message.body.state = {.gpu = static_cast<std::uint32_t>(gpu.index),
@@ -300,11 +296,11 @@ void Monitor::tell_gpus() {
 
 // While the lease lasts, rotad's promise is the allowance.
 void Monitor::publish_room() {
-  const bool promised = connection_ && connection_->promises_room() && machine_.grant() != 0;
+  const bool promised = connection_ && machine_.grant() != 0;
   const GpuMask held = promised ? connection_->lease().held : 0;
   for (const Gpu& gpu : gpus_) {
     const bool limited = gpu.index >= 0 && (held >> gpu.index & 1) != 0;
-    room_.allow(gpu.device, limited ? connection_->promised(gpu.index) : Room::kUnlimited);
+    room_.allow(gpu.device, limited ? connection_->gpu(gpu.index).promised_bytes.load() : Room::kUnlimited);
   }
   room_.changed();
 }

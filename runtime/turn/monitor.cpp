@@ -1,4 +1,5 @@
 #include "runtime/turn/monitor.h"
+#include "runtime/driver/gpu_number.h"
 
 #include <sys/prctl.h>
 
@@ -118,9 +119,10 @@ void Monitor::touch(int device) {
     if (gpu.unusable) {
       unusable_devices_.fetch_or(bit, std::memory_order_acq_rel);
       log::warn("no turns on GPU {}: the driver reports {} bytes of memory for it; programs on it run without rotad",
-                device, total);
+                driver::gpu_number(device), total);
     }
     gpu.description.total_bytes = total;
+    gpu.description.number = driver::find_gpu_number(device);
     real::cuDeviceGetName(gpu.description.name, static_cast<int>(protocol::kNameLength), device);
     usage_.set_total(device, total);
     account::touches(device, &uuid, gpu.description.name, total);

@@ -172,7 +172,7 @@ class Monitor final : public gate::Attendant {
   bool wait_for_later(int device, std::chrono::steady_clock::time_point until);
   // The index of a GPU in rotad's page; nothing: it is not there.
   struct OnPage {
-    const protocol::LeasePage& page;
+    const protocol::GpuLease& lease;
     int index;
   };
   std::optional<OnPage> on_page(int device) const;

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "runtime/core/log.h"
+#include "runtime/driver/gpu_number.h"
 #include "runtime/turn/bring_back.h"
 #include "runtime/turn/monitor.h"
 #include "scheduler/protocol/byte_text.h"
@@ -37,7 +38,7 @@ constexpr Time kShortPause = 1ms;
 // often. Judgments.
 constexpr Time kHostPresses = 250ms;
 constexpr int kLongerPause = 8;
-constexpr Time kLongestPause = Machine::kPatience;
+constexpr Time kLongestClosing = Machine::kPatience;
 constexpr int kBetweenPauses = 8;  // times the pause
 constexpr Time kMostBetweenPauses = 1min;
 
@@ -199,8 +200,7 @@ bool Monitor::prepare_host() {
   std::vector<memory::SwapBackend::Excess> all;
   for (const Gpu& gpu : gpus_) {
     if (gpu.index < 0) continue;
-    constexpr std::uint64_t kMiB = 1 << 20;
-    const std::uint64_t too_much = connection_->page()->too_much_mib[gpu.index].load(std::memory_order_relaxed) * kMiB;
+    const std::uint64_t too_much = connection_->gpu(gpu.index).too_much_bytes.load(std::memory_order_relaxed);
     if (too_much != 0) all.push_back({gpu.device, too_much});
   }
   if (all.empty() && !host.has_prepared()) return false;
@@ -341,8 +341,8 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
       next_look_outside_ = Time{0};  // something may have been opened in the meantime
       usage_.moved_out(left.copied, left.spared, now() - begun);
       const Time ended = now();
-      log::debug("GPU {}: {} of {} bytes moved out in {} us, {} of them copied{}, at {} ns", each.device, left.bytes,
-                 each.most, microseconds(ended - begun), left.copied,
+      log::debug("GPU {}: {} of {} bytes moved out in {} us, {} of them copied{}, at {} ns",
+                 driver::gpu_number(each.device), left.bytes, each.most, microseconds(ended - begun), left.copied,
                  left.failed       ? "; the rest cannot be moved"
                  : left.lacks_host ? "; the host has no memory for the rest"
                                    : "",
@@ -351,8 +351,8 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
       if (!left.lacks_host) lacks_host_since_.reset();
       if (left.lacks_host && !lacks_host_since_) lacks_host_since_ = ended;
       if (left.lacks_host && ended - *lacks_host_since_ >= kSayNoHost && lacks_host.first()) {
-        log::warn(kNoHostMemory, each.device, protocol::bytes_text(each.most - std::min(each.most, left.bytes)),
-                  protocol::bytes_text(each.most));
+        log::warn(kNoHostMemory, driver::gpu_number(each.device),
+                  protocol::bytes_text(each.most - std::min(each.most, left.bytes)), protocol::bytes_text(each.most));
       }
     }
   }
@@ -441,13 +441,13 @@ void Monitor::collect_if_idle() {
   if (rest == Rest::kProven) collect();
   if (may_open(machine_.claim())) open_gate();
   if (rest == Rest::kProven) {  // the next time about as long may do
-    pause_ = std::min(2 * waited, kLongestPause);
+    pause_ = std::min(2 * waited, kLongestClosing);
     longer_pause_at_ = between_pauses_ = Time{0};
   } else if (longer && rest == Rest::kNotYet) {
-    between_pauses_ = pause == kLongestPause
+    between_pauses_ = pause == kLongestClosing
                           ? std::clamp(2 * between_pauses_, kBetweenPauses * pause, kMostBetweenPauses)
                           : std::max(kBetweenCollections, kBetweenPauses * pause);
-    pause_ = std::min(kLongerPause * pause, kLongestPause);
+    pause_ = std::min(kLongerPause * pause, kLongestClosing);
     longer_pause_at_ = now() + between_pauses_;
   }
   // Calls that found the gate closed have rung the bell: without time in between it would close again at once.

@@ -10,6 +10,7 @@
 #include "generated/driver_real.h"
 #include "runtime/core/log.h"
 #include "runtime/driver/freed.h"
+#include "runtime/driver/gpu_number.h"
 #include "runtime/turn/monitor.h"
 #include "runtime/turn/waiters.h"
 #include "scheduler/protocol/context_cost.h"
@@ -53,12 +54,12 @@ memory::Room::Limit Monitor::limit(int device) {
   const std::uint64_t total = page->limit_bytes.load(std::memory_order_relaxed);
   if (index < 0) return known ? memory::Room::Limit{} : unanswered_limit(device, total);
   if (total == protocol::kUnlimited) return {};
-  return {total, quota_.available(device, page->left_bytes[index].load())};
+  return {total, quota_.available(device, page->gpus[index].left_bytes.load())};
 }
 
 // As far as it is known here while rotad does not answer, for `said` in its page: what others use of it is not.
 memory::Room::Limit Monitor::unanswered_limit(int device, std::uint64_t said) const {
-  std::uint64_t total = said != 0 ? said : protocol::kUnlimited;  // an older rotad has not written it yet
+  std::uint64_t total = said;
   for (const protocol::SessionEntry& session : sessions_) total = std::min(total, session.device_bytes);
   if (total == protocol::kUnlimited) return {};
   const std::uint64_t used = memory_.ledger().live_bytes(device) + context_bytes(device);
@@ -85,7 +86,7 @@ std::uint64_t Monitor::limit_before_contexts() {
   early_limit_ = protocol::kUnlimited;
   const Connection::Attempt attempt = Connection::open();
   silent_.store(attempt.unanswered != nullptr);
-  if (attempt.connection && attempt.connection->keeps_limits()) {
+  if (attempt.connection) {
     // Sessions may have limits of their own, which are in the page once rotad has heard of them.
     const std::atomic<std::uint32_t>& event = attempt.connection->event();
     const std::uint32_t before = event.load();
@@ -94,9 +95,7 @@ std::uint64_t Monitor::limit_before_contexts() {
     while (event.load() - before < sessions_.size() && std::chrono::steady_clock::now() < until) {
       std::this_thread::sleep_for(kGateCloses);
     }
-    // An older rotad leaves it 0 until it hears of a GPU.
-    const std::uint64_t limit = attempt.connection->page()->limit_bytes.load(std::memory_order_relaxed);
-    if (limit != 0) early_limit_ = limit;
+    early_limit_ = attempt.connection->page()->limit_bytes.load(std::memory_order_relaxed);
   }
   return *early_limit_;
 }
@@ -112,20 +111,21 @@ void Monitor::say_full(int device) const {
   if (!here || !log::enabled(log::Level::kWarn)) return;
   const std::string others = who_has_memory(here->index);
   if (others.empty() || !once.first()) return;
-  log::warn("GPU {} has no room for an allocation of this program; others have there: {}", device, others);
+  log::warn("GPU {} has no room for an allocation of this program; others have there: {}", driver::gpu_number(device),
+            others);
 }
 
 std::optional<Monitor::OnPage> Monitor::on_page(int device) const {
   if (device < 0 || device >= memory::kMaxDevices) return std::nullopt;
   const protocol::LeasePage* page = limits_.load(std::memory_order_acquire);
   const int index = limits_index_[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
-  return page != nullptr && index >= 0 ? std::optional(OnPage{*page, index}) : std::nullopt;
+  return page != nullptr && index >= 0 ? std::optional(OnPage{page->gpus[index], index}) : std::nullopt;
 }
 
 std::uint64_t Monitor::context_bytes(int device) const {
   if (device < 0 || device >= memory::kMaxDevices) return 0;
   const auto here = on_page(device);
-  const std::uint64_t counted = here ? here->page.context_bytes[here->index].load() : 0;
+  const std::uint64_t counted = here ? here->lease.context_bytes.load() : 0;
   // As rotad would assume.
   return counted != 0 ? counted
                       : protocol::assumed_context(
@@ -134,12 +134,12 @@ std::uint64_t Monitor::context_bytes(int device) const {
 
 std::uint64_t Monitor::all_context_bytes(int device) const {
   const auto here = on_page(device);
-  return here ? here->page.all_context_bytes[here->index].load() : 0;
+  return here ? here->lease.all_context_bytes.load() : 0;
 }
 
 std::uint64_t Monitor::fixed_of_others_bytes(int device) const {
   const auto here = on_page(device);
-  return here ? here->page.fixed_of_others_bytes[here->index].load() : 0;
+  return here ? here->lease.fixed_of_others_bytes.load() : 0;
 }
 
 void Monitor::make_room_for_context(int device, FunctionRef<bool()> again) {
@@ -181,7 +181,8 @@ void Monitor::make_room(int device, FunctionRef<bool()> again, Time patience) {
       if (gate_.closed()) continue;  // the turn has just ended
       return;
     }
-    if (once.first()) log::info("GPU {} is out of memory: the other programs on it are making room", device);
+    if (once.first())
+      log::info("GPU {} is out of memory: the other programs on it are making room", driver::gpu_number(device));
     room_.wait_for_all(device, total);
     // The turn must last during that: other processes' memory would come back with their turns. But not until it is
     // revoked: then this waits for the next one.
@@ -192,7 +193,7 @@ void Monitor::make_room(int device, FunctionRef<bool()> again, Time patience) {
       const auto tried = [&] {
         if (now() - begun >= kSayWait && waits.first()) {
           log::warn("GPU {} is full: a call of this program waits until others have made room; `rota status` says who",
-                    device);
+                    driver::gpu_number(device));
         }
         return done = again();
       };
@@ -209,7 +210,7 @@ void Monitor::make_room(int device, FunctionRef<bool()> again, Time patience) {
 bool Monitor::turn_ends(int device) const {
   constexpr Time kBefore = 250ms;
   const auto here = on_page(device);
-  const std::uint64_t by = here ? here->page.give_back_by_ns.load() : 0;
+  const std::uint64_t by = here ? here->lease.give_back_by_ns.load() : 0;
   return by != 0 && now() >= Time(static_cast<std::int64_t>(by)) - kBefore;
 }
 
@@ -226,7 +227,7 @@ bool Monitor::wait_for_later(int device, std::chrono::steady_clock::time_point u
     log::warn(
         "an allocation waits for memory on GPU {} that cannot leave it yet because work of its program may still "
         "run{}; it waits {} s at most",
-        device, who.empty() ? "" : ": " + who, for_now_patience_ / 1s);
+        driver::gpu_number(device), who.empty() ? "" : ": " + who, for_now_patience_ / 1s);
   }
   std::optional<std::chrono::steady_clock::time_point> interrupted;
   bool said = false;
@@ -238,7 +239,7 @@ bool Monitor::wait_for_later(int device, std::chrono::steady_clock::time_point u
     log::warn(
         "a signal has come during an allocation that waits for memory on GPU {}; the program can react to it only once "
         "that has ended; `kill {}` ends it at once",
-        device, getpid());
+        driver::gpu_number(device), getpid());
   }
   return true;
 }
@@ -260,23 +261,23 @@ bool Monitor::crowded(int device) {
   const auto here = on_page(device);
   if (!here) return false;
   std::atomic<Time>& until = crowded_until_[static_cast<std::size_t>(device)];
-  if (here->page.too_much_mib[here->index].load(std::memory_order_relaxed) != 0) until = now() + kStaysCrowded;
+  if (here->lease.too_much_bytes.load(std::memory_order_relaxed) != 0) until = now() + kStaysCrowded;
   return now() < until.load();
 }
 
 bool Monitor::others_can_clear(int device) const {
   const auto here = on_page(device);
-  return here && (here->page.movable_gpus.load() >> here->index & 1) != 0;
+  return here && here->lease.movable.load() != 0;
 }
 
 bool Monitor::others_can_later(int device) const {
   const auto here = on_page(device);
-  return here && (here->page.fixed_for_now_gpus.load() >> here->index & 1) != 0;
+  return here && here->lease.fixed_for_now.load() != 0;
 }
 
 bool Monitor::others_clear(int device) const {
   const auto here = on_page(device);
-  return here && (here->page.clearing_gpus.load() >> here->index & 1) != 0;
+  return here && here->lease.clearing.load() != 0;
 }
 
 }  // namespace rota::turn

@@ -1,4 +1,5 @@
 #include "runtime/turn/quota.h"
+#include "runtime/driver/gpu_number.h"
 
 #include <algorithm>
 #include <chrono>
@@ -114,7 +115,7 @@ bool Quota::covers(int device, const Bytes& own, FunctionRef<void()> release) {
     if (!answered) {
       // As without a rotad, for all threads, until rotad answers again.
       log::warn("rotad does not answer: allocations on GPU {} are not checked against its limits until it does",
-                device);
+                driver::gpu_number(device));
       here.granted_bytes.store(kEverything);
     }
     if (released_ || here.granted || within(wanted, granted())) break;
@@ -144,7 +145,7 @@ void Quota::explain(int device) {
   static log::Once once;
   if (!once.first()) return;
   const std::lock_guard lock(mutex_);
-  log::warn("GPU {} is out of memory: {}", device, slot(device).why);
+  log::warn("GPU {} is out of memory: {}", driver::gpu_number(device), slot(device).why);
 }
 
 bool Quota::wait_until_known(int device, bool afresh) {

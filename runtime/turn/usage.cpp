@@ -33,15 +33,15 @@ void Usage::changed(int device) {
     const std::uint64_t resident = extents != 0 ? extents + fixed : 0;
     // The thread that writes last checks again: another thread may have written newer sums before these. A total order
     // of these stores and of the ledger's sums ensures that (no fence: TSan does not know fences).
-    show(page->device_bytes[index], bytes);
+    show(page->gpus[index].device_bytes, bytes);
     const Pinned pinned = pinned_.load();
     const std::uint64_t stays = pinned == Pinned::kNo ? fixed : std::max(fixed, resident);
-    show(page->fixed_bytes[index], stays);
-    show(page->fixed_for_now_bytes[index], pinned == Pinned::kForNow ? stays - fixed : 0);
-    show(page->resident_bytes[index], resident);
+    show(page->gpus[index].fixed_bytes, stays);
+    show(page->gpus[index].fixed_for_now_bytes, pinned == Pinned::kForNow ? stays - fixed : 0);
+    show(page->gpus[index].resident_bytes, resident);
   } while (bytes != memory_.ledger().live_bytes(device) || fixed != memory_.ledger().fixed_bytes(device) ||
            extents != memory_.swap().resident_bytes(device));
-  page->memory_modes[index].store(static_cast<std::uint8_t>(memory_.mode(device)), std::memory_order_relaxed);
+  page->gpus[index].memory_mode.store(static_cast<std::uint8_t>(memory_.mode(device)), std::memory_order_relaxed);
   const auto differs = [&](std::atomic<std::uint64_t>& told, std::uint64_t now) {
     const std::uint64_t before = told.load(std::memory_order_relaxed);
     if ((now > before ? now - before : before - now) < slot.worth_telling.load(std::memory_order_relaxed)) return false;
@@ -57,10 +57,10 @@ void Usage::changed(int device) {
 void Usage::set_short(int device, std::uint64_t bytes, std::uint64_t free_bytes) {
   const int index = slots_[static_cast<std::size_t>(device)].index.load(std::memory_order_acquire);
   protocol::UsagePage* page = page_.load(std::memory_order_acquire);
-  if (index < 0 || page == nullptr || (bytes == 0 && page->short_bytes[index].load() == 0)) return;
-  page->free_bytes[index].store(free_bytes);
-  page->short_bytes[index].store(bytes);
-  page->refusals[index].fetch_add(1);
+  if (index < 0 || page == nullptr || (bytes == 0 && page->gpus[index].short_bytes.load() == 0)) return;
+  page->gpus[index].free_bytes.store(free_bytes);
+  page->gpus[index].short_bytes.store(bytes);
+  page->gpus[index].refusals.fetch_add(1);
   news_.store(true, std::memory_order_release);
 }
 

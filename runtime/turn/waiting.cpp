@@ -25,6 +25,9 @@ namespace {
 
 using protocol::Kind;
 using protocol::Message;
+using protocol::ProgramRow;
+using protocol::Snapshot;
+using protocol::TaskRow;
 
 constexpr std::chrono::seconds kLines[] = {std::chrono::seconds(1), std::chrono::seconds(10), std::chrono::seconds(60)};
 
@@ -47,58 +50,50 @@ std::string user_name(std::uint32_t uid) {
   return "uid " + wanted;
 }
 
-std::string name_of(const protocol::StatusClient& client, bool pids_agree) {
+std::string name_of(const ProgramRow& client, bool pids_agree) {
   if (client.uid == protocol::kHiddenUser) return client.name;
   const std::string name = fmt::format("({}, {})", client.name, user_name(client.uid));
   return pids_agree ? fmt::format("pid {} {}", client.pid, name) : "another program " + name;
 }
 
-struct Rows {
-  std::vector<protocol::StatusGpu> gpus;
-  std::vector<protocol::StatusClient> clients;
-  std::vector<protocol::StatusUse> uses;
+struct Asked {
+  Snapshot rows;
   std::string silent;  // what is wrong with a rotad that does not answer
 };
 
-Rows all_rows(std::chrono::milliseconds patience = std::chrono::milliseconds(500)) {
-  Rows rows;
-  std::vector<protocol::StatusClient>& clients = rows.clients;
+Asked ask_rotad(std::chrono::milliseconds patience = std::chrono::milliseconds(500)) {
+  Asked asked;
   const protocol::SocketSearch search = protocol::find_rotad();
   const Descriptor rotad(search.descriptor);
-  if (!rotad) return rows;
+  if (!rotad) return asked;
   const timeval timeout{.tv_sec = 0, .tv_usec = std::chrono::microseconds(patience).count()};
   setsockopt(rotad.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
-  Message request{.kind = Kind::kStatus};
-  request.body.status_request.newest_version = protocol::kVersion;
-  if (::send(rotad.get(), &request, sizeof request, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof request)) return rows;
+  const Message request{.kind = Kind::kStatus};
+  const std::size_t bytes = protocol::bytes_of(request.kind);
+  if (::send(rotad.get(), &request, bytes, MSG_NOSIGNAL) != static_cast<ssize_t>(bytes)) return asked;
   const auto until = std::chrono::steady_clock::now() + patience;
   while (std::chrono::steady_clock::now() < until) {
     Message row;
     const ssize_t length = ::recv(rotad.get(), &row, sizeof row, 0);
     if (length < 0 && errno == EINTR) continue;
     if (length < 0 && errno == EAGAIN) {
-      rows.silent = protocol::unresponsive_text(search.candidate.path, protocol::listener_of(rotad.get()));
+      asked.silent = protocol::unresponsive_text(search.candidate.path, protocol::listener_of(rotad.get()));
     }
     if (length < static_cast<ssize_t>(protocol::kHeaderBytes) || row.magic != protocol::kMagic) break;
-    if (row.kind == Kind::kStatusEnd || row.kind == Kind::kRefused) break;
-    if (row.kind == Kind::kStatusGpu) rows.gpus.push_back(row.body.status_gpu);
-    if (row.kind == Kind::kStatusUse) rows.uses.push_back(row.body.status_use);
-    if (row.kind != Kind::kStatusClient) continue;
-    row.body.status_client.name[protocol::kNameLength - 1] = '\0';
-    clients.push_back(row.body.status_client);
+    if (protocol::add_row(asked.rows, row) != protocol::RowAdded::kYes) break;
   }
-  return rows;
+  return asked;
 }
 
 // The three of the others that have most, and how many more have any.
 template <typename BytesOf>
-std::string most_of(const std::vector<protocol::StatusClient>& clients, std::int32_t own_pid, BytesOf bytes) {
+std::string most_of(const std::vector<ProgramRow>& programs, std::int32_t own_pid, BytesOf bytes) {
   constexpr std::size_t kNamed = 3;
-  const bool known = std::ranges::any_of(clients, [&](const auto& client) { return client.pid == own_pid; });
-  std::vector<protocol::StatusClient> others;
-  for (const auto& client : clients) {
-    const bool own = known && client.pid == own_pid;
-    if (!own && bytes(client) != 0) others.push_back(client);
+  const bool known = std::ranges::any_of(programs, [&](const auto& program) { return program.pid == own_pid; });
+  std::vector<ProgramRow> others;
+  for (const auto& program : programs) {
+    const bool own = known && program.pid == own_pid;
+    if (!own && bytes(program) != 0) others.push_back(program);
   }
   std::ranges::stable_sort(others, std::ranges::greater(), bytes);
   std::string text;
@@ -108,6 +103,12 @@ std::string most_of(const std::vector<protocol::StatusClient>& clients, std::int
   }
   if (others.size() > kNamed) text += fmt::format(" and {} more", others.size() - kNamed);
   return text;
+}
+
+// As people call it.
+std::uint32_t number_of(const Snapshot& all, std::uint32_t index) {
+  const auto gpu = std::ranges::find(all.gpus, index, &protocol::GpuRow::index);
+  return gpu != all.gpus.end() ? gpu->number : index;
 }
 
 }  // namespace
@@ -128,94 +129,84 @@ std::optional<std::chrono::nanoseconds> Waiting::stands(std::chrono::nanoseconds
 }
 
 std::string who_holds() {
-  const Rows rows = all_rows();
-  if (!rows.silent.empty()) return "its turn on a GPU: " + rows.silent;
-  const std::string room = room_for(rows.clients, rows.uses, getpid());
-  return room.empty() ? holder_of(rows.clients, getpid()) : room;
+  const Asked asked = ask_rotad();
+  if (!asked.silent.empty()) return "its turn on a GPU: " + asked.silent;
+  const std::string room = room_for(asked.rows, getpid());
+  return room.empty() ? holder_of(asked.rows, getpid()) : room;
 }
 
 std::string who_has_memory(int gpu) {
-  return memory_of(all_rows().clients, gpu, getpid());
+  return memory_of(ask_rotad().rows, gpu, getpid());
 }
 
 std::string who_stays_for_now(int gpu) {
-  const Rows rows = all_rows();
-  return staying_of(rows.clients, rows.uses, gpu, getpid(), &protocol::StatusUse::fixed_for_now_bytes);
+  return staying_of(ask_rotad().rows, gpu, getpid(), &TaskRow::fixed_for_now_bytes);
 }
 
 std::optional<std::uint64_t> taken_for_good(const protocol::Uuid& uuid) {
-  const Rows rows = all_rows(std::chrono::milliseconds(250));
-  const auto gpu = std::ranges::find_if(rows.gpus, [&](const protocol::StatusGpu& each) { return each.uuid == uuid; });
-  if (gpu == rows.gpus.end() || gpu->clients == 0) return std::nullopt;
+  const Snapshot all = ask_rotad(std::chrono::milliseconds(250)).rows;
+  const auto gpu = std::ranges::find(all.gpus, uuid, &protocol::GpuRow::uuid);
+  if (gpu == all.gpus.end() || gpu->clients == 0) return std::nullopt;
   std::uint64_t bytes = gpu->outside_bytes;
-  for (const protocol::StatusClient& client : rows.clients) {
-    // Its contexts on all of its GPUs, which are about alike.
-    if ((client.gpus >> gpu->index & 1) != 0) bytes += client.context_bytes / std::popcount(client.gpus);
-  }
-  for (const protocol::StatusUse& use : rows.uses) {
-    if (use.gpu == gpu->index) bytes += use.fixed_bytes - std::min(use.fixed_bytes, use.fixed_for_now_bytes);
+  for (const TaskRow& task : all.tasks) {
+    if (task.gpu != gpu->index) continue;
+    bytes += task.context_bytes + task.fixed_bytes - std::min(task.fixed_bytes, task.fixed_for_now_bytes);
   }
   return bytes;
 }
 
-std::string memory_of(const std::vector<protocol::StatusClient>& clients, int gpu, std::int32_t own_pid) {
-  return most_of(clients, own_pid, [gpu](const protocol::StatusClient& client) {
-    const bool there = gpu >= 0 && (client.gpus >> gpu & 1) != 0;
-    return there ? client.device_bytes + client.context_bytes : 0;
+std::string memory_of(const Snapshot& all, int gpu, std::int32_t own_pid) {
+  return most_of(all.programs, own_pid, [&](const ProgramRow& program) {
+    const TaskRow* task = all.task(program.client, static_cast<std::uint32_t>(gpu));
+    return task != nullptr ? task->device_bytes + task->context_bytes : 0;
   });
 }
 
-std::string staying_of(const std::vector<protocol::StatusClient>& clients, const std::vector<protocol::StatusUse>& uses,
-                       int gpu, std::int32_t own_pid, std::uint64_t protocol::StatusUse::* bytes) {
-  return most_of(clients, own_pid, [&](const protocol::StatusClient& client) {
-    const auto here = [&](const protocol::StatusUse& use) {
-      return use.client == client.client && gpu >= 0 && use.gpu == static_cast<std::uint32_t>(gpu);
-    };
-    const auto use = std::ranges::find_if(uses, here);
-    return use != uses.end() ? (*use).*bytes : 0;
+std::string staying_of(const Snapshot& all, int gpu, std::int32_t own_pid, std::uint64_t TaskRow::* bytes) {
+  return most_of(all.programs, own_pid, [&](const ProgramRow& program) {
+    const TaskRow* task = all.task(program.client, static_cast<std::uint32_t>(gpu));
+    return task != nullptr ? task->*bytes : 0;
   });
 }
 
-std::string room_for(const std::vector<protocol::StatusClient>& clients, const std::vector<protocol::StatusUse>& uses,
-                     std::int32_t own_pid) {
-  for (const protocol::StatusClient& client : clients) {
-    if (client.pid != own_pid) continue;
-    for (const protocol::StatusUse& use : uses) {
-      if (use.client != client.client || use.lacks_bytes == 0) continue;
-      const std::string others =
-          staying_of(clients, uses, static_cast<int>(use.gpu), own_pid, &protocol::StatusUse::fixed_bytes);
-      return fmt::format("room on GPU {}: {} of this program's memory do not fit beside {}{}{}", use.gpu,
-                         protocol::bytes_text(use.lacks_bytes),
-                         protocol::in_the_way_text(use.lacks_bytes, use.lacks_for_now_bytes),
+std::string room_for(const Snapshot& all, std::int32_t own_pid) {
+  for (const ProgramRow& program : all.programs) {
+    if (program.pid != own_pid) continue;
+    for (const TaskRow& task : all.tasks) {
+      if (task.client != program.client || task.lacks_bytes == 0) continue;
+      const std::string others = staying_of(all, static_cast<int>(task.gpu), own_pid, &TaskRow::fixed_bytes);
+      return fmt::format("room on GPU {}: {} of this program's memory do not fit beside {}{}{}",
+                         number_of(all, task.gpu), protocol::bytes_text(task.lacks_bytes),
+                         protocol::in_the_way_text(task.lacks_bytes, task.lacks_for_now_bytes),
                          others.empty() ? "" : ": ", others);
     }
   }
   return "";
 }
 
-std::string holder_of(const std::vector<protocol::StatusClient>& clients, std::int32_t own_pid) {
-  if (clients.empty()) return "its turn on a GPU; no rotad says who holds it";
-  const bool known = std::any_of(clients.begin(), clients.end(),
-                                 [&](const auto& client) { return client.pid == own_pid && client.wanted_gpus != 0; });
+std::string holder_of(const Snapshot& all, std::int32_t own_pid) {
+  if (all.programs.empty()) return "its turn on a GPU; no rotad says who holds it";
+  const bool known = std::ranges::any_of(
+      all.programs, [&](const auto& program) { return program.pid == own_pid && program.wanted_gpus != 0; });
   std::uint64_t wanted = 0;
-  for (const auto& client : clients) {
-    if (!known || client.pid == own_pid) wanted |= client.wanted_gpus;
+  for (const auto& program : all.programs) {
+    if (!known || program.pid == own_pid) wanted |= program.wanted_gpus;
   }
   if (!known && !std::has_single_bit(wanted)) return "its turn on a GPU";
   for (std::uint32_t gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
     if ((wanted >> gpu & 1) == 0) continue;
     std::string first;
     std::size_t others = 0;
-    for (const auto& client : clients) {
-      if ((known && client.pid == own_pid) || (client.held_gpus >> gpu & 1) == 0) continue;
+    for (const auto& program : all.programs) {
+      if ((known && program.pid == own_pid) || (program.held_gpus >> gpu & 1) == 0) continue;
       if (first.empty()) {
-        first = name_of(client, known);
+        first = name_of(program, known);
       } else {
         ++others;
       }
     }
     if (first.empty()) continue;
-    return fmt::format("GPU {}, held by {}{}", gpu, first,
+    return fmt::format("GPU {}, held by {}{}", number_of(all, gpu), first,
                        others == 0 ? "" : fmt::format(" and {} other program{}", others, others == 1 ? "" : "s"));
   }
   return "its turn on a GPU, which is about to become free";

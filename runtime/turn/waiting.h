@@ -31,14 +31,13 @@ class Waiting {
 
 // Asks rotad for whom this process waits. Takes at most half a second; without an answer it says less.
 std::string who_holds();
-// The same from rotad's list of clients. A process that is not in it by its own pid is in another pid namespace than
+// The same from what rotad knows. A process that is not in it by its own pid is in another pid namespace than
 // rotad: then only the GPU that all waiting programs want can be meant, and pids say nothing to it.
-std::string holder_of(const std::vector<protocol::StatusClient>& clients, std::int32_t own_pid);
+std::string holder_of(const protocol::Snapshot& all, std::int32_t own_pid);
 
 // For what room a process waits, if rotad passes it over because its memory would not fit, and who has what stays
 // there; otherwise empty.
-std::string room_for(const std::vector<protocol::StatusClient>& clients, const std::vector<protocol::StatusUse>& uses,
-                     std::int32_t own_pid);
+std::string room_for(const protocol::Snapshot& all, std::int32_t own_pid);
 
 // What nobody can make room for on a GPU, in bytes: contexts, what other programs have that stays, and what programs
 // without rota have. Nothing: no rotad says so within a quarter of a second, or it serves nobody there.
@@ -47,10 +46,10 @@ std::optional<std::uint64_t> taken_for_good(const protocol::Uuid& uuid);
 // Who has memory on a GPU, by rotad's index of it: "pid 12 (memhog, alice) 3.0 GiB, …", the three largest first; empty
 // if rotad does not say, or nobody else has any.
 std::string who_has_memory(int gpu);
-std::string memory_of(const std::vector<protocol::StatusClient>& clients, int gpu, std::int32_t own_pid);
-// The same for memory that cannot leave the GPU for now; of those rows, what `bytes` says.
+std::string memory_of(const protocol::Snapshot& all, int gpu, std::int32_t own_pid);
+// The same for memory that cannot leave the GPU for now; of those, what `bytes` says.
 std::string who_stays_for_now(int gpu);
-std::string staying_of(const std::vector<protocol::StatusClient>& clients, const std::vector<protocol::StatusUse>& uses,
-                       int gpu, std::int32_t own_pid, std::uint64_t protocol::StatusUse::* bytes);
+std::string staying_of(const protocol::Snapshot& all, int gpu, std::int32_t own_pid,
+                       std::uint64_t protocol::TaskRow::* bytes);
 
 }  // namespace rota::turn

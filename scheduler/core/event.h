@@ -207,6 +207,10 @@ struct ClientUse {
   Bytes lacks_for_now = 0;
 };
 
+constexpr bool has(GpuMask gpus, GpuIndex gpu) {
+  return (gpus >> gpu & 1) != 0;
+}
+
 // Promises and grants grow in steps of a 64th of a GPU as programs report what they use. Judgement.
 constexpr Bytes step_of(Bytes total) {
   return total < 64 ? 1 : total / 64;

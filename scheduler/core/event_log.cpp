@@ -1,20 +1,19 @@
 // Writes and reads the lines. The reader takes nothing for granted: a log is a file like any other.
 #include "scheduler/core/event_log.h"
 
+#include <algorithm>
 #include <charconv>
-#include <limits>
 #include <optional>
 #include <string_view>
 #include <vector>
 
 #include "scheduler/core/core.h"
+#include "scheduler/core/limit_log.h"
+#include "scheduler/core/log_words.h"
 #include "scheduler/core/quoted.h"
 
 namespace rota::scheduler {
 namespace {
-
-// A hundred years in nanoseconds: leaves room for the durations that the core adds to times.
-constexpr std::chrono::nanoseconds kLatest = std::chrono::hours(24 * 365 * 100);
 
 constexpr const char* kChanges[] = {"granted",  "ended", "pressure", "revoked",
                                     "promised", "clear", "alone",    "passed_over"};
@@ -23,13 +22,6 @@ std::string hexadecimal(GpuMask mask) {
   char text[16];
   const auto [end, error] = std::to_chars(text, text + sizeof text, mask, 16);
   return {text, end};
-}
-
-template <typename... Values>
-std::string words(const char* name, Values... values) {
-  std::string line = name;
-  ((line += ' ' + std::to_string(values)), ...);
-  return line;
 }
 
 std::string setting_words(const Settings& settings) {
@@ -77,103 +69,6 @@ struct EventWords {
            (activity.shares ? " shares" : "");
   }
   std::string operator()(const event::Unmeasured& unmeasured) const { return words("unmeasured", unmeasured.gpu); }
-};
-
-// The words of one line, read one after the other. The first error is kept for the message.
-class Words {
- public:
-  explicit Words(std::string_view line) : rest_(line), ended_(line.empty()) {}
-
-  // `what`: the name of the expected word, for messages.
-  std::string_view next(const char* what) {
-    if (ended_) {
-      wrong(std::string("the line ends before the ") + what);
-      return {};
-    }
-    const std::size_t end = rest_.find(' ');
-    const std::string_view word = rest_.substr(0, end);
-    ended_ = end == std::string_view::npos;
-    rest_ = ended_ ? std::string_view() : rest_.substr(end + 1);
-    return word;
-  }
-  template <typename Number>
-  Number number(const char* what, Number most = std::numeric_limits<Number>::max()) {
-    return parse(next(what), what, most, 10);
-  }
-  // Takes an optional last word. Returns whether it is the rest of the line.
-  bool may_end_with(std::string_view expected) {
-    if (ended_ || rest_ != expected) return false;
-    ended_ = true;
-    return true;
-  }
-  // Takes optional words, with the space behind them. Returns whether the rest of the line begins with them.
-  bool may_begin_with(std::string_view expected) {
-    if (ended_ || !rest_.starts_with(expected)) return false;
-    rest_.remove_prefix(expected.size());
-    return true;
-  }
-  // Takes an optional word. Returns whether it comes next.
-  bool may_have(std::string_view expected) {
-    const std::size_t end = rest_.find(' ');
-    if (ended_ || rest_.substr(0, end) != expected) return false;
-    next("");
-    return true;
-  }
-  bool at_end() const { return ended_; }
-  GpuMask gpus() { return parse(next("GPU mask"), "GPU mask", ~GpuMask{0}, 16); }
-  GpuIndex gpu() { return number<GpuIndex>("GPU number", protocol::kMaxGpus - 1); }
-  Settings settings() {
-    Settings settings;
-    const std::string_view word = value("mode");
-    const auto mode = parse_mode(word);
-    if (!mode) wrong("unknown mode " + quoted(word));
-    settings.mode = mode.value_or(Mode::kAutomatic);
-    settings.quantum = duration("quantum");
-    settings.grace = duration("grace");
-    settings.memory_window = duration("window");
-    settings.measured_turns = may_end_with("turns=measured");
-    return settings;
-  }
-  // What is wrong with the line; empty if nothing is.
-  std::string problem() {
-    if (!ended_) wrong("unexpected " + quoted(rest_) + " at the end of the line");
-    return problem_;
-  }
-
- private:
-  void wrong(const std::string& text) {
-    if (problem_.empty()) problem_ = text;
-  }
-  // "name=value"
-  std::string_view value(const char* name) {
-    const std::string_view word = next(name);
-    const std::string wanted = std::string(name) + '=';
-    if (word.substr(0, wanted.size()) == wanted) return word.substr(wanted.size());
-    wrong("expected " + wanted + "..., found " + quoted(word));
-    return {};
-  }
-  std::chrono::nanoseconds duration(const char* name) {
-    // The same range as on a command line: above 0, at most a day.
-    constexpr std::int64_t kDay = std::int64_t{86'400} * 1'000'000'000;
-    const std::string_view word = value(name);
-    const auto count = parse(word, "number of nanoseconds", kDay, 10);
-    if (count <= 0) wrong(quoted(word) + " is not a number of nanoseconds above 0");
-    return std::chrono::nanoseconds(count);
-  }
-  template <typename Number>
-  Number parse(std::string_view word, const char* what, Number most, int base) {
-    Number number{};
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number, base);
-    const bool sound = error == std::errc{} && end == word.data() + word.size() && number <= most;
-    if (sound) return number;
-    wrong(quoted(word) + " is not a valid " + what +
-          (base == 10 ? " (maximum " + std::to_string(most) + ")" : std::string()));
-    return {};
-  }
-
-  std::string_view rest_;
-  bool ended_;
-  std::string problem_;
 };
 
 std::optional<Event> read_event(std::string_view name, Words& words) {
@@ -302,6 +197,16 @@ class Lines {
   std::istream& log_;
 };
 
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text.find('\n', at);
+    lines.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return lines;
+}
+
 std::string without_newline(std::string line) {
   if (!line.empty()) line.pop_back();
   return line;
@@ -342,7 +247,9 @@ Replay replay(std::istream& log) {
     return fail(unreadable(1, "cannot read the settings: " + wrong));
   }
   Core core(settings);
+  Quota quota;
   Time now{};
+  Time limits_now{};
   std::vector<std::string> expected;  // decisions of the last event
   std::size_t seen = 0;
   while (read == Lines::Read::kLine && (read = lines.next()) == Lines::Read::kLine) {
@@ -364,15 +271,30 @@ Replay replay(std::istream& log) {
     Words words(line);
     const Time time(words.number<std::int64_t>("time in nanoseconds", kLatest.count()));
     const std::string_view name = words.next("event");
-    const auto event = read_event(name, words);
+    const bool limits = name == "limits";
+    const Time at = limits ? Time(words.number<std::int64_t>("time in nanoseconds", kLatest.count())) : limits_now;
+    const std::string_view of_limits = limits ? words.next("event") : "";
+    const auto event = limits ? std::nullopt : read_event(name, words);
+    const auto limit_event = limits ? read_limit_event(of_limits, words) : std::nullopt;
     std::string wrong = words.problem();
-    if (!event && (wrong.empty() || !name.empty())) wrong = "unknown event " + quoted(name);
+    if (!event && !limit_event && (wrong.empty() || !name.empty())) {
+      wrong = "unknown event " + quoted(limits ? of_limits : name);
+    }
     if (!wrong.empty()) return fail(unreadable(lines.number, wrong));
-    if (time < now) return fail(unreadable(lines.number, "the time is earlier than that of the event before it"));
+    if (time < now || at < limits_now) {
+      return fail(unreadable(lines.number, "the time is earlier than that of the event before it"));
+    }
+    now = time;
+    limits_now = at;
+    if (limit_event) {
+      ++result.events;
+      seen = 0;
+      expected = lines_of(log_lines(quota, apply(quota, *limit_event, limits_now)));
+      continue;
+    }
     if (const auto* join = std::get_if<event::Join>(&*event); join != nullptr && core.client(join->client) != nullptr) {
       return fail(unreadable(lines.number, "client " + std::to_string(join->client) + " has already joined"));
     }
-    now = time;
     ++result.events;
     expected.clear();
     seen = 0;

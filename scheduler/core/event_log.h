@@ -26,6 +26,12 @@
 //                                                       processes that are not clients
 //   81242001000 unmeasured 0                            GPU
 //
+//   81242001000 limits 81242001000 reserve 1 0 7 4096 4096 0 0 250000000
+//                                                       what happens to limits (limit_event.h), with the limits' own
+//                                                       time, which is not stretched: client, GPU, number, the four
+//                                                       amounts (protocol.h), patience
+//   > reserved 1 0 7 8192 8192 0 0                      client, GPU, number, what it may have; or refused
+//
 // Times and durations are nanoseconds. The core ignores lines that begin with #. In them rotad records what clients
 // report that they have moved, a moment after the movement has stopped, or once a second (the first line of a client
 // that comes from another rotad counts from the client's start):

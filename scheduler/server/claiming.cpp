@@ -69,21 +69,22 @@ void Server::on_add_gpu(Connection& connection, Client& client, const protocol::
 void Server::serve_gpu(Client& client, const protocol::AddGpu& named) {
   const protocol::AddGpu gpu = named;
   named_.erase({client.id, uuid_text(gpu.uuid)});
-  const std::uint32_t index = gpus_.add_client(gpu.uuid, gpu.name);
+  const std::uint32_t index = gpus_.add_client(gpu);
   if (client.gpus.insert(index).second) {
     note_clients();
     by_process_[process_of(client, index)].insert(client.id);
     client.measured.erase(index);
     if (gpus_.says(index, client.domain.payer(), gpu.total_bytes, is_trusted(client))) {
       log::warn("client {} ({}, pid {}, user {}) says that GPU {} has {} bytes, and others or NVML say {}: that counts",
-                client.id, client.name, client.pid, client.uid, index, gpu.total_bytes, gpus_.bytes(index));
+                client.id, client.name, client.pid, client.uid, gpus_.number(index), gpu.total_bytes,
+                gpus_.bytes(index));
     }
     follow_size(index);
     const std::uint64_t total = gpus_.bytes(index);
     const scheduler::Bytes context = believed_context(client, index, gpu.context_bytes);
     if (!is_trusted(client)) assumed_contexts_.set(client.id, client.domain.payer(), index, context);
     step(event::AddGpu{client.id, index, total, context});
-    quota_.add_gpu(client.id, index, total, core_.context_bytes(client.id, index), is_measurable(client, index));
+    apply(limit::AddGpu{client.id, index, total, core_.context_bytes(client.id, index), is_measurable(client, index)});
     publish_limits(client);
     publish_contexts_of(client, scheduler::bit(index));
     publish_contexts(index);
@@ -91,7 +92,7 @@ void Server::serve_gpu(Client& client, const protocol::AddGpu& named) {
     gpus_.remove_client(index);  // named again, to be measured: counted once
   }
   Message added{.kind = Kind::kGpuAdded};
-  added.body.gpu_added = {.uuid = gpu.uuid, .index = index};
+  added.body.gpu_added = {.uuid = gpu.uuid, .index = index, .number = gpus_.number(index)};
   if (!answers_when_read(client, index, added)) tell(client, added);
 }
 

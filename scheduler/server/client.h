@@ -56,8 +56,6 @@ struct Server::Client {
   std::uint64_t in_host_memory = 0;  // at least so much, when that last mattered,
   scheduler::Time resident_at{};     // which was then
   std::uint64_t spare_said = 0;      // that could be given back, when its page was last read
-  bool says_activity = false;        // its usage page tells how it uses its turns
-  bool says_fixed = false;           // its usage page tells which part of its memory the driver counts as its process's
   Page<protocol::LeasePage> lease;
   Page<protocol::UsagePage> usage;
   Burst burst;                                            // of its moves

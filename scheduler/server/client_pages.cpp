@@ -38,22 +38,10 @@ void Server::publish(Client& client) {
     if (overdue_.contains(client.id)) state.held = 0;
   }
   protocol::LeasePage& page = *client.lease;
-  if (page.grant.load() != state.grant) {
-    page.grant = 0;
-    page.held_gpus = state.held;
-  }
-  for (const std::uint32_t gpu : client.gpus) {
-    page.promised_bytes[gpu] = core_.promised_bytes(client.id, gpu);
-    const scheduler::Bytes resident = core_.resident_bytes(client.id, gpu);
-    if (page.clear_from_bytes[gpu].load() != resident) {
-      page.clear_bytes[gpu] = 0;
-      page.clear_from_bytes[gpu] = resident;
-    }
-    page.clear_bytes[gpu] = core_.bytes_to_clear(client.id, gpu);
-    page.too_much_mib[gpu] = too_much_mib_[gpu];
-  }
-  page.hand_over_gpus = hand_over_gpus(client);
-  page.clearing_gpus = core_.clearing_gpus();
+  const auto grant_on = [&](std::uint32_t gpu) { return (state.held & scheduler::bit(gpu)) != 0 ? state.grant : 0; };
+  const bool regrants =
+      std::ranges::any_of(client.gpus, [&](std::uint32_t gpu) { return page.gpus[gpu].grant.load() != grant_on(gpu); });
+  if (regrants) ++page.grants_change;
   const auto asks_of = [&](scheduler::GpuMask gpus, std::uint32_t what) {
     return (gpus & state.touched) != 0 ? what : 0;
   };
@@ -62,22 +50,42 @@ void Server::publish(Client& client) {
     const auto found = clients_.find(other);
     return found != clients_.end() && found->second->domain == client.domain;
   };
-  page.watch =
+  const std::uint32_t watch =
       asks_of(core_.shared_gpus(), protocol::kWatchCalls) | asks_of(core_.sampling_gpus(), protocol::kWatchSamples) |
       asks_of(core_.metered_gpus(), protocol::kWatchMeter) | asks_of(core_.timed_gpus(), protocol::kWatchTimings) |
       asks_of(core_.alone_gpus(), protocol::kWatchAlone) |
       (core_.sharer_waits(client.id, of_same_domain) ? protocol::kWatchSharers : 0);
-  page.movable_gpus = core_.movable_gpus();
-  page.fixed_for_now_gpus = core_.later_gpus();
   const auto real = [&](scheduler::Time time) {
     return time.count() == 0 ? 0 : static_cast<std::uint64_t>(time_.real(time).count());
   };
-  page.waiters = state.waiters;
-  page.drain_at_ns = real(state.drain_at);
-  page.give_back_by_ns = real(give_back_by);
-  page.alone_until_ns = real(state.alone_until);
-  page.next_turn_ns = real(core_.next_turn(client.id));
-  page.grant = state.grant;
+  const std::uint64_t drain_at = real(state.drain_at);
+  const std::uint64_t by = real(give_back_by);
+  const std::uint64_t alone_until = real(state.alone_until);
+  const std::uint64_t next_turn = real(core_.next_turn(client.id));
+  for (const std::uint32_t gpu : client.gpus) {
+    protocol::GpuLease& lease = page.gpus[gpu];
+    if (lease.grant.load() != grant_on(gpu)) lease.grant = 0;
+    lease.promised_bytes = core_.promised_bytes(client.id, gpu);
+    const scheduler::Bytes resident = core_.resident_bytes(client.id, gpu);
+    if (lease.clear_from_bytes.load() != resident) {
+      lease.clear_bytes = 0;
+      lease.clear_from_bytes = resident;
+    }
+    lease.clear_bytes = core_.bytes_to_clear(client.id, gpu);
+    lease.too_much_bytes = too_much_[gpu];
+    lease.hands_over = hands_over(client, gpu);
+    lease.clearing = scheduler::has(core_.clearing_gpus(), gpu);
+    lease.movable = scheduler::has(core_.movable_gpus(), gpu);
+    lease.fixed_for_now = scheduler::has(core_.later_gpus(), gpu);
+    lease.watch = watch;
+    lease.waiters = state.waiters;
+    lease.drain_at_ns = drain_at;
+    lease.give_back_by_ns = by;
+    lease.alone_until_ns = alone_until;
+    lease.next_turn_ns = next_turn;
+    lease.grant = grant_on(gpu);
+  }
+  if (regrants) ++page.grants_change;
   ++page.event;
   syscall(SYS_futex, &page.event, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
@@ -93,8 +101,10 @@ void Server::publish_contexts_to_all() {
   const scheduler::GpuMask gpus = std::exchange(contexts_to_publish_, 0);
   for (const auto& [id, client] : clients_) {
     publish_contexts_of(*client, gpus);
-    client->lease->movable_gpus = published_.movable;
-    client->lease->fixed_for_now_gpus = published_.later;
+    for (const std::uint32_t gpu : client->gpus) {
+      client->lease->gpus[gpu].movable = scheduler::has(published_.movable, gpu);
+      client->lease->gpus[gpu].fixed_for_now = scheduler::has(published_.later, gpu);
+    }
   }
 }
 
@@ -102,39 +112,41 @@ void Server::publish_contexts_of(Client& client, scheduler::GpuMask gpus) {
   for (const std::uint32_t gpu : client.gpus) {
     if ((gpus & scheduler::bit(gpu)) == 0) continue;
     const scheduler::GpuState state = core_.gpu(gpu);
-    client.lease->all_context_bytes[gpu].store(state.contexts + state.measured_outside, std::memory_order_relaxed);
-    client.lease->too_much_mib[gpu].store(too_much_mib_[gpu], std::memory_order_relaxed);
+    protocol::GpuLease& lease = client.lease->gpus[gpu];
+    lease.all_context_bytes.store(state.contexts + state.measured_outside, std::memory_order_relaxed);
+    lease.too_much_bytes.store(too_much_[gpu], std::memory_order_relaxed);
   }
 }
 
 // A holder looks every few milliseconds while another client waits.
 void Server::publish_too_much(std::uint32_t gpu) {
   const scheduler::GpuState state = core_.gpu(gpu);
-  const auto mib = static_cast<std::uint32_t>(std::min<scheduler::Bytes>(state.too_much >> 20, UINT32_MAX));
-  std::uint32_t& last = too_much_mib_[gpu];
-  const std::uint32_t difference = mib > last ? mib - last : last - mib;
-  if (difference == 0 || (mib != 0 && last != 0 && difference < scheduler::step_of(state.total) >> 20)) return;
-  last = mib;
+  const scheduler::Bytes bytes = state.too_much;
+  scheduler::Bytes& last = too_much_[gpu];
+  const scheduler::Bytes difference = bytes > last ? bytes - last : last - bytes;
+  if (difference == 0 || (bytes != 0 && last != 0 && difference < scheduler::step_of(state.total))) return;
+  last = bytes;
   contexts_to_publish_ |= scheduler::bit(gpu);
   contexts_pass_.run();
 }
 
 void Server::read_usage(Client& client) {
   const protocol::UsagePage& page = *client.usage;
-  const auto lacks = [&page](std::uint32_t gpu) { return page.short_bytes[gpu].load() != 0; };
+  const auto lacks = [&page](std::uint32_t gpu) { return page.gpus[gpu].short_bytes.load() != 0; };
   if (std::any_of(client.gpus.begin(), client.gpus.end(), lacks)) read_others();
   for (const std::uint32_t gpu : client.gpus) {
-    const std::uint32_t refusals = page.refusals[gpu].load();  // first: it is written last
-    const scheduler::Bytes shortage = page.short_bytes[gpu].load();
+    const protocol::GpuUsage& usage = page.gpus[gpu];
+    const std::uint32_t refusals = usage.refusals.load();  // first: it is written last
+    const scheduler::Bytes shortage = usage.short_bytes.load();
     step(scheduler::event::Usage{.client = client.id,
                                  .gpu = gpu,
-                                 .used = page.device_bytes[gpu].load(std::memory_order_relaxed),
-                                 .fixed = page.fixed_bytes[gpu].load(std::memory_order_relaxed),
-                                 .resident = page.resident_bytes[gpu].load(std::memory_order_relaxed),
+                                 .used = usage.device_bytes.load(std::memory_order_relaxed),
+                                 .fixed = usage.fixed_bytes.load(std::memory_order_relaxed),
+                                 .resident = usage.resident_bytes.load(std::memory_order_relaxed),
                                  .shortage = shortage,
-                                 .free = shortage != 0 ? page.free_bytes[gpu].load(std::memory_order_relaxed) : 0,
+                                 .free = shortage != 0 ? usage.free_bytes.load(std::memory_order_relaxed) : 0,
                                  .refusals = refusals,
-                                 .fixed_for_now = page.fixed_for_now_bytes[gpu].load(std::memory_order_relaxed)});
+                                 .fixed_for_now = usage.fixed_for_now_bytes.load(std::memory_order_relaxed)});
     publish_too_much(gpu);
   }
   read_host(client);
@@ -146,7 +158,6 @@ void Server::read_activity(Client& client) {
   const std::uint64_t calls = page.calls.load();
   const std::uint64_t samples = page.samples.load();
   const std::uint64_t switches = page.switches.load();
-  if (!client.says_activity) return;
   const bool shares = page.shares.load() != 0;
   const std::array news{calls, samples, switches, std::uint64_t{shares}};
   if (std::exchange(client.activity, news) == news) return;

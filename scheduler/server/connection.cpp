@@ -44,7 +44,7 @@ Connection::Connection(asio::io_context& io, Descriptor&& socket, std::uint32_t 
 }
 
 void Connection::read() {
-  if (reading_ || lent_ || !socket_.is_open()) return;
+  if (reading_ || lent_ || awaits_ || !socket_.is_open()) return;
   const TimeBudget::Clock::time_point now = TimeBudget::Clock::now();
   const TimeBudget::Clock::time_point next = root_ ? now : time_->next(domain_.payer(), now);
   if (next <= now) return read_now();
@@ -87,7 +87,7 @@ void Connection::on_readable() {
   const std::chrono::nanoseconds until = processor_time() + kAtOnce;
   for (int i = 0; i < kMessagesAtOnce && processor_time() < until; ++i) {
     // flush() reads on when the peer has taken what is there for it.
-    if (!socket_.is_open() || writing_ || lent_) return;
+    if (!socket_.is_open() || writing_ || lent_ || awaits_) return;
     alignas(Message) char buffer[protocol::kMaxMessageBytes];
     const BarePacket packet = read_bare(socket_.native_handle(), buffer, sizeof buffer);
     if (packet.kind == BarePacket::Kind::kNone) break;
@@ -117,6 +117,7 @@ void Connection::send(const Message& message) {
 void Connection::send_rows(std::function<std::optional<Message>()> next) {
   rows_ = std::move(next);
   flush();
+  if (std::exchange(awaits_, false) && !writing_) read();
 }
 
 void Connection::refuse(const std::string& text) {
@@ -142,7 +143,8 @@ void Connection::flush() {
       return;
     }
     outbox_.front().version = version;
-    if (protocol::write_packet(socket_.native_handle(), &outbox_.front(), sizeof(Message), {}, MSG_DONTWAIT) >= 0) {
+    if (protocol::write_packet(socket_.native_handle(), &outbox_.front(), protocol::bytes_of(outbox_.front().kind), {},
+                               MSG_DONTWAIT) >= 0) {
       outbox_.pop_front();
       continue;
     }
@@ -178,7 +180,8 @@ void Connection::flush_now() {
 bool Connection::send_with(Message message, std::initializer_list<int> descriptors) {
   if (!socket_.is_open() || !outbox_.empty()) return false;
   message.version = version;
-  return protocol::write_packet(socket_.native_handle(), &message, sizeof message, descriptors, MSG_DONTWAIT) >= 0;
+  return protocol::write_packet(socket_.native_handle(), &message, protocol::bytes_of(message.kind), descriptors,
+                                MSG_DONTWAIT) >= 0;
 }
 
 void Connection::take_back() {

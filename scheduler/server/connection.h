@@ -50,6 +50,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void send(const protocol::Message& message);
   // Sends at once with one or two descriptors; false if that is not possible (the peer does not read).
   bool send_with(protocol::Message message, std::initializer_list<int> descriptors);
+  // The answer is not there yet: nothing is read before it is sent, or refused.
+  void await_answer() { awaits_ = true; }
   // A long answer, row by row as the peer reads it: `next` returns nothing when it is complete.
   void send_rows(std::function<std::optional<protocol::Message>()> next);
   // kRefused with this text.
@@ -104,6 +106,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool writing_ = false;  // waiting until the peer takes more, or others have had their turn
   bool reading_ = false;  // waiting until the peer says more
   bool lent_ = false;
+  bool awaits_ = false;  // an answer
 };
 
 }  // namespace rota::server

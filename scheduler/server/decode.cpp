@@ -29,14 +29,13 @@ Result<Message> decode(const void* bytes, std::size_t length) {
   memcpy(&message, bytes, std::min(length, sizeof message));
   if (message.magic != protocol::kMagic) return Error{"this is not a rota message"};
   if (message.version < protocol::kOldestVersion || message.version > protocol::kVersion) {
-    return Error{
-        fmt::format("this rotad speaks versions {} to {} of the protocol and the program's librota.so version "
-                    "{} or later: install a newer rotad",
-                    protocol::kOldestVersion, protocol::kVersion, message.version)};
+    return Error{fmt::format(
+        "this rotad speaks version {} of the protocol and the program's librota.so version {}: install the newer "
+        "release of rota for both",
+        protocol::kVersion, message.version)};
   }
-  if (message.version == 1 ? length != sizeof(Message) : length > protocol::kMaxMessageBytes) {
-    return Error{fmt::format("a message of {} bytes, which version {} of the protocol does not have", length,
-                             static_cast<unsigned>(message.version))};
+  if (length > protocol::kMaxMessageBytes) {
+    return Error{fmt::format("a message of {} bytes, which the protocol does not have", length)};
   }
   switch (message.kind) {
     case Kind::kHello:
@@ -46,7 +45,6 @@ Result<Message> decode(const void* bytes, std::size_t length) {
       protocol::make_printable(message.body.add_gpu.name);
       return message;
     case Kind::kSession:
-      if (message.version == 1) return unknown(message);
       protocol::make_printable(message.body.session.id);
       return message;
     case Kind::kWant:
@@ -55,8 +53,8 @@ Result<Message> decode(const void* bytes, std::size_t length) {
     case Kind::kStatus:
     case Kind::kStay:
       return message;
-    default:  // those among them that version 1 does not have
-      if (message.version != 1 && static_cast<unsigned>(message.kind) < kFirstOfRotads) return message;
+    default:  // of newer programs, perhaps
+      if (static_cast<unsigned>(message.kind) < kFirstOfRotads) return message;
       return unknown(message);
   }
 }

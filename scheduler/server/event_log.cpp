@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "scheduler/core/event_log.h"
+#include "scheduler/core/limit_log.h"
 #include "scheduler/server/log.h"
 
 namespace rota::server {
@@ -61,6 +62,11 @@ void EventLog::write(const scheduler::Event& event, scheduler::Time now,
   std::string lines = scheduler::log_line(event, now);
   for (const scheduler::Decision& decision : decisions) lines += scheduler::log_line(decision);
   add(lines);
+}
+
+void EventLog::write(const scheduler::LimitEvent& event, scheduler::Time limits_now, scheduler::Time now,
+                     const scheduler::Quota& quota, const scheduler::LimitDecisions& decisions) {
+  if (file_) add(scheduler::log_lines(event, limits_now, now) + scheduler::log_lines(quota, decisions));
 }
 
 void EventLog::remark(const std::string& text, scheduler::Time now) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "scheduler/core/event.h"
+#include "scheduler/core/limit_event.h"
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/result.h"
 
@@ -24,6 +25,8 @@ class EventLog {
                                  std::uint64_t max_bytes = kMaxBytes);
 
   void write(const scheduler::Event& event, scheduler::Time now, const std::vector<scheduler::Decision>& decisions);
+  void write(const scheduler::LimitEvent& event, scheduler::Time limits_now, scheduler::Time now,
+             const scheduler::Quota& quota, const scheduler::LimitDecisions& decisions);
   // A line that the core ignores.
   void remark(const std::string& text, scheduler::Time now);
   // What was written is in the file.

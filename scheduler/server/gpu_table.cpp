@@ -88,10 +88,16 @@ void GpuTable::keep_locks() {
   if (std::exchange(lock_problem_, problem) != problem && !problem.empty()) log::warn("{}", problem);
 }
 
-void GpuTable::confirm(std::uint32_t index, std::uint64_t bytes) {
+void GpuTable::confirm(std::uint32_t index, std::uint64_t bytes, std::optional<std::uint32_t> number) {
   if (index >= gpus_.size() || !gpus_[index]) return;
   gpus_[index]->confirmed = true;
   gpus_[index]->measured_bytes = bytes;
+  if (number) gpus_[index]->number = *number;
+}
+
+std::uint32_t GpuTable::number(std::uint32_t index) const {
+  const GpuEntry* entry = at(index);
+  return entry != nullptr ? entry->number : index;
 }
 
 bool GpuTable::says(std::uint32_t index, const std::string& payer, std::uint64_t bytes, bool trusted) {
@@ -132,10 +138,13 @@ void GpuTable::drop(const protocol::Uuid& uuid) {
   if (index && gpus_[*index]->clients == 0) gpus_[*index].reset();
 }
 
-std::uint32_t GpuTable::add_client(const protocol::Uuid& uuid, const std::string& name) {
-  const std::uint32_t index = *index_of(uuid);
+std::uint32_t GpuTable::add_client(const protocol::AddGpu& gpu) {
+  const std::uint32_t index = *index_of(gpu.uuid);
   GpuEntry& entry = *gpus_[index];
-  if (entry.name.empty()) entry.name = name;
+  if (entry.name.empty()) {
+    entry.name = gpu.name;
+    if (!entry.confirmed) entry.number = gpu.number;
+  }
   ++entry.clients;
   return index;
 }

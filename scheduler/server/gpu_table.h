@@ -31,6 +31,7 @@ namespace rota::server {
 struct GpuEntry {
   protocol::Uuid uuid;
   std::string name;
+  std::uint32_t number = 0;                         // nvidia-smi's, by NVML or else by the first program
   uid_t first = 0;                                  // whose client named it first: it counts in that user's budget
   bool confirmed = false;                           // the driver knows it
   std::uint64_t measured_bytes = 0;                 // its size by NVML; 0: not known
@@ -61,8 +62,10 @@ class GpuTable {
   // Takes the lock, without a client so far; or who else has it. The error: there is no room
   // for one more, or not for one of this user's; or no lock.
   Result<std::optional<LockFile::Taken>> take(const protocol::Uuid& uuid, uid_t user);
-  // NVML knows the GPU, and says how large it is.
-  void confirm(std::uint32_t index, std::uint64_t bytes);
+  // NVML knows the GPU, and says how large it is and which number it has.
+  void confirm(std::uint32_t index, std::uint64_t bytes, std::optional<std::uint32_t> number = {});
+  // How people call it: as nvidia-smi numbers it.
+  std::uint32_t number(std::uint32_t index) const;
   // A program of this user says how large it is; `trusted`: of root or of rotad's own user. Returns whether that is the
   // first time that one says something else than what counts.
   bool says(std::uint32_t index, const std::string& payer, std::uint64_t bytes, bool trusted = false);
@@ -74,7 +77,7 @@ class GpuTable {
   // Gives it back unless it has clients.
   void drop(const protocol::Uuid& uuid);
   // The index of a GPU that was taken, for one more client.
-  std::uint32_t add_client(const protocol::Uuid& uuid, const std::string& name);
+  std::uint32_t add_client(const protocol::AddGpu& gpu);
   // With its last client the GPU is removed and its lock released. Returns whether that was the last.
   bool remove_client(std::uint32_t index);
   // Nothing where no GPU has this index now.

@@ -27,13 +27,9 @@ const Server::Client* Server::taker_of(const Client& giver, std::uint32_t gpu) c
   return most;
 }
 
-std::uint64_t Server::hand_over_gpus(const Client& client) const {
-  std::uint64_t gpus = 0;
-  for (const std::uint32_t gpu : client.gpus) {
-    const bool clears = !(core_.client(client.id)->held >> gpu & 1) && core_.bytes_to_clear(client.id, gpu) != 0;
-    if (clears && taker_of(client, gpu) != nullptr) gpus |= std::uint64_t{1} << gpu;
-  }
-  return gpus;
+bool Server::hands_over(const Client& client, std::uint32_t gpu) const {
+  const bool clears = !(core_.client(client.id)->held >> gpu & 1) && core_.bytes_to_clear(client.id, gpu) != 0;
+  return clears && taker_of(client, gpu) != nullptr;
 }
 
 // For all clients what publish() says to those that change: whether anybody lacks memory may change while what a client
@@ -44,7 +40,8 @@ void Server::publish_takers() {
 
 void Server::publish_hand_overs() {
   for (const auto& [id, client] : clients_) {
-    if (client->hands_over) client->lease->hand_over_gpus = hand_over_gpus(*client);
+    if (!client->hands_over) continue;
+    for (const std::uint32_t gpu : client->gpus) client->lease->gpus[gpu].hands_over = hands_over(*client, gpu);
   }
 }
 
@@ -99,7 +96,7 @@ void Server::on_descriptors(Connection& connection, const Message& message) {
 void Server::on_passed_on(scheduler::ClientId giver, scheduler::ClientId taker, const protocol::Extent& extent) {
   handed_over_[extent.gpu] += extent.bytes;
   if (const auto found = clients_.find(taker); found != clients_.end()) found->second->took_over.insert(extent.gpu);
-  log::debug("client {}: hands {} bytes of GPU {} to client {}", giver, extent.bytes, extent.gpu, taker);
+  log::debug("client {}: hands {} bytes of GPU {} to client {}", giver, extent.bytes, gpus_.number(extent.gpu), taker);
 }
 
 }  // namespace rota::server

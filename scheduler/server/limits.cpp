@@ -123,7 +123,8 @@ Quota::Membership LimitBook::membership(const protocol::Session& session, const 
 // Memory that has been moved out of the GPUs is no longer available on the host although it is reserved, and its size
 // is not known. So while something is reserved, the limit falls when others take host memory but rises only to what is
 // left, as if all that is reserved were still to be moved out. What programs could give back at once counts as left.
-void LimitBook::follow_host(Quota& quota) const {
+void LimitBook::follow_host(const Quota& quota,
+                            const std::function<void(const std::string& account, const Limits& limits)>& set) const {
   for (const Quota::Entry* entry : quota.shared_accounts()) {
     const auto& [key, account] = *entry;
     std::uint64_t most = UINT64_MAX;
@@ -144,7 +145,7 @@ void LimitBook::follow_host(Quota& quota) const {
     Limits limits = account.limits;
     const std::uint64_t now = usable(*left) > UINT64_MAX - need ? UINT64_MAX : need + usable(*left);
     limits.host = std::min(most, need == 0 ? now : std::max(std::min(limits.host, now), usable(*left)));
-    quota.set_limits(key, limits);
+    if (limits != account.limits) set(key, limits);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -27,8 +28,9 @@ class LimitBook {
                                                         const TrustDomain& domain) const;
   // And those from the moment at which it names its session.
   scheduler::Quota::Membership membership(const protocol::Session& session, const TrustDomain& domain) const;
-  // Sets what the host and cgroups with a limit on memory allow, by what they have left now.
-  void follow_host(scheduler::Quota& quota) const;
+  // Calls `set` for the host and cgroups with a limit on memory whose limits are others by what they have left now.
+  void follow_host(const scheduler::Quota& quota,
+                   const std::function<void(const std::string& account, const scheduler::Limits& limits)>& set) const;
 
  private:
   std::vector<scheduler::Quota::Membership> cgroups_of(pid_t pid) const;

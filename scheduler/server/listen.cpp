@@ -29,6 +29,8 @@ constexpr std::size_t kReservedMappings = 4096;
 constexpr std::size_t kMostStayers = 4096;
 // Requests for memory that wait for others: whenever some is given back, rotad looks at all of them.
 constexpr std::size_t kMostAsks = 1024;
+// Answers to requests for status that are being read: with 2 000 clients each may keep some megabytes.
+constexpr std::size_t kMostSnapshots = 64;
 
 }  // namespace
 
@@ -158,13 +160,14 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
       claims_due_(io),
       stayers_budget_(std::min(kMostStayers, connections_budget_.most())),
       asks_budget_(kMostAsks),
+      snapshots_budget_(kMostSnapshots),
       started_(now()),
       idle_since_(now()),
       limits_pass_(io, "publish what limits leave", [this] { publish_limits_to_all(); }),
       shares_pass_(io, "share the host's memory out", [this] { share_host_now(); }),
       takers_pass_(io, "publish who takes memory over", [this] { publish_hand_overs(); }),
       contexts_pass_(io, "publish what contexts take", [this] { publish_contexts_to_all(); }),
-      host_pass_(io, "follow the host's memory", [this] { limits_.follow_host(quota_); }),
+      host_pass_(io, "follow the host's memory", [this] { follow_host(); }),
       others_pass_(io, "read what programs have", [this] { return read_some_others(); }),
       activity_pass_(io, "read what programs do",
                      [this] {

@@ -44,7 +44,7 @@ constexpr unsigned kMostPassedOver = 5;
 
 // The part of a client's allocations that the driver counts as its process's.
 scheduler::Bytes counted_by_driver(const protocol::UsagePage& usage, std::uint32_t gpu) {
-  return std::max(usage.fixed_bytes[gpu].load(), usage.resident_bytes[gpu].load());
+  return std::max(usage.gpus[gpu].fixed_bytes.load(), usage.gpus[gpu].resident_bytes.load());
 }
 
 }  // namespace
@@ -111,7 +111,7 @@ void Server::measure_for_requests(const std::set<scheduler::GpuIndex>& gpus) {
 // Whether a reading can be expected to show what a client's contexts take. If it turns out that none does, the client
 // is no longer measurable (count_not_measured).
 bool Server::is_measurable(const Client& client, std::uint32_t gpu) const {
-  return measuring_problem_.empty() && !silent_.contains(gpu) && client.says_fixed && client.pid != 0;
+  return measuring_problem_.empty() && !silent_.contains(gpu) && client.pid != 0;
 }
 
 // Measures for a client that has named a GPU, and says whether the answer comes with the reading. By then it is also
@@ -186,7 +186,7 @@ void Server::count_not_measured(const Client& client) {
     const auto reading = readings_.find(gpu);
     const bool listed =
         reading != readings_.end() && reading->second.processes.has_value() && !reading->second.some_unknown;
-    if (!listed || !is_measurable(client, gpu)) carry_out(quota_.not_measured(client.id, gpu, now()));
+    if (!listed || !is_measurable(client, gpu)) carry_out(apply(limit::NotMeasured{client.id, gpu}).outcome);
   }
 }
 
@@ -214,7 +214,7 @@ void Server::on_measured(const Meter::Answer& answer) {
     for (std::uint32_t index = 0; index < protocol::kMaxGpus; ++index) {
       if (const GpuEntry* entry = gpus_.at(index); entry != nullptr && entry->uuid == reading.uuid) {
         readings_[index] = reading;
-        gpus_.confirm(index, reading.total);
+        gpus_.confirm(index, reading.total, reading.number);
         follow_size(index);
       }
     }
@@ -224,13 +224,13 @@ void Server::on_measured(const Meter::Answer& answer) {
     for (const std::uint32_t gpu : client->gpus) {
       client->measured[gpu].current = false;
       const auto reading = readings_.find(gpu);
-      if (reading != readings_.end() && client->says_fixed) measure_client(*client, gpu, reading->second);
+      if (reading != readings_.end()) measure_client(*client, gpu, reading->second);
       confirm(*client, gpu);
     }
     count_not_measured(*client);
   }
   for (const auto& [gpu, reading] : readings_) {
-    if (silent_.erase(gpu) != 0) log::info("GPU {}: NVML reports its memory again", gpu);
+    if (silent_.erase(gpu) != 0) log::info("GPU {}: NVML reports its memory again", gpus_.number(gpu));
     read_at_[gpu] = now();
     const scheduler::Bytes before = core_.gpu(gpu).measured_outside;
     step(event::Measured{.gpu = gpu, .free = reading.free, .others = bytes_of_others(gpu, reading)});
@@ -275,7 +275,7 @@ std::optional<scheduler::Bytes> Server::bytes_of_others(std::uint32_t gpu, const
 void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Bytes process) {
   Measurement& measured = client.measured[gpu];
   // For memory modes of a newer rota it is not known here what the driver counts.
-  if (client.usage->memory_modes[gpu].load() > protocol::kLastMemoryMode) return;
+  if (client.usage->gpus[gpu].memory_mode.load() > protocol::kLastMemoryMode) return;
   measured.process = process;
   // The driver counts memory that was handed over for no process: neither for the one that uses it nor for the one that
   // allocated it (measured on an H100). So as long as there are contexts at all a reading shows only that they have
@@ -304,11 +304,11 @@ void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Byte
   measured.current = !part;
   if (!news) return;
   measured.context = context;
-  log::debug("client {}: {} bytes on GPU {} beside its allocations", client.id, context, gpu);
+  log::debug("client {}: {} bytes on GPU {} beside its allocations", client.id, context, gpus_.number(gpu));
   // 0 would mean unknown.
   assumed_contexts_.set(client.id, client.domain.payer(), gpu, 0);
   step(event::AddGpu{client.id, gpu, core_.gpu(gpu).total, std::max<scheduler::Bytes>(context, 1)});
-  carry_out(quota_.measured(client.id, gpu, context, now()));
+  carry_out(apply(limit::Measured{client.id, gpu, context}).outcome);
   publish_limits(client);
   publish_contexts(gpu);
   publish(client);
@@ -360,8 +360,8 @@ void Server::confirm(Client& client, std::uint32_t gpu) {
   const bool known = measured != client.measured.end() && measured->second.known;
   const scheduler::Bytes process = known ? measured->second.process : 0;
   const scheduler::Bytes context = known ? measured->second.context : 0;
-  carry_out(quota_.confirm(client.id, gpu, process - std::min(process, context), protocol::resident_bytes(client.pid),
-                           now()));
+  const scheduler::Bytes allocated = process - std::min(process, context);
+  carry_out(apply(limit::Confirm{client.id, gpu, allocated, protocol::resident_bytes(client.pid)}).outcome);
 }
 
 // NVML or another program has said how large a GPU is.
@@ -378,8 +378,8 @@ void Server::follow_size(std::uint32_t gpu) {
     if (core_.gpu(gpu).total == bytes && context == counted) continue;
     if (!known && !is_trusted(*client)) assumed_contexts_.set(id, client->domain.payer(), gpu, context);
     step(event::AddGpu{id, gpu, bytes, std::max<scheduler::Bytes>(context, 1)});
-    quota_.set_total(gpu, bytes);
-    if (context != counted) quota_.add_gpu(id, gpu, bytes, context, is_measurable(*client, gpu));
+    apply(limit::SetTotal{gpu, bytes});
+    if (context != counted) apply(limit::AddGpu{id, gpu, bytes, context, is_measurable(*client, gpu)});
     publish_contexts(gpu);
   }
 }
@@ -395,7 +395,7 @@ void Server::forget_old_measurements() {
     log::warn(
         "GPU {}: NVML has not answered for {} s: until it does, rotad relies on what programs report and on the "
         "allocations that the driver refuses",
-        gpu, kStale.count());
+        gpus_.number(gpu), kStale.count());
     silent_.insert(gpu);
     reading = read_at_.erase(reading);
     readings_.erase(gpu);

@@ -99,6 +99,8 @@ constexpr const char* kLongEntries = "535.";
 struct Nvml::Functions {
   int (*shutdown)() = nullptr;
   int (*by_uuid)(const char*, Device*) = nullptr;
+  int (*number)(Device, unsigned*) = nullptr;
+  int (*whole)(Device, Device*) = nullptr;  // the GPU of a MIG instance
   int (*memory)(Device, MemoryV1*) = nullptr;
   int (*memory_v2)(Device, MemoryV2*) = nullptr;
   // Of one kind; the newest form that there is.
@@ -130,6 +132,8 @@ Result<std::unique_ptr<Nvml>> Nvml::open(const std::string& library) {
   if (const int error = initialise(); error != kSuccess)
     return Error{fmt::format("cannot start NVML: error {}", error)};
   find(functions->memory_v2, "nvmlDeviceGetMemoryInfo_v2");
+  find(functions->number, "nvmlDeviceGetIndex");
+  find(functions->whole, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle");
   char driver[80] = "";
   int (*driver_version)(char*, unsigned) = nullptr;
   if (find(driver_version, "nvmlSystemGetDriverVersion")) driver_version(driver, sizeof driver);
@@ -174,6 +178,10 @@ std::optional<GpuReading> Nvml::read(const protocol::Uuid& uuid) const {
     return std::nullopt;
   }
   read_processes(device, reading);
+  Device whole = device;
+  if (functions_->whole != nullptr && functions_->whole(device, &whole) != kSuccess) whole = device;
+  unsigned number = 0;
+  if (functions_->number != nullptr && functions_->number(whole, &number) == kSuccess) reading.number = number;
   return reading;
 }
 

@@ -30,6 +30,7 @@ struct GpuReading {
   std::optional<std::map<pid_t, std::uint64_t>> processes;
   // Of some process in the list the driver does not say how much it has.
   bool some_unknown = false;
+  std::optional<std::uint32_t> number;  // nvidia-smi's; of a MIG instance, its GPU's
 };
 
 class Nvml {

@@ -7,7 +7,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <new>
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010  // Linux 5.1
@@ -37,7 +36,7 @@ Result<Page<Layout>> make_page(const char* name, bool client_writes) {
   void* address = mmap(nullptr, protocol::kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
   if (address == MAP_FAILED) return failed("mmap");
   Page<Layout> page;
-  page.layout_ = new (address) Layout{};
+  page.layout_ = static_cast<Layout*>(address);  // all 0, as it begins; touched only where it is used
   page->magic = protocol::kMagic;
   page->version = protocol::kPageVersion;
   // rotad's own writable mapping already exists: "future" writes are those of the client.

@@ -21,20 +21,28 @@ namespace {
 constexpr std::size_t kMostSessions = 16;
 constexpr std::chrono::seconds kAskKernel{1};
 
-// An older client does not say what stays (all that does not move), nor what has to be there at once.
 template <typename Said>
-scheduler::Reservation reservation(const Said& said, std::uint16_t version) {
-  if (version >= protocol::kFitVersion) {
-    return {said.device_bytes, said.movable_bytes, said.fixed_bytes, said.swapped_bytes};
-  }
-  return {said.device_bytes, said.movable_bytes, said.device_bytes - std::min(said.movable_bytes, said.device_bytes),
-          0};
+scheduler::Reservation reservation(const Said& said) {
+  return {said.device_bytes, said.movable_bytes, said.fixed_bytes, said.swapped_bytes};
 }
 
 }  // namespace
 
-void Server::on_limits(Connection& connection, Client& client, const Message& message) {
-  if (connection.version < protocol::kLimitVersion) return;
+// The only way in which limits change: a log of events tells all of it.
+scheduler::LimitDecisions Server::apply(const scheduler::LimitEvent& event) {
+  const scheduler::Time time = now();
+  scheduler::LimitDecisions decisions = scheduler::apply(quota_, event, time);
+  event_log_.write(event, time, modelled_now(), quota_, decisions);
+  return decisions;
+}
+
+void Server::follow_host() {
+  limits_.follow_host(quota_, [this](const std::string& account, const scheduler::Limits& limits) {
+    apply(limit::SetLimits{account, limits});
+  });
+}
+
+void Server::on_limits(Client& client, const Message& message) {
   const auto known = [&](std::uint32_t gpu) { return client.gpus.contains(gpu); };
   if (message.kind == Kind::kSession) {
     // The sessions of nested `rota run`s; a client that keeps naming new ones must not fill rotad's memory.
@@ -42,7 +50,7 @@ void Server::on_limits(Connection& connection, Client& client, const Message& me
     scheduler::Quota::Membership membership = limits_.membership(message.body.session, client.domain);
     // The outermost comes first: starting many `rota run`s inside one gains nobody more of the GPU.
     if (client.sessions++ == 0) join_session(client, membership.key);
-    quota_.join(client.id, {std::move(membership)});
+    apply(limit::Join{client.id, {std::move(membership)}});
     publish_limits(client);
     bound_host(client);
     publish(client);  // the client may wait for it
@@ -52,13 +60,14 @@ void Server::on_limits(Connection& connection, Client& client, const Message& me
     if (quota_.exceeds_gpu(client.id, wanted.gpu, wanted.device_bytes)) host_pass_.run();
     // One whose user has many requests open is refused at once what would have to wait.
     Budget::Share waits = asks_budget_.take(client.domain.payer());
-    carry_out(quota_.reserve(client.id, wanted.gpu, wanted.number, reservation(wanted, connection.version), now(),
-                             waits ? Quota::kPatience : scheduler::Time{}));
+    carry_out(apply(limit::Reserve{client.id, wanted.gpu, wanted.number, reservation(wanted),
+                                   waits ? Quota::kPatience : scheduler::Time{}})
+                  .outcome);
     if (quota_.asks(client.id, wanted.gpu)) client.asks[wanted.gpu] = std::move(waits);
   } else if (message.kind == Kind::kState && known(message.body.state.gpu)) {
     const protocol::State& has = message.body.state;
     client.tightening = false;
-    carry_out(quota_.state(client.id, has.gpu, reservation(has, connection.version), has.answered, has.round, now()));
+    carry_out(apply(limit::State{client.id, has.gpu, reservation(has), has.answered, has.round}).outcome);
     confirm(client, has.gpu);
     // A client that was stopped for a while gets one question, not all that came up in the meantime.
     if (std::exchange(client.tighten_again, false)) tighten(client);
@@ -123,7 +132,7 @@ void Server::share_host() {
 void Server::share_host_now() {
   constexpr int kRounds = 4;
   for (int round = 0; round < kRounds; ++round) {
-    const std::vector<scheduler::ClientId> changed = quota_.share_host(now());
+    const std::vector<scheduler::ClientId> changed = apply(limit::ShareHost{}).shared;
     for (const scheduler::ClientId id : changed) {
       const auto found = clients_.find(id);
       if (found == clients_.end()) continue;
@@ -132,7 +141,7 @@ void Server::share_host_now() {
       const bool more = share.most > client.lease->host_most_bytes.load();
       publish_share(client);
       const Quota::HostUse use = client.host = host_use(client);
-      quota_.use_host(id, use);
+      apply(limit::UseHost{id, use});
       if (use.spare > share.spare || use.has > share.most || (more && use.lacks != 0)) publish(client);  // wakes it
     }
     if (changed.empty()) return;
@@ -141,10 +150,10 @@ void Server::share_host_now() {
 
 // Before a client that a limit concerns can take any: it has more once the host's memory is shared out again.
 void Server::bound_host(Client& client) {
-  if (!quota_.bound_host(client.id)) return;
+  if (!apply(limit::BoundHost{client.id}).yes) return;
   publish_share(client);
   client.host = host_use(client);
-  quota_.use_host(client.id, client.host);
+  apply(limit::UseHost{client.id, client.host});
 }
 
 void Server::publish_share(Client& client) {
@@ -174,7 +183,7 @@ Quota::HostUse Server::host_use(Client& client) const {
 void Server::read_host(Client& client) {
   const Quota::HostUse use = host_use(client);
   if (std::exchange(client.host, use) == use) return;
-  quota_.use_host(client.id, use);
+  apply(limit::UseHost{client.id, use});
   share_host();
 }
 
@@ -195,9 +204,10 @@ void Server::publish_limits(Client& client) {
   client.lease->limit_bytes.store(limit, std::memory_order_relaxed);
   for (const std::uint32_t gpu : client.gpus) {
     const scheduler::Bytes left = limit == scheduler::kNoLimit ? scheduler::kNoLimit : quota_.left(client.id, gpu);
-    client.lease->left_bytes[gpu].store(left, std::memory_order_relaxed);
-    client.lease->context_bytes[gpu].store(core_.context_bytes(client.id, gpu), std::memory_order_relaxed);
-    client.lease->fixed_of_others_bytes[gpu].store(quota_.fixed_of_others(client.id, gpu), std::memory_order_relaxed);
+    protocol::GpuLease& lease = client.lease->gpus[gpu];
+    lease.left_bytes.store(left, std::memory_order_relaxed);
+    lease.context_bytes.store(core_.context_bytes(client.id, gpu), std::memory_order_relaxed);
+    lease.fixed_of_others_bytes.store(quota_.fixed_of_others(client.id, gpu), std::memory_order_relaxed);
   }
 }
 
@@ -211,7 +221,7 @@ void Server::tell_quota_of_outside() {
     const scheduler::Bytes outside = core_.gpu(gpu).measured_outside;
     if (outside == quota_.outside(gpu)) continue;
     publish_contexts(gpu);
-    carry_out(quota_.set_outside(gpu, outside, now()));
+    carry_out(apply(limit::SetOutside{gpu, outside}).outcome);
   }
 }
 

@@ -1,4 +1,4 @@
-// Connections, clients and their pages. Status rows are in status.cpp, listening and its locks in listen.cpp.
+// Connections, clients and their pages. What status shows is in snapshot.cpp, listening and its locks in listen.cpp.
 #include "scheduler/server/server.h"
 
 #include <fcntl.h>
@@ -13,6 +13,7 @@
 #include <cstring>
 #include <utility>
 
+#include "scheduler/protocol/byte_text.h"
 #include "scheduler/server/client.h"
 #include "scheduler/server/decode.h"
 #include "scheduler/server/guarded.h"
@@ -45,7 +46,7 @@ void Server::start() {
   log::info("serving {} in {} mode, quantum {}", options_.socket, scheduler::mode_name(core_.settings().mode),
             scheduler::quantum_text(scheduler::quantum_of(core_.settings())));
   // If a rotad before this one had programs on a GPU, they will come back.
-  if (unlink(clients_note().c_str()) == 0) quota_.hold_until(now() + kComeBack);
+  if (unlink(clients_note().c_str()) == 0) apply(limit::Hold{now() + kComeBack});
   accept();
   control_.start();
   housekeeping();
@@ -87,7 +88,7 @@ void Server::on_message(Connection& connection, const Message& message) {
       on_hello(connection, message);
       return;
     case Kind::kStatus:
-      on_status(connection, message.body.status_request.newest_version);
+      on_status(connection);
       return;
     case Kind::kStay:
       on_stay(connection);
@@ -136,7 +137,7 @@ void Server::on_message(Connection& connection, const Message& message) {
     case Kind::kSession:
     case Kind::kReserve:
     case Kind::kState:
-      on_limits(connection, client, message);
+      on_limits(client, message);
       break;
     default:  // and memory that is handed over, without the memory
       break;
@@ -192,7 +193,8 @@ void Server::on_hello(Connection& connection, const Message& message) {
   }
   const protocol::Hello& hello = message.body.hello;
   // The client speaks all versions in between; decode() has made sure that this rotad speaks its oldest.
-  connection.version = std::clamp(hello.newest_version, message.version, protocol::kVersion);
+  connection.version =
+      static_cast<std::uint16_t>(std::clamp<std::uint32_t>(hello.newest_version, message.version, protocol::kVersion));
   auto lease = make_lease_page();
   auto usage = make_usage_page();
   if (!lease || !usage) {
@@ -214,36 +216,31 @@ void Server::on_hello(Connection& connection, const Message& message) {
   client->uid = connection.peer().uid;
   client->in_own_container = is_in_own_container(connection.peer(), options_.trust);
   client->name = hello.name;
-  client->says_activity = connection.version >= protocol::kActivityVersion;
-  client->says_fixed = connection.version >= protocol::kRoomVersion;
   client->lease = std::move(*lease);
   client->usage = std::move(*usage);
   client->domain = connection.domain();
-  client->hands_over = connection.version >= protocol::kHandOverVersion && client->domain.exchanges_memory();
+  client->hands_over = client->domain.exchanges_memory();
   if (Descriptor& process = connection.peer().process) {
     client->process.emplace(io_, process.get());
     process.release();
   }
 
   // Limits that apply to every GPU are in its page before it gets its welcome.
-  const bool limited = connection.version >= protocol::kLimitVersion;
-  if (limited) {
-    // Nothing is known yet of what is left of a new account.
-    if (quota_.join(client->id, limits_.memberships(client->id, client->pid, client->uid, client->domain))) {
-      limits_.follow_host(quota_);
-    } else {
-      host_pass_.run();
-    }
-    publish_limits(*client);
-    bound_host(*client);
+  // Nothing is known yet of what is left of a new account.
+  if (apply(limit::Join{client->id, limits_.memberships(client->id, client->pid, client->uid, client->domain)}).yes) {
+    follow_host();
+  } else {
+    host_pass_.run();
   }
+  publish_limits(*client);
+  bound_host(*client);
   Message welcome{.kind = Kind::kWelcome};
   welcome.body.welcome = {.client = client->id,
                           .mode = core_.settings().mode,
                           .daemon_pid = static_cast<std::uint64_t>(getpid()),
                           .quantum_ns = static_cast<std::uint64_t>(scheduler::quantum_of(core_.settings()).count())};
   if (!connection.send_with(welcome, {client->lease.descriptor(), client->usage.descriptor()})) {
-    if (limited) carry_out(quota_.leave(client->id, now()));
+    carry_out(apply(limit::Leave{client->id}).outcome);
     drop_connection(connection);
     return;
   }
@@ -252,10 +249,8 @@ void Server::on_hello(Connection& connection, const Message& message) {
   const ClientId id = client->id;
   connection.client = id;
   clients_.emplace(id, std::move(client));
-  step(event::Join{id, connection.version >= protocol::kRoomVersion, take_number(*clients_.at(id))});
+  step(event::Join{id, true, take_number(*clients_.at(id))});
   share_host();
-  // Nothing can be measured about a client that reports nothing: it runs beside others, as before.
-  if (connection.version < protocol::kActivityVersion) step(event::Activity{.client = id, .shares = true});
   watch_process(id);
   log::debug("client {}: {} (pid {}, user {})", id, hello.name, connection.peer().pid, connection.peer().uid);
 }
@@ -314,7 +309,7 @@ void Server::remove_client(ClientId id, const char* why) {
 // May be repeated.
 void Server::forget_client(ClientId id) {
   step(event::Leave{id});
-  carry_out(quota_.leave(id, now()));
+  carry_out(apply(limit::Leave{id}).outcome);
   for (std::set<std::uint32_t>& gpus = gone_.at(id)->gpus; !gpus.empty();) {
     const std::uint32_t gpu = *gpus.begin();
     const std::string uuid = uuid_text(gpus_.at(gpu)->uuid);
@@ -391,10 +386,11 @@ void Server::step(const scheduler::Event& event) {
       log::debug("client {}: grant {}", decision.client, decision.grant);
     }
     if (decision.change == scheduler::Change::kPromised) {
-      log::debug("client {}: may have {} bytes on GPU {}", decision.client, decision.bytes, decision.gpu);
+      log::debug("client {}: may have {} bytes on GPU {}", decision.client, decision.bytes, gpus_.number(decision.gpu));
     }
     if (decision.change == scheduler::Change::kClear) {
-      log::debug("client {}: is to clear {} bytes of GPU {}", decision.client, decision.bytes, decision.gpu);
+      log::debug("client {}: is to clear {} bytes of GPU {}", decision.client, decision.bytes,
+                 gpus_.number(decision.gpu));
     }
   }
   const Published before = std::exchange(
@@ -431,6 +427,28 @@ void Server::report_revoked(Client& client) const {
       client.id, client.name, client.pid,
       std::chrono::duration_cast<std::chrono::milliseconds>(core_.settings().grace).count(),
       client.revocations == 1 ? "" : fmt::format(", {} times so far", client.revocations));
+}
+
+// Once for each client: while its memory does not fit, that is decided anew every ten seconds.
+void Server::report_passed_over(Client& client, const scheduler::Decision& decision) const {
+  using protocol::bytes_text;
+  if (decision.bytes == 0) return log::debug("client {}: is no longer passed over", client.id);
+  if (std::exchange(client.was_passed_over, true)) return;
+  std::string others;
+  for (const auto& [id, other] : clients_) {
+    const scheduler::Bytes fixed = core_.use(id, decision.gpu, modelled_now()).fixed;
+    if (id == client.id || fixed == 0) continue;
+    others += fmt::format(", pid {} ({}) has {} of that", other->pid, other->name, bytes_text(fixed));
+  }
+  if (const scheduler::Bytes outside = core_.gpu(decision.gpu).outside; outside != 0) {
+    others += fmt::format(", programs without rota have {}", bytes_text(outside));
+  }
+  log::warn(
+      "client {} ({}, pid {}) is passed over on GPU {} while others can use it: {} of its memory do not fit beside "
+      "{}{}",
+      client.id, client.name, client.pid, gpus_.number(decision.gpu), bytes_text(decision.bytes),
+      protocol::in_the_way_text(decision.bytes, core_.use(client.id, decision.gpu, modelled_now()).lacks_for_now),
+      others);
 }
 
 scheduler::Time Server::now() const {

@@ -21,6 +21,7 @@
 
 #include "scheduler/core/claims.h"
 #include "scheduler/core/core.h"
+#include "scheduler/core/limit_event.h"
 #include "scheduler/core/quota.h"
 #include "scheduler/server/assumed_contexts.h"
 #include "scheduler/server/config.h"
@@ -39,6 +40,8 @@
 #include "scheduler/server/user_names.h"
 
 namespace rota::server {
+
+namespace limit = scheduler::limit;
 
 struct Options {
   scheduler::Settings settings;
@@ -92,7 +95,7 @@ class Server final : public ConnectionOwner {
   void refuse_gpu(Client& client, const std::string& gpu);
   void on_stay(Connection& connection);
   std::string carry(const ControlRequest& request);
-  void on_status(Connection& connection, std::uint32_t newest);
+  void on_status(Connection& connection);
   void hang_up(Connection& connection, const std::string& reason);
   // Of the domain whose shares of a GPU a client's are part of, for one client more.
   scheduler::DomainId take_number(Client& client);
@@ -129,11 +132,13 @@ class Server final : public ConnectionOwner {
 
   void on_passed_on(scheduler::ClientId giver, scheduler::ClientId taker, const protocol::Extent& extent);
   const Client* taker_of(const Client& giver, std::uint32_t gpu) const;
-  std::uint64_t hand_over_gpus(const Client& client) const;
+  bool hands_over(const Client& client, std::uint32_t gpu) const;
   void publish_takers();
   void publish_hand_overs();
 
-  void on_limits(Connection& connection, Client& client, const protocol::Message& message);
+  scheduler::LimitDecisions apply(const scheduler::LimitEvent& event);
+  void follow_host();
+  void on_limits(Client& client, const protocol::Message& message);
   void join_session(Client& client, const std::string& key);
   void leave_session(const std::string& key);
   void carry_out(const scheduler::Quota::Outcome& outcome);
@@ -198,12 +203,17 @@ class Server final : public ConnectionOwner {
   void note_clients() const;
   scheduler::Time now() const;           // real
   scheduler::Time modelled_now() const;  // the core's
-  std::optional<protocol::Message> status_gpu(std::uint32_t index) const;
-  // `only`: the domain whose programs and accounts are shown by name; null: all are.
-  protocol::Message status_client(const Client& client, const TrustDomain* only) const;
-  protocol::Message status_use(scheduler::ClientId id, std::uint32_t gpu) const;
-  std::optional<protocol::Message> status_account(std::string& after, const TrustDomain* only) const;
-  protocol::Message status_end() const;
+  // snapshot.cpp
+  struct SnapshotWork;
+  void make_snapshot();
+  bool add_to_snapshot(SnapshotWork& work) const;
+  void send_snapshot(Connection& connection, const std::shared_ptr<const SnapshotWork>& snapshot,
+                     Budget::Share share) const;
+  protocol::GpuRow gpu_row(std::uint32_t index, const GpuEntry& entry) const;
+  protocol::ProgramRow program_row(const Client& client) const;
+  protocol::TaskRow task_row(const Client& client, std::uint32_t gpu) const;
+  std::optional<protocol::AccountRow> account_row(const scheduler::Quota::Account& account) const;
+  protocol::DaemonRow daemon_row() const;
 
   asio::io_context& io_;
   const Options options_;
@@ -246,6 +256,9 @@ class Server final : public ConnectionOwner {
   asio::steady_timer claims_due_;
   Budget stayers_budget_;
   Budget asks_budget_;
+  Budget snapshots_budget_;                      // that are being read, each of which takes memory
+  std::shared_ptr<SnapshotWork> snapshot_;       // that is being made
+  std::shared_ptr<SnapshotWork> next_snapshot_;  // for those who have asked since that was begun
   std::map<std::uint32_t, std::shared_ptr<Connection>> connections_;
   struct Domain {
     scheduler::DomainId number = 0;
@@ -279,7 +292,7 @@ class Server final : public ConnectionOwner {
     scheduler::GpuMask alone = 0;
     scheduler::GpuMask later = 0;
   } published_;
-  std::array<std::uint32_t, protocol::kMaxGpus> too_much_mib_{};  // as it is published
+  std::array<scheduler::Bytes, protocol::kMaxGpus> too_much_{};  // as it is published
   scheduler::GpuMask contexts_to_publish_ = 0;
   std::uint32_t next_looked_after_ = 0;    // the client that housekeeping has come to
   std::set<scheduler::ClientId> changed_;  // whose pages have to be written, within one step

@@ -59,8 +59,9 @@ JobOutcome take_packet(int from, const int* to, const protocol::Message& message
   if (to == nullptr) return JobOutcome::kDone;
   if (length <= 0 || !sent[0] || sent[1] || !may_be_memory(sent[0])) return JobOutcome::kNoMemory;
   const int memory[] = {sent[0].get()};
-  return protocol::write_packet(*to, &message, sizeof message, memory, MSG_DONTWAIT) >= 0 ? JobOutcome::kDone
-                                                                                          : JobOutcome::kNotSent;
+  return protocol::write_packet(*to, &message, protocol::bytes_of(message.kind), memory, MSG_DONTWAIT) >= 0
+             ? JobOutcome::kDone
+             : JobOutcome::kNotSent;
 }
 
 // Ends when rotad does.

@@ -32,6 +32,7 @@
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/packet.h"
 #include "scheduler/protocol/pages.h"
+#include "scheduler/protocol/protocol.h"
 
 namespace {
 
@@ -209,7 +210,7 @@ class Client {
   }
   void give_back() const {
     Message back = message(Kind::kGiveBack);
-    back.body.give_back.grant = lease->grant.load();
+    back.body.give_back.grant = lease->gpus[0].grant.load();
     send(back);
   }
   // All that was sent before has been dealt with.
@@ -245,13 +246,13 @@ class Crowd {
       client.session(i);
       client.add_gpu(static_cast<std::uint32_t>(i) / kEverySwaps % kGpus);
       const bool swaps = i % kEverySwaps == 0;
-      client.usage->memory_modes[client.gpu] =
+      client.usage->gpus[client.gpu].memory_mode =
           static_cast<std::uint8_t>(swaps ? MemoryMode::kSwap : MemoryMode::kUnified);
       // What swaps lies on the host, and every second time still on the GPU.
       client.reserved = swaps ? 64 * kMega : 2 * kMega;
       client.swapped = swaps ? client.reserved : 0;
-      client.usage->device_bytes[client.gpu] = client.reserved;
-      client.usage->resident_bytes[client.gpu] = client.swapped;
+      client.usage->gpus[client.gpu].device_bytes = client.reserved;
+      client.usage->gpus[client.gpu].resident_bytes = client.swapped;
       client.usage->host_bytes = client.swapped / 16;
       client.usage->host_spare_bytes = client.swapped / 16;
       client.sync();
@@ -277,12 +278,12 @@ class Crowd {
     rows.push_back(each(
         "usage", 200,
         [&](int i) {
-          probe.usage->device_bytes[probe.gpu] = kMega + static_cast<std::uint64_t>(i) * 4096;
+          probe.usage->gpus[probe.gpu].device_bytes = kMega + static_cast<std::uint64_t>(i) * 4096;
           probe.send(message(Kind::kUsage));
         },
         [&] { probe.reserve(kMega, 0); }));
     rows.push_back(each("turn", 100, [&](int) { turn(probe); }));
-    probe.usage->device_bytes[probe.gpu] = kMega;
+    probe.usage->gpus[probe.gpu].device_bytes = kMega;
     rows.push_back(clearing(probe));
     rows.push_back(each("status", 10, [&](int) { status(); }));
     return rows;
@@ -317,7 +318,7 @@ class Crowd {
   static void turn(Client& client) {
     client.want();
     const auto until = Clock::now() + std::chrono::seconds(60);
-    while (client.lease->grant.load() == 0) {
+    while (client.lease->gpus[0].grant.load() == 0) {
       if (Clock::now() > until) fail("no turn");
     }
     client.give_back();
@@ -331,24 +332,24 @@ class Crowd {
       if (client->gpu == holder.gpu && client->swapped != 0) swappers.push_back(client.get());
     }
     const std::uint32_t gpu = holder.gpu;
-    holder.usage->memory_modes[gpu] = static_cast<std::uint8_t>(MemoryMode::kSwap);
-    holder.usage->device_bytes[gpu] = kGpuBytes - 32 * kMega;
-    holder.usage->resident_bytes[gpu] = kMega;
+    holder.usage->gpus[gpu].memory_mode = static_cast<std::uint8_t>(MemoryMode::kSwap);
+    holder.usage->gpus[gpu].device_bytes = kGpuBytes - 32 * kMega;
+    holder.usage->gpus[gpu].resident_bytes = kMega;
     holder.send(message(Kind::kUsage));
     holder.want();
     holder.reserve(kMega, 0);
     const Row row = each("memory leaves", 100, [&](int i) {
-      holder.usage->short_bytes[gpu] = kGpuBytes / 2;
-      holder.usage->free_bytes[gpu] = 0;
-      ++holder.usage->refusals[gpu];
+      holder.usage->gpus[gpu].short_bytes = kGpuBytes / 2;
+      holder.usage->gpus[gpu].free_bytes = 0;
+      ++holder.usage->gpus[gpu].refusals;
       Client& client = *swappers[static_cast<std::size_t>(i) % swappers.size()];
-      client.usage->resident_bytes[gpu] -= std::min<std::uint64_t>(client.usage->resident_bytes[gpu], 4096);
+      client.usage->gpus[gpu].resident_bytes -= std::min<std::uint64_t>(client.usage->gpus[gpu].resident_bytes, 4096);
       client.send(message(Kind::kUsage));
       client.sync();
     });
-    holder.usage->device_bytes[gpu] = kMega;
-    holder.usage->resident_bytes[gpu] = 0;
-    holder.usage->short_bytes[gpu] = 0;
+    holder.usage->gpus[gpu].device_bytes = kMega;
+    holder.usage->gpus[gpu].resident_bytes = 0;
+    holder.usage->gpus[gpu].short_bytes = 0;
     holder.give_back();
     holder.sync();
     return row;
@@ -357,10 +358,8 @@ class Crowd {
   void status() {
     Client asker(rotad_, false);
     Message ask = message(Kind::kStatus);
-    ask.version = kOldestVersion;
-    ask.body.status_request.newest_version = kVersion;
     asker.send(ask);
-    asker.answer(Kind::kStatusEnd);
+    asker.answer(Kind::kStatusDaemon);
   }
 
   Rotad rotad_;

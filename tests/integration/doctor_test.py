@@ -244,10 +244,10 @@ class Surroundings(DoctorCase):
         self.addCleanup(server.shutdown, socket.SHUT_RDWR)
 
     def test_a_rotad_of_another_protocol_is_a_problem(self):
-        self.serve(socket.SOCK_SEQPACKET, struct.pack("<IHH248x", 0x41544F52, 9, 103))
+        self.serve(socket.SOCK_SEQPACKET, struct.pack("<IHH248x", 0x41544F52, 77, 103))
         findings, _ = self.doctor()
         self.assertEqual(findings["rotad.version"]["level"], "problem")
-        self.assertEqual(findings["rotad.version"]["values"]["daemon_protocol"], 9)
+        self.assertEqual(findings["rotad.version"]["values"]["daemon_protocol"], 77)
 
     def test_something_else_at_the_socket_is_a_problem(self):
         self.serve(socket.SOCK_STREAM, b"hello")

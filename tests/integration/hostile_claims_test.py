@@ -36,8 +36,8 @@ elif lie == "session":
     one.send(raw.SESSION, struct.pack("<64sQQ", b"private-project-x", 0, 0))
     one.state(gpu, total, total, 0, 0)
 elif lie in ("usage fixed", "usage resident"):
-    struct.pack_into("<Q", one.usage, 8 + 8 * gpu, total)
-    struct.pack_into("<Q", one.usage, (8 + 8 * 64 if lie == "usage fixed" else 24 + 17 * 64) + 8 * gpu, total)
+    one.use(gpu, raw.DEVICE, total)
+    one.use(gpu, raw.FIXED if lie == "usage fixed" else raw.RESIDENT, total)
     one.send(raw.USAGE)
 one.add(total)  # its answer comes after all of that has been read
 print("said", flush=True)

@@ -66,20 +66,20 @@ def act(client, real, chance):
             client.send(STATE, struct.pack("<IIQQIIQQ", gpu, client.number, word(), word(), chance.choice([0, 1 << 31]), 0, word(), word()))
     elif action == 4:
         for _ in range(times):
-            struct.pack_into("<Q", client.usage, 8 * chance.randrange(1, 511), word())
+            struct.pack_into("<Q", client.usage, 8 * chance.randrange(1, raw.RECORD * 9 // 8), word())
         client.send(USAGE)
     elif action == 5:
         for _ in range(times):
             client.send(WANT, struct.pack("<QIIII", chance.choice([0, 1 << gpu, (1 << 64) - 1]), chance.randrange(2), 0, chance.randrange(2),
                                           chance.randrange(2)))
     elif action == 6:
-        client.send(GIVE_BACK, struct.pack("<I", chance.choice([struct.unpack_from("<I", client.lease, 12)[0], 1, 0])))
+        client.send(GIVE_BACK, struct.pack("<I", chance.choice([client.grant(), 1, 0])))
     elif action == 7:
         for _ in range(times):
             client.send(ROOM, struct.pack("<IIQ", gpu, 0, word()))
     elif action == 8:
         for _ in range(times):
-            client.send(STATUS, struct.pack("<I", VERSION))
+            client.send(STATUS)
     elif action == 9:
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         event = os.eventfd(0)
@@ -95,8 +95,8 @@ def act(client, real, chance):
         for _ in range(times):
             client.send(ADD_GPU, struct.pack("<16sQQ64s", real, 1 << 33, 1, b"GPU"))
     elif action == 12:
-        struct.pack_into("<Q", client.usage, 24 + 33 * 64 - 8 * 64 + 8 * (gpu % 64), 1 << 30)  # it lacks memory
-        struct.pack_into("<I", client.usage, 136 + 41 * 64 + 4 * (gpu % 64), chance.randrange(1 << 30))
+        client.use(gpu % 64, raw.SHORT, 1 << 30)  # it lacks memory
+        client.use(gpu % 64, raw.REFUSALS, chance.randrange(1 << 30), "<I")
         client.send(USAGE)
     else:
         client.read()
@@ -113,7 +113,7 @@ def main():
             if not clients or (len(clients) < 50 and chance.random() < 0.1):
                 client = Client(path)
                 if chance.random() < 0.1:
-                    client.send(STATUS, struct.pack("<I", VERSION))  # and does not read it
+                    client.send(STATUS)  # and does not read it
                 elif client.hello(b"hostile"):
                     clients.append(client)
                 continue

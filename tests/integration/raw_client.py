@@ -6,10 +6,13 @@ import struct
 
 HELLO, ADD_GPU, WANT, GIVE_BACK, USAGE, STATUS, STAY, ROOM, SESSION, RESERVE, STATE, HAND_OVER = range(1, 13)
 WELCOME, ADDED = 101, 102
-VERSION = 8
+VERSION = 9
 MAGIC = 0x41544f52
 BODY = 248
-PAGE = 4096
+PAGE = 20480
+# A GPU's record in either page (scheduler/protocol/pages.h).
+RECORD = 256
+DEVICE, FIXED, FIXED_FOR_NOW, RESIDENT, SHORT, FREE, REFUSALS = range(0, 56, 8)
 
 
 def become(user):
@@ -53,7 +56,7 @@ class RawClient:
 
     def hello(self, name):
         """Whether rotad has taken it, and given it its pages."""
-        self.send(HELLO, struct.pack("<IHH64s", 0, VERSION, 0, name), version=1)
+        self.send(HELLO, struct.pack("<I64s", VERSION, name))
         _, pages, _, _ = socket.recv_fds(self.socket, 1024, 2)
         if len(pages) == 2:
             self.lease = mmap.mmap(pages[0], PAGE, prot=mmap.PROT_READ)
@@ -62,8 +65,14 @@ class RawClient:
             os.close(page)
         return self.usage is not None
 
+    def grant(self, gpu=0):
+        return struct.unpack_from("<I", self.lease, RECORD * (1 + gpu))[0]
+
+    def use(self, gpu, field, value, form="<Q"):
+        struct.pack_into(form, self.usage, RECORD * (1 + gpu) + field, value)
+
     def add_gpu(self, uuid, total, context=1, name=b"GPU", wait=True):
-        self.send(ADD_GPU, struct.pack("<16sQQ64s", uuid, total, context, name), wait=wait)
+        self.send(ADD_GPU, struct.pack("<16sQQ64sII", uuid, total, context, name, 0, 0), wait=wait)
 
     def state(self, gpu, device, movable, fixed, swapped):
         self.send(STATE, struct.pack("<IIQQIIQQ", gpu, 0, device, movable, 0, 0, fixed, swapped))

@@ -21,7 +21,6 @@ constexpr std::uint64_t kKeptPart = 64;
 }  // namespace
 
 bool SwapBackend::serves(int ordinal) {
-  if (!asked_.load(std::memory_order_relaxed)) return false;
   // Called several times for each allocation, by all threads: without the lock once it is known.
   std::atomic<Serves>& known = serves_[static_cast<std::size_t>(ordinal)];
   if (const Serves answer = known.load(std::memory_order_relaxed); answer != Serves::kUnknown) {

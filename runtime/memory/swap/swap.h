@@ -154,10 +154,7 @@ class SwapBackend final : public Backend {
   std::uint64_t drop_kept(int device, std::uint64_t bytes = UINT64_MAX, const Exchange& exchange = {});
   // From now on nothing leaves the GPU: it may be accessed without any call that rota sees.
   void pin() { pinned_.store(true); }
-  bool pinned() const { return pinned_.load() || !asked_.load(std::memory_order_relaxed); }
-  // Whether the rotad that serves this process tells clients to move memory. With one that does not, nothing would ever
-  // move.
-  void set_asked(bool asked) { asked_.store(asked, std::memory_order_relaxed); }
+  bool pinned() const { return pinned_.load(); }
   // From now on this process may or may not use the memory of the GPU `owner` from `accessing`, except memory from
   // pools.
   void set_peer(int accessing, int owner, bool may);
@@ -435,7 +432,6 @@ class SwapBackend final : public Backend {
   std::uint64_t last_id_ = std::uint64_t{1} << 49;  // beyond the driver's, and those of stream_ordered.h
   std::atomic<bool> any_{false};
   std::atomic<bool> pinned_{false};
-  std::atomic<bool> asked_{true};
 };
 
 }  // namespace rota::memory

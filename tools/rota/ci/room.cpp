@@ -10,17 +10,14 @@ namespace rota::ci {
 
 Load room_of(const Load& totals, const tool::Status& status, const std::vector<std::int32_t>& own) {
   Load room = totals;
-  for (const protocol::StatusGpu& gpu : status.gpus) {
+  for (const protocol::GpuRow& gpu : status.gpus) {
     const auto found = room.find(protocol::uuid_text(gpu.uuid));
     if (found == room.end()) continue;
     std::uint64_t others = 0;
-    for (const protocol::StatusClient& client : status.clients) {
-      if (std::ranges::find(own, client.pid) != own.end()) continue;
-      const auto uses = [&](const protocol::StatusUse& use) { return use.client == client.client; };
-      const auto here = [&](const protocol::StatusUse& use) { return uses(use) && use.gpu == gpu.index; };
-      // An older rotad does not say which GPUs it uses.
-      if (std::ranges::any_of(status.uses, uses) && std::ranges::none_of(status.uses, here)) continue;
-      others += client.device_bytes + client.context_bytes;
+    for (const protocol::ProgramRow& program : status.programs) {
+      const protocol::TaskRow* task = status.task(program.client, gpu.index);
+      if (task == nullptr || std::ranges::find(own, program.pid) != own.end()) continue;
+      others += task->device_bytes + task->context_bytes;
     }
     others += gpu.outside_bytes;
     found->second -= std::min(others, found->second);
@@ -30,10 +27,11 @@ Load room_of(const Load& totals, const tool::Status& status, const std::vector<s
 
 std::map<std::int32_t, std::set<std::string>> leaving_of(const tool::Status& status) {
   std::map<std::int32_t, std::set<std::string>> leaving;
-  for (const protocol::StatusClient& client : status.clients) {
-    for (const protocol::StatusGpu& gpu : status.gpus) {
-      if (protocol::can_leave(protocol::memory_mode(client, gpu.index))) {
-        leaving[client.pid].insert(protocol::uuid_text(gpu.uuid));
+  for (const protocol::ProgramRow& program : status.programs) {
+    for (const protocol::GpuRow& gpu : status.gpus) {
+      const protocol::TaskRow* task = status.task(program.client, gpu.index);
+      if (task != nullptr && protocol::can_leave(task->mode)) {
+        leaving[program.pid].insert(protocol::uuid_text(gpu.uuid));
       }
     }
   }

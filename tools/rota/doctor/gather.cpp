@@ -160,11 +160,11 @@ DaemonFacts gather_daemon(const std::vector<std::string>& gpus) {
     return facts;
   }
   facts.answered = true;
-  facts.version = status->end.rota_version;
-  facts.mode = scheduler::mode_name(status->end.mode);
-  facts.pid = status->end.daemon_pid;
-  facts.quantum_ns = status->end.quantum_ns;
-  facts.clients = status->clients.size();
+  facts.version = status->daemon.rota_version;
+  facts.mode = scheduler::mode_name(status->daemon.mode);
+  facts.pid = status->daemon.pid;
+  facts.quantum_ns = status->daemon.quantum_ns;
+  facts.clients = status->programs.size();
   facts.descriptors = open_files_limit(facts.pid);
   tool::leave_out(facts.elsewhere, facts.pid, facts.socket, tool::served(*status));
   facts.locks_gone = tool::missing_locks(tool::served(*status));

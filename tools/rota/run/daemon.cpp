@@ -90,14 +90,14 @@ Stays ask_to_stay(int descriptor, const DaemonRequest& request, Daemon& daemon) 
   const std::optional<Status>& status = answer.status;
   if (!status) return Stays::kGone;
   const auto wanted = request.quantum.empty() ? std::nullopt : parse_quantum(request.quantum);
-  const bool other_mode = !request.mode.empty() && request.mode != mode_name(status->end.mode);
-  const bool other_quantum = wanted && static_cast<std::uint64_t>(wanted->count()) != status->end.quantum_ns;
+  const bool other_mode = !request.mode.empty() && request.mode != mode_name(status->daemon.mode);
+  const bool other_quantum = wanted && static_cast<std::uint64_t>(wanted->count()) != status->daemon.quantum_ns;
   if (other_mode || other_quantum) {
     daemon.problem = fmt::format(
         "the rotad at {} is already running, in {} mode with quantum {}: it keeps these; change them with `rota "
         "control`",
-        daemon.socket, mode_name(status->end.mode),
-        scheduler::quantum_text(std::chrono::nanoseconds(status->end.quantum_ns)));
+        daemon.socket, mode_name(status->daemon.mode),
+        scheduler::quantum_text(std::chrono::nanoseconds(status->daemon.quantum_ns)));
   }
   return Stays::kYes;
 }

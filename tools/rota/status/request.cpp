@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "scheduler/protocol/printable.h"
 #include "scheduler/protocol/unresponsive.h"
@@ -23,16 +24,16 @@ using protocol::Message;
 
 std::vector<std::string> served(const Status& status) {
   std::vector<std::string> gpus;
-  for (const protocol::StatusGpu& gpu : status.gpus) gpus.push_back(protocol::uuid_text(gpu.uuid));
+  for (const protocol::GpuRow& gpu : status.gpus) gpus.push_back(protocol::uuid_text(gpu.uuid));
   return gpus;
 }
 
 bool send_message(int descriptor, const Message& message) {
   ssize_t sent;
   do {
-    sent = send(descriptor, &message, sizeof message, MSG_NOSIGNAL);
+    sent = send(descriptor, &message, protocol::bytes_of(message.kind), MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
-  return sent == static_cast<ssize_t>(sizeof message);
+  return sent == static_cast<ssize_t>(protocol::bytes_of(message.kind));
 }
 
 namespace {
@@ -61,9 +62,7 @@ bool answers(int descriptor, std::chrono::steady_clock::time_point until) {
 
 Answer ask_status(int descriptor, std::chrono::milliseconds patience) {
   const auto until = std::chrono::steady_clock::now() + patience;
-  Message request{.kind = Kind::kStatus};
-  request.body.status_request.newest_version = protocol::kVersion;
-  if (!send_message(descriptor, request)) return {};
+  if (!send_message(descriptor, Message{.kind = Kind::kStatus})) return {};
   Status status{};
   while (true) {
     Message row;  // fields that a rotad of another version leaves out are zero, those that it adds are cut off
@@ -72,30 +71,13 @@ Answer ask_status(int descriptor, std::chrono::milliseconds patience) {
     if (length < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (length < static_cast<ssize_t>(protocol::kHeaderBytes) || row.magic != protocol::kMagic) return {};
     if (row.version < protocol::kOldestVersion || row.version > protocol::kVersion) return {};
-    switch (row.kind) {
-      case Kind::kStatusGpu:
-        protocol::make_printable(row.body.status_gpu.name);
-        status.gpus.push_back(row.body.status_gpu);
+    switch (protocol::add_row(status, row)) {
+      case protocol::RowAdded::kYes:
         break;
-      case Kind::kStatusClient:
-        protocol::make_printable(row.body.status_client.name);
-        status.clients.push_back(row.body.status_client);
-        break;
-      case Kind::kStatusUse:
-        status.uses.push_back(row.body.status_use);
-        break;
-      case Kind::kStatusAccount:
-        protocol::make_printable(row.body.status_account.name);
-        status.accounts.push_back(row.body.status_account);
-        break;
-      case Kind::kStatusEnd:
-        protocol::make_printable(row.body.status_end.rota_version);
-        status.end = row.body.status_end;
-        return {.status = status};
-      case Kind::kRefused:
+      case protocol::RowAdded::kLast:
+        return {.status = std::move(status)};
+      case protocol::RowAdded::kNone:
         return {};
-      default:
-        break;  // of a newer rotad
     }
   }
 }
@@ -112,8 +94,8 @@ std::string skipped_text(const protocol::SocketSearch& search) {
 }
 
 void find_programs(Status& status) {
-  for (const protocol::StatusClient& client : status.clients) {
-    StatusProgram& program = status.programs.emplace_back();
+  for (const protocol::ProgramRow& client : status.programs) {
+    StatusProgram& program = status.commands.emplace_back();
     if (client.uid == protocol::kHiddenUser) {
       program.command = client.name;
       continue;

@@ -13,21 +13,17 @@
 
 namespace rota::tool {
 
-// A client's user and command line, as far as this machine shows them; otherwise empty.
+// A program's user and command line, as far as this machine shows them; otherwise empty.
 struct StatusProgram {
   std::string user;
   std::string command;
 };
 
-struct Status {
-  std::vector<protocol::StatusGpu> gpus;
-  std::vector<protocol::StatusClient> clients;
-  std::vector<protocol::StatusUse> uses;          // one for each client and GPU; none from older rotads
-  std::vector<protocol::StatusAccount> accounts;  // whose memory is limited together; none from older rotads
-  protocol::StatusEnd end;
+// What rotad knows, and what this machine shows besides.
+struct Status : protocol::Snapshot {
   std::vector<GpuHolder> elsewhere;     // GPUs that other rotads have
   std::optional<unsigned> processes;    // that NVML lists, if neither this rotad nor another one has a GPU
-  std::vector<StatusProgram> programs;  // of the clients, in their order; see find_programs()
+  std::vector<StatusProgram> commands;  // of the programs, in their order; see find_programs()
   std::vector<Uncovered> uncovered;     // programs that should be clients and are not; see uncovered_programs()
 };
 

@@ -16,8 +16,8 @@ using scheduler::Candidate;
 
 namespace {
 
-// Rows of a rotad older than the field have kUnknown and only the candidate, which applies to automatic mode.
-Candidate in_force(const protocol::StatusGpu& gpu) {
+// The candidate applies to automatic mode.
+Candidate in_force(const protocol::GpuRow& gpu) {
   if (gpu.reason == SharingReason::kMemory) return Candidate::kTurns;
   if (gpu.mode == protocol::Mode::kExclusive) return Candidate::kTurns;
   if (gpu.mode == protocol::Mode::kConcurrent) return Candidate::kTogether;
@@ -62,7 +62,7 @@ const char* reason_name(SharingReason reason) {
   return nullptr;
 }
 
-std::string reason_text(const protocol::StatusGpu& gpu) {
+std::string reason_text(const protocol::GpuRow& gpu) {
   const double trial = gpu.trial_permille / 1000.0;
   switch (gpu.reason) {
     case SharingReason::kMode:
@@ -90,7 +90,7 @@ std::string reason_text(const protocol::StatusGpu& gpu) {
   return "";
 }
 
-bool measured(const protocol::StatusGpu& gpu) {
+bool measured(const protocol::GpuRow& gpu) {
   return gpu.reason == SharingReason::kMeasuring || gpu.reason == SharingReason::kTrial ||
          gpu.reason == SharingReason::kFewContend || gpu.reason == SharingReason::kNoCollision;
 }
@@ -110,13 +110,11 @@ double milliseconds(std::uint64_t ns) {
 
 }  // namespace
 
-std::string sharing_text(const protocol::StatusGpu& gpu) {
+std::string sharing_text(const protocol::GpuRow& gpu) {
   const std::uint32_t programs = std::max(gpu.active, gpu.clients);
-  // An older rotad reports only the candidate, and only if it is measured.
-  const bool older = gpu.reason == SharingReason::kUnknown;
-  if (programs < 2 || (older && (gpu.active < 2 || gpu.mode != protocol::Mode::kAutomatic))) return "";
+  if (programs < 2) return "";
   const Candidate candidate = in_force(gpu);
-  std::string text = older || measured(gpu) ? fmt::format("{} programs active: ", gpu.active) : "";
+  std::string text = measured(gpu) ? fmt::format("{} programs active: ", gpu.active) : "";
   text += candidate_name(candidate);
   if (candidate != Candidate::kTogether) text += fmt::format(", each of {}", turn_text(gpu.turn_ns));
   if (const std::string reason = reason_text(gpu); !reason.empty()) text += ": " + reason;
@@ -127,7 +125,7 @@ std::string sharing_text(const protocol::StatusGpu& gpu) {
   return text;
 }
 
-nlohmann::json sharing_json(const protocol::StatusGpu& gpu) {
+nlohmann::json sharing_json(const protocol::GpuRow& gpu) {
   const char* reason = reason_name(gpu.reason);
   return {{"candidate", candidate_name(in_force(gpu))},
           {"reason", reason == nullptr ? nlohmann::json(nullptr) : nlohmann::json(reason)},
@@ -138,69 +136,61 @@ nlohmann::json sharing_json(const protocol::StatusGpu& gpu) {
           {"switch_ns", gpu.switch_ns == 0 ? nlohmann::json(nullptr) : nlohmann::json(gpu.switch_ns)}};
 }
 
-std::string use_text(const protocol::StatusUse* use, const protocol::StatusGpu& gpu) {
-  if (use == nullptr) return "";
+std::string use_text(const protocol::ProgramRow& program, const protocol::TaskRow* task, const protocol::GpuRow& gpu) {
+  if (task == nullptr) return "";
   std::vector<std::string> parts;
   if (measured(gpu)) {
-    parts.push_back((use->known & protocol::kKnowsBusy) != 0
-                        ? fmt::format("keeps the GPU busy {:.0f}% of its own time", use->busy_permille / 10.0)
+    parts.push_back((task->known & protocol::kKnowsBusy) != 0
+                        ? fmt::format("keeps the GPU busy {:.0f}% of its own time", task->busy_permille / 10.0)
                         : "how busy it keeps the GPU is not known yet");
-    parts.push_back((use->known & protocol::kKnowsCalls) != 0
-                        ? calls_text(static_cast<double>(use->calls_per_1000s) / 1000)
+    parts.push_back((task->known & protocol::kKnowsCalls) != 0
+                        ? calls_text(static_cast<double>(task->calls_per_1000s) / 1000)
                         : "its rate of calls alone is not known yet");
-    if (use->light != 0) parts.push_back("runs at any time");
+    if (task->light != 0) parts.push_back("runs at any time");
   }
-  if (use->waited_ns != 0) {
-    parts.push_back(fmt::format("has waited {:.1f} s in all", static_cast<double>(use->waited_ns) / 1e9));
+  if (program.waited_ns != 0) {
+    parts.push_back(fmt::format("has waited {:.1f} s in all", static_cast<double>(program.waited_ns) / 1e9));
   }
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-std::string staying_text(const protocol::StatusUse* use, bool holds) {
+std::string staying_text(const protocol::TaskRow* task, bool holds) {
   using protocol::bytes_text;
   std::string text;
-  if (use == nullptr) return text;
-  if (use->fixed_for_now_bytes != 0) {
-    text += fmt::format(", {} cannot leave the GPU while its work may run", bytes_text(use->fixed_for_now_bytes));
+  if (task == nullptr) return text;
+  if (task->fixed_for_now_bytes != 0) {
+    text += fmt::format(", {} cannot leave the GPU while its work may run", bytes_text(task->fixed_for_now_bytes));
   }
-  if (use->fixed_bytes > use->fixed_for_now_bytes) {
-    text += fmt::format(", {} cannot leave the GPU", bytes_text(use->fixed_bytes - use->fixed_for_now_bytes));
+  if (task->fixed_bytes > task->fixed_for_now_bytes) {
+    text += fmt::format(", {} cannot leave the GPU", bytes_text(task->fixed_bytes - task->fixed_for_now_bytes));
   }
-  if (use->lacks_bytes != 0) {
+  if (task->lacks_bytes != 0) {
     text += fmt::format(", {}: {} of its memory do not fit beside {}", holds ? "cannot run" : "is passed over",
-                        bytes_text(use->lacks_bytes),
-                        protocol::in_the_way_text(use->lacks_bytes, use->lacks_for_now_bytes));
+                        bytes_text(task->lacks_bytes),
+                        protocol::in_the_way_text(task->lacks_bytes, task->lacks_for_now_bytes));
   }
   return text;
 }
 
-nlohmann::json use_json(const Status& status, std::uint32_t client) {
+nlohmann::json use_json(const Status& status, const protocol::ProgramRow& program) {
   nlohmann::json gpus = nlohmann::json::object();
-  const protocol::StatusUse* any = nullptr;
-  for (const protocol::StatusGpu& gpu : status.gpus) {
-    const protocol::StatusUse* use = use_of(status, client, gpu.index);
-    if (use == nullptr) continue;
-    any = use;
-    const bool busy = (use->known & protocol::kKnowsBusy) != 0;
-    const bool calls = (use->known & protocol::kKnowsCalls) != 0;
+  for (const protocol::GpuRow& gpu : status.gpus) {
+    const protocol::TaskRow* task = status.task(program.client, gpu.index);
+    if (task == nullptr) continue;
+    const bool busy = (task->known & protocol::kKnowsBusy) != 0;
+    const bool calls = (task->known & protocol::kKnowsCalls) != 0;
     gpus[uuid_text(gpu.uuid)] = {
-        {"busy", busy ? nlohmann::json(use->busy_permille / 1000.0) : nlohmann::json(nullptr)},
+        {"busy", busy ? nlohmann::json(task->busy_permille / 1000.0) : nlohmann::json(nullptr)},
         {"calls_per_second",
-         calls ? nlohmann::json(static_cast<double>(use->calls_per_1000s) / 1000) : nlohmann::json(nullptr)},
-        {"runs_at_any_time", use->light != 0},
-        {"fixed_bytes", use->fixed_bytes},
-        {"fixed_for_now_bytes", use->fixed_for_now_bytes},
-        {"lacks_bytes", use->lacks_bytes},
-        {"lacks_for_now_bytes", use->lacks_for_now_bytes}};
+         calls ? nlohmann::json(static_cast<double>(task->calls_per_1000s) / 1000) : nlohmann::json(nullptr)},
+        {"runs_at_any_time", task->light != 0},
+        {"fixed_bytes", task->fixed_bytes},
+        {"fixed_for_now_bytes", task->fixed_for_now_bytes},
+        {"lacks_bytes", task->lacks_bytes},
+        {"lacks_for_now_bytes", task->lacks_for_now_bytes}};
   }
-  if (any == nullptr) return nullptr;
-  return {{"gpus", gpus}, {"held_ns", any->held_ns}, {"waited_ns", any->waited_ns}};
-}
-
-const protocol::StatusUse* use_of(const Status& status, std::uint32_t client, std::uint32_t gpu) {
-  const auto found = std::ranges::find_if(
-      status.uses, [&](const protocol::StatusUse& use) { return use.client == client && use.gpu == gpu; });
-  return found == status.uses.end() ? nullptr : &*found;
+  if (gpus.empty()) return nullptr;
+  return {{"gpus", gpus}, {"held_ns", program.held_ns}, {"waited_ns", program.waited_ns}};
 }
 
 }  // namespace rota::tool

@@ -19,6 +19,9 @@
 #include "tools/rota/status/sharing.h"
 
 namespace rota::tool {
+
+using protocol::TaskRow;
+
 namespace {
 
 std::string size_text(std::uint64_t bytes) {
@@ -27,8 +30,8 @@ std::string size_text(std::uint64_t bytes) {
 }
 
 // How much of it is on the GPU, and what has moved so far.
-std::string swap_text(const protocol::StatusClient& client) {
-  std::string text = fmt::format(", {} resident", size_text(client.resident_bytes));
+std::string swap_text(const protocol::ProgramRow& client, const protocol::TaskRow& task) {
+  std::string text = fmt::format(", {} resident", size_text(task.resident_bytes));
   const auto rate = [](std::uint64_t bytes, std::uint64_t ns) {
     return static_cast<double>(bytes) / static_cast<double>(std::max<std::uint64_t>(ns, 1));
   };
@@ -89,7 +92,7 @@ const char* source(bool measured) {
 }
 
 // What others have on a GPU, if any.
-std::string outside_text(const protocol::StatusGpu& gpu) {
+std::string outside_text(const protocol::GpuRow& gpu) {
   if (gpu.outside_bytes == 0) return {};
   const std::string size = size_text(gpu.outside_bytes);
   return gpu.measured != 0 ? fmt::format("; {} by other programs", size)
@@ -111,7 +114,7 @@ std::string nobody_text(std::optional<unsigned> processes) {
 // Programs that this rotad has accepted while another one has their GPU.
 std::string without_turns_text(const Status& status) {
   std::string text;
-  for (const protocol::StatusClient& client : status.clients) {
+  for (const protocol::ProgramRow& client : status.programs) {
     if (client.gpus != 0) continue;
     text += fmt::format("  without turns there, its memory stays: {}{}\n",
                         client.pid == 0 ? "" : fmt::format("pid {} ", client.pid), client.name);
@@ -159,7 +162,7 @@ int show(bool json) {
     return 1;
   }
   find_programs(*status);
-  leave_out(holders, status->end.daemon_pid, search.candidate.path, served(*status));
+  leave_out(holders, status->daemon.pid, search.candidate.path, served(*status));
   status->elsewhere = std::move(holders);
   if (status->gpus.empty() && status->elsewhere.empty()) status->processes = processes_on_gpus();
   status->uncovered = uncovered_programs(search.candidate.path);
@@ -172,9 +175,9 @@ int show(bool json) {
 
 std::string status_as_json(const Status& status, const std::string& socket) {
   nlohmann::json gpus = nlohmann::json::array();
-  for (const protocol::StatusGpu& gpu : status.gpus) {
+  for (const protocol::GpuRow& gpu : status.gpus) {
     gpus.push_back({{"uuid", uuid_text(gpu.uuid)},
-                    {"index", gpu.index},
+                    {"index", gpu.number},
                     {"mode", scheduler::mode_name(gpu.mode)},
                     {"total_bytes", gpu.total_bytes},
                     {"used_bytes", gpu.used_bytes},
@@ -190,28 +193,38 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                     {"name", gpu.name}});
   }
   nlohmann::json clients = nlohmann::json::array();
-  for (std::size_t i = 0; i < status.clients.size(); ++i) {
-    const protocol::StatusClient& client = status.clients[i];
+  for (std::size_t i = 0; i < status.programs.size(); ++i) {
+    const protocol::ProgramRow& client = status.programs[i];
     nlohmann::json touched = nlohmann::json::array();
     nlohmann::json memory = nlohmann::json::object();
-    for (const protocol::StatusGpu& gpu : status.gpus) {
-      if (!has(client.gpus, gpu.index)) continue;
+    bool measured = false;
+    for (const protocol::GpuRow& gpu : status.gpus) {
+      const TaskRow* task = status.task(client.client, gpu.index);
+      if (task == nullptr) continue;
+      measured = measured || task->measured != 0;
       touched.push_back(uuid_text(gpu.uuid));
-      const ServedHow how = served_how(protocol::memory_mode(client, gpu.index));
-      memory[uuid_text(gpu.uuid)] = {
-          {"mode", how.option}, {"reason", how.reason}, {"source", source(has(client.measured_gpus, gpu.index))}};
+      const ServedHow how = served_how(task->mode);
+      memory[uuid_text(gpu.uuid)] = {{"mode", how.option},
+                                     {"reason", how.reason},
+                                     {"source", source(task->measured != 0)},
+                                     {"bytes", task->device_bytes},
+                                     {"context_bytes", task->context_bytes},
+                                     {"resident_bytes", task->resident_bytes}};
     }
+    const auto session = std::ranges::find(status.sessions, client.session, &protocol::SessionRow::number);
+    const auto sum = [&](std::uint64_t TaskRow::* bytes) { return status.sum(client.client, bytes); };
     clients.push_back({{"pid", client.pid},
                        {"uid", client.uid},
                        {"name", client.name},
                        {"holds", client.held_gpus != 0},
                        {"waits", client.wanted_gpus != 0},
-                       {"bytes", client.device_bytes},
-                       {"context_bytes", client.context_bytes},
-                       {"driver_bytes", measured_or_null(client.measured_gpus != 0, client.driver_bytes)},
-                       {"promised_bytes", client.promised_bytes},
-                       {"asked_bytes", client.asked_bytes},
-                       {"resident_bytes", client.resident_bytes},
+                       {"session", session == status.sessions.end() ? nullptr : nlohmann::json(session->id)},
+                       {"bytes", sum(&TaskRow::device_bytes)},
+                       {"context_bytes", sum(&TaskRow::context_bytes)},
+                       {"driver_bytes", measured_or_null(measured, sum(&TaskRow::driver_bytes))},
+                       {"promised_bytes", sum(&TaskRow::promised_bytes)},
+                       {"asked_bytes", sum(&TaskRow::asked_bytes)},
+                       {"resident_bytes", sum(&TaskRow::resident_bytes)},
                        {"moved",
                         {{"out_bytes", client.moves.out_bytes},
                          {"out_ns", client.moves.out_ns},
@@ -219,19 +232,19 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                          {"in_ns", client.moves.in_ns},
                          {"spared_bytes", client.moves.spared_bytes}}},
                        {"overrun", client.overrun != 0},
-                       {"use", use_json(status, client.client)},
+                       {"use", use_json(status, client)},
                        {"since_ns", client.since_ns},
                        {"gpus", touched},
                        {"memory", memory}});
-    if (i >= status.programs.size()) continue;
-    clients.back()["user"] = status.programs[i].user;
-    clients.back()["command"] = status.programs[i].command;
+    if (i >= status.commands.size()) continue;
+    clients.back()["user"] = status.commands[i].user;
+    clients.back()["command"] = status.commands[i].command;
   }
   const auto limit = [](std::uint64_t bytes) {
     return bytes == protocol::kUnlimited ? nlohmann::json(nullptr) : nlohmann::json(bytes);
   };
   nlohmann::json limits = nlohmann::json::array();
-  for (const protocol::StatusAccount& account : status.accounts) {
+  for (const protocol::AccountRow& account : status.accounts) {
     limits.push_back({{"of", account.name},
                       {"clients", account.clients},
                       {"gpu_limit_bytes", limit(account.device_limit)},
@@ -262,16 +275,21 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                          {"answers", holder.how == Holding::kAnswers},
                          {"file", holder.file}});
   }
+  nlohmann::json sessions = nlohmann::json::array();
+  for (const protocol::SessionRow& session : status.sessions) {
+    sessions.push_back({{"id", session.id}, {"programs", session.programs}});
+  }
   const nlohmann::json whole = {{"daemon",
-                                 {{"pid", status.end.daemon_pid},
+                                 {{"pid", status.daemon.pid},
                                   {"socket", socket},
-                                  {"version", status.end.rota_version},
-                                  {"grants", status.end.grants},
-                                  {"quantum_ns", status.end.quantum_ns},
-                                  {"mode", scheduler::mode_name(status.end.mode)}}},
+                                  {"version", status.daemon.rota_version},
+                                  {"grants", status.daemon.grants},
+                                  {"quantum_ns", status.daemon.quantum_ns},
+                                  {"mode", scheduler::mode_name(status.daemon.mode)}}},
                                 {"gpus", gpus},
                                 {"elsewhere", elsewhere},
                                 {"clients", clients},
+                                {"sessions", sessions},
                                 {"limits", limits},
                                 {"without_rota", without}};
   // A program's name may be any bytes.
@@ -280,17 +298,17 @@ std::string status_as_json(const Status& status, const std::string& socket) {
 
 std::string status_as_text(const Status& status, const std::string& socket) {
   std::string text =
-      fmt::format("rotad pid {} at {}: {} mode, quantum {}, {} grants so far\n", status.end.daemon_pid, socket,
-                  scheduler::mode_name(status.end.mode),
-                  scheduler::quantum_text(std::chrono::nanoseconds(status.end.quantum_ns)), status.end.grants);
+      fmt::format("rotad pid {} at {}: {} mode, quantum {}, {} grants so far\n", status.daemon.pid, socket,
+                  scheduler::mode_name(status.daemon.mode),
+                  scheduler::quantum_text(std::chrono::nanoseconds(status.daemon.quantum_ns)), status.daemon.grants);
   for (const GpuHolder& holder : status.elsewhere) text += holder_text(holder) + "\n";
   if (!status.elsewhere.empty() || status.gpus.empty()) text += without_turns_text(status);
   if (status.gpus.empty()) {
-    const bool nobody = status.elsewhere.empty() && status.clients.empty();
+    const bool nobody = status.elsewhere.empty() && status.programs.empty();
     text += nobody ? nobody_text(status.processes) : "this rotad has no GPU\n";
   }
-  for (const protocol::StatusGpu& gpu : status.gpus) {
-    text += fmt::format("\nGPU {}  {}  {}\n  {} of {} allocated by {} program{}; {} hold{} it, {} wait{}\n", gpu.index,
+  for (const protocol::GpuRow& gpu : status.gpus) {
+    text += fmt::format("\nGPU {}  {}  {}\n  {} of {} allocated by {} program{}; {} hold{} it, {} wait{}\n", gpu.number,
                         gpu.name, uuid_text(gpu.uuid), size_text(gpu.used_bytes), size_text(gpu.total_bytes),
                         gpu.clients, gpu.clients == 1 ? "" : "s", gpu.holders, gpu.holders == 1 ? "s" : "", gpu.waiters,
                         gpu.waiters == 1 ? "s" : "");
@@ -302,42 +320,35 @@ std::string status_as_text(const Status& status, const std::string& socket) {
     if (gpu.handed_over_bytes != 0) {
       text += fmt::format("  {} handed over from program to program so far\n", size_text(gpu.handed_over_bytes));
     }
-    for (std::size_t i = 0; i < status.clients.size(); ++i) {
-      const protocol::StatusClient& client = status.clients[i];
-      if (!has(client.gpus, gpu.index)) continue;
-      const char* doing = has(client.wanted_gpus, gpu.index) ? "waits"
-                          : has(client.held_gpus, gpu.index) ? "holds"
-                                                             : "idle";
+    for (std::size_t i = 0; i < status.programs.size(); ++i) {
+      const protocol::ProgramRow& client = status.programs[i];
+      const TaskRow* task = status.task(client.client, gpu.index);
+      if (task == nullptr) continue;
+      const bool holds = has(client.held_gpus, gpu.index);
+      const char* doing = has(client.wanted_gpus, gpu.index) ? "waits" : holds ? "holds" : "idle";
       std::string more;
-      if (const auto mode = protocol::memory_mode(client, gpu.index); mode != protocol::MemoryMode::kUnknown) {
-        const ServedHow how = served_how(mode);
+      if (task->mode != protocol::MemoryMode::kUnknown) {
+        const ServedHow how = served_how(task->mode);
         more += fmt::format(", memory: {}", how.mode);
         if (!how.reason.empty()) more += fmt::format(" ({})", how.reason);
-        if (mode == protocol::MemoryMode::kSwap) {
-          more += swap_text(client) +
-                  staying_text(use_of(status, client.client, gpu.index), (client.held_gpus >> gpu.index & 1) != 0);
-        }
+        if (task->mode == protocol::MemoryMode::kSwap) more += swap_text(client, *task) + staying_text(task, holds);
       }
-      // A sum over the GPUs; an older rotad says nothing of it.
-      if (client.context_bytes != 0) {
-        more += fmt::format(", contexts and modules: {} {}", size_text(client.context_bytes),
-                            has(client.measured_gpus, gpu.index) ? "measured" : "assumed");
-      }
-      if (client.asked_bytes != 0) more += fmt::format(", waits for room for {}", size_text(client.asked_bytes));
+      more += fmt::format(", contexts and modules: {} {}", size_text(task->context_bytes),
+                          task->measured != 0 ? "measured" : "assumed");
+      if (task->asked_bytes != 0) more += fmt::format(", waits for room for {}", size_text(task->asked_bytes));
       if (client.overrun != 0) more += ", did not give the GPU back in time: others run at the same time";
       text += fmt::format("  {:<6} pid {:<8} {:>10}  {:>9}  {}{}\n", doing,
-                          client.pid == 0 ? "?" : std::to_string(client.pid), size_text(client.device_bytes),
+                          client.pid == 0 ? "?" : std::to_string(client.pid), size_text(task->device_bytes),
                           fmt::format("{:.1f} s", static_cast<double>(client.since_ns) / 1e9),
                           report::printable(client.name), more);
-      const std::string use = use_text(use_of(status, client.client, gpu.index), gpu);
-      if (!use.empty()) text += fmt::format("         {}\n", use);
-      if (i < status.programs.size() && !status.programs[i].user.empty()) {
-        text += fmt::format("         {}: {}\n", status.programs[i].user, shown_command(status.programs[i].command));
+      if (const std::string use = use_text(client, task, gpu); !use.empty()) text += fmt::format("         {}\n", use);
+      if (i < status.commands.size() && !status.commands[i].user.empty()) {
+        text += fmt::format("         {}: {}\n", status.commands[i].user, shown_command(status.commands[i].command));
       }
     }
   }
   if (!status.accounts.empty()) text += "\nLimits\n";
-  for (const protocol::StatusAccount& account : status.accounts) {
+  for (const protocol::AccountRow& account : status.accounts) {
     std::string line;
     if (account.device_limit != protocol::kUnlimited) {
       line += fmt::format("  {} of {} on each GPU", size_text(account.device_used), size_text(account.device_limit));

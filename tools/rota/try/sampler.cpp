@@ -42,7 +42,7 @@ Sampler::Sampler() {
   }
   rotad_ = Descriptor(protocol::find_rotad().descriptor);
   if (const auto status = rotad_ ? tool::request_status(rotad_.get()) : std::nullopt) {
-    rotad_is_here_ = is_in_our_namespace(rotad_.get(), status->end.daemon_pid);
+    rotad_is_here_ = is_in_our_namespace(rotad_.get(), status->daemon.pid);
   }
 }
 
@@ -119,13 +119,13 @@ void Sampler::ask_rotad() {
     lost_rotad_ = true;
     return;
   }
-  if (!grants_before_) grants_before_ = status->end.grants;
-  seen_.grants = status->end.grants - *grants_before_;
+  if (!grants_before_) grants_before_ = status->daemon.grants;
+  seen_.grants = status->daemon.grants - *grants_before_;
   std::uint64_t allocated = 0;
   bool some = false;
-  for (const protocol::StatusClient& client : status->clients) {
+  for (const protocol::ProgramRow& client : status->programs) {
     if (!descends_from(client.pid, getpid())) {
-      const bool here = std::ranges::any_of(status->gpus, [&](const protocol::StatusGpu& gpu) {
+      const bool here = std::ranges::any_of(status->gpus, [&](const protocol::GpuRow& gpu) {
         const bool touched = gpu.index < protocol::kMaxGpus && (client.gpus >> gpu.index & 1) != 0;
         return touched && std::ranges::find(gpus_, gpu.uuid, &Gpu::uuid) != gpus_.end();
       });
@@ -135,14 +135,12 @@ void Sampler::ask_rotad() {
     }
     if (client.gpus == 0) continue;
     some = true;
-    allocated += client.device_bytes + client.context_bytes;
-    const auto use = std::ranges::find(status->uses, client.client, &protocol::StatusUse::client);
-    Use& seen = seen_.uses[client.pid];
-    if (use != status->uses.end()) {
-      waited_ns_[client.client] = use->waited_ns;
-      seen = {.waited = static_cast<double>(use->waited_ns) / 1e9, .held = static_cast<double>(use->held_ns) / 1e9};
-    }
-    for (const protocol::StatusGpu& gpu : status->gpus) {
+    allocated += status->sum(client.client, &protocol::TaskRow::device_bytes) +
+                 status->sum(client.client, &protocol::TaskRow::context_bytes);
+    waited_ns_[client.client] = client.waited_ns;
+    seen_.uses[client.pid] = {.waited = static_cast<double>(client.waited_ns) / 1e9,
+                              .held = static_cast<double>(client.held_ns) / 1e9};
+    for (const protocol::GpuRow& gpu : status->gpus) {
       const bool touched = gpu.index < protocol::kMaxGpus && (client.gpus >> gpu.index & 1) != 0;
       if (!touched) continue;
       if (gpu.active >= most_active_) {

@@ -251,7 +251,7 @@ void make_with_room(FakeDriver& driver, const Making& row, int times, CUresult e
   driver.leave_context();
   driver.device_bytes = 1024 * kMiB;
   FakeRotad rotad;
-  rotad.speak(protocol::kRoomVersion);
+  rotad.promise_room();
   refusals = times;
   asked = 0;
   answer = api::CUDA_SUCCESS;
@@ -290,7 +290,7 @@ TEST_CASE("a turn that ends before others have made room for a context is no ans
     driver.leave_context();
     driver.device_bytes = 1024 * kMiB;
     FakeRotad rotad;
-    rotad.speak(protocol::kRoomVersion);
+    rotad.promise_room();
     refusals = 1000;
     answer = api::CUDA_SUCCESS;
     CUcontext made = nullptr;

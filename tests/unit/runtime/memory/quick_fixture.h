@@ -18,7 +18,6 @@ struct Swapped : Served {
       return api::CUDA_SUCCESS;
     });
     memory.set_served(true);
-    memory.swap().set_asked(true);
     driver.set<api::cuDeviceGetAttribute_fn>(
         Symbol::k_cuDeviceGetAttribute, [](int* value, api::CUdevice_attribute which, api::CUdevice) {
           *value = which != api::CU_DEVICE_ATTRIBUTE_MPS_ENABLED &&

@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t kBytes = 64 * kMega;
 
 struct Swapping : FakeRotad {
-  Swapping() { speak(protocol::kSwapVersion); }
+  Swapping() { keep_limits(); }
   void wait_for(Kind kind) {
     while (next().kind != kind) {
     }
@@ -98,7 +98,7 @@ TEST_CASE("memory leaves in the next context where the one in which it was leavi
   rotad.wait_for(Kind::kGiveBack);
   rotad.grant(0, 0);
   rotad.somebody_waits(0);
-  REQUIRE(eventually([&] { return rotad.usage().fixed_bytes[0].load() == 0; }));
+  REQUIRE(eventually([&] { return rotad.usage().gpus[0].fixed_bytes.load() == 0; }));
   call = [&] {
     if (copies.load() == 0 || once.exchange(true)) return;
     {
@@ -108,7 +108,7 @@ TEST_CASE("memory leaves in the next context where the one in which it was leavi
     program.driver.reset(program.context);
     program.contexts.begin_anew(program.context);
   };
-  look = [&] { fixed += rotad.usage().fixed_for_now_bytes[0].load(); };
+  look = [&] { fixed += rotad.usage().gpus[0].fixed_for_now_bytes.load(); };
   when_copied = &look;
   when_left = &call;
   rotad.ask_for(kBytes);

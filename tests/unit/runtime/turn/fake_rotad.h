@@ -25,6 +25,7 @@
 
 #include "scheduler/protocol/packet.h"
 #include "scheduler/protocol/pages.h"
+#include "scheduler/protocol/protocol.h"
 
 namespace rota::test {
 
@@ -60,43 +61,52 @@ class FakeRotad {
     if (thread_.joinable()) thread_.join();
   }
 
+  // From now on the test judges what its program reserves, and promises room; until then everything is granted, and
+  // every grant promises all that there is.
+  void keep_limits() {
+    keeps_limits_ = true;
+    promise_room();
+  }
+  // The same for room alone.
+  void promise_room() { promises_room_ = true; }
+
   // `promised`: on every GPU of the grant.
   void grant(std::uint32_t number, std::uint64_t gpus = 1, std::uint64_t promised = 0) {
-    lease_->grant = 0;
-    lease_->held_gpus = gpus;
+    if (!promises_room_.load()) promised = protocol::kMaxGpuBytes;
+    ++lease_->grants_change;
     for (unsigned gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
-      lease_->promised_bytes[gpu] = (gpus >> gpu & 1) != 0 ? promised : 0;
+      const bool held = (gpus >> gpu & 1) != 0;
+      lease_->gpus[gpu].promised_bytes = held ? promised : 0;
+      lease_->gpus[gpu].grant = held ? number : 0;
     }
-    lease_->grant = number;
+    ++lease_->grants_change;
     changed();
   }
   void promise(std::uint64_t bytes, unsigned gpu = 0) {
-    lease_->promised_bytes[gpu] = bytes;
+    lease_->gpus[gpu].promised_bytes = bytes;
     changed();
   }
   // How much must leave the GPU before the lease is given back, and by when that must happen.
   void clear(std::uint64_t bytes, std::uint64_t by_ns = 0, unsigned gpu = 0) {
-    lease_->clear_bytes[gpu] = bytes;
-    lease_->give_back_by_ns = by_ns;
+    lease_->gpus[gpu].clear_bytes = bytes;
+    on_all(&protocol::GpuLease::give_back_by_ns, by_ns);
   }
   // Asks a client that does not hold the GPU for so much of its memory there.
   void ask_for(std::uint64_t bytes, unsigned gpu = 0) {
-    lease_->clear_from_bytes[gpu] = usage_->resident_bytes[gpu].load();
-    lease_->clear_bytes[gpu] = bytes;
+    lease_->gpus[gpu].clear_from_bytes = usage_->gpus[gpu].resident_bytes.load();
+    lease_->gpus[gpu].clear_bytes = bytes;
     changed();
   }
-  std::uint64_t promised(unsigned gpu = 0) const { return lease_->promised_bytes[gpu]; }
-  // Uses this version from its next welcome on; until then the oldest.
-  void speak(std::uint16_t version) { version_.store(version); }
+  std::uint64_t promised(unsigned gpu = 0) const { return lease_->gpus[gpu].promised_bytes; }
   void somebody_waits(std::uint32_t waiters, std::uint64_t drain_at_ns = 0) {
-    lease_->waiters = waiters;
-    lease_->drain_at_ns = drain_at_ns;
+    on_all(&protocol::GpuLease::waiters, waiters);
+    on_all(&protocol::GpuLease::drain_at_ns, drain_at_ns);
     changed();
   }
 
   // Sent to the latest client, which is notified.
   void say(protocol::Message message) {
-    message.version = version_.load();
+    message.version = protocol::kVersion;
     send(client_.load(), &message, sizeof message, MSG_NOSIGNAL);
     changed();
   }
@@ -107,21 +117,25 @@ class FakeRotad {
 
   void limit(std::uint64_t bytes, std::uint64_t left) {
     lease_->limit_bytes = bytes;
-    for (std::atomic<std::uint64_t>& here : lease_->left_bytes) here = left;
+    on_all(&protocol::GpuLease::left_bytes, left);
   }
 
   // What rotad wants to know, or lets the client do; and until when the client has its GPUs alone.
   void watch(std::uint32_t what) {
-    lease_->watch = what;
+    on_all(&protocol::GpuLease::watch, what);
     changed();
   }
   // On which GPUs others have memory that cannot leave for now, and on which they have some that can. Wakes nobody.
   void others_have(std::uint64_t fixed_for_now, std::uint64_t movable) {
-    lease_->movable_gpus = movable;
-    lease_->fixed_for_now_gpus = fixed_for_now;
+    for (unsigned gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
+      lease_->gpus[gpu].movable = (movable >> gpu & 1) != 0;
+      lease_->gpus[gpu].fixed_for_now = (fixed_for_now >> gpu & 1) != 0;
+    }
   }
   // Others are making room on these GPUs. Wakes nobody.
-  void others_clear(std::uint64_t gpus) { lease_->clearing_gpus = gpus; }
+  void others_clear(std::uint64_t gpus) {
+    for (unsigned gpu = 0; gpu < protocol::kMaxGpus; ++gpu) lease_->gpus[gpu].clearing = (gpus >> gpu & 1) != 0;
+  }
   // What the client may have in the host's memory.
   void share_host(std::uint64_t most, std::uint64_t spare) {
     lease_->host_spare_most_bytes = spare;
@@ -134,7 +148,7 @@ class FakeRotad {
     changed();
   }
   void alone(std::uint64_t until_ns) {
-    lease_->alone_until_ns = until_ns;
+    on_all(&protocol::GpuLease::alone_until_ns, until_ns);
     changed();
   }
 
@@ -170,8 +184,13 @@ class FakeRotad {
     REQUIRE(fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
     auto* fresh = static_cast<Page*>(mapped);
     fresh->magic = protocol::kMagic;
-    fresh->version = protocol::kVersion;
+    fresh->version = protocol::kPageVersion;
     return fresh;
+  }
+
+  template <typename Number>
+  void on_all(std::atomic<Number> protocol::GpuLease::* field, Number value) {
+    for (protocol::GpuLease& gpu : lease_->gpus) gpu.*field = value;
   }
 
   void changed() {
@@ -188,7 +207,7 @@ class FakeRotad {
       return;
     }
     answer.kind = protocol::Kind::kWelcome;
-    answer.version = version_.load();
+    answer.version = protocol::kVersion;
     answer.body.welcome = {.client = 1, .mode = protocol::Mode::kExclusive, .daemon_pid = 1, .quantum_ns = 1};
     const int pages[] = {lease_descriptor_, usage_descriptor_};
     protocol::write_packet(client, &answer, sizeof answer, pages, 0);
@@ -222,7 +241,8 @@ class FakeRotad {
         continue;
       }
       protocol::Message message;
-      if (recv(client, &message, sizeof message, MSG_DONTWAIT) != static_cast<ssize_t>(sizeof message)) continue;
+      const ssize_t length = recv(client, &message, sizeof message, MSG_DONTWAIT);
+      if (length < static_cast<ssize_t>(protocol::kHeaderBytes)) continue;
       if (message.kind == protocol::Kind::kHello) {
         welcome(client);
       } else if (message.kind == protocol::Kind::kAddGpu) {
@@ -233,9 +253,25 @@ class FakeRotad {
           std::strcpy(answer.body.refused.text, "another rotad has this GPU");
         } else {
           answer.kind = protocol::Kind::kGpuAdded;
-          answer.body.gpu_added = {message.body.add_gpu.uuid, index_of(message.body.add_gpu.uuid)};
+          answer.body.gpu_added = {message.body.add_gpu.uuid, index_of(message.body.add_gpu.uuid),
+                                   message.body.add_gpu.number};
         }
         if (answers_gpus_.load()) send(client, &answer, sizeof answer, MSG_NOSIGNAL);
+      } else if (message.kind == protocol::Kind::kReserve && !keeps_limits_.load()) {
+        protocol::Message answer{.version = protocol::kVersion, .kind = protocol::Kind::kReserved};
+        answer.body.reserved = {.gpu = message.body.reserve.gpu,
+                                .number = message.body.reserve.number,
+                                .device_bytes = protocol::kUnlimited,
+                                .movable_bytes = protocol::kUnlimited,
+                                .granted = 1,
+                                .text = {},
+                                .padding = 0,
+                                .fixed_bytes = protocol::kUnlimited,
+                                .swapped_bytes = protocol::kUnlimited};
+        send(client, &answer, sizeof answer, MSG_NOSIGNAL);
+        changed();
+      } else if (message.kind == protocol::Kind::kState && !keeps_limits_.load()) {
+        continue;
       } else if (message.kind == protocol::Kind::kWant && hang_up_on_wants_.load()) {
         close(client);
         client = -1;
@@ -268,7 +304,8 @@ class FakeRotad {
   std::atomic<int> named_again_{0};
   std::atomic<bool> answers_gpus_{true};
   std::atomic<int> refuse_gpus_{0};
-  std::atomic<std::uint16_t> version_{protocol::kOldestVersion};
+  std::atomic<bool> keeps_limits_{false};
+  std::atomic<bool> promises_room_{false};
   std::atomic<bool> hang_up_on_wants_{false};
   std::atomic<bool> reads_{true};
   std::atomic<int> clients_{0};

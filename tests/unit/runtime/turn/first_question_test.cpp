@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t kMega = 1 << 20;
 
 struct Rotad : test::FakeRotad {
-  Rotad() { speak(protocol::kLimitVersion); }
+  Rotad() { keep_limits(); }
   void next_state() {
     while (next().kind != protocol::Kind::kState) {
     }

@@ -36,7 +36,7 @@ struct Resting : Holding {
 }  // namespace
 
 TEST_CASE("memory of a process that captures counts as fixed, until the capture ends") {
-  Speaking rotad(protocol::kVersion);
+  Speaking rotad;
   Resting program(rotad);
   const auto stream = reinterpret_cast<api::CUstream>(0x1000);
   const auto done = [] { return api::CUDA_SUCCESS; };
@@ -53,7 +53,7 @@ TEST_CASE("memory of a process that captures counts as fixed, until the capture 
 }
 
 TEST_CASE("memory of a process that is being checkpointed neither leaves nor comes, and counts as fixed") {
-  Speaking rotad(protocol::kVersion);
+  Speaking rotad;
   Resting program(rotad);
   memory::SwapBackend& swap = program.memory.swap();
   checkpointed = true;

@@ -86,7 +86,7 @@ namespace {
 
 // One that says where others have memory that cannot leave for now.
 struct Saying : FakeRotad {
-  Saying() { speak(protocol::kLimitVersion); }
+  Saying() { keep_limits(); }
   void wait_for(Kind kind) {
     while (next().kind != kind) {
     }

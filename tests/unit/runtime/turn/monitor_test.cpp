@@ -285,7 +285,7 @@ TEST_CASE("threads that allocate and free at once leave the true sum in the usag
       if (round % 2 == 1) program.ledger.release(0, bytes, memory::Kind::kPlain);
       program.monitor.usage_changed(0);
       both.arrive_and_wait();
-      if (looks && rotad.usage().device_bytes[0].load() != program.ledger.live_bytes(0)) wrong.fetch_add(1);
+      if (looks && rotad.usage().gpus[0].device_bytes.load() != program.ledger.live_bytes(0)) wrong.fetch_add(1);
     }
   };
   std::thread one(thread, 1, false);
@@ -305,13 +305,13 @@ TEST_CASE("usage is in the page at once, and told when it has changed by a 64th 
   thread.join();
   api::CUdeviceptr address = 0;
   REQUIRE(program.memory.allocate(&address, 4096) == api::CUDA_SUCCESS);
-  CHECK(rotad.usage().device_bytes[0].load() == 4096);
+  CHECK(rotad.usage().gpus[0].device_bytes.load() == 4096);
   CHECK(rotad.quiet());
   REQUIRE(program.memory.allocate(&address, 1 << 20) == api::CUDA_SUCCESS);
   CHECK(rotad.next().kind == Kind::kUsage);
-  CHECK(rotad.usage().device_bytes[0].load() == 4096 + (1 << 20));
-  CHECK(rotad.usage().fixed_bytes[0].load() == 0);
-  CHECK(rotad.usage().memory_modes[0].load() == static_cast<std::uint8_t>(protocol::MemoryMode::kUnified));
+  CHECK(rotad.usage().gpus[0].device_bytes.load() == 4096 + (1 << 20));
+  CHECK(rotad.usage().gpus[0].fixed_bytes.load() == 0);
+  CHECK(rotad.usage().gpus[0].memory_mode.load() == static_cast<std::uint8_t>(protocol::MemoryMode::kUnified));
 }
 
 TEST_CASE("rotad is told how a GPU's memory is served before any is taken, and once that has changed") {
@@ -322,7 +322,7 @@ TEST_CASE("rotad is told how a GPU's memory is served before any is taken, and o
   rotad.next();
   rotad.grant(1);
   thread.join();
-  const auto told = [&] { return static_cast<protocol::MemoryMode>(rotad.usage().memory_modes[0].load()); };
+  const auto told = [&] { return static_cast<protocol::MemoryMode>(rotad.usage().gpus[0].memory_mode.load()); };
   CHECK(told() == protocol::MemoryMode::kUnified);
   api::CUdeviceptr address = 0;
   REQUIRE(program.memory.allocate(&address, 1 << 20) == api::CUDA_SUCCESS);

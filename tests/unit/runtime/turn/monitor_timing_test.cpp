@@ -60,7 +60,7 @@ struct TimingProgram : test::Program {
 
 TEST_CASE("the thread that opens a pair waits until rotad says that it is alone, and the calls within it do not") {
   test::Rotad rotad;
-  rotad.speak(protocol::kActivityVersion);
+  rotad.keep_limits();
   TimingProgram program;
   program.hold_beside_others(rotad);
   std::atomic<bool> opened{false};
@@ -85,7 +85,7 @@ TEST_CASE("the thread that opens a pair waits until rotad says that it is alone,
 
 TEST_CASE("a rotad that never answers holds no pair back for more than a moment, and one that goes for none at all") {
   test::Rotad rotad;
-  rotad.speak(protocol::kActivityVersion);
+  rotad.keep_limits();
   TimingProgram program;
   program.hold_beside_others(rotad);
   const Time begun = turn::now();
@@ -102,7 +102,7 @@ TEST_CASE("a rotad that never answers holds no pair back for more than a moment,
 
 TEST_CASE("between the two events of a pair nothing of ours is recorded, and no call is held back") {
   test::Rotad rotad;
-  rotad.speak(protocol::kActivityVersion);
+  rotad.keep_limits();
   TimingProgram program;
   program.hold_beside_others(rotad, protocol::kWatchCalls | protocol::kWatchSamples | protocol::kWatchMeter);
   rotad.somebody_waits(1, static_cast<std::uint64_t>((turn::now() + 1h).count()));

@@ -58,7 +58,7 @@ struct Loading {
 
 // Rests, with a driver that copies nothing and counts how often it is to.
 struct Counting {
-  Counting() : rotad(protocol::kSwapVersion), program(rotad, tells_when_entered) {
+  Counting() : program(rotad, tells_when_entered) {
     program.rest();
     REQUIRE(eventually([&] { return program.fixed() == 0; }));
     copies = 0;
@@ -74,37 +74,8 @@ struct Counting {
 
 }  // namespace
 
-TEST_CASE("a rotad that asks nobody but holders for room has nothing swapped, and what was swapped before stays") {
-  const std::uint16_t older = GENERATE(protocol::kRoomVersion, protocol::kLimitVersion);
-  INFO("version " << older);
-  SECTION("from the start") {
-    const Speaking rotad(older);
-    Program program(memory::Choice::kSwap, true, maps);
-    CHECK(program.memory.mode(0) == protocol::MemoryMode::kUnified);
-  }
-  SECTION("after a newer one") {
-    Speaking rotad(protocol::kSwapVersion);
-    Holding program(rotad, maps);
-    memory::SwapBackend& swap = program.memory.swap();
-    CHECK(program.memory.mode(0) == protocol::MemoryMode::kSwap);
-    program.rest();
-    // In the usage page of whichever connection it is: on each a GPU gets the next number.
-    const auto fixed = [&] { return rotad.usage().fixed_bytes[rotad.clients() - 1].load(); };
-    CHECK(rotad.usage().resident_bytes[0].load() == kBytes);
-    CHECK(fixed() == 0);
-    CHECK_FALSE(swap.pinned());
-    rotad.speak(older);
-    rotad.hang_up_on_wants();
-    program.launch();
-    REQUIRE(eventually([&] { return rotad.clients() > 1; }));
-    rotad.hang_up_on_wants(false);
-    CHECK(eventually([&] { return swap.pinned(); }));
-    CHECK(eventually([&] { return fixed() == kBytes; }));
-  }
-}
-
 TEST_CASE("what comes back to a process that exits stays, and the last calls of its handlers wait for that") {
-  Speaking rotad(protocol::kVersion);
+  Speaking rotad;
   Program program(memory::Choice::kSwap, true, maps);
   memory::SwapBackend& swap = program.memory.swap();
   api::CUdeviceptr address = 0;
@@ -121,8 +92,8 @@ TEST_CASE("what comes back to a process that exits stays, and the last calls of 
   program.launcher.join();
   CHECK(program.driver.launches.load() == 1);
   CHECK(swap.resident_bytes(0) == kBytes);
-  CHECK(eventually([&] { return rotad.usage().fixed_for_now_bytes[0].load() == kBytes; }));
-  CHECK(rotad.usage().fixed_bytes[0].load() == kBytes);
+  CHECK(eventually([&] { return rotad.usage().gpus[0].fixed_for_now_bytes.load() == kBytes; }));
+  CHECK(rotad.usage().gpus[0].fixed_bytes.load() == kBytes);
   CHECK(eventually([&] { return !program.gate.closed(); }));
 }
 
@@ -167,7 +138,7 @@ TEST_CASE("a process that exits where a thread stays inside of an allocation doe
 }
 
 TEST_CASE("handlers of a process that exits wait for no memory that was freed while it was out of place") {
-  Speaking rotad(protocol::kVersion);
+  Speaking rotad;
   Program program(memory::Choice::kSwap, true, maps);
   api::CUdeviceptr address = 0;
   REQUIRE(program.memory.swap().serves(0));
@@ -309,7 +280,7 @@ TEST_CASE("a program that looks for a library again and again does not keep its 
 }
 
 TEST_CASE("rotad is told at once when a move is over, however little has left") {
-  Speaking rotad(protocol::kSwapVersion);
+  Speaking rotad;
   Holding program(rotad, [](FakeDriver& driver) {
     driver.device_bytes = 128 * kBytes;  // less than a 64th of it leaves
     tells_when_entered(driver);
@@ -319,7 +290,7 @@ TEST_CASE("rotad is told at once when a move is over, however little has left") 
   REQUIRE(eventually([&] { return program.fixed() == 0; }));
   rotad.ask_for(kBytes);
   rotad.wait_for(Kind::kUsage);
-  CHECK(rotad.usage().resident_bytes[0].load() == 0);
+  CHECK(rotad.usage().gpus[0].resident_bytes.load() == 0);
 }
 
 TEST_CASE("memory that is pinned while the gate closes for a move stays") {
@@ -335,7 +306,7 @@ TEST_CASE("memory that is pinned while the gate closes for a move stays") {
 }
 
 TEST_CASE("memory that could not be copied may be asked for again after the program's next turn") {
-  Speaking rotad(protocol::kSwapVersion);
+  Speaking rotad;
   Holding program(rotad, maps);  // whose driver copies nothing
   program.rest();
   REQUIRE(eventually([&] { return program.fixed() == 0; }));
@@ -348,7 +319,7 @@ TEST_CASE("memory that could not be copied may be asked for again after the prog
 }
 
 TEST_CASE("memory of a turn that was revoked counts as fixed for now, until the work has ended") {
-  Speaking rotad(protocol::kSwapVersion);
+  Speaking rotad;
   Holding program(rotad, maps);
   program.driver.finished = 0;
   CHECK(program.fixed() == 0);
@@ -367,7 +338,7 @@ TEST_CASE("memory that ends up out of place behind a gate closed for a moment is
     file = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (file >= 0) files.push_back(file);
   }
-  Speaking rotad(protocol::kSwapVersion);
+  Speaking rotad;
   std::function<void()> call;  // by another thread
   Holding program(rotad, tells_when_entered);
   memory::SwapBackend& swap = program.memory.swap();
@@ -405,7 +376,7 @@ TEST_CASE("memory that ends up out of place behind a gate closed for a moment is
 }
 
 TEST_CASE("the gate stays closed for whoever ends while its memory is out") {
-  Speaking rotad(protocol::kSwapVersion);
+  Speaking rotad;
   FakeDriver driver;
   maps(driver);
   gate::Gate gate;
@@ -435,7 +406,7 @@ TEST_CASE("the gate stays closed for whoever ends while its memory is out") {
 }
 
 TEST_CASE("a call into a capture waits where memory has ended up out of place since the capture began") {
-  const Speaking rotad(protocol::kSwapVersion);
+  const Speaking rotad;
   Program program(memory::Choice::kSwap, true, maps);
   const auto stream = reinterpret_cast<api::CUstream>(0x5000);
   const gate::Call call{Symbol::k_cuLaunchKernel, stream, true, false};

@@ -29,7 +29,7 @@ void profiled(FakeDriver& driver) {
 }  // namespace
 
 TEST_CASE("a turn of a program whose memory is in place begins without a stream of rota's") {
-  Speaking rotad(protocol::kSwapVersion);
+  Speaking rotad;
   Holding program(rotad, profiled);
   program.rest();
   streams = 0;
@@ -39,7 +39,7 @@ TEST_CASE("a turn of a program whose memory is in place begins without a stream 
 }
 
 TEST_CASE("what a profiler submits in a driver call of rota's own thread waits for no turn, which that thread begins") {
-  Speaking rotad(protocol::kSwapVersion);
+  Speaking rotad;
   Holding program(rotad, profiled);
   program.rest();
   REQUIRE(program.gate.closed());

@@ -24,7 +24,7 @@ namespace {
 constexpr std::uint64_t kMega = 1 << 20;
 
 struct Rotad : test::FakeRotad {
-  Rotad() { speak(protocol::kLimitVersion); }
+  Rotad() { keep_limits(); }
   // The next message of this kind; others are skipped.
   protocol::Message next(Kind kind) {
     for (;;) {
@@ -34,7 +34,8 @@ struct Rotad : test::FakeRotad {
   }
   protocol::Reserve next_ask() { return next(Kind::kReserve).body.reserve; }
   protocol::State next_state() { return next(Kind::kState).body.state; }
-  void answer(const protocol::Reserve& ask, bool granted, std::uint64_t bytes) {
+  void answer(const protocol::Reserve& ask, bool granted, std::uint64_t bytes,
+              std::uint64_t fixed = protocol::kUnlimited) {
     protocol::Message message{.kind = Kind::kReserved};
     message.body.reserved = {.gpu = ask.gpu,
                              .number = ask.number,
@@ -43,8 +44,8 @@ struct Rotad : test::FakeRotad {
                              .granted = granted ? 1U : 0U,
                              .text = {},
                              .padding = 0,
-                             .fixed_bytes = 0,
-                             .swapped_bytes = 0};
+                             .fixed_bytes = fixed,
+                             .swapped_bytes = protocol::kUnlimited};
     say(message);
   }
   void tighten(std::uint32_t round) {
@@ -222,14 +223,6 @@ TEST_CASE("memory that stays on the GPU is not said to be able to leave it") {
   CHECK(becomes(result, api::CUDA_SUCCESS));
 }
 
-TEST_CASE("without a rotad that keeps limits nothing is asked for") {
-  Rotad rotad;
-  rotad.speak(protocol::kRoomVersion);
-  Program program;
-  CHECK(program.allocate(kMega) == api::CUDA_SUCCESS);
-  CHECK(program.monitor.limit(0).total == UINT64_MAX);
-}
-
 TEST_CASE("a GPU that rotad does not serve has no limits") {
   Rotad rotad;
   rotad.refuse_gpus(1);
@@ -380,11 +373,8 @@ TEST_CASE("what stays and what extents take are asked for each by itself, though
   CHECK(has.bytes.movable == 2 * kMega);
 }
 
-TEST_CASE(
-    "from version 7 on rotad hears what stays, and what it grants of that binds; an older one's answers bind nobody") {
-  const std::uint16_t version = GENERATE(protocol::kLimitVersion, protocol::kFitVersion);
+TEST_CASE("rotad hears what stays, and what it grants of that binds") {
   Rotad rotad;
-  rotad.speak(version);
   std::atomic<int> result{kPending};
   Program program;
   const auto allocate = [&](std::uint64_t bytes, std::atomic<int>* into) {
@@ -399,17 +389,12 @@ TEST_CASE(
   const protocol::Reserve ask = rotad.next_ask();
   CHECK(ask.fixed_bytes == kMega);
   CHECK(ask.movable_bytes == 0);
-  rotad.answer(ask, true, 50 * kMega);  // none of that stays, if it says so
+  rotad.answer(ask, true, 50 * kMega, 0);  // none of that stays, if it says so
   REQUIRE(becomes(result, api::CUDA_SUCCESS));
   std::atomic<int> second{kPending};
   allocate(2 * kMega, &second);
-  if (version >= protocol::kFitVersion) {
-    rotad.answer(rotad.next_ask(), false, 50 * kMega);
-    CHECK(becomes(second, api::CUDA_ERROR_OUT_OF_MEMORY));
-  } else {
-    CHECK(becomes(second, api::CUDA_SUCCESS));
-    CHECK(rotad.quiet());
-  }
+  rotad.answer(rotad.next_ask(), false, 50 * kMega, 0);
+  CHECK(becomes(second, api::CUDA_ERROR_OUT_OF_MEMORY));
 }
 
 TEST_CASE("the sessions around a process are named before its GPUs, and a list that cannot be read allows nothing") {

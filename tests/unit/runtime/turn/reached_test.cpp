@@ -39,7 +39,7 @@ struct Found {
 
 TEST_CASE("memory that is out comes back, for good, once it may be reached without any call") {
   struct Swapping : Rotad {
-    Swapping() { speak(protocol::kVersion); }
+    Swapping() { keep_limits(); }
   } rotad;
   Program program(memory::Choice::kSwap, true, maps);
   memory::SwapBackend& swap = program.memory.swap();

@@ -103,14 +103,6 @@ TEST_CASE("a grant that promises less than the program has by then opens no gate
   }
 }
 
-TEST_CASE("a rotad that promises nothing is asked for nothing") {
-  Rotad rotad;
-  rotad.speak(2);
-  Program program;
-  program.hold(rotad, 1, 0);
-  CHECK(program.allocate(500 * kMega) == api::CUDA_SUCCESS);
-}
-
 TEST_CASE("memory that another thread frees is room for the one that waits, and rotad hears that less is needed") {
   Rotad rotad;
   Program program;
@@ -143,7 +135,7 @@ TEST_CASE("a wait for room ends when there is nothing to wait for any more") {
     // The next grant covers what it has by then.
     program.launch();
     CHECK(rotad.next().kind == Kind::kWant);
-    CHECK(eventually([&] { return rotad.usage().device_bytes[0].load() == 200 * kMega; }));
+    CHECK(eventually([&] { return rotad.usage().gpus[0].device_bytes.load() == 200 * kMega; }));
     rotad.somebody_waits(0);
     rotad.grant(2, 1, 200 * kMega);
     program.launcher.join();

@@ -12,7 +12,7 @@ namespace rota::test {
 inline constexpr std::uint64_t kBytes = 64 * kMega;
 
 struct Speaking : FakeRotad {
-  explicit Speaking(std::uint16_t version) { speak(version); }
+  Speaking() { keep_limits(); }
   void wait_for(Kind kind) {
     while (next().kind != kind) {
     }
@@ -48,8 +48,8 @@ struct Holding : Program {
     rotad.grant(2, 1, 1024 * kMega);
     launcher.join();
   }
-  std::uint64_t fixed() const { return rotad.usage().fixed_bytes[0].load(); }
-  std::uint64_t fixed_for_now() const { return rotad.usage().fixed_for_now_bytes[0].load(); }
+  std::uint64_t fixed() const { return rotad.usage().gpus[0].fixed_bytes.load(); }
+  std::uint64_t fixed_for_now() const { return rotad.usage().gpus[0].fixed_for_now_bytes.load(); }
   Speaking& rotad;
 };
 

@@ -21,7 +21,7 @@ using protocol::Kind;
 inline constexpr std::uint64_t kMega = 1 << 20;
 
 struct Rotad : FakeRotad {
-  Rotad() { speak(protocol::kRoomVersion); }
+  Rotad() { promise_room(); }
   // The next message that is not kUsage.
   protocol::Message next() {
     for (;;) {
@@ -33,7 +33,7 @@ struct Rotad : FakeRotad {
   std::uint64_t next_ask() {
     const protocol::Message message = next();
     CHECK(message.kind == Kind::kRoom);
-    CHECK(message.version == protocol::kRoomVersion);
+    CHECK(message.version == protocol::kVersion);
     CHECK(message.body.room.gpu == 0);
     return message.body.room.bytes;
   }

@@ -35,7 +35,7 @@ void has_pools(FakeDriver& driver) {
 
 // Holds the GPU, with a rotad that moves swap memory.
 struct Swapping : Rotad {
-  Swapping() { speak(protocol::kVersion); }
+  Swapping() { keep_limits(); }
   protocol::Message next(Kind kind) {
     for (;;) {
       const protocol::Message message = Rotad::next();
@@ -87,8 +87,8 @@ TEST_CASE("what lies on a GPU where no context is left counts as fixed, until th
   rotad.next(Kind::kGiveBack);
   rotad.grant(0, 0);
   rotad.somebody_waits(0);
-  const auto fixed = [&] { return rotad.usage().fixed_bytes[0].load(); };
-  CHECK(rotad.usage().resident_bytes[0] == kBytes);
+  const auto fixed = [&] { return rotad.usage().gpus[0].fixed_bytes.load(); };
+  CHECK(rotad.usage().gpus[0].resident_bytes == kBytes);
   CHECK(eventually([&] { return fixed() == 0; }));
   program.end_context();
   CHECK(eventually([&] { return fixed() == kBytes; }));

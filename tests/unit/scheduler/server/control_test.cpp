@@ -39,16 +39,16 @@ TEST_CASE("mode and quantum of a running rotad are changed over its control sock
   holder.want(std::uint64_t{1} << gpu);
   REQUIRE(holder.wait_for_grant());
   waiter.want(std::uint64_t{1} << gpu);
-  REQUIRE(holder.wait_for([](const protocol::LeasePage& page) { return page.waiters != 0; }));
-  const std::uint64_t before = holder.lease->drain_at_ns;
+  REQUIRE(holder.wait_for([](const protocol::LeasePage& page) { return page.gpus[0].waiters != 0; }));
+  const std::uint64_t before = holder.lease->gpus[0].drain_at_ns;
   CHECK(ask(control, "quantum 100ms") == "ok: exclusive mode, quantum 100 ms, grace 10000 ms");
-  CHECK(holder.wait_for([&](const protocol::LeasePage& page) { return page.drain_at_ns < before; }));
-  CHECK(status(daemon.socket()).end.quantum_ns == 100'000'000);
-  CHECK(waiter.lease->grant == 0);
+  CHECK(holder.wait_for([&](const protocol::LeasePage& page) { return page.gpus[0].drain_at_ns < before; }));
+  CHECK(status(daemon.socket()).daemon.quantum_ns == 100'000'000);
+  CHECK(waiter.lease->gpus[0].grant == 0);
   CHECK(ask(control, "mode concurrent") == "ok: concurrent mode, quantum 100 ms, grace 10000 ms");
   CHECK(waiter.wait_for_grant());
-  CHECK(holder.lease->grant != 0);
-  CHECK(status(daemon.socket()).end.mode == protocol::Mode::kConcurrent);
+  CHECK(holder.lease->gpus[0].grant != 0);
+  CHECK(status(daemon.socket()).daemon.mode == protocol::Mode::kConcurrent);
 }
 
 TEST_CASE("a rotad that is told to stop answers, ends cleanly and takes both of its sockets with it") {
@@ -118,7 +118,7 @@ TEST_CASE("another user may not change settings, even one who can reach the sock
   CHECK((info.st_mode & 0007) == 0);
   CHECK(as_stranger(daemon, control,
                     [&] { return ask(control, "mode exclusive").rfind("error: only root", 0) == 0; }) == 0);
-  CHECK(status(daemon.socket()).end.mode == protocol::Mode::kAutomatic);
+  CHECK(status(daemon.socket()).daemon.mode == protocol::Mode::kAutomatic);
 }
 
 TEST_CASE("another user is told why, also one who has asked before rotad looked at who it is") {
@@ -146,7 +146,7 @@ TEST_CASE("another user is told why, also one who has asked before rotad looked 
   waker.join();
   close(asked[0]);
   close(asked[1]);
-  CHECK(status(daemon.socket()).end.mode == protocol::Mode::kAutomatic);
+  CHECK(status(daemon.socket()).daemon.mode == protocol::Mode::kAutomatic);
 }
 
 TEST_CASE("what is not a setting, or no value of it, is refused in words and changes nothing") {
@@ -173,7 +173,7 @@ TEST_CASE("what is not a setting, or no value of it, is refused in words and cha
     CHECK(answer.find(word) != std::string::npos);
     for (const char character : answer) CHECK((character >= ' ' && character <= '~'));
   }
-  CHECK(status(daemon.socket()).end.mode == protocol::Mode::kAutomatic);
+  CHECK(status(daemon.socket()).daemon.mode == protocol::Mode::kAutomatic);
 }
 
 TEST_CASE("those who hold the control socket open do not keep others from it") {

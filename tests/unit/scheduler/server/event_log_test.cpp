@@ -31,8 +31,8 @@ TEST_CASE("what a rotad wrote down about its clients is what it decides again") 
     first.want(std::uint64_t{1} << gpu);
     REQUIRE(first.wait_for_grant());
     second.want(std::uint64_t{1} << gpu);
-    REQUIRE(first.wait_for([](const protocol::LeasePage& page) { return page.waiters != 0; }));
-    first.give_back(first.lease->grant);
+    REQUIRE(first.wait_for([](const protocol::LeasePage& page) { return page.gpus[0].waiters != 0; }));
+    first.give_back(first.lease->gpus[0].grant);
     REQUIRE(second.wait_for_grant());
     daemon.end(SIGTERM);
   }
@@ -58,7 +58,7 @@ TEST_CASE("programs of one session are told to the core as one, by the outermost
   {
     Daemon daemon({"--event-log", log});
     const auto member = [&](std::vector<const char*> sessions) {
-      auto client = std::make_unique<Client>(daemon.socket(), "member", protocol::kVersion);
+      auto client = std::make_unique<Client>(daemon.socket(), "member", false);
       for (const char* id : sessions) {
         protocol::Message message{.version = protocol::kVersion, .kind = protocol::Kind::kSession};
         std::strcpy(message.body.session.id, id);
@@ -81,6 +81,94 @@ TEST_CASE("programs of one session are told to the core as one, by the outermost
     if (at != std::string::npos) said.push_back(line.substr(line.rfind(' ') + 1));
   }
   CHECK(said == std::vector<std::string>{"1", "2", "1"});
+}
+
+TEST_CASE(
+    "a log tells limits again: what was reserved, refused and asked back, and what is written otherwise is found") {
+  constexpr std::uint64_t kMega = 1 << 20;
+  const TemporaryFolder folder;
+  const std::string log = folder / "events";
+  std::string one;
+  std::string two;
+  {
+    Daemon daemon({"--event-log", log});
+    Client first(daemon.socket(), "member", false);
+    Client second(daemon.socket(), "member", false);
+    one = std::to_string(first.number);
+    two = std::to_string(second.number);
+    std::uint32_t gpu = 0;
+    for (Client* client : {&first, &second}) {
+      protocol::Message session{.version = protocol::kVersion, .kind = protocol::Kind::kSession};
+      std::strcpy(session.body.session.id, "a b%");
+      session.body.session.device_bytes = 500 * kMega;
+      session.body.session.host_bytes = 64 * kMega;
+      send_packet(client->descriptor, &session, sizeof session);
+      REQUIRE_FALSE(client->add_gpu(1, &gpu));
+    }
+    const auto reserve = [&](const Client& client, std::uint32_t number, std::uint64_t bytes) {
+      protocol::Message message{.version = protocol::kVersion, .kind = protocol::Kind::kReserve};
+      message.body.reserve = {.gpu = gpu,
+                              .number = number,
+                              .device_bytes = bytes,
+                              .movable_bytes = bytes,
+                              .fixed_bytes = 0,
+                              .swapped_bytes = 0};
+      send_packet(client.descriptor, &message, sizeof message);
+    };
+    const auto answered = [&](const Client& client, protocol::Kind kind) {
+      const auto answer = receive(client.descriptor);
+      REQUIRE(answer);
+      REQUIRE(answer->kind == kind);
+      return *answer;
+    };
+    reserve(first, 1, 300 * kMega);
+    CHECK(answered(first, protocol::Kind::kReserved).body.reserved.granted == 1);
+    // It fits once the first has given back what it was granted beyond that.
+    reserve(second, 1, 198 * kMega);
+    const protocol::Message question = answered(first, protocol::Kind::kTighten);
+    protocol::Message state{.version = protocol::kVersion, .kind = protocol::Kind::kState};
+    state.body.state = {.gpu = gpu,
+                        .answered = 1,
+                        .device_bytes = 300 * kMega,
+                        .movable_bytes = 300 * kMega,
+                        .round = question.body.tighten.round,
+                        .padding = 0,
+                        .fixed_bytes = 0,
+                        .swapped_bytes = 0};
+    send_packet(first.descriptor, &state, sizeof state);
+    CHECK(answered(second, protocol::Kind::kReserved).body.reserved.granted == 1);
+    reserve(first, 2, 900 * kMega);
+    CHECK(answered(first, protocol::Kind::kReserved).body.reserved.granted == 0);
+    first.usage->host_bytes = first.usage->host_spare_bytes = 8 * kMega;
+    const protocol::Message usage = message(protocol::Kind::kUsage);
+    send_packet(first.descriptor, &usage, sizeof usage);
+    REQUIRE_FALSE(first.add_gpu(1, &gpu));  // answered, so that has been read
+    daemon.end(SIGTERM);
+  }
+  const std::string text = read_file(log);
+  INFO(text);
+  for (const std::string& part :
+       {" reserve " + one + " 0 1 ", "> reserved " + one + " 0 1 ", "> tighten " + one + " ", " state " + one + " 0 ",
+        "> reserved " + two + " 0 1 ", "> refused " + one + " 0 2 ", " account " + one + " session%20",
+        " use_host " + one + " 8388608 ", std::string(" share_host\n"), " bound_host " + one + "\n"}) {
+    INFO(part);
+    CHECK(text.find(part) != std::string::npos);
+  }
+  const Outcome again = run({.arguments = {ROTAD, "--replay", log}, .environment = {}});
+  INFO(again.errors);
+  CHECK(again.code() == 0);
+  using Change = std::pair<std::string, std::string>;
+  for (const auto& [from, to] : {Change{"> refused " + one + " 0 2 ", "> reserved " + one + " 0 2 "},
+                                 Change{" 524288000 67108864\n", " 52428800 67108864\n"},
+                                 Change{" reserve " + one + " 0 2 ", " reserve " + one + " 0 2x "},
+                                 Change{" state " + one + " 0 ", " stated " + one + " 0 "}}) {
+    INFO(from);
+    std::string other = text;
+    REQUIRE(other.find(from) != std::string::npos);
+    other.replace(other.find(from), from.size(), to);
+    write_file(log, other);
+    CHECK(run({.arguments = {ROTAD, "--replay", log}, .environment = {}}).code() == 1);
+  }
 }
 
 TEST_CASE("an event log that is full breaks off between two events and can still be played") {

@@ -168,9 +168,8 @@ struct Peer {
     for (const Kind kind : {Kind::kUsage, Kind::kRoom, Kind::kState, Kind::kGiveBack}) send(message(kind));
     Peer asks(rotad);
     Message status = message(Kind::kStatus);
-    status.body.status_request.newest_version = protocol::kVersion;
     asks.send(status);
-    if (!asks.answer(Kind::kStatusEnd)) return false;
+    if (!asks.answer(Kind::kStatusDaemon)) return false;
     Peer stranger(rotad);
     send_packet(stranger.socket.get(), "garbage", 7);
     rotad.pump();
@@ -197,12 +196,12 @@ struct Veteran : Peer {
     send(want);
     const bool granted = eventually([&] {
       rotad.pump();
-      return lease->grant != 0;
+      return lease->gpus[0].grant != 0;
     });
     want.body.want.gpus = 0;
     send(want);
     Message back = message(Kind::kGiveBack);
-    back.body.give_back.grant = lease->grant;
+    back.body.give_back.grant = lease->gpus[0].grant;
     send(back);
     return granted;
   }

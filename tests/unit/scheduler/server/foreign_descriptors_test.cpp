@@ -74,7 +74,7 @@ void send_with(int socket, const Message& message, std::span<const int> descript
 }
 
 Message handed_over() {
-  Message message{.version = protocol::kHandOverVersion, .kind = Kind::kHandOver};
+  Message message{.version = protocol::kVersion, .kind = Kind::kHandOver};
   message.body.extent = {.gpu = 0, .padding = 0, .bytes = 128 << 20};
   return message;
 }
@@ -132,7 +132,7 @@ TEST_CASE("a descriptor that takes long to close does not stop rotad, however it
     case How::kHandedOver:
     case How::kBesideMemory:
     case How::kUnknownKind: {
-      client.emplace(daemon.socket(), "hostile", protocol::kVersion);
+      client.emplace(daemon.socket(), "hostile", false);
       REQUIRE_FALSE(client->add_gpu(1));
       const Pause pause(daemon);
       const Descriptor memory(memfd_create("memory", MFD_CLOEXEC));
@@ -162,7 +162,7 @@ TEST_CASE("a descriptor that takes long to close does not stop rotad, however it
   }
   REQUIRE_FALSE(evil);
   for (int i = 0; i < 3; ++i) CHECK(serves(daemon));
-  CHECK(status(daemon.socket()).end.daemon_pid == static_cast<std::uint64_t>(daemon.pid()));
+  CHECK(status(daemon.socket()).daemon.pid == static_cast<std::uint64_t>(daemon.pid()));
 }
 
 TEST_CASE("hundreds of descriptors that take long to close cost rotad no threads, and others are served") {
@@ -210,7 +210,7 @@ TEST_CASE("a sender of such descriptors is told, and one that has said hello goe
   CHECK(refused->kind == Kind::kRefused);
   CHECK(std::string(refused->body.refused.text).find("before hello") != std::string::npos);
   CHECK_FALSE(receive(stranger.get()));
-  Client client(daemon.socket(), "odd", protocol::kVersion);
+  Client client(daemon.socket(), "odd", false);
   send_with(client.descriptor, handed_over(), sent);
   CHECK_FALSE(client.add_gpu(1));
 }
@@ -227,7 +227,7 @@ TEST_CASE("when the processes that handle descriptors are killed, others take th
   std::ifstream(children) >> keeper;
   REQUIRE(keeper > 0);
   kill(keeper, SIGKILL);
-  Client client(daemon.socket(), "odd", protocol::kVersion);
+  Client client(daemon.socket(), "odd", false);
   int ends[2];
   REQUIRE(pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
   const Descriptor reads(ends[0]);

@@ -31,9 +31,9 @@ constexpr std::uint64_t kMega = 1 << 20;
 // A client that swaps, on a GPU of 1 GiB with contexts of 1 MiB.
 struct Swapping : Client {
   Swapping(const Daemon& daemon, std::uint64_t mega, std::uint64_t resident)
-      : Client(daemon.socket(), "swapping", protocol::kVersion) {
+      : Client(daemon.socket(), "swapping", false) {
     REQUIRE_FALSE(add_gpu(1, &gpu));
-    usage->resident_bytes[gpu] = resident * kMega;
+    usage->gpus[gpu].resident_bytes = resident * kMega;
     use(gpu, mega * kMega);
     want(std::uint64_t{1} << gpu);
   }
@@ -41,9 +41,9 @@ struct Swapping : Client {
   // Returns once rotad has read everything sent before.
   void is_heard() { REQUIRE_FALSE(add_gpu(1)); }
   bool is_asked_to_clear() const {
-    return wait_for([&](const protocol::LeasePage& page) { return page.clear_bytes[gpu] != 0; });
+    return wait_for([&](const protocol::LeasePage& page) { return page.gpus[gpu].clear_bytes != 0; });
   }
-  bool may_hand_over() const { return lease->hand_over_gpus == std::uint64_t{1} << gpu; }
+  bool may_hand_over() const { return lease->gpus[gpu].hands_over != 0; }
   std::uint32_t gpu = 0;
 };
 
@@ -52,8 +52,8 @@ struct Giver : Swapping {
   explicit Giver(const Daemon& daemon) : Swapping(daemon, 700, 700) {
     REQUIRE(wait_for_grant());
     want(0);
-    give_back(lease->grant);
-    REQUIRE(wait_for([](const protocol::LeasePage& page) { return page.grant == 0; }));
+    give_back(lease->gpus[0].grant);
+    REQUIRE(wait_for([](const protocol::LeasePage& page) { return page.gpus[0].grant == 0; }));
   }
 };
 // A client that has just been granted the GPU and has next to nothing there.
@@ -102,12 +102,12 @@ TEST_CASE("a client that makes room before anybody lacks memory hands over what 
   taker.ask(taker.gpu, 700 * kMega);  // it is about to allocate
   REQUIRE(giver.is_asked_to_clear());
   CHECK_FALSE(giver.may_hand_over());
-  const std::uint64_t asked = giver.lease->clear_bytes[giver.gpu];
+  const std::uint64_t asked = giver.lease->gpus[giver.gpu].clear_bytes;
   taker.use(taker.gpu, 700 * kMega);
   const Message usage = message(Kind::kUsage);
   send_packet(taker.descriptor, &usage, sizeof usage);
   taker.is_heard();
-  CHECK(giver.lease->clear_bytes[giver.gpu] == asked);  // so this tells it nothing
+  CHECK(giver.lease->gpus[giver.gpu].clear_bytes == asked);  // so this tells it nothing
   CHECK(eventually([&] { return giver.may_hand_over(); }));
 }
 
@@ -255,17 +255,17 @@ struct ClientProcess {
       char word = 0;
       return read(asked, &word, 1) == 1;
     };
-    Client client(daemon.socket(), "swapping", protocol::kVersion);
+    Client client(daemon.socket(), "swapping", false);
     std::uint32_t gpu = 0;
     if (client.add_gpu(1, &gpu)) return false;
-    client.usage->resident_bytes[gpu] = (role == Role::kGiver ? 700 : 2) * kMega;
+    client.usage->gpus[gpu].resident_bytes = (role == Role::kGiver ? 700 : 2) * kMega;
     client.use(gpu, 700 * kMega);
     client.want(std::uint64_t{1} << gpu);
     if (!client.wait_for_grant()) return false;
     if (role == Role::kGiver) {
       client.want(0);
-      client.give_back(client.lease->grant);
-      if (!client.wait_for([](const protocol::LeasePage& page) { return page.grant == 0; })) return false;
+      client.give_back(client.lease->gpus[0].grant);
+      if (!client.wait_for([](const protocol::LeasePage& page) { return page.gpus[0].grant == 0; })) return false;
     }
     if (!say('y')) return false;
     if (!may_go_on()) return true;
@@ -275,7 +275,7 @@ struct ClientProcess {
       return !may_go_on();
     }
     const auto asked_to = [&](const protocol::LeasePage& page) {
-      return page.clear_bytes[gpu] != 0 && page.hand_over_gpus != 0;
+      return page.gpus[gpu].clear_bytes != 0 && page.gpus[gpu].hands_over != 0;
     };
     if (!client.wait_for(asked_to)) return false;
     for (int piece = 0; piece < 3; ++piece) client.hand_over(gpu, 128 * kMega, {memory});
@@ -383,7 +383,7 @@ TEST_CASE("what is on its way to a program that dies goes with it") {
   taker.kill();
   if (giver_too) giver.reset();
   CHECK(watched.is_gone());
-  CHECK(eventually([&] { return status(daemon.socket()).clients.size() == (giver_too ? 0 : 1); }));
+  CHECK(eventually([&] { return status(daemon.socket()).programs.size() == (giver_too ? 0 : 1); }));
   CHECK(serves(daemon));
 }
 
@@ -400,7 +400,7 @@ TEST_CASE("what is on its way to a program that dies is there as long as a child
   taker.tell_to_go_on();
   REQUIRE(taker.hears() == 'c');
   taker.kill();
-  REQUIRE(eventually([&] { return status(daemon.socket()).clients.size() == 1; }));
+  REQUIRE(eventually([&] { return status(daemon.socket()).programs.size() == 1; }));
   // rotad has closed its end, which discards nothing at the other one.
   CHECK_FALSE(watched.is_gone());
   taker.end = Descriptor();

@@ -16,8 +16,7 @@ constexpr std::uint64_t kMega = 1 << 20;
 
 // On a GPU of 1 GiB.
 struct Member : Client {
-  explicit Member(const Daemon& daemon, std::uint64_t session_mega = 0)
-      : Client(daemon.socket(), "member", protocol::kVersion) {
+  explicit Member(const Daemon& daemon, std::uint64_t session_mega = 0) : Client(daemon.socket(), "member", false) {
     if (session_mega != 0) {
       protocol::Message message{.version = protocol::kVersion, .kind = Kind::kSession};
       std::strcpy(message.body.session.id, "abc");
@@ -102,7 +101,7 @@ TEST_CASE("the clients of a session share its limit, and rotad asks the others b
     two.reserve(200);
     CHECK(two.answer().granted == 1);
     CHECK(two.lease->limit_bytes == 500 * kMega);
-    CHECK(two.wait_for([&](const protocol::LeasePage& page) { return page.left_bytes[two.gpu] == 0; }));
+    CHECK(two.wait_for([&](const protocol::LeasePage& page) { return page.gpus[two.gpu].left_bytes == 0; }));
   }
   SECTION("what has been freed meanwhile is there") {
     one.state(100, question.body.tighten.round);
@@ -152,7 +151,7 @@ TEST_CASE("who has its answer finds in its page what that leaves") {
     const protocol::Reserved answer = last.answer();
     REQUIRE(answer.granted == 1);
     // Each of them has said that its context takes 1 MiB.
-    REQUIRE(last.lease->left_bytes[last.gpu] == 500 * kMega - answer.device_bytes);
+    REQUIRE(last.lease->gpus[last.gpu].left_bytes == 500 * kMega - answer.device_bytes);
     last.state(0, 0);
   }
 }
@@ -161,7 +160,7 @@ TEST_CASE("a page says that there is no limit where there is none") {
   const Daemon daemon;
   const Member one(daemon);
   CHECK(one.lease->limit_bytes == protocol::kUnlimited);
-  CHECK(one.lease->left_bytes[one.gpu] == protocol::kUnlimited);
+  CHECK(one.lease->gpus[one.gpu].left_bytes == protocol::kUnlimited);
 }
 
 TEST_CASE("a configuration limits what its users have, whatever sessions they open") {
@@ -176,9 +175,9 @@ TEST_CASE("a configuration limits what its users have, whatever sessions they op
   one.reserve(400);
   CHECK(one.answer().granted == 1);
   CHECK(one.lease->limit_bytes == 400 * kMega);
-  const StatusRows rows = status(daemon.socket());
+  const protocol::Snapshot rows = status(daemon.socket());
   REQUIRE(rows.accounts.size() == 2);
-  for (const protocol::StatusAccount& account : rows.accounts) {
+  for (const protocol::AccountRow& account : rows.accounts) {
     CHECK(account.clients == 1);
     CHECK(account.device_used == 400 * kMega);
   }
@@ -197,9 +196,9 @@ TEST_CASE("the command line comes before the configuration") {
   const TemporaryFolder folder;
   write_file(folder / "rotad.toml", "mode = \"exclusive\"\nquantum = \"70ms\"\n");
   const Daemon daemon({"--config", folder / "rotad.toml", "--quantum", "90ms"});
-  const StatusRows rows = status(daemon.socket());
-  CHECK(rows.end.mode == protocol::Mode::kExclusive);
-  CHECK(rows.end.quantum_ns == 90'000'000);
+  const protocol::Snapshot rows = status(daemon.socket());
+  CHECK(rows.daemon.mode == protocol::Mode::kExclusive);
+  CHECK(rows.daemon.quantum_ns == 90'000'000);
 }
 
 TEST_CASE("who speaks of GPUs that it has not named, or of limits in an older version, is not heard") {
@@ -234,34 +233,14 @@ TEST_CASE(
   CHECK(swaps.answer().granted == 1);
   stays.reserve_to_fit(200, 0);
   CHECK(stays.answer().granted == 1);
-  CHECK(swaps.lease->fixed_of_others_bytes[swaps.gpu] >= 200 * kMega);
-  CHECK(stays.lease->fixed_of_others_bytes[stays.gpu] == 0);
+  CHECK(swaps.lease->gpus[swaps.gpu].fixed_of_others_bytes >= 200 * kMega);
+  CHECK(stays.lease->gpus[stays.gpu].fixed_of_others_bytes == 0);
   stays.reserve_to_fit(400, 0);
   const protocol::Message question = swaps.next();
   REQUIRE(question.kind == Kind::kTighten);
   const protocol::Reserved answer = stays.answer_after_tighten();
   CHECK(answer.granted == 0);
   CHECK_THAT(answer.text, Contains("cannot leave the GPU, and"));
-}
-
-TEST_CASE("of an older client all that does not move counts as staying") {
-  const Daemon daemon;
-  Client old(daemon.socket(), "old", protocol::kHandOverVersion);
-  std::uint32_t gpu = 0;
-  REQUIRE_FALSE(old.add_gpu(1, &gpu));
-  protocol::Message message{.version = protocol::kHandOverVersion, .kind = Kind::kReserve};
-  message.body.reserve = {.gpu = gpu,
-                          .number = 1,
-                          .device_bytes = 500 * kMega,
-                          .movable_bytes = 100 * kMega,
-                          .fixed_bytes = 0,
-                          .swapped_bytes = 0};
-  send_packet(old.descriptor, &message, sizeof message);
-  REQUIRE(receive(old.descriptor)->body.reserved.granted == 1);
-  Member swaps(daemon);
-  CHECK(swaps.lease->fixed_of_others_bytes[swaps.gpu] >= 400 * kMega);
-  swaps.reserve_to_fit(0, 700);
-  CHECK(swaps.answer_after_tighten().granted == 0);
 }
 
 }  // namespace rota::test

@@ -36,6 +36,11 @@ constexpr pid_t kPid = 4711;
 
 }  // namespace
 
+void follow_host(const LimitBook& book, scheduler::Quota& quota) {
+  book.follow_host(
+      quota, [&](const std::string& account, const scheduler::Limits& limits) { quota.set_limits(account, limits); });
+}
+
 TEST_CASE("without limits a client is charged to the host alone") {
   Machine machine;
   const LimitBook book({}, machine.root);
@@ -157,14 +162,14 @@ TEST_CASE("what may lie in the host's memory is most of what the machine and the
   Quota quota;
   quota.join(1, book.memberships(1, kPid, 54321, 54321));
   quota.add_gpu(1, 0, 100'000, 0);
-  book.follow_host(quota);
+  follow_host(book, quota);
   CHECK(account(quota, "the host").limits.host == kAvailable / 10 * 9);
   CHECK(account(quota, "cgroup /pods").limits.host == 3600);
 
   SECTION("and no more than the configuration says") {
     LimitSettings settings;
     settings.host_budget = 77;
-    LimitBook(settings, machine.root).follow_host(quota);
+    follow_host(LimitBook(settings, machine.root), quota);
     CHECK(account(quota, "the host").limits.host == 77);
   }
   SECTION("while something is reserved there it grows to what is left, since what has been moved out is in use") {
@@ -172,16 +177,16 @@ TEST_CASE("what may lie in the host's memory is most of what the machine and the
     const auto outcome = quota.reserve(1, 0, 1, {101'000, 101'000}, 1s);  // 1000 bytes beyond the GPU
     REQUIRE(outcome.answers.at(0).granted);
     machine.file("/sys/fs/cgroup/pods/memory.current", "2000\n");  // these, moved out
-    book.follow_host(quota);
+    follow_host(book, quota);
     CHECK(account(quota, "cgroup /pods").limits.host == 3600);
     machine.file("/sys/fs/cgroup/pods/memory.current", "1500\n");
-    book.follow_host(quota);
+    follow_host(book, quota);
     CHECK(account(quota, "cgroup /pods").limits.host == 3600);
     machine.file("/sys/fs/cgroup/pods/memory.current", "0\n");  // others have left
-    book.follow_host(quota);
+    follow_host(book, quota);
     CHECK(account(quota, "cgroup /pods").limits.host == 4500);
     machine.file("/sys/fs/cgroup/pods/memory.current", "4000\n");  // another program's
-    book.follow_host(quota);
+    follow_host(book, quota);
     CHECK(account(quota, "cgroup /pods").limits.host == 1900);
     quota.leave(1, 1s);
   }
@@ -190,7 +195,7 @@ TEST_CASE("what may lie in the host's memory is most of what the machine and the
     REQUIRE(quota.reserve(1, 0, 1, {.device = 101'000, .movable = 101'000}, 1s).answers.at(0).granted);
     machine.file("/sys/fs/cgroup/pods/memory.current", "4000\n");
     quota.use_host(1, {.has = 3000, .spare = 2500});
-    book.follow_host(quota);
+    follow_host(book, quota);
     CHECK(account(quota, "cgroup /pods").limits.host == 3600);  // without them 1900
     quota.leave(1, 1s);
   }
@@ -204,7 +209,7 @@ TEST_CASE("what programs have on the host for swapping is within configured limi
     settings.host_budget = budget;
     const LimitBook book(settings, machine.root);
     quota.join(1, book.memberships(1, kPid, 54321, 54321));
-    book.follow_host(quota);
+    follow_host(book, quota);
     quota.add_gpu(1, 0, 100'000, 0);
     quota.confirm(1, 0, 0, 90'000, scheduler::Time{1});
     quota.state(1, 0, {.device = 90'000, .movable = 90'000, .swapped = 90'000}, 0, 0, scheduler::Time{1});

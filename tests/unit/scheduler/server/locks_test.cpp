@@ -4,6 +4,7 @@
 
 #include <asio/io_context.hpp>
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -16,6 +17,13 @@ namespace rota::test {
 namespace {
 
 constexpr const char* kLockOfGpu1 = "/GPU-00000000-0000-0000-0000-000000000001.lock";
+
+protocol::AddGpu named(const protocol::Uuid& uuid, const char* name) {
+  protocol::AddGpu gpu{};
+  gpu.uuid = uuid;
+  std::strcpy(gpu.name, name);
+  return gpu;
+}
 
 TEST_CASE("a GPU whose lock file was unlinked is still its daemon's alone, and a second one is told whose") {
   const Daemon first;
@@ -81,7 +89,7 @@ TEST_CASE("users who name GPUs that nothing confirms leave room for others, and 
         return count;
       }
       REQUIRE_FALSE(*taken);
-      all.push_back(table.add_client(uuid, "invented"));
+      all.push_back(table.add_client(named(uuid, "invented")));
     }
   };
   CHECK(takes(1) == protocol::kMaxGpus / 4);
@@ -103,7 +111,7 @@ TEST_CASE("a GPU is as large as NVML says, or as most users say, whoever says so
                          "/nowhere/rotad.sock", false, [](uid_t) {});
   constexpr std::uint64_t kReal = std::uint64_t{80} << 30;
   REQUIRE(table.take(uuid(77), 1));
-  const std::uint32_t gpu = table.add_client(uuid(77), "of the test");
+  const std::uint32_t gpu = table.add_client(named(uuid(77), "of the test"));
   table.says(gpu, "liar", 1 << 20);
   CHECK(table.bytes(gpu) == 1 << 20);  // nobody knows better
   CHECK_FALSE(table.says(gpu, "honest", kReal));

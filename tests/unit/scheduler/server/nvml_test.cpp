@@ -158,11 +158,11 @@ struct MeasuringDaemon {
 
 // This process, on GPU 1 of 1 GiB.
 struct Measured : Client {
-  explicit Measured(const Daemon& daemon) : Client(daemon.socket(), "measured", protocol::kVersion) {
+  explicit Measured(const Daemon& daemon) : Client(daemon.socket(), "measured", false) {
     REQUIRE_FALSE(add_gpu(1, &gpu));
   }
   bool context_becomes(std::uint64_t bytes) const {
-    return wait_for([&](const protocol::LeasePage& page) { return page.context_bytes[gpu] == bytes; });
+    return wait_for([&](const protocol::LeasePage& page) { return page.gpus[gpu].context_bytes == bytes; });
   }
   std::uint32_t gpu = 0;
 };
@@ -175,32 +175,32 @@ TEST_CASE("what a process has beside its allocations is measured, counted and sh
   const MeasuringDaemon rotad(answers, gpu + process_line(getpid(), 200 * kMega));
   Measured client(*rotad.daemon);
   CHECK(client.context_becomes(200 * kMega));
-  protocol::StatusClient shown = status(rotad.daemon->socket()).clients.at(0);
+  protocol::TaskRow shown = status(rotad.daemon->socket()).tasks.at(0);
   CHECK(shown.context_bytes == 200 * kMega);
   CHECK(shown.driver_bytes == 200 * kMega);
-  CHECK(shown.measured_gpus == std::uint64_t{1} << client.gpu);
-  const protocol::StatusGpu shown_gpu = status(rotad.daemon->socket()).gpus.at(0);
+  CHECK(shown.measured == 1);
+  const protocol::GpuRow shown_gpu = status(rotad.daemon->socket()).gpus.at(0);
   CHECK(shown_gpu.measured == 1);
   CHECK(shown_gpu.driver_used_bytes == 300 * kMega);
   CHECK(shown_gpu.driver_free_bytes == 700 * kMega);
 
   SECTION("less what it has allocated that the driver counts for it, and growth is seen") {
-    client.usage->device_bytes[client.gpu] = 500 * kMega;
-    client.usage->fixed_bytes[client.gpu] = 120 * kMega;
+    client.usage->gpus[client.gpu].device_bytes = 500 * kMega;
+    client.usage->gpus[client.gpu].fixed_bytes = 120 * kMega;
     CHECK(client.context_becomes(80 * kMega));
     answers.are(gpu + process_line(getpid(), 260 * kMega));
     CHECK(client.context_becomes(140 * kMega));
   }
   SECTION("but not of a program that serves memory in a way that this rotad does not know") {
-    client.usage->memory_modes[client.gpu] = 15;
+    client.usage->gpus[client.gpu].memory_mode = 15;
     answers.are(gpu + process_line(getpid(), 500 * kMega));
-    CHECK(eventually([&] { return status(rotad.daemon->socket()).clients.at(0).measured_gpus == 0; }));
-    CHECK(client.lease->context_bytes[client.gpu] == 200 * kMega);
+    CHECK(eventually([&] { return status(rotad.daemon->socket()).tasks.at(0).measured == 0; }));
+    CHECK(client.lease->gpus[client.gpu].context_bytes == 200 * kMega);
   }
   SECTION("it stands when the driver no longer tells, and is no longer called measured") {
     answers.are(gpu + process_line(getpid(), 200 * kMega) + process_line(nobody(), kMega));
-    CHECK(eventually([&] { return status(rotad.daemon->socket()).clients.at(0).measured_gpus == 0; }));
-    CHECK(client.lease->context_bytes[client.gpu] == 200 * kMega);
+    CHECK(eventually([&] { return status(rotad.daemon->socket()).tasks.at(0).measured == 0; }));
+    CHECK(client.lease->gpus[client.gpu].context_bytes == 200 * kMega);
     CHECK(status(rotad.daemon->socket()).gpus.at(0).measured == 1);
   }
   SECTION("a GPU that NVML knows no more is one that programs report of") {
@@ -217,7 +217,7 @@ TEST_CASE("memory that was handed over, which the driver counts for no process, 
   Measured giver(*rotad.daemon);
   REQUIRE(taker.context_becomes(200 * kMega));
   for (Measured* client : {&taker, &giver}) {
-    client->usage->resident_bytes[client->gpu] = 20 * kMega;
+    client->usage->gpus[client->gpu].resident_bytes = 20 * kMega;
     client->use(client->gpu, 500 * kMega);
   }
   taker.want(1);
@@ -225,12 +225,12 @@ TEST_CASE("memory that was handed over, which the driver counts for no process, 
   const Descriptor memory(memfd_create("memory", MFD_CLOEXEC));
   giver.hand_over(giver.gpu, 128 * kMega, {memory.get()});
   REQUIRE(eventually([&] { return status(rotad.daemon->socket()).gpus.at(0).handed_over_bytes == 128 * kMega; }));
-  taker.usage->resident_bytes[taker.gpu] = 148 * kMega;
-  giver.usage->resident_bytes[giver.gpu] = 0;
+  taker.usage->gpus[taker.gpu].resident_bytes = 148 * kMega;
+  giver.usage->gpus[giver.gpu].resident_bytes = 0;
   answers.are(gpu + process_line(getpid(), 220 * kMega));
   REQUIRE(receive(taker.descriptor));  // what was handed over
   for (int readings = 0; readings < 3; ++readings) REQUIRE_FALSE(taker.add_gpu(1));
-  CHECK(taker.lease->context_bytes[taker.gpu] >= 180 * kMega);
+  CHECK(taker.lease->gpus[taker.gpu].context_bytes >= 180 * kMega);
   // That it has grown is seen all the same.
   answers.are(gpu + process_line(getpid(), 420 * kMega));
   CHECK(taker.context_becomes(272 * kMega));  // at least: the driver may count none of the 148
@@ -245,7 +245,7 @@ TEST_CASE("one reading alone does not lower what a context takes: memory that is
   answers.are(gpu + "once " + process_line(getpid(), 180 * kMega) + process_line(getpid(), 201 * kMega));
   bool lowered = false;
   CHECK(eventually([&] {
-    const protocol::StatusClient shown = status(rotad.daemon->socket()).clients.at(0);
+    const protocol::TaskRow shown = status(rotad.daemon->socket()).tasks.at(0);
     lowered = lowered || shown.context_bytes != 200 * kMega;
     return shown.driver_bytes == 201 * kMega;
   }));
@@ -264,21 +264,21 @@ TEST_CASE("a process whose contexts have ended has none, and has some again once
     answers.are(gpu);
     CHECK(client.context_becomes(1));  // a byte: 0 would be unknown
     CHECK(eventually([&] {
-      const protocol::StatusClient shown = status(rotad.daemon->socket()).clients.at(0);
-      return shown.driver_bytes == 0 && shown.measured_gpus == std::uint64_t{1} << client.gpu;
+      const protocol::TaskRow shown = status(rotad.daemon->socket()).tasks.at(0);
+      return shown.driver_bytes == 0 && shown.measured == std::uint64_t{1} << client.gpu;
     }));
     answers.are(gpu + process_line(getpid(), 150 * kMega));
     CHECK(client.context_becomes(150 * kMega));
   }
   SECTION("but not one whose memory the driver does not know for now") {
     answers.are(gpu + process_line(getpid(), -1));
-    CHECK(eventually([&] { return status(rotad.daemon->socket()).clients.at(0).measured_gpus == 0; }));
+    CHECK(eventually([&] { return status(rotad.daemon->socket()).tasks.at(0).measured == 0; }));
     // Two readings later.
     answers.are(gpu + process_line(getpid(), -1) + process_line(getppid(), 40 * kMega));
     CHECK(eventually([&] { return status(rotad.daemon->socket()).gpus.at(0).outside_bytes == 40 * kMega; }));
     answers.are(gpu + process_line(getpid(), -1) + process_line(getppid(), 50 * kMega));
     CHECK(eventually([&] { return status(rotad.daemon->socket()).gpus.at(0).outside_bytes >= 50 * kMega; }));
-    CHECK(client.lease->context_bytes[client.gpu] == 200 * kMega);
+    CHECK(client.lease->gpus[client.gpu].context_bytes == 200 * kMega);
   }
 }
 
@@ -294,7 +294,7 @@ struct Pair {
       if (client == &one) REQUIRE(one.wait_for_grant());  // over two sockets either could arrive first
     }
   }
-  bool together() const { return one.lease->grant != 0 && two.lease->grant != 0; }
+  bool together() const { return one.lease->gpus[0].grant != 0 && two.lease->gpus[0].grant != 0; }
   std::uint64_t outside(const Daemon& daemon) const { return status(daemon.socket()).gpus.at(0).outside_bytes; }
   Measured one;
   Measured two;
@@ -310,8 +310,8 @@ TEST_CASE("two programs that do not fit beside what others have take turns, unti
   REQUIRE(eventually([&] { return status(rotad.daemon->socket()).gpus.at(0).outside_bytes == 600 * kMega; }));
   const Pair pair(*rotad.daemon);
   REQUIRE(pair.one.wait_for_grant());
-  CHECK(pair.one.wait_for([](const protocol::LeasePage& page) { return page.waiters != 0; }));
-  CHECK(pair.two.lease->grant == 0);
+  CHECK(pair.one.wait_for([](const protocol::LeasePage& page) { return page.gpus[0].waiters != 0; }));
+  CHECK(pair.two.lease->gpus[0].grant == 0);
   SECTION("the others have gone") {
     answers.are(gpu);
     CHECK(pair.two.wait_for_grant());
@@ -327,7 +327,7 @@ TEST_CASE("two programs that do not fit beside what others have take turns, unti
     CHECK(pair.outside(*rotad.daemon) == 0);
     answers.are(gpu + process_line(getppid(), 600 * kMega));
     CHECK(eventually([&] { return pair.outside(*rotad.daemon) == 600 * kMega; }));
-    CHECK(pair.two.wait_for([](const protocol::LeasePage& page) { return page.waiters != 0; }));
+    CHECK(pair.two.wait_for([](const protocol::LeasePage& page) { return page.gpus[0].waiters != 0; }));
   }
 }
 
@@ -337,7 +337,7 @@ TEST_CASE("who comes to a GPU first hears of it once it is known what others hav
                                            process_line(getppid(), 600 * kMega) + "slow 50\n");
   const Pair pair(*rotad.daemon);
   CHECK(pair.outside(*rotad.daemon) == 600 * kMega);
-  CHECK(pair.one.wait_for([](const protocol::LeasePage& page) { return page.waiters != 0; }));
+  CHECK(pair.one.wait_for([](const protocol::LeasePage& page) { return page.gpus[0].waiters != 0; }));
   CHECK_FALSE(pair.together());
 }
 
@@ -356,15 +356,15 @@ TEST_CASE("who names a GPU hears of it once what its contexts take is known, eac
   const MeasuringDaemon rotad(answers, gpu + process_line(getpid(), 200 * kMega),
                               {"--config", answers.folder / "rotad.toml"});
   Measured first(*rotad.daemon);
-  CHECK(first.lease->left_bytes[first.gpu] == 300 * kMega);
+  CHECK(first.lease->gpus[first.gpu].left_bytes == 300 * kMega);
   const Measured second(*rotad.daemon);  // of the same process, whose contexts count once
-  CHECK(second.lease->left_bytes[second.gpu] == 500 * kMega);
+  CHECK(second.lease->gpus[second.gpu].left_bytes == 500 * kMega);
   for (const std::uint64_t mega : {240, 290}) {
     answers.are(gpu + process_line(getpid(), mega * kMega));
     std::uint32_t same = 99;
     REQUIRE_FALSE(first.add_gpu(1, &same));
     CHECK(same == first.gpu);
-    CHECK(first.lease->left_bytes[first.gpu] == (500 - mega) * kMega);
+    CHECK(first.lease->gpus[first.gpu].left_bytes == (500 - mega) * kMega);
   }
   CHECK(status(rotad.daemon->socket()).gpus.at(0).clients == 2);
 }
@@ -387,14 +387,14 @@ TEST_CASE("a context that the list does not name yet counts with its assumed siz
   SECTION("while it is not named") {
     const MeasuringDaemon rotad(answers, gpu, {"--config", answers.folder / "rotad.toml"});
     const Measured client(*rotad.daemon);
-    CHECK(client.lease->left_bytes[client.gpu] == 499 * kMega);
+    CHECK(client.lease->gpus[client.gpu].left_bytes == 499 * kMega);
     CHECK_FALSE(granted(client, 1, 500));
     CHECK(granted(client, 2, 499));
   }
   SECTION("where no process is") {
     const MeasuringDaemon rotad(answers, gpu + "processes 3\n", {"--config", answers.folder / "rotad.toml"});
     const Measured client(*rotad.daemon);
-    CHECK(client.lease->left_bytes[client.gpu] == 499 * kMega);  // all the same, nobody is told that it is free
+    CHECK(client.lease->gpus[client.gpu].left_bytes == 499 * kMega);  // all the same, nobody is told that it is free
     CHECK(granted(client, 1, 500));
   }
 }
@@ -404,10 +404,10 @@ TEST_CASE("pages say what nobody can have: contexts and what programs without ro
   const std::string own = process_line(getpid(), 24 * kMega);
   const MeasuringDaemon rotad(answers, "gpu " + gpu_line(1, 624 * kMega) + own + process_line(getppid(), 600 * kMega));
   const Measured client(*rotad.daemon);
-  CHECK(client.lease->all_context_bytes[client.gpu] == 624 * kMega);
+  CHECK(client.lease->gpus[client.gpu].all_context_bytes == 624 * kMega);
   answers.are("gpu " + gpu_line(1, 24 * kMega) + own);
   CHECK(client.wait_for(
-      [&](const protocol::LeasePage& page) { return page.all_context_bytes[client.gpu] == 24 * kMega; }));
+      [&](const protocol::LeasePage& page) { return page.gpus[client.gpu].all_context_bytes == 24 * kMega; }));
 }
 
 TEST_CASE("memory that is in use and nobody's counts after some readings, listed or not") {
@@ -449,10 +449,10 @@ TEST_CASE("without NVML the client's own figure, or an assumption, counts") {
   const MeasuringDaemon rotad(answers, "init 9\n");
   const Measured client(*rotad.daemon);
   CHECK(client.context_becomes(kMega));  // as this client reports
-  const StatusRows rows = status(rotad.daemon->socket());
+  const protocol::Snapshot rows = status(rotad.daemon->socket());
   CHECK(rows.gpus.at(0).measured == 0);
-  CHECK(rows.clients.at(0).measured_gpus == 0);
-  CHECK(rows.clients.at(0).context_bytes == kMega);
+  CHECK(rows.tasks.at(0).measured == 0);
+  CHECK(rows.tasks.at(0).context_bytes == kMega);
 }
 
 TEST_CASE("limits count what has been measured") {
@@ -462,7 +462,8 @@ TEST_CASE("limits count what has been measured") {
                               {"--config", answers.folder / "rotad.toml"});
   const Measured client(*rotad.daemon);
   REQUIRE(client.context_becomes(200 * kMega));
-  CHECK(client.wait_for([&](const protocol::LeasePage& page) { return page.left_bytes[client.gpu] == 300 * kMega; }));
+  CHECK(client.wait_for(
+      [&](const protocol::LeasePage& page) { return page.gpus[client.gpu].left_bytes == 300 * kMega; }));
   const auto reserve = [&](std::uint32_t number, std::uint64_t mega) {
     protocol::Message message{.version = protocol::kVersion, .kind = Kind::kReserve};
     message.body.reserve = {.gpu = client.gpu,

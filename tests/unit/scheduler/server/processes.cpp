@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <csignal>
@@ -186,7 +187,7 @@ void send_packet(int descriptor, const void* bytes, std::size_t length) {
 std::optional<Message> receive(int descriptor, std::span<Descriptor> descriptors) {
   Message result;
   const ssize_t length = protocol::read_packet(descriptor, &result, sizeof result, descriptors, 0);
-  return length == static_cast<ssize_t>(sizeof result) ? std::optional(result) : std::nullopt;
+  return length >= static_cast<ssize_t>(protocol::kHeaderBytes) ? std::optional(result) : std::nullopt;
 }
 
 protocol::Uuid uuid(std::uint8_t number) {
@@ -195,10 +196,9 @@ protocol::Uuid uuid(std::uint8_t number) {
   return result;
 }
 
-Client::Client(const std::string& socket, const std::string& name, std::uint16_t newest)
-    : descriptor(connect_to(socket)) {
+Client::Client(const std::string& socket, const std::string& name, bool beside) : descriptor(connect_to(socket)) {
   Message hello = message(Kind::kHello);
-  hello.body.hello.newest_version = newest;
+  hello.body.hello.newest_version = protocol::kVersion;
   name.copy(hello.body.hello.name, protocol::kNameLength - 1);
   send_packet(descriptor, &hello, sizeof hello);
   Descriptor pages[2];
@@ -212,6 +212,7 @@ Client::Client(const std::string& socket, const std::string& name, std::uint16_t
   usage = static_cast<protocol::UsagePage*>(
       mmap(nullptr, protocol::kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, usage_descriptor, 0));
   if (lease == MAP_FAILED || usage == MAP_FAILED) throw std::runtime_error("cannot map the pages");
+  usage->shares = beside ? 1 : 0;
 }
 
 Client::~Client() {
@@ -249,20 +250,20 @@ void Client::give_back(std::uint32_t grant) {
 
 void Client::ask(std::uint32_t gpu, std::uint64_t bytes) {
   Message room = message(Kind::kRoom);
-  room.version = protocol::kRoomVersion;
   room.body.room = {.gpu = gpu, .padding = 0, .bytes = bytes};
   send_packet(descriptor, &room, sizeof room);
 }
 
 void Client::hand_over(std::uint32_t gpu, std::uint64_t bytes, std::initializer_list<int> memory) const {
   Message handed = message(Kind::kHandOver);
-  handed.version = protocol::kHandOverVersion;
   handed.body.extent = {.gpu = gpu, .padding = 0, .bytes = bytes};
   if (protocol::write_packet(descriptor, &handed, sizeof handed, memory, 0) < 0) throw std::runtime_error("sendmsg");
 }
 
 bool Client::wait_for_grant() const {
-  return wait_for([](const protocol::LeasePage& page) { return page.grant != 0; });
+  return wait_for([](const protocol::LeasePage& page) {
+    return std::ranges::any_of(page.gpus, [](const protocol::GpuLease& gpu) { return gpu.grant != 0; });
+  });
 }
 
 void Client::wait_for_change(std::uint32_t seen) const {
@@ -270,23 +271,16 @@ void Client::wait_for_change(std::uint32_t seen) const {
   syscall(SYS_futex, &lease->event, FUTEX_WAIT, seen, &limit, nullptr, 0);
 }
 
-StatusRows status(const std::string& socket, std::uint32_t newest) {
+protocol::Snapshot status(const std::string& socket) {
   const int descriptor = connect_to(socket);
   if (descriptor < 0) throw std::runtime_error("nobody listens at " + socket);
-  Message ask = message(Kind::kStatus);
-  ask.body.status_request.newest_version = newest;
+  const Message ask = message(Kind::kStatus);
   send_packet(descriptor, &ask, sizeof ask);
-  StatusRows rows;
+  protocol::Snapshot all;
   while (const auto row = receive(descriptor)) {
-    if (row->kind == Kind::kStatusGpu) rows.gpus.push_back(row->body.status_gpu);
-    if (row->kind == Kind::kStatusClient) rows.clients.push_back(row->body.status_client);
-    if (row->kind == Kind::kStatusUse) rows.uses.push_back(row->body.status_use);
-    if (row->kind == Kind::kStatusAccount) rows.accounts.push_back(row->body.status_account);
-    if (row->kind == Kind::kStatusEnd) {
-      rows.end = row->body.status_end;
-      close(descriptor);
-      return rows;
-    }
+    if (protocol::add_row(all, *row) != protocol::RowAdded::kLast) continue;
+    close(descriptor);
+    return all;
   }
   close(descriptor);
   throw std::runtime_error("the status broke off");

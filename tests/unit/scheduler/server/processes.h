@@ -15,6 +15,7 @@
 
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/pages.h"
+#include "scheduler/protocol/protocol.h"
 
 namespace rota::test {
 
@@ -85,8 +86,9 @@ protocol::Uuid uuid(std::uint8_t number);
 
 class Client {
  public:
-  // Says hello and maps its pages. `newest`: the newest version that it speaks.
-  explicit Client(const std::string& socket, const std::string& name = "test", std::uint16_t newest = 1);
+  // Says hello and maps its pages. `beside`: says that it shares memory with other processes, so that it runs beside
+  // others wherever its memory fits.
+  explicit Client(const std::string& socket, const std::string& name = "test", bool beside = true);
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -98,7 +100,7 @@ class Client {
   void give_back(std::uint32_t grant);
   void ask(std::uint32_t gpu, std::uint64_t bytes);
   void hand_over(std::uint32_t gpu, std::uint64_t bytes, std::initializer_list<int> memory) const;
-  void use(std::uint32_t gpu, std::uint64_t bytes) { usage->device_bytes[gpu] = bytes; }
+  void use(std::uint32_t gpu, std::uint64_t bytes) { usage->gpus[gpu].device_bytes = bytes; }
   // Waits until the page shows this; false after ten seconds.
   template <typename Condition>
   bool wait_for(Condition condition) const;
@@ -115,15 +117,7 @@ class Client {
   void wait_for_change(std::uint32_t seen) const;
 };
 
-struct StatusRows {
-  std::vector<protocol::StatusGpu> gpus;
-  std::vector<protocol::StatusClient> clients;
-  std::vector<protocol::StatusUse> uses;
-  std::vector<protocol::StatusAccount> accounts;
-  protocol::StatusEnd end{};
-};
-// `newest`: the version that the asker reads.
-StatusRows status(const std::string& socket, std::uint32_t newest = protocol::kVersion);
+protocol::Snapshot status(const std::string& socket);
 
 // Calls `condition` repeatedly, with short waits, until it is true; false after twenty seconds. For conditions without
 // an event.

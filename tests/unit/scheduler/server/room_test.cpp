@@ -15,13 +15,13 @@ constexpr std::uint64_t kMega = 1 << 20;
 
 // GPUs of 1 GiB, contexts of 1 MiB.
 struct Asker : Client {
-  explicit Asker(const Daemon& daemon, std::uint64_t mega) : Client(daemon.socket(), "asker", protocol::kVersion) {
+  explicit Asker(const Daemon& daemon, std::uint64_t mega) : Client(daemon.socket(), "asker", false) {
     REQUIRE_FALSE(add_gpu(1, &gpu));
     use(gpu, mega * kMega);
     want(std::uint64_t{1} << gpu);
   }
   bool is_promised(std::uint64_t mega) const {
-    return wait_for([&](const protocol::LeasePage& page) { return page.promised_bytes[gpu] >= mega * kMega; });
+    return wait_for([&](const protocol::LeasePage& page) { return page.gpus[gpu].promised_bytes >= mega * kMega; });
   }
   std::uint32_t gpu = 0;
 };
@@ -30,7 +30,7 @@ TEST_CASE("a grant's lease page promises what its client said that it uses, and 
   const Daemon daemon;
   const Asker first(daemon, 400);
   REQUIRE(first.wait_for_grant());
-  CHECK(first.lease->promised_bytes[first.gpu] == 400 * kMega);
+  CHECK(first.lease->gpus[first.gpu].promised_bytes == 400 * kMega);
   Asker second(daemon, 300);
   REQUIRE(second.wait_for_grant());
   second.ask(second.gpu, 500 * kMega);
@@ -40,15 +40,15 @@ TEST_CASE("a grant's lease page promises what its client said that it uses, and 
 TEST_CASE("everybody's page says what the contexts of all take of a GPU, as they come and go") {
   const Daemon daemon;
   const Asker first(daemon, 100);
-  CHECK(first.lease->all_context_bytes[first.gpu] == kMega);
+  CHECK(first.lease->gpus[first.gpu].all_context_bytes == kMega);
   int ready[2];
   REQUIRE(pipe(ready) == 0);
   const pid_t child = fork();
   if (child == 0) {
-    const Client second(daemon.socket(), "second", protocol::kVersion);
+    const Client second(daemon.socket(), "second", false);
     std::uint32_t gpu = 0;
     const bool right =
-        !const_cast<Client&>(second).add_gpu(1, &gpu) && second.lease->all_context_bytes[gpu] == 2 * kMega;
+        !const_cast<Client&>(second).add_gpu(1, &gpu) && second.lease->gpus[gpu].all_context_bytes == 2 * kMega;
     const char answer = right ? 'y' : 'n';
     if (write(ready[1], &answer, 1) == 1) pause();
     _exit(0);
@@ -56,10 +56,10 @@ TEST_CASE("everybody's page says what the contexts of all take of a GPU, as they
   char answer = 0;
   CHECK(read(ready[0], &answer, 1) == 1);
   CHECK(answer == 'y');
-  CHECK(first.lease->all_context_bytes[first.gpu] == 2 * kMega);
+  CHECK(first.lease->gpus[first.gpu].all_context_bytes == 2 * kMega);
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
-  CHECK(eventually([&] { return first.lease->all_context_bytes[first.gpu] == kMega; }));
+  CHECK(eventually([&] { return first.lease->gpus[first.gpu].all_context_bytes == kMega; }));
   close(ready[0]);
   close(ready[1]);
 }
@@ -71,16 +71,16 @@ TEST_CASE("who asks for more than is free is promised it once the other has give
   REQUIRE(first.wait_for_grant());
   REQUIRE(second.wait_for_grant());
   second.ask(second.gpu, 700 * kMega);
-  REQUIRE(first.wait_for([](const protocol::LeasePage& page) { return page.waiters != 0; }));
-  CHECK(second.lease->promised_bytes[second.gpu] == 400 * kMega);
-  CHECK(second.lease->waiters == 0);
-  for (const protocol::StatusClient& client : status(daemon.socket()).clients) {
-    CHECK(client.promised_bytes == 400 * kMega);
-    CHECK(client.asked_bytes == (client.client == second.number ? 700 * kMega : 0));
+  REQUIRE(first.wait_for([](const protocol::LeasePage& page) { return page.gpus[0].waiters != 0; }));
+  CHECK(second.lease->gpus[second.gpu].promised_bytes == 400 * kMega);
+  CHECK(second.lease->gpus[0].waiters == 0);
+  for (const protocol::TaskRow& task : status(daemon.socket()).tasks) {
+    CHECK(task.promised_bytes == 400 * kMega);
+    CHECK(task.asked_bytes == (task.client == second.number ? 700 * kMega : 0));
   }
-  first.give_back(first.lease->grant);
+  first.give_back(first.lease->gpus[0].grant);
   CHECK(second.is_promised(700));
-  CHECK(first.wait_for([&](const protocol::LeasePage& page) { return page.promised_bytes[first.gpu] == 0; }));
+  CHECK(first.wait_for([&](const protocol::LeasePage& page) { return page.gpus[first.gpu].promised_bytes == 0; }));
 }
 
 TEST_CASE("who does not make room within the grace period is overrun, and status says so") {
@@ -91,26 +91,10 @@ TEST_CASE("who does not make room within the grace period is overrun, and status
   REQUIRE(second.wait_for_grant());
   second.ask(second.gpu, 700 * kMega);
   CHECK(second.is_promised(700));
-  CHECK(first.lease->grant == 0);
-  for (const protocol::StatusClient& client : status(daemon.socket()).clients) {
+  CHECK(first.lease->gpus[0].grant == 0);
+  for (const protocol::ProgramRow& client : status(daemon.socket()).programs) {
     CHECK((client.overrun != 0) == (client.client == first.number));
   }
-}
-
-TEST_CASE("a client of an older version is promised nothing and counts with what it uses") {
-  const Daemon daemon;
-  Client old(daemon.socket(), "old", 2);
-  std::uint32_t gpu = 0;
-  REQUIRE_FALSE(old.add_gpu(1, &gpu));
-  old.use(gpu, 400 * kMega);
-  old.want(std::uint64_t{1} << gpu);
-  REQUIRE(old.wait_for_grant());
-  CHECK(old.lease->promised_bytes[gpu] == 0);
-  const Asker asker(daemon, 400);
-  REQUIRE(asker.wait_for_grant());
-  old.use(gpu, 700 * kMega);
-  // It was granted last, so it has to leave; rotad knows of the older client's growth when it checks.
-  CHECK(asker.wait_for([](const protocol::LeasePage& page) { return page.waiters != 0; }));
 }
 
 TEST_CASE("an ask about a GPU that is none, or of absurd size, hurts nobody") {
@@ -129,14 +113,14 @@ struct Swapper : Asker {
   Swapper(const Daemon& daemon, std::uint64_t mega) : Asker(daemon, mega) {
     REQUIRE(wait_for_grant());
     resides(mega);
-    usage->memory_modes[gpu] = static_cast<std::uint8_t>(protocol::MemoryMode::kSwap);
-    give_back(lease->grant);
-    REQUIRE(wait_for([](const protocol::LeasePage& page) { return page.grant == 0; }));
+    usage->gpus[gpu].memory_mode = static_cast<std::uint8_t>(protocol::MemoryMode::kSwap);
+    give_back(lease->gpus[0].grant);
+    REQUIRE(wait_for([](const protocol::LeasePage& page) { return page.gpus[0].grant == 0; }));
   }
-  void resides(std::uint64_t mega) const { usage->resident_bytes[gpu] = mega * kMega; }
+  void resides(std::uint64_t mega) const { usage->gpus[gpu].resident_bytes = mega * kMega; }
   bool is_to_clear(std::uint64_t mega, std::uint64_t of) const {
     return wait_for([&](const protocol::LeasePage& page) {
-      return page.clear_bytes[gpu] == mega * kMega && page.clear_from_bytes[gpu] == of * kMega;
+      return page.gpus[gpu].clear_bytes == mega * kMega && page.gpus[gpu].clear_from_bytes == of * kMega;
     });
   }
 };
@@ -148,10 +132,10 @@ TEST_CASE(
   const Asker second(daemon, 500);
   REQUIRE(second.wait_for_grant());
   CHECK(first.is_to_clear(600 + 500 + 2 - 1024, 600));
-  const StatusRows rows = status(daemon.socket());
-  CHECK(rows.clients.at(0).resident_bytes == 600 * kMega);
-  CHECK(protocol::memory_mode(rows.clients.at(0), 0) == protocol::MemoryMode::kSwap);
-  CHECK(rows.clients.at(1).resident_bytes == 0);
+  const protocol::Snapshot rows = status(daemon.socket());
+  CHECK(rows.tasks.at(0).resident_bytes == 600 * kMega);
+  CHECK(rows.tasks.at(0).mode == protocol::MemoryMode::kSwap);
+  CHECK(rows.tasks.at(1).resident_bytes == 0);
   first.resides(580);
   CHECK(first.is_to_clear(580 + 500 + 2 - 1024, 580));
   first.resides(500);
@@ -163,11 +147,11 @@ TEST_CASE("what the driver refuses a holder is asked for from others, compared w
   const Swapper first(daemon, 300);
   const Asker second(daemon, 400);
   REQUIRE(second.wait_for_grant());
-  second.usage->resident_bytes[second.gpu] = 300 * kMega;
-  second.usage->free_bytes[second.gpu] = 40 * kMega;
-  second.usage->short_bytes[second.gpu] = 60 * kMega;
+  second.usage->gpus[second.gpu].resident_bytes = 300 * kMega;
+  second.usage->gpus[second.gpu].free_bytes = 40 * kMega;
+  second.usage->gpus[second.gpu].short_bytes = 60 * kMega;
   CHECK(first.is_to_clear(60, 300));
-  second.usage->short_bytes[second.gpu] = 0;
+  second.usage->gpus[second.gpu].short_bytes = 0;
   first.resides(240);
   CHECK(first.is_to_clear(0, 240));
 }
@@ -175,13 +159,13 @@ TEST_CASE("what the driver refuses a holder is asked for from others, compared w
 TEST_CASE("numbers that a client makes up about its swap memory hurt nobody's pages") {
   const Daemon daemon;
   const Swapper first(daemon, 100);
-  first.usage->resident_bytes[first.gpu] = UINT64_MAX;
-  first.usage->short_bytes[first.gpu] = UINT64_MAX;
-  first.usage->free_bytes[first.gpu] = UINT64_MAX;
+  first.usage->gpus[first.gpu].resident_bytes = UINT64_MAX;
+  first.usage->gpus[first.gpu].short_bytes = UINT64_MAX;
+  first.usage->gpus[first.gpu].free_bytes = UINT64_MAX;
   const Asker second(daemon, 500);
   REQUIRE(second.wait_for_grant());
   CHECK(first.is_to_clear(500 + 2, 1024));
-  CHECK(second.lease->clear_bytes[second.gpu] == 0);
+  CHECK(second.lease->gpus[second.gpu].clear_bytes == 0);
   CHECK(second.is_promised(500));
 }
 

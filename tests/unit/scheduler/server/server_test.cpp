@@ -70,23 +70,24 @@ TEST_CASE("clients take turns in exclusive mode, told by their pages alone") {
   const std::uint64_t mask = std::uint64_t{1} << gpu;
   first.want(mask);
   REQUIRE(first.wait_for_grant());
-  CHECK(first.lease->held_gpus == mask);
-  CHECK(first.lease->waiters == 0);
-  CHECK(first.lease->drain_at_ns == 0);
+  CHECK(first.lease->gpus[gpu].grant != 0);
+  CHECK(first.lease->gpus[0].waiters == 0);
+  CHECK(first.lease->gpus[0].drain_at_ns == 0);
   for (int turn = 0; turn < 20; ++turn) {
     Client& holder = turn % 2 == 0 ? first : second;
     Client& waiter = turn % 2 == 0 ? second : first;
     waiter.want(mask);
-    REQUIRE(holder.wait_for([](const LeasePage& page) { return page.waiters != 0 && page.drain_at_ns != 0; }));
+    REQUIRE(holder.wait_for(
+        [](const LeasePage& page) { return page.gpus[0].waiters != 0 && page.gpus[0].drain_at_ns != 0; }));
     // The client that is next knows when, and no longer once it has its turn.
-    const std::uint64_t drain_at = holder.lease->drain_at_ns;
-    REQUIRE(waiter.wait_for([&](const LeasePage& page) { return page.next_turn_ns == drain_at; }));
-    CHECK(holder.lease->next_turn_ns == 0);
-    CHECK(waiter.lease->grant == 0);
-    const std::uint32_t grant = holder.lease->grant;
+    const std::uint64_t drain_at = holder.lease->gpus[0].drain_at_ns;
+    REQUIRE(waiter.wait_for([&](const LeasePage& page) { return page.gpus[0].next_turn_ns == drain_at; }));
+    CHECK(holder.lease->gpus[0].next_turn_ns == 0);
+    CHECK(waiter.lease->gpus[0].grant == 0);
+    const std::uint32_t grant = holder.lease->gpus[0].grant;
     holder.give_back(grant);
     REQUIRE(waiter.wait_for_grant());
-    CHECK(holder.wait_for([](const LeasePage& page) { return page.grant == 0 && page.held_gpus == 0; }));
+    CHECK(holder.wait_for([](const LeasePage& page) { return page.gpus[0].grant == 0; }));
   }
 }
 
@@ -116,7 +117,7 @@ TEST_CASE("a holder that is killed frees its lease at once, even if its child ke
   REQUIRE_FALSE(waiter.add_gpu(1, &gpu));
   waiter.want(std::uint64_t{1} << gpu);
   REQUIRE(eventually([&] { return status(daemon.socket()).gpus.at(0).waiters == 1; }));
-  CHECK(waiter.lease->grant == 0);
+  CHECK(waiter.lease->gpus[0].grant == 0);
   holder.kill_it();
   CHECK(waiter.wait_for_grant());
 }
@@ -183,9 +184,9 @@ TEST_CASE("a name that is not terminated is cut, and control characters cannot r
   memcpy(hello.body.hello.name, "\x1b[2J", 4);
   send_packet(descriptor, &hello, sizeof hello);
   REQUIRE(receive(descriptor));
-  const StatusRows rows = status(daemon.socket());
-  REQUIRE(rows.clients.size() == 1);
-  CHECK(std::string(rows.clients[0].name) == "?[2J" + std::string(protocol::kNameLength - 5, 'A'));
+  const protocol::Snapshot rows = status(daemon.socket());
+  REQUIRE(rows.programs.size() == 1);
+  CHECK(std::string(rows.programs[0].name) == "?[2J" + std::string(protocol::kNameLength - 5, 'A'));
   close(descriptor);
 }
 
@@ -232,7 +233,7 @@ TEST_CASE("connections that break off at any point leave nothing behind (nvshare
     close(descriptor);
   }
   CHECK(serves(daemon));
-  CHECK(eventually([&] { return status(daemon.socket()).clients.empty(); }));
+  CHECK(eventually([&] { return status(daemon.socket()).programs.empty(); }));
 }
 
 TEST_CASE("a peer that asks for ever and never reads is not queued for, and others are served") {
@@ -243,7 +244,7 @@ TEST_CASE("a peer that asks for ever and never reads is not queued for, and othe
   int sent = 0;
   while (send(descriptor, &ask, sizeof ask, MSG_NOSIGNAL) > 0 && sent < 100000) {
     ++sent;
-    if (sent % 64 == 0) CHECK(status(daemon.socket()).clients.empty());
+    if (sent % 64 == 0) CHECK(status(daemon.socket()).programs.empty());
   }
   CHECK(sent < 100000);  // the daemon stopped reading
   CHECK(serves(daemon));
@@ -262,10 +263,10 @@ TEST_CASE("memory that grows in the usage page is noticed without a message") {
     client->want(std::uint64_t{1} << gpu);
     REQUIRE(client->wait_for_grant());
   }
-  CHECK(first.lease->waiters == 0);
+  CHECK(first.lease->gpus[0].waiters == 0);
   second.use(gpu, 800 << 20);
-  CHECK(second.wait_for([](const LeasePage& page) { return page.waiters != 0; }));
-  CHECK(first.lease->waiters == 0);
+  CHECK(first.wait_for([](const LeasePage& page) { return page.gpus[0].waiters != 0; }));
+  CHECK(second.lease->gpus[0].waiters == 0);  // nobody has to yield for what it asks for itself
 }
 
 TEST_CASE("a holder that does not give back loses its grant to those who wait (nvshare 12)") {
@@ -277,13 +278,13 @@ TEST_CASE("a holder that does not give back loses its grant to those who wait (n
   REQUIRE_FALSE(waiter.add_gpu(1));
   deaf.want(std::uint64_t{1} << gpu);
   REQUIRE(deaf.wait_for_grant());
-  const std::uint32_t grant = deaf.lease->grant;
+  const std::uint32_t grant = deaf.lease->gpus[0].grant;
   waiter.want(std::uint64_t{1} << gpu);
   CHECK(waiter.wait_for_grant());
-  CHECK(deaf.lease->grant == 0);
+  CHECK(deaf.lease->gpus[0].grant == 0);
   deaf.give_back(grant);
   CHECK(serves(daemon));
-  CHECK(waiter.lease->grant != 0);
+  CHECK(waiter.lease->gpus[0].grant != 0);
 }
 
 TEST_CASE("after a restart a program that still runs keeps its GPU") {
@@ -307,29 +308,29 @@ TEST_CASE("status shows GPUs, clients, bytes, who holds and who waits") {
   REQUIRE_FALSE(holder.add_gpu(3, &gpu));
   REQUIRE_FALSE(waiter.add_gpu(3));
   holder.use(gpu, 123456);
-  holder.usage->memory_modes[gpu] = static_cast<std::uint8_t>(protocol::MemoryMode::kNativeNoPaging);
-  waiter.usage->memory_modes[gpu] = 200;  // of a newer program, or made up
+  holder.usage->gpus[gpu].memory_mode = static_cast<std::uint8_t>(protocol::MemoryMode::kNativeNoPaging);
+  waiter.usage->gpus[gpu].memory_mode = 200;  // of a newer program, or made up
   holder.want(std::uint64_t{1} << gpu);
   REQUIRE(holder.wait_for_grant());
   waiter.want(std::uint64_t{1} << gpu);
-  REQUIRE(holder.wait_for([](const LeasePage& page) { return page.waiters != 0; }));
-  const StatusRows rows = status(daemon.socket());
+  REQUIRE(holder.wait_for([](const LeasePage& page) { return page.gpus[0].waiters != 0; }));
+  const protocol::Snapshot rows = status(daemon.socket());
   REQUIRE(rows.gpus.size() == 1);
   CHECK(rows.gpus[0].uuid == uuid(3));
   CHECK(rows.gpus[0].used_bytes == 123456);
   CHECK(rows.gpus[0].holders == 1);
   CHECK(rows.gpus[0].waiters == 1);
   CHECK(std::string(rows.gpus[0].name) == "Test GPU");
-  REQUIRE(rows.clients.size() == 2);
-  CHECK(std::string(rows.clients[0].name) == "trainer");
-  CHECK(rows.clients[0].pid == getpid());
-  CHECK(rows.clients[0].held_gpus == std::uint64_t{1} << gpu);
-  CHECK(rows.clients[0].device_bytes == 123456);
-  CHECK(protocol::memory_mode(rows.clients[0], gpu) == protocol::MemoryMode::kNativeNoPaging);
-  CHECK(protocol::memory_mode(rows.clients[1], gpu) == protocol::MemoryMode::kUnknown);
-  CHECK(rows.clients[1].wanted_gpus == std::uint64_t{1} << gpu);
-  CHECK(rows.end.daemon_pid == static_cast<std::uint64_t>(daemon.pid()));
-  CHECK(rows.end.grants == 1);
+  REQUIRE(rows.programs.size() == 2);
+  CHECK(std::string(rows.programs[0].name) == "trainer");
+  CHECK(rows.programs[0].pid == getpid());
+  CHECK(rows.programs[0].held_gpus == std::uint64_t{1} << gpu);
+  CHECK(rows.tasks[0].device_bytes == 123456);
+  CHECK(rows.tasks[0].mode == protocol::MemoryMode::kNativeNoPaging);
+  CHECK(rows.tasks[1].mode == protocol::MemoryMode::kUnknown);
+  CHECK(rows.programs[1].wanted_gpus == std::uint64_t{1} << gpu);
+  CHECK(rows.daemon.pid == static_cast<std::uint64_t>(daemon.pid()));
+  CHECK(rows.daemon.grants == 1);
 }
 
 TEST_CASE("status says of each client how long it has held and waited, and what is not known as not known") {
@@ -342,32 +343,22 @@ TEST_CASE("status says of each client how long it has held and waited, and what 
   holder.want(std::uint64_t{1} << gpu);
   REQUIRE(holder.wait_for_grant());
   waiter.want(std::uint64_t{1} << gpu);
-  StatusRows rows;
+  protocol::Snapshot rows;
   REQUIRE(eventually([&] {
     rows = status(daemon.socket());
-    return rows.uses.size() == 2 && rows.uses[1].waited_ns != 0;
+    return rows.tasks.size() == 2 && rows.programs[1].waited_ns != 0;
   }));
   for (std::size_t i = 0; i < 2; ++i) {
-    CHECK(rows.uses[i].client == rows.clients[i].client);
-    CHECK(rows.uses[i].known == 0);
-    CHECK(rows.uses[i].gpu == gpu);
-    CHECK(rows.uses[i].light == 0);
+    CHECK(rows.tasks[i].client == rows.programs[i].client);
+    CHECK(rows.tasks[i].known == 0);
+    CHECK(rows.tasks[i].gpu == gpu);
+    CHECK(rows.tasks[i].light == 0);
   }
-  CHECK(rows.uses[0].held_ns != 0);
-  CHECK(rows.uses[0].waited_ns <= rows.uses[0].held_ns);
-  CHECK(rows.uses[1].held_ns == 0);
+  CHECK(rows.programs[0].held_ns != 0);
+  CHECK(rows.programs[0].waited_ns <= rows.programs[0].held_ns);
+  CHECK(rows.programs[1].held_ns == 0);
   CHECK(rows.gpus[0].reason == protocol::SharingReason::kMode);
   CHECK(rows.gpus[0].trial_permille == 0);
-}
-
-TEST_CASE("an asker of before the rows about clients' use gets none of them") {
-  Daemon daemon;
-  Client client(daemon.socket(), "trainer");
-  REQUIRE_FALSE(client.add_gpu(3));
-  CHECK(status(daemon.socket()).uses.size() == 1);
-  const StatusRows rows = status(daemon.socket(), protocol::kActivityVersion - 1);
-  CHECK(rows.clients.size() == 1);
-  CHECK(rows.uses.empty());
 }
 
 TEST_CASE("a second daemon for the same socket is refused and told who has it") {

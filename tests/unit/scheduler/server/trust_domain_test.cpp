@@ -93,7 +93,7 @@ bool reserves(Client& client, std::uint32_t gpu, std::uint64_t bytes, bool moves
 
 std::size_t names_seen(const Daemon& daemon) {
   std::size_t seen = 0;
-  for (const protocol::StatusClient& row : status(daemon.socket()).clients) {
+  for (const protocol::ProgramRow& row : status(daemon.socket()).programs) {
     if (std::string(row.name) != protocol::kHiddenProgram) ++seen;
   }
   return seen;
@@ -123,7 +123,7 @@ TEST_CASE("a session of the same name in another container is another session, w
   const bool everywhere = GENERATE(false, true);
   const Daemon daemon({"--trust", everywhere ? "user-everywhere" : "user"});
   open_to_all(daemon);
-  Client ours(daemon.socket(), "ours", protocol::kVersion);
+  Client ours(daemon.socket(), "ours", false);
   std::uint32_t gpu = 0;
   REQUIRE_FALSE(ours.add_gpu(1, &gpu));
   name_session(ours, protocol::kUnlimited);
@@ -136,7 +136,7 @@ TEST_CASE("a session of the same name in another container is another session, w
   if (other == 0) {
     close(go[1]);
     theirs = in_container(CLONE_NEWPID, [&] {
-      Client client(daemon.socket(), "theirs", protocol::kVersion);
+      Client client(daemon.socket(), "theirs", false);
       if (client.add_gpu(1)) return 1;
       name_session(client, 1);
       if (client.add_gpu(1)) return 1;  // rotad has read it
@@ -177,7 +177,7 @@ TEST_CASE("root in a container may not change settings, even if it is given the 
   const auto theirs = in_container(CLONE_NEWPID, ask);
   if (!theirs) return;
   CHECK(*theirs == 0);
-  CHECK((status(daemon.socket()).end.quantum_ns == 123'000'000) == (wanted == "ok: "));
+  CHECK((status(daemon.socket()).daemon.quantum_ns == 123'000'000) == (wanted == "ok: "));
 }
 
 // How many connections rotad takes from this process, and keeps as long as `kept` exists.
@@ -251,9 +251,10 @@ TEST_CASE("contexts that nothing measures, of however many processes and users, 
       end_here = {};
       const auto user = static_cast<uid_t>(54321 + i % kUsers);
       if (setgid(user) != 0 || setuid(user) != 0) _exit(1);
-      Client client(daemon.socket(), "idle", protocol::kVersion);
+      Client client(daemon.socket(), "idle", false);
       Message add{.version = protocol::kVersion, .kind = Kind::kAddGpu};
-      add.body.add_gpu = {.uuid = uuid(1), .total_bytes = 1 << 30, .context_bytes = 1 << 30, .name = {}};
+      add.body.add_gpu = {
+          .uuid = uuid(1), .total_bytes = 1 << 30, .context_bytes = 1 << 30, .name = {}, .number = 0, .padding = 0};
       send_packet(client.descriptor, &add, sizeof add);
       while (receive(client.descriptor).value_or(add).kind != Kind::kGpuAdded) continue;
       char byte = 0;
@@ -266,15 +267,16 @@ TEST_CASE("contexts that nothing measures, of however many processes and users, 
   char byte = 0;
   for (std::size_t i = 0; i < all.size(); ++i) REQUIRE(read(ready_here.get(), &byte, 1) == 1);
   {
-    Client ours(daemon.socket(), "ours", protocol::kVersion);
+    Client ours(daemon.socket(), "ours", false);
     std::uint32_t gpu = 0;
     REQUIRE_FALSE(ours.add_gpu(1, &gpu));
     // Its own context, a sixteenth, and a quarter for all others'.
     constexpr std::uint64_t kGpu = 1 << 30;
-    CHECK(ours.wait_for([&](const protocol::LeasePage& page) { return page.all_context_bytes[gpu] <= kGpu / 16 * 5; }));
+    CHECK(ours.wait_for(
+        [&](const protocol::LeasePage& page) { return page.gpus[gpu].all_context_bytes <= kGpu / 16 * 5; }));
     CHECK(reserves(ours, gpu, kGpu / 16 * 10, true));
     // And they are not taken for nothing.
-    CHECK(ours.lease->all_context_bytes[gpu] >= kGpu / 16 * 3);
+    CHECK(ours.lease->gpus[gpu].all_context_bytes >= kGpu / 16 * 3);
   }
   end_here = {};
   for (const pid_t each : all) {

@@ -13,6 +13,7 @@
 
 #include "runtime/turn/bring_back.h"
 #include "scheduler/protocol/pages.h"
+#include "scheduler/protocol/protocol.h"
 #include "tests/unit/runtime/memory/on_simgpu/moving.h"
 
 using namespace rota;

@@ -437,7 +437,6 @@ TEST_CASE("memory that is made at a released address while others come back is n
     Swap own([&ours](const memory::OwnWork& work) {
       if (ours) work();
     });
-    own.set_asked(true);
     EXPECT(own.serves(0));
     const auto make = [&own](const memory::Making& making) {
       CUdeviceptr address = 0;

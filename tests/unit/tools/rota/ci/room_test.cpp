@@ -23,27 +23,27 @@ std::string name_of(unsigned char number) {
   return protocol::uuid_text(uuid_of(number));
 }
 
-protocol::StatusGpu gpu(std::uint32_t index, std::uint64_t outside) {
-  protocol::StatusGpu made{};
+protocol::GpuRow gpu(std::uint32_t index, std::uint64_t outside) {
+  protocol::GpuRow made{};
   made.uuid = uuid_of(static_cast<unsigned char>(index + 1));
   made.index = index;
   made.outside_bytes = outside;
   return made;
 }
 
-protocol::StatusClient client(std::uint32_t number, std::int32_t pid, std::uint64_t bytes, std::uint64_t context) {
-  protocol::StatusClient made{};
+protocol::ProgramRow client(std::uint32_t number, std::int32_t pid) {
+  protocol::ProgramRow made{};
   made.client = number;
   made.pid = pid;
-  made.device_bytes = bytes;
-  made.context_bytes = context;
   return made;
 }
 
-protocol::StatusUse use(std::uint32_t client, std::uint32_t gpu) {
-  protocol::StatusUse made{};
+protocol::TaskRow task(std::uint32_t client, std::uint32_t gpu, std::uint64_t bytes, std::uint64_t context) {
+  protocol::TaskRow made{};
   made.client = client;
   made.gpu = gpu;
+  made.device_bytes = bytes;
+  made.context_bytes = context;
   return made;
 }
 
@@ -58,26 +58,24 @@ Load room(std::uint64_t first, std::uint64_t second, std::uint64_t unknown = 100
 TEST_CASE("what others have counts on the GPU that they use, and the rig's own processes nowhere") {
   tool::Status status;
   status.gpus = {gpu(0, 50), gpu(1, 0)};
-  status.clients = {client(1, kOwn, 400, 10), client(2, kOther, 300, 20)};
-  status.uses = {use(1, 0), use(2, 1)};
+  status.programs = {client(1, kOwn), client(2, kOther)};
+  status.tasks = {task(1, 0, 400, 10), task(2, 1, 300, 20)};
   CHECK(room_of(kTotals, status, {kOwn}) == room(950, 680));
 }
 
-TEST_CASE("what a program has on several GPUs counts on each, since nobody says how much is where") {
+TEST_CASE("what a program has on several GPUs counts on each where it is") {
   tool::Status status;
   status.gpus = {gpu(0, 0), gpu(1, 0)};
-  status.clients = {client(2, kOther, 300, 0)};
-  status.uses = {use(2, 0), use(2, 1)};
-  CHECK(room_of(kTotals, status, {}) == room(700, 700));
-  status.uses.clear();  // of an older rotad
-  CHECK(room_of(kTotals, status, {}) == room(700, 700));
+  status.programs = {client(2, kOther)};
+  status.tasks = {task(2, 0, 200, 0), task(2, 1, 100, 0)};
+  CHECK(room_of(kTotals, status, {}) == room(800, 900));
 }
 
 TEST_CASE("a GPU on which others have more than fits leaves no room") {
   tool::Status status;
   status.gpus = {gpu(0, 600), gpu(1, 0)};
-  status.clients = {client(2, kOther, 600, 0)};
-  status.uses = {use(2, 0)};
+  status.programs = {client(2, kOther)};
+  status.tasks = {task(2, 0, 600, 0)};
   CHECK(room_of(kTotals, status, {}) == room(0, 1000));
 }
 
@@ -91,11 +89,12 @@ TEST_CASE("memory leaves a GPU in every mode in which rota or the driver moves i
                                      MemoryMode::kUnifiedCoherent};
   tool::Status status;
   status.gpus = {gpu(0, 0)};
-  status.clients = {client(1, kOwn, 0, 0)};
+  status.programs = {client(1, kOwn)};
+  status.tasks = {task(1, 0, 0, 0)};
   for (std::uint8_t number = 0; number <= protocol::kLastMemoryMode; ++number) {
     const auto mode = static_cast<MemoryMode>(number);
     INFO("mode " << int{number});
-    protocol::set_memory_mode(status.clients[0], 0, mode);
+    status.tasks[0].mode = mode;
     CHECK(leaving_of(status).contains(kOwn) == movable.contains(mode));
   }
 }
@@ -103,10 +102,11 @@ TEST_CASE("memory leaves a GPU in every mode in which rota or the driver moves i
 TEST_CASE("of a program whose memory can leave a GPU only its contexts stay there") {
   tool::Status status;
   status.gpus = {gpu(0, 0), gpu(1, 0)};
-  status.clients = {client(1, kOwn, 0, 0), client(2, kOther, 0, 0)};
-  protocol::set_memory_mode(status.clients[0], 0, protocol::MemoryMode::kSwap);
-  protocol::set_memory_mode(status.clients[0], 1, protocol::MemoryMode::kNativeShared);
-  protocol::set_memory_mode(status.clients[1], 1, protocol::MemoryMode::kUnified);
+  status.programs = {client(1, kOwn), client(2, kOther)};
+  status.tasks = {task(1, 0, 0, 0), task(1, 1, 0, 0), task(2, 1, 0, 0)};
+  status.tasks[0].mode = protocol::MemoryMode::kSwap;
+  status.tasks[1].mode = protocol::MemoryMode::kNativeShared;
+  status.tasks[2].mode = protocol::MemoryMode::kUnified;
   const auto leaving = leaving_of(status);
   CHECK(leaving.at(kOwn) == std::set{name_of(1)});
   CHECK(leaving.at(kOther) == std::set{name_of(2)});

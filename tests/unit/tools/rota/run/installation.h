@@ -28,7 +28,7 @@ class Installation {
     const int descriptor = connect_to(socket());
     if (descriptor < 0) return;
     close(descriptor);
-    const pid_t pid = static_cast<pid_t>(status(socket()).end.daemon_pid);
+    const pid_t pid = static_cast<pid_t>(status(socket()).daemon.pid);
     kill(pid, SIGTERM);
     eventually([&] { return !std::filesystem::exists(socket()); });
   }

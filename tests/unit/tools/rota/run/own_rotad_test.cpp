@@ -56,7 +56,7 @@ Outcome run_from(const Installation& installed, const Command& command, const st
 }
 
 pid_t rotad_of(const Installation& installed) {
-  return static_cast<pid_t>(status(installed.socket()).end.daemon_pid);
+  return static_cast<pid_t>(status(installed.socket()).daemon.pid);
 }
 
 std::string in_proc(pid_t pid, const char* file) {

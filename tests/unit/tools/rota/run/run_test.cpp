@@ -103,7 +103,7 @@ TEST_CASE("many rota run at once start one rotad between them, which ends after 
     if (arguments.rfind(installed.folder() / "bin/rotad", 0) == 0 && name == "rotad") ++daemons;
   }
   CHECK(daemons == 1);
-  const pid_t daemon = static_cast<pid_t>(status(installed.socket()).end.daemon_pid);
+  const pid_t daemon = static_cast<pid_t>(status(installed.socket()).daemon.pid);
   // Nobody of the programs is its parent: they would find a child that they never made.
   const std::string stat = read_file("/proc/" + std::to_string(daemon) + "/stat");
   const std::string after_name = stat.substr(stat.rfind(')') + 4);
@@ -147,7 +147,7 @@ TEST_CASE("a folder that somebody else made under the user's own name in /tmp do
   CHECK(outcome.output == runtime + "/rota/rotad.sock\n");
   CHECK(outcome.errors.find(trap) != std::string::npos);
   CHECK(std::count(outcome.errors.begin(), outcome.errors.end(), '\n') == 1);
-  const pid_t daemon = static_cast<pid_t>(status(runtime + "/rota/rotad.sock").end.daemon_pid);
+  const pid_t daemon = static_cast<pid_t>(status(runtime + "/rota/rotad.sock").daemon.pid);
   kill(daemon, SIGTERM);
   CHECK(eventually([&] { return !fs::exists(runtime + "/rota/rotad.sock"); }));
 }
@@ -239,12 +239,12 @@ TEST_CASE("rota status tells people and programs who holds and who waits") {
   REQUIRE_FALSE(holder.add_gpu(3, &gpu));
   REQUIRE_FALSE(waiter.add_gpu(3));
   holder.use(gpu, 5 << 20);
-  holder.usage->memory_modes[gpu] = static_cast<std::uint8_t>(protocol::MemoryMode::kNativeNoPaging);
-  waiter.usage->memory_modes[gpu] = static_cast<std::uint8_t>(protocol::MemoryMode::kUnifiedMig);
+  holder.usage->gpus[gpu].memory_mode = static_cast<std::uint8_t>(protocol::MemoryMode::kNativeNoPaging);
+  waiter.usage->gpus[gpu].memory_mode = static_cast<std::uint8_t>(protocol::MemoryMode::kUnifiedMig);
   holder.want(std::uint64_t{1} << gpu);
   REQUIRE(holder.wait_for_grant());
   waiter.want(std::uint64_t{1} << gpu);
-  REQUIRE(holder.wait_for([](const protocol::LeasePage& page) { return page.waiters != 0; }));
+  REQUIRE(holder.wait_for([](const protocol::LeasePage& page) { return page.gpus[0].waiters != 0; }));
   Command command = installed.command({"status"});
   command.environment[0] = "ROTA_SOCKET=" + daemon.socket();
   const Outcome text = run(command);
@@ -286,14 +286,14 @@ TEST_CASE("rota status says how much of a program's swap memory lies on the GPU"
   std::uint32_t gpu = 0;
   REQUIRE_FALSE(swapper.add_gpu(3, &gpu));
   swapper.use(gpu, 5 << 20);
-  swapper.usage->memory_modes[gpu] = static_cast<std::uint8_t>(protocol::MemoryMode::kSwap);
-  swapper.usage->resident_bytes[gpu] = 3 << 20;
+  swapper.usage->gpus[gpu].memory_mode = static_cast<std::uint8_t>(protocol::MemoryMode::kSwap);
+  swapper.usage->gpus[gpu].resident_bytes = 3 << 20;
   swapper.usage->out_bytes = 10 << 20;
   swapper.usage->out_ns = 200'000;
   swapper.usage->spared_bytes = 30 << 20;
   swapper.usage->in_bytes = 40 << 20;
   swapper.usage->in_ns = 1'000'000;
-  REQUIRE(eventually([&] { return status(daemon.socket()).clients.at(0).resident_bytes != 0; }));
+  REQUIRE(eventually([&] { return status(daemon.socket()).tasks.at(0).resident_bytes != 0; }));
   Command command = installed.command({"status"});
   command.environment[0] = "ROTA_SOCKET=" + daemon.socket();
   CHECK(run(command).output.find("swapper, memory: swap, 3 MiB resident, moved out: 10 MiB at 52.4 GB/s and 30 MiB "
@@ -313,7 +313,7 @@ TEST_CASE("rota control changes the rotad that serves one, and says what holds n
   const Outcome changed = run(command);
   CHECK(changed.code() == 0);
   CHECK(changed.output.find("exclusive mode, quantum automatic") == 0);
-  CHECK(status(daemon.socket()).end.mode == protocol::Mode::kExclusive);
+  CHECK(status(daemon.socket()).daemon.mode == protocol::Mode::kExclusive);
   command.arguments.back() = "fair";
   const Outcome refused = run(command);
   CHECK(refused.code() == 1);

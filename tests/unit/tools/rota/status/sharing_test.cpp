@@ -13,8 +13,8 @@ using protocol::Mode;
 using protocol::SharingReason;
 using scheduler::Candidate;
 
-protocol::StatusGpu shared_gpu(SharingReason reason, Candidate candidate) {
-  protocol::StatusGpu gpu{};
+protocol::GpuRow shared_gpu(SharingReason reason, Candidate candidate) {
+  protocol::GpuRow gpu{};
   gpu.reason = reason;
   gpu.candidate = static_cast<std::uint32_t>(candidate);
   gpu.clients = gpu.active = 2;
@@ -27,10 +27,13 @@ bool says(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-Status one_client(const protocol::StatusGpu& gpu, const protocol::StatusUse& use) {
+const protocol::ProgramRow kProgram{};
+
+Status one_client(const protocol::GpuRow& gpu, const protocol::TaskRow& use) {
   Status status{};
   status.gpus.push_back(gpu);
-  status.uses.push_back(use);
+  status.programs.push_back(kProgram);
+  status.tasks.push_back(use);
   return status;
 }
 
@@ -39,7 +42,7 @@ nlohmann::json on_gpu(const nlohmann::json& use) {
 }
 
 TEST_CASE("a trial is told as the reason, with its figure, the turns and what a hand-over costs") {
-  protocol::StatusGpu gpu = shared_gpu(SharingReason::kTrial, Candidate::kTurns);
+  protocol::GpuRow gpu = shared_gpu(SharingReason::kTrial, Candidate::kTurns);
   gpu.trial_permille = 921;
   CHECK(sharing_text(gpu) ==
         "2 programs active: in turns, each of 50 ms: the other way gave 0.92 of what turns give; a hand-over costs 2.5 "
@@ -52,42 +55,45 @@ TEST_CASE("a trial is told as the reason, with its figure, the turns and what a 
 }
 
 TEST_CASE("what is not known is not told as zero") {
-  protocol::StatusGpu gpu = shared_gpu(SharingReason::kMeasuring, Candidate::kTurns);
+  protocol::GpuRow gpu = shared_gpu(SharingReason::kMeasuring, Candidate::kTurns);
   gpu.switch_ns = 0;
   CHECK(says(sharing_text(gpu), "the cost of a hand-over is not known yet"));
   CHECK(sharing_json(gpu)["switch_ns"].is_null());
   CHECK(sharing_json(gpu)["trial"].is_null());
-  const protocol::StatusUse nothing{};
-  CHECK(use_text(&nothing, gpu) ==
+  const protocol::TaskRow nothing{};
+  CHECK(use_text(kProgram, &nothing, gpu) ==
         "how busy it keeps the GPU is not known yet, its rate of calls alone is not known yet");
-  const auto json = use_json(one_client(gpu, nothing), 0);
+  const auto json = use_json(one_client(gpu, nothing), kProgram);
   CHECK(on_gpu(json)["busy"].is_null());
   CHECK(on_gpu(json)["calls_per_second"].is_null());
-  CHECK(use_json(one_client(gpu, nothing), 1).is_null());
-  CHECK(use_text(nullptr, gpu).empty());
+  protocol::ProgramRow other{};
+  other.client = 1;
+  CHECK(use_json(one_client(gpu, nothing), other).is_null());
+  CHECK(use_text(kProgram, nullptr, gpu).empty());
 }
 
 TEST_CASE("a share of zero that was measured is told as zero") {
-  const protocol::StatusGpu gpu = shared_gpu(SharingReason::kFewContend, Candidate::kTurns);
-  protocol::StatusUse use{};
+  const protocol::GpuRow gpu = shared_gpu(SharingReason::kFewContend, Candidate::kTurns);
+  protocol::TaskRow use{};
   use.known = protocol::kKnowsBusy | protocol::kKnowsCalls;
   use.calls_per_1000s = 1'234'500;
-  CHECK(use_text(&use, gpu) == "keeps the GPU busy 0% of its own time, 1234 calls/s alone");
+  CHECK(use_text(kProgram, &use, gpu) == "keeps the GPU busy 0% of its own time, 1234 calls/s alone");
   use.calls_per_1000s = 12'120;
-  CHECK(says(use_text(&use, gpu), ", 12.1 calls/s alone"));
+  CHECK(says(use_text(kProgram, &use, gpu), ", 12.1 calls/s alone"));
   use.calls_per_1000s = 1'234'500;
-  const auto json = use_json(one_client(gpu, use), 0);
+  const auto json = use_json(one_client(gpu, use), kProgram);
   CHECK(on_gpu(json)["busy"] == 0.0);
   CHECK(on_gpu(json)["calls_per_second"] == 1234.5);
 }
 
 TEST_CASE("a program that runs at any time is told so of the GPU where it does") {
-  protocol::StatusGpu gpu = shared_gpu(SharingReason::kTrial, Candidate::kLightOpen);
-  protocol::StatusUse use{};
+  protocol::GpuRow gpu = shared_gpu(SharingReason::kTrial, Candidate::kLightOpen);
+  protocol::TaskRow use{};
   use.light = 1;
-  use.held_ns = 7;
-  use.waited_ns = 1'500'000'000;
-  CHECK(says(use_text(&use, gpu), "runs at any time, has waited 1.5 s in all"));
+  protocol::ProgramRow program{};
+  program.held_ns = 7;
+  program.waited_ns = 1'500'000'000;
+  CHECK(says(use_text(program, &use, gpu), "runs at any time, has waited 1.5 s in all"));
   Status status = one_client(gpu, use);
   // And of another GPU it says otherwise.
   gpu.index = 1;
@@ -95,8 +101,8 @@ TEST_CASE("a program that runs at any time is told so of the GPU where it does")
   status.gpus.push_back(gpu);
   use.gpu = 1;
   use.light = 0;
-  status.uses.push_back(use);
-  const auto json = use_json(status, 0);
+  status.tasks.push_back(use);
+  const auto json = use_json(status, program);
   CHECK(json["held_ns"] == 7);
   CHECK(json["waited_ns"] == 1'500'000'000);
   REQUIRE(json["gpus"].size() == 2);
@@ -105,7 +111,7 @@ TEST_CASE("a program that runs at any time is told so of the GPU where it does")
 }
 
 TEST_CASE("that programs have not collided, or did not fit a moment ago, is told as why they run at once") {
-  protocol::StatusGpu gpu = shared_gpu(SharingReason::kNoCollision, Candidate::kTogether);
+  protocol::GpuRow gpu = shared_gpu(SharingReason::kNoCollision, Candidate::kTogether);
   CHECK(says(sharing_text(gpu), "all at once: no two of them have kept the GPU busy at the same time so far"));
   CHECK(sharing_json(gpu)["reason"] == "no collision");
   gpu.reason = SharingReason::kMemoryLately;
@@ -113,7 +119,7 @@ TEST_CASE("that programs have not collided, or did not fit a moment ago, is told
 }
 
 TEST_CASE("modes and memory are told where nothing is measured, whatever the candidate would be") {
-  protocol::StatusGpu gpu = shared_gpu(SharingReason::kMode, Candidate::kTogether);
+  protocol::GpuRow gpu = shared_gpu(SharingReason::kMode, Candidate::kTogether);
   gpu.active = 0;
   gpu.mode = Mode::kExclusive;
   CHECK(says(sharing_text(gpu), "in turns, each of 50 ms: rotad is in exclusive mode"));
@@ -123,18 +129,15 @@ TEST_CASE("modes and memory are told where nothing is measured, whatever the can
   gpu.mode = Mode::kAutomatic;
   gpu.reason = SharingReason::kMemory;
   CHECK(says(sharing_text(gpu), "in turns, each of 50 ms: their memory does not fit together"));
-  const protocol::StatusUse use{};
-  CHECK(use_text(&use, gpu).empty());
+  const protocol::TaskRow use{};
+  CHECK(use_text(kProgram, &use, gpu).empty());
   gpu.clients = 1;
   CHECK(sharing_text(gpu).empty());
 }
 
-TEST_CASE("an older rotad's row gives no reason, and one of a newer rotad is not guessed at") {
-  protocol::StatusGpu gpu = shared_gpu(SharingReason::kUnknown, Candidate::kTurns);
-  CHECK(says(sharing_text(gpu), "2 programs active: in turns, each of 50 ms; a hand-over costs"));
+TEST_CASE("a reason of a newer rotad is not guessed at") {
+  protocol::GpuRow gpu = shared_gpu(SharingReason::kUnknown, Candidate::kTurns);
   CHECK(sharing_json(gpu)["reason"].is_null());
-  gpu.active = 0;
-  CHECK(sharing_text(gpu).empty());
   gpu.reason = static_cast<SharingReason>(77);
   gpu.candidate = 99;
   CHECK(says(sharing_text(gpu), "unknown"));

@@ -309,7 +309,7 @@ TEST_CASE("memory whose copy failed counts as fixed for now, until the program's
         const Handle handle = create();
         const CUdeviceptr address = map(handle);
         fill(address, 5);
-        const auto fixed = [&] { return turns.usage().fixed_for_now_bytes[0].load(); };
+        const auto fixed = [&] { return turns.usage().gpus[0].fixed_for_now_bytes.load(); };
         EXPECT(fixed() == 0);
         copies_fail.store(true);
         EXPECT(!turns.take_away());

@@ -69,7 +69,7 @@ CUdeviceptr map_memory() {
 // --- turns
 
 Turns::Turns() {
-  rotad_.speak(protocol::kVersion);
+  rotad_.keep_limits();
   listener_ = std::thread([this] { listen(); });
 }
 

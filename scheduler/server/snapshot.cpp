@@ -1,0 +1,326 @@
+// The answer to `rota status`: rotad's state as rows (protocol/snapshot.h), made for all who have asked by then.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <asio/post.hpp>
+#include <cmath>
+#include <utility>
+
+#include "scheduler/server/client.h"
+#include "scheduler/server/decode.h"
+#include "scheduler/server/guarded.h"
+#include "scheduler/server/processor_time.h"
+
+namespace rota::server {
+
+using protocol::Kind;
+using protocol::Message;
+using protocol::Snapshot;
+
+namespace {
+
+// Clients whose rows are made at a time: other work has its turn in between.
+constexpr int kClientsAtOnce = 16;
+
+std::uint32_t thousandths(double value) {
+  return static_cast<std::uint32_t>(std::clamp(std::round(value * 1000), 0.0, 1e9));
+}
+
+std::uint64_t nanoseconds(scheduler::Time time) {
+  return static_cast<std::uint64_t>(time.count());
+}
+
+Message row_of(Kind kind) {
+  return {.kind = kind};
+}
+Message message_of(const protocol::GpuRow& row) {
+  Message message = row_of(Kind::kStatusGpu);
+  message.body.gpu = row;
+  return message;
+}
+Message message_of(const protocol::ProgramRow& row) {
+  Message message = row_of(Kind::kStatusProgram);
+  message.body.program = row;
+  return message;
+}
+Message message_of(const protocol::TaskRow& row) {
+  Message message = row_of(Kind::kStatusTask);
+  message.body.task = row;
+  return message;
+}
+Message message_of(const protocol::SessionRow& row) {
+  Message message = row_of(Kind::kStatusSession);
+  message.body.session_row = row;
+  return message;
+}
+Message message_of(const protocol::AccountRow& row) {
+  Message message = row_of(Kind::kStatusAccount);
+  message.body.account = row;
+  return message;
+}
+
+// A row of a part, counted from the part's beginning; where that is too far, what is left of the count for the next.
+template <typename Row>
+std::optional<Message> row_at(const std::vector<Row>& rows, std::size_t& at) {
+  if (at < rows.size()) return message_of(rows[at]);
+  at -= rows.size();
+  return std::nullopt;
+}
+
+std::optional<Message> row_at(const Snapshot& all, std::size_t at) {
+  if (auto row = row_at(all.gpus, at)) return row;
+  if (auto row = row_at(all.programs, at)) return row;
+  if (auto row = row_at(all.tasks, at)) return row;
+  if (auto row = row_at(all.sessions, at)) return row;
+  if (auto row = row_at(all.accounts, at)) return row;
+  if (at != 0) return std::nullopt;
+  Message last = row_of(Kind::kStatusDaemon);
+  last.body.daemon = all.daemon;
+  return last;
+}
+
+// Keys are those of users, sessions and processes; those of processes do not say to whom they belong.
+bool is_of(const std::string& key, const TrustDomain& domain) {
+  return key == "host" || key == fmt::format("user {}", domain.payer()) ||
+         key.starts_with(fmt::format("session {} ", domain.key()));
+}
+
+void hide(protocol::ProgramRow& program) {
+  program.pid = 0;
+  program.uid = protocol::kHiddenUser;
+  program.session = 0;
+  set_text(program.name, protocol::kHiddenProgram);
+}
+
+}  // namespace
+
+// What is being made, and for whom; and once it is made, what those read.
+struct Server::SnapshotWork {
+  Snapshot rows;
+  // Whose the programs, sessions and accounts are, in their order.
+  std::vector<TrustDomain> programs;
+  std::vector<std::string> sessions;  // keys
+  std::vector<std::string> accounts;  // the same
+  scheduler::ClientId next_client = 0;
+  std::vector<std::pair<std::weak_ptr<Connection>, Budget::Share>> askers;
+
+  bool shows(Message& row, std::size_t at, const TrustDomain* only) const;
+};
+
+// One that is under way does not say what has changed since it was begun, so who asks meanwhile gets the next one.
+void Server::on_status(Connection& connection) {
+  Budget::Share share = snapshots_budget_.take(connection.domain().payer(), connection.is_root());
+  if (!share) return connection.refuse("too many programs of this user ask for rotad's status and do not read it");
+  if (next_snapshot_ == nullptr) next_snapshot_ = std::make_shared<SnapshotWork>();
+  next_snapshot_->askers.emplace_back(connection.weak_from_this(), std::move(share));
+  connection.await_answer();
+  if (snapshot_ == nullptr) make_snapshot();
+}
+
+void Server::make_snapshot() {
+  if (stopped_) return;
+  if (snapshot_ == nullptr) snapshot_ = std::move(next_snapshot_);
+  if (snapshot_ == nullptr) return;
+  const bool begins = snapshot_->next_client == 0;
+  bool whole = false;
+  const std::chrono::nanoseconds before = processor_time();
+  const bool made = guarded("say what rotad knows", [&] { whole = add_to_snapshot(*snapshot_); });
+  // The beginning is charged with the message.
+  const auto asker = snapshot_->askers.front().first.lock();
+  if (asker != nullptr && !begins) {
+    guarded("charge a user", [&] { time_budget_->spend(asker->domain().payer(), processor_time() - before); });
+  }
+  if (made && !whole) return asio::post(io_, [this] { make_snapshot(); });
+  const std::shared_ptr<SnapshotWork> done = std::exchange(snapshot_, nullptr);
+  auto askers = std::exchange(done->askers, {});
+  for (auto& [weak, share] : askers) {
+    const auto connection = weak.lock();
+    if (connection == nullptr) continue;
+    const bool sent = made && guarded("answer a client", [&] { send_snapshot(*connection, done, std::move(share)); });
+    if (!sent) hang_up(*connection, "rotad lacks the memory for an answer");
+  }
+  if (next_snapshot_ != nullptr) asio::post(io_, [this] { make_snapshot(); });
+}
+
+// Row by row, as the peer reads them.
+void Server::send_snapshot(Connection& connection, const std::shared_ptr<const SnapshotWork>& snapshot,
+                           Budget::Share share) const {
+  const bool hides = options_.visibility == Visibility::kOwn && !connection.is_root();
+  auto only = hides ? std::optional(connection.domain()) : std::nullopt;
+  auto holds = std::make_shared<Budget::Share>(std::move(share));
+  connection.send_rows([snapshot, only = std::move(only), at = std::size_t{0},
+                        holds = std::move(holds)]() mutable -> std::optional<Message> {
+    std::optional<Message> row;
+    do {
+      row = row_at(snapshot->rows, at);
+    } while (row && !snapshot->shows(*row, at++, only ? &*only : nullptr));
+    return row;
+  });
+}
+
+// Whether somebody of this domain (null: everybody) may see the row; hides what of it they may not.
+bool Server::SnapshotWork::shows(Message& row, std::size_t at, const TrustDomain* only) const {
+  if (only == nullptr) return true;
+  const std::size_t first_program = rows.gpus.size();
+  const std::size_t first_session = first_program + rows.programs.size() + rows.tasks.size();
+  const std::size_t first_account = first_session + rows.sessions.size();
+  switch (row.kind) {
+    case Kind::kStatusProgram:
+      if (programs[at - first_program] != *only) hide(row.body.program);
+      return true;
+    case Kind::kStatusSession:
+      return is_of(sessions[at - first_session], *only);
+    case Kind::kStatusAccount:
+      return is_of(accounts[at - first_account], *only);
+    default:
+      return true;
+  }
+}
+
+// Adds rows of some clients more; returns whether all are there.
+bool Server::add_to_snapshot(SnapshotWork& work) const {
+  int clients = 0;
+  auto next = clients_.lower_bound(work.next_client);
+  for (; next != clients_.end() && clients < kClientsAtOnce; ++next, ++clients) {
+    const Client& client = *next->second;
+    work.rows.programs.push_back(program_row(client));
+    work.programs.push_back(client.domain);
+    for (const std::uint32_t gpu : client.gpus) work.rows.tasks.push_back(task_row(client, gpu));
+    work.next_client = next->first + 1;
+  }
+  if (next != clients_.end()) return false;
+  for (std::uint32_t gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
+    if (const GpuEntry* entry = gpus_.at(gpu)) work.rows.gpus.push_back(gpu_row(gpu, *entry));
+  }
+  for (const auto& [key, session] : sessions_) {
+    protocol::SessionRow& row = work.rows.sessions.emplace_back();
+    row = {.number = session.number, .programs = static_cast<std::uint32_t>(session.clients), .id = {}};
+    set_text(row.id, key.substr(key.rfind(' ') + 1));
+    work.sessions.push_back(key);
+  }
+  for (std::string after; const scheduler::Quota::Entry* entry = quota_.account_after(after);) {
+    after = entry->first;
+    if (const auto row = account_row(entry->second)) {
+      work.rows.accounts.push_back(*row);
+      work.accounts.push_back(entry->first);
+    }
+  }
+  work.rows.daemon = daemon_row();
+  return true;
+}
+
+protocol::GpuRow Server::gpu_row(std::uint32_t index, const GpuEntry& entry) const {
+  const scheduler::GpuState state = core_.gpu(index);
+  const scheduler::SharingWhy why = core_.sharing_why(index);
+  protocol::GpuRow row{};
+  row.uuid = entry.uuid;
+  row.index = index;
+  row.number = entry.number;
+  set_text(row.name, entry.name);
+  row.mode = core_.settings().mode;
+  row.total_bytes = state.total;
+  row.used_bytes = state.used;
+  row.clients = state.clients;
+  row.holders = state.holders;
+  row.waiters = state.waiters;
+  if (const auto reading = readings_.find(index); reading != readings_.end()) {
+    row.measured = 1;
+    row.driver_used_bytes = reading->second.used;
+    row.driver_free_bytes = reading->second.free;
+  }
+  if (const auto sum = handed_over_.find(index); sum != handed_over_.end()) row.handed_over_bytes = sum->second;
+  row.outside_bytes = state.outside;
+  row.candidate = static_cast<std::uint32_t>(state.candidate);
+  row.looking = state.looking ? 1 : 0;
+  row.active = state.active;
+  row.reason = why.reason;
+  row.turn_ns = nanoseconds(state.turn);
+  row.switch_ns = nanoseconds(state.switching);
+  row.trial_permille = thousandths(why.trial);
+  return row;
+}
+
+protocol::ProgramRow Server::program_row(const Client& client) const {
+  const scheduler::ClientState& state = *core_.client(client.id);
+  protocol::ProgramRow row{};
+  row.client = client.id;
+  row.pid = client.pid;
+  row.uid = client.uid;
+  if (const auto session = sessions_.find(client.session); session != sessions_.end()) {
+    row.session = session->second.number;
+  }
+  set_text(row.name, client.name);
+  row.gpus = state.touched;
+  row.held_gpus = state.held;
+  row.wanted_gpus = state.wanted;
+  if (state.held != 0) row.since_ns = nanoseconds(modelled_now() - state.held_since);
+  if (state.wanted != 0) row.since_ns = nanoseconds(modelled_now() - state.wanted_since);
+  if (!client.gpus.empty()) {
+    const scheduler::ClientUse use = core_.use(client.id, *client.gpus.begin(), modelled_now());
+    row.held_ns = nanoseconds(use.held);
+    row.waited_ns = nanoseconds(use.waited);
+  }
+  row.overrun = state.overrun ? 1 : 0;
+  row.moves = moves_of(*client.usage);
+  return row;
+}
+
+protocol::TaskRow Server::task_row(const Client& client, std::uint32_t gpu) const {
+  const protocol::GpuUsage& usage = client.usage->gpus[gpu];
+  const scheduler::ClientUse use = core_.use(client.id, gpu, modelled_now());
+  protocol::TaskRow row{};
+  row.client = client.id;
+  row.gpu = gpu;
+  if (const std::uint8_t mode = usage.memory_mode.load(); mode <= protocol::kLastMemoryMode) {
+    row.mode = static_cast<protocol::MemoryMode>(mode);
+  }
+  if (const auto measured = client.measured.find(gpu); measured != client.measured.end() && measured->second.current) {
+    row.measured = 1;
+    row.driver_bytes = measured->second.process;
+  }
+  row.light = use.light ? 1 : 0;
+  row.known =
+      static_cast<std::uint8_t>((use.busy ? protocol::kKnowsBusy : 0) | (use.calls ? protocol::kKnowsCalls : 0));
+  row.busy_permille = thousandths(use.busy.value_or(0));
+  row.calls_per_1000s = static_cast<std::uint64_t>(std::clamp(use.calls.value_or(0) * 1000, 0.0, 1e18));
+  row.device_bytes = usage.device_bytes.load();
+  row.promised_bytes = core_.promised_bytes(client.id, gpu);
+  row.asked_bytes = core_.asked_bytes(client.id, gpu);
+  row.resident_bytes = core_.resident_bytes(client.id, gpu);
+  row.context_bytes = core_.context_bytes(client.id, gpu);
+  row.fixed_bytes = use.fixed;
+  row.fixed_for_now_bytes = use.fixed_for_now;
+  row.lacks_bytes = use.lacks;
+  row.lacks_for_now_bytes = use.lacks_for_now;
+  return row;
+}
+
+// Nothing of an account without a limit; of the host only once something may have to be moved there.
+std::optional<protocol::AccountRow> Server::account_row(const scheduler::Quota::Account& account) const {
+  const scheduler::Bytes host = quota_.host_bytes(account);
+  if (account.limits.device == scheduler::kNoLimit && host == 0) return std::nullopt;
+  protocol::AccountRow row{};
+  row.clients = static_cast<std::uint32_t>(account.clients.size());
+  row.device_limit = account.limits.device;
+  for (scheduler::GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
+    row.device_used = std::max(row.device_used, account.device(gpu));
+  }
+  row.host_limit = account.limits.host;
+  row.host_used = host;
+  row.host_swap_bytes = account.host.has;
+  row.host_spare_bytes = account.host.spare;
+  set_text(row.name, account.name);
+  return row;
+}
+
+protocol::DaemonRow Server::daemon_row() const {
+  protocol::DaemonRow row{};
+  row.pid = static_cast<std::uint64_t>(getpid());
+  row.quantum_ns = nanoseconds(scheduler::quantum_of(core_.settings()));
+  row.grants = core_.grants();
+  row.mode = core_.settings().mode;
+  set_text(row.rota_version, ROTA_VERSION);
+  return row;
+}
+
+}  // namespace rota::server
