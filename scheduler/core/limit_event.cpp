@@ -29,6 +29,9 @@ struct Apply {
   LimitDecisions operator()(const limit::NotMeasured& each) const {
     return {.outcome = quota.not_measured(each.client, each.gpu, now), .shared = {}};
   }
+  LimitDecisions operator()(const limit::Read& read) const {
+    return {.outcome = quota.read(read.gpu, read.begun, now), .shared = {}};
+  }
   LimitDecisions operator()(const limit::SetOutside& set) const {
     return {.outcome = quota.set_outside(set.gpu, set.bytes, now), .shared = {}};
   }

@@ -1,6 +1,7 @@
 // What happens to limits, as events: what the server tells Quota, in the order in which a log can tell it again.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -37,6 +38,10 @@ struct Measured {
 struct NotMeasured {
   ClientId client;
   GpuIndex gpu;
+};
+struct Read {
+  GpuIndex gpu;
+  std::optional<Time> begun;
 };
 struct SetOutside {
   GpuIndex gpu;
@@ -82,8 +87,8 @@ struct Tick {};
 
 using LimitEvent =
     std::variant<limit::Hold, limit::Join, limit::SetLimits, limit::AddGpu, limit::Measured, limit::NotMeasured,
-                 limit::SetOutside, limit::SetTotal, limit::Reserve, limit::State, limit::Confirm, limit::UseHost,
-                 limit::BoundHost, limit::ShareHost, limit::Leave, limit::Tick>;
+                 limit::Read, limit::SetOutside, limit::SetTotal, limit::Reserve, limit::State, limit::Confirm,
+                 limit::UseHost, limit::BoundHost, limit::ShareHost, limit::Leave, limit::Tick>;
 
 struct LimitDecisions {
   Quota::Outcome outcome{};

@@ -39,6 +39,9 @@ struct EventWords {
     return words("measured", each.client, each.gpu, each.context);
   }
   std::string operator()(const limit::NotMeasured& each) const { return words("not_measured", each.client, each.gpu); }
+  std::string operator()(const limit::Read& read) const {
+    return words("read", read.gpu) + (read.begun ? words("", read.begun->count()) : "");
+  }
   std::string operator()(const limit::SetOutside& set) const { return words("outside", set.gpu, set.bytes); }
   std::string operator()(const limit::SetTotal& set) const { return words("total", set.gpu, set.total); }
   std::string operator()(const limit::Reserve& each) const {
@@ -99,6 +102,11 @@ std::optional<LimitEvent> read_limit_event(std::string_view name, Words& words) 
   if (name == "set_limits") {
     std::string key = key_of(words.next("account"));
     return limit::SetLimits{std::move(key), limits()};
+  }
+  if (name == "read") {
+    limit::Read read{.gpu = words.gpu(), .begun = std::nullopt};
+    if (!words.at_end()) read.begun = time();
+    return read;
   }
   if (name == "outside" || name == "total") {
     const GpuIndex gpu = words.gpu();
@@ -171,6 +179,7 @@ std::string log_lines(const Quota& quota, const LimitDecisions& decisions) {
              words_of(each.reserved) + '\n';
   }
   for (const ClientId client : decisions.outcome.tighten) lines += words("> tighten", client, quota.round()) + '\n';
+  for (const GpuIndex gpu : decisions.outcome.measure) lines += words("> measure", gpu) + '\n';
   for (const ClientId client : decisions.shared) {
     const Quota::HostShare share = quota.host_share(client);
     lines += words("> share", client, share.most, share.spare) + '\n';

@@ -41,7 +41,9 @@ void Server::publish(Client& client) {
   const auto grant_on = [&](std::uint32_t gpu) { return (state.held & scheduler::bit(gpu)) != 0 ? state.grant : 0; };
   const bool regrants =
       std::ranges::any_of(client.gpus, [&](std::uint32_t gpu) { return page.gpus[gpu].grant.load() != grant_on(gpu); });
-  if (regrants) ++page.grants_change;
+  // By value, not by adding: what follows may fail for want of memory.
+  const std::uint32_t change = page.grants_change | 1;
+  if (regrants) page.grants_change = change;
   const auto asks_of = [&](scheduler::GpuMask gpus, std::uint32_t what) {
     return (gpus & state.touched) != 0 ? what : 0;
   };
@@ -85,7 +87,7 @@ void Server::publish(Client& client) {
     lease.next_turn_ns = next_turn;
     lease.grant = grant_on(gpu);
   }
-  if (regrants) ++page.grants_change;
+  if (regrants) page.grants_change = change + 1;
   ++page.event;
   syscall(SYS_futex, &page.event, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }

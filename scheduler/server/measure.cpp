@@ -104,7 +104,7 @@ bool Server::measure_soon() {
 void Server::measure_for_requests(const std::set<scheduler::GpuIndex>& gpus) {
   const bool soon = measure_soon();
   for (const scheduler::GpuIndex gpu : gpus) {
-    if (!soon || silent_.contains(gpu)) carry_out(quota_.read(gpu, std::nullopt, now()));
+    if (!soon || silent_.contains(gpu)) carry_out(apply(limit::Read{gpu, std::nullopt}).outcome);
   }
 }
 
@@ -238,7 +238,7 @@ void Server::on_measured(const Meter::Answer& answer) {
     if (core_.gpu(gpu).measured_outside != before) publish_contexts(gpu);
   }
   tell_quota_of_outside();
-  for (const auto& [gpu, reading] : readings_) carry_out(quota_.read(gpu, asked, now()));
+  for (const auto& [gpu, reading] : readings_) carry_out(apply(limit::Read{gpu, asked}).outcome);
   answer_read(asked);
   if (std::exchange(measure_again_, false)) measure_soon();
 }

@@ -31,7 +31,7 @@ scheduler::Reservation reservation(const Said& said) {
 // The only way in which limits change: a log of events tells all of it.
 scheduler::LimitDecisions Server::apply(const scheduler::LimitEvent& event) {
   const scheduler::Time time = now();
-  scheduler::LimitDecisions decisions = scheduler::apply(quota_, event, time);
+  scheduler::LimitDecisions decisions = scheduler::apply(limited_, event, time);
   event_log_.write(event, time, modelled_now(), quota_, decisions);
   return decisions;
 }

@@ -219,7 +219,8 @@ class Server final : public ConnectionOwner {
   const Options options_;
   const ModelledTime time_;
   scheduler::Core core_;
-  scheduler::Quota quota_;
+  scheduler::Quota limited_;  // changed by apply() alone
+  const scheduler::Quota& quota_ = limited_;
   const LimitBook limits_;
   EventLog event_log_;
   MemoryReserve reserve_;

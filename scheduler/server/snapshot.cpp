@@ -85,6 +85,11 @@ bool is_of(const std::string& key, const TrustDomain& domain) {
          key.starts_with(fmt::format("session {} ", domain.key()));
 }
 
+// "session DOMAIN ID" (LimitBook::membership); a domain's key has no space.
+std::string id_in(const std::string& key) {
+  return key.substr(key.find(' ', key.find(' ') + 1) + 1);
+}
+
 void hide(protocol::ProgramRow& program) {
   program.pid = 0;
   program.uid = protocol::kHiddenUser;
@@ -195,7 +200,7 @@ bool Server::add_to_snapshot(SnapshotWork& work) const {
   for (const auto& [key, session] : sessions_) {
     protocol::SessionRow& row = work.rows.sessions.emplace_back();
     row = {.number = session.number, .programs = static_cast<std::uint32_t>(session.clients), .id = {}};
-    set_text(row.id, key.substr(key.rfind(' ') + 1));
+    set_text(row.id, id_in(key));
     work.sessions.push_back(key);
   }
   for (std::string after; const scheduler::Quota::Entry* entry = quota_.account_after(after);) {

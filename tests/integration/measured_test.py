@@ -137,6 +137,25 @@ class Measured(Machine):
         self.assertRegex(self.checked(ROTA, "status").stdout, r"not measured(.|\n)*contexts and modules: 16 MiB assumed")
 
     # ctest labels: unsanitized
+    def test_gpus_have_nvidia_smis_numbers_whatever_a_program_sees_of_them(self):
+        self.environment["ROTA_SIM_GPUS"] = "2"
+        # By itself a program knows the order of what it sees; NVML knows the GPUs that it does not see.
+        for measured, visible in (False, "1,0"), (True, "1"):
+            with self.subTest(measured=measured):
+                if measured:
+                    self.end_children()
+                    self.with_nvml()
+                    self.environment["ROTA_SOCKET"] = str(self.scratch / "another.sock")
+                    self.environment["ROTA_LOCK_DIRECTORY"] = str(self.scratch / "other-locks")
+                self.environment["CUDA_VISIBLE_DEVICES"] = visible
+                holder = self.hold("native")
+                del self.environment["CUDA_VISIBLE_DEVICES"]
+                gpu, _ = self.status_of(holder)
+                self.assertEqual(gpu["index"], 1)
+                self.assertRegex(self.checked(ROTA, "status").stdout, rf"\nGPU 1  .*{gpu['uuid']}\n")
+                self.assertEqual(self.finish(holder).returncode, 0)
+
+    # ctest labels: unsanitized
     def test_what_the_driver_counts_is_measured_for_each_process(self):
         self.with_nvml()
         for mode, driver in (("native", CONTEXT + 60 * MIB), ("managed", CONTEXT)):

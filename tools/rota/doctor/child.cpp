@@ -260,8 +260,12 @@ ProbeFacts probe_facts(const ChildResult& result, std::chrono::milliseconds limi
   for (const nlohmann::json& gpu : value_or(said, "nvml_gpus", nlohmann::json::array())) {
     if (!gpu.is_object()) continue;
     facts.nvml.gpus.push_back({.uuid = value_or<std::string>(gpu, "uuid", ""),
+                               .number = value_or(gpu, "number", 0),
                                .mig_now = value_or(gpu, "mig_now", -1),
                                .mig_later = value_or(gpu, "mig_later", -1)});
+    for (GpuFacts& seen : facts.gpus) {
+      if (seen.uuid == facts.nvml.gpus.back().uuid) seen.index = facts.nvml.gpus.back().number;
+    }
   }
   return facts;
 }

@@ -50,7 +50,7 @@ struct DriverFacts {
 };
 
 struct GpuFacts {
-  int index = 0;
+  int index = 0;  // nvidia-smi's number; the driver's ordinal where NVML does not know the GPU
   std::string name, uuid;
   std::uint64_t bytes = 0;
   int major = 0, minor = 0;  // compute capability
@@ -62,6 +62,7 @@ struct GpuFacts {
 // What NVML, the library behind nvidia-smi, reports about a GPU; it also lists GPUs that CUDA hides.
 struct NvmlGpu {
   std::string uuid;
+  int number = 0;                    // nvidia-smi's
   int mig_now = -1, mig_later = -1;  // 0 off, 1 on, -1 not supported
 };
 

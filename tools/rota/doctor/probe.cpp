@@ -103,7 +103,7 @@ void ask_nvml(const std::string& path, Dlopen* open, const Reporter& reporter) {
     void* device = nullptr;
     text = {};
     if (device_at(index, &device) != 0 || uuid_of(device, text.data(), text.size() - 1) != 0) continue;
-    nlohmann::json gpu = {{"uuid", text.data()}};
+    nlohmann::json gpu = {{"uuid", text.data()}, {"number", index}};
     unsigned now = 0;
     unsigned later = 0;
     if (mig_of != nullptr && mig_of(device, &now, &later) == 0) {

@@ -117,6 +117,12 @@ EXPORT int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
   return kNotFound;
 }
 
+EXPORT int nvmlDeviceGetIndex(const void* device, unsigned* index) {
+  if (!gpu_of(device) || index == nullptr) return kInvalidArgument;
+  *index = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(device) - 4096);
+  return kSuccess;
+}
+
 EXPORT int nvmlDeviceGetUUID(void* device, char* text, unsigned bytes) {
   const auto gpu = gpu_of(device);
   if (!gpu || text == nullptr) return kInvalidArgument;

@@ -309,6 +309,18 @@ TEST_CASE("facts from a child's report leave out what is missing or of another t
   CHECK(facts.nvml.gpus[0].mig_later == -1);
 }
 
+TEST_CASE("a GPU has the number that nvidia-smi gives it, whatever the driver's order is") {
+  ChildResult result;
+  result.end = End::kFinished;
+  result.report = {{"gpus", {{{"index", 0}, {"uuid", "GPU-b"}}, {{"index", 1}, {"uuid", "GPU-c"}}}},
+                   {"nvml", 0},
+                   {"nvml_gpus", {{{"uuid", "GPU-a"}, {"number", 0}}, {{"uuid", "GPU-b"}, {"number", 1}}}}};
+  const ProbeFacts facts = probe_facts(result, std::chrono::milliseconds(1500));
+  REQUIRE(facts.gpus.size() == 2);
+  CHECK(facts.gpus[0].index == 1);
+  CHECK(facts.gpus[1].index == 1);  // as the driver has it: NVML does not know it
+}
+
 TEST_CASE("a trial is attached unless the shim says that CUDA goes on without it") {
   ChildResult result;
   result.end = End::kFinished;
