@@ -174,7 +174,14 @@ void Server::answer_all() {
 }
 
 void Server::tell_added(scheduler::ClientId id, const protocol::Message& added) {
-  if (const auto client = clients_.find(id); client != clients_.end()) tell(*client->second, added);
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) return;
+  // First, whenever all clients' pages are written: the program may ask what is free as soon as it has its answer.
+  const std::uint32_t gpu = added.body.gpu_added.index;
+  publish_too_much(gpu);
+  publish_contexts_of(*found->second, scheduler::bit(gpu));
+  publish_limits(*found->second);
+  tell(*found->second, added);
 }
 
 // What was assumed for the client's contexts counts no longer where no reading can show them. A process that is not
