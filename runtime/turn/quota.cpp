@@ -1,5 +1,4 @@
 #include "runtime/turn/quota.h"
-#include "runtime/driver/gpu_number.h"
 
 #include <algorithm>
 #include <chrono>
@@ -7,6 +6,8 @@
 #include <utility>
 
 #include "runtime/core/log.h"
+#include "runtime/driver/gpu_number.h"
+#include "runtime/turn/held_signals.h"
 
 namespace rota::turn {
 
@@ -73,6 +74,8 @@ bool Quota::covers(int device, const Bytes& own, FunctionRef<void()> release) {
   Slot& here = slot(device);
   const auto granted = [&] { return here.granted_bytes.load(); };
   if (within(live(device), granted())) return true;
+  // A handler that jumps out of the wait would leave `asking` locked, for ever and for all threads. rotad answers soon.
+  const HeldSignals held;
   struct Unsettled {  // until this thread has its answer, even if it is cancelled while it waits
     Unsettled(Quota& quota, Slot& slot, const Bytes& own) : quota(quota), slot(slot), own(own) {
       const std::lock_guard lock(quota.mutex_);
@@ -137,6 +140,7 @@ bool Quota::wait_for_others(int device) {
     const std::lock_guard lock(mutex_);
     if (here.unsettled.device == 0) return false;
   }
+  const HeldSignals held;
   const std::lock_guard asking(here.asking);
   return true;
 }
@@ -161,6 +165,9 @@ bool Quota::wait_until_known(int device, bool afresh) {
   if (known()) return true;
   here.afresh = true;  // the answer is still to come, and it is of a reading that begins after the context was made
   if (here.wait_until == Clock::time_point{}) here.wait_until = Clock::now() + kFirstAnswer;
+  lock.unlock();
+  const HeldSignals held;  // the wait ends with the lock held
+  lock.lock();
   return answered_.wait_until(lock, here.wait_until, known);
 }
 
@@ -187,10 +194,10 @@ std::uint64_t Quota::spare(int device) const {
   return most == protocol::kUnlimited ? most : less(most, ledger_.live_bytes(device));
 }
 
-void Quota::serve(bool keeps_limits) {
+void Quota::serve(bool serves) {
   {
     const std::lock_guard lock(mutex_);
-    serving_ = keeps_limits;
+    serving_ = serves;
     for (Slot& slot : slots_) {
       open_locked(slot);
       slot.decided = slot.known = slot.measure = false;

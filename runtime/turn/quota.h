@@ -61,9 +61,10 @@ class Quota {
   // so.
   std::uint64_t available(int device, std::uint64_t left);
 
-  // --- the monitor, except for limit() Whether a rotad that enforces limits serves this process. If not, everything is
-  // covered.
-  void serve(bool keeps_limits);
+  // --- the monitor, except for limit()
+  //
+  // Whether a rotad serves this process. If not, everything is covered.
+  void serve(bool serves);
   // Any thread, any number of times: until rotad answers, only what the process already has is granted on this GPU;
   // open() says that rotad does not serve the GPU.
   void limit(int device);

@@ -9,9 +9,12 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <thread>
 
+#include "runtime/turn/bell.h"
 #include "runtime/turn/gate.h"
+#include "runtime/turn/quota.h"
 #include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/turn/turning_program.h"
 
@@ -239,5 +242,45 @@ TEST_CASE("a thread that jumps out of an allocation that waits for room keeps no
   rotad.promise(200 * test::kMega);
   program.allocator.join();
   CHECK(program.result.load() == api::CUDA_SUCCESS);
+}
+
+TEST_CASE("a thread that waits for what limits allow jumps out once rotad has answered, and keeps nobody waiting") {
+  const Watchdog watchdog;
+  memory::Ledger ledger;
+  turn::Bell bell;
+  turn::Quota quota(ledger, bell);
+  quota.serve(true);
+  quota.limit(0);
+  REQUIRE(ledger.reserve(0, 1, memory::Kind::kConverted));
+  std::atomic<int> step{0};
+  std::thread thread([&] {
+    CHECK(jumps_out_of(100, [&] { (void)quota.covers(0, 1, memory::Kind::kConverted); }));
+    overwrite_stack();
+    step = 1;
+  });
+  std::optional<turn::Quota::Ask> ask;
+  REQUIRE(eventually([&] {
+    ask = quota.take_ask(0);
+    return ask.has_value();
+  }));
+  for (int i = 0; i < 20; ++i) {
+    pthread_kill(thread.native_handle(), SIGUSR2);
+    usleep(1000);
+  }
+  CHECK(step.load() == 0);
+  quota.answer(0, {.gpu = 0,
+                   .number = ask->number,
+                   .device_bytes = 10,
+                   .movable_bytes = 10,
+                   .granted = 1,
+                   .text = {},
+                   .padding = 0,
+                   .fixed_bytes = 10,
+                   .swapped_bytes = 10});
+  CHECK(eventually([&] { return step.load() == 1; }));
+  thread.join();
+  CHECK_FALSE(quota.wait_for_others(0));
+  REQUIRE(ledger.reserve(0, 1, memory::Kind::kConverted));
+  CHECK(quota.covers(0, 1, memory::Kind::kConverted));
 }
 #endif
