@@ -1,5 +1,4 @@
 #include "runtime/turn/monitor.h"
-#include "runtime/driver/gpu_number.h"
 
 #include <sys/prctl.h>
 
@@ -9,6 +8,7 @@
 #include "generated/driver_real.h"
 #include "runtime/account/account.h"
 #include "runtime/core/log.h"
+#include "runtime/driver/gpu_number.h"
 
 namespace rota::turn {
 
@@ -113,6 +113,7 @@ void Monitor::touch(int device) {
     if (real::cuDeviceGetUuid_v2(&uuid, device) != api::CUDA_SUCCESS) real::cuDeviceGetUuid(&uuid, device);
     static_assert(sizeof uuid == sizeof gpu.description.uuid);
     std::memcpy(&gpu.description.uuid, &uuid, sizeof uuid);
+    gpu.description.number = driver::find_gpu_number(device);
     std::size_t total = 0;
     if (real::cuDeviceTotalMem_v2(&total, device) != api::CUDA_SUCCESS) total = 0;
     gpu.unusable = total == 0 || total > kMostBytes;
@@ -122,7 +123,6 @@ void Monitor::touch(int device) {
                 driver::gpu_number(device), total);
     }
     gpu.description.total_bytes = total;
-    gpu.description.number = driver::find_gpu_number(device);
     real::cuDeviceGetName(gpu.description.name, static_cast<int>(protocol::kNameLength), device);
     usage_.set_total(device, total);
     account::touches(device, &uuid, gpu.description.name, total);

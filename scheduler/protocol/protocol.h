@@ -127,9 +127,8 @@ struct Want {
   // once while the new rotad is young (kReclaimSeconds); later it is a want like any other.
   std::uint32_t running;
   std::uint32_t padding;
-  // Not 0: a signal handler has run in a waiting thread, and the program can react only once its
-  // call returns. At most once a second, less often where hand-overs take long, such a want goes before all others, for
-  // a short turn.
+  // Not 0: a signal handler has run in a waiting thread, and the program can react only once its call returns. At most
+  // once a second, less often where hand-overs take long, such a want goes before all others, for a short turn.
   std::uint32_t urgent;
   // Not 0, where GpuLease::watch has kWatchAlone: the client measures, and needs what it holds to itself until it sends
   // a want without this. GpuLease::alone_until_ns is the answer.
@@ -303,30 +302,28 @@ enum class RowAdded {
   kNone,  // it is no row: rotad refuses
 };
 inline RowAdded add_row(Snapshot& all, Message row) {
+  const auto add = [](auto& rows, auto& added, auto& text) {
+    make_printable(text);
+    rows.push_back(added);
+    return RowAdded::kYes;
+  };
+  Message::Body& body = row.body;
   switch (row.kind) {
     case Kind::kStatusGpu:
-      make_printable(row.body.gpu.name);
-      all.gpus.push_back(row.body.gpu);
-      return RowAdded::kYes;
+      return add(all.gpus, body.gpu, body.gpu.name);
     case Kind::kStatusProgram:
-      make_printable(row.body.program.name);
-      all.programs.push_back(row.body.program);
-      return RowAdded::kYes;
+      return add(all.programs, body.program, body.program.name);
     case Kind::kStatusTask:
-      if (row.body.task.mode > static_cast<MemoryMode>(kLastMemoryMode)) row.body.task.mode = MemoryMode::kUnknown;
-      all.tasks.push_back(row.body.task);
+      if (body.task.mode > static_cast<MemoryMode>(kLastMemoryMode)) body.task.mode = MemoryMode::kUnknown;
+      all.tasks.push_back(body.task);
       return RowAdded::kYes;
     case Kind::kStatusSession:
-      make_printable(row.body.session_row.id);
-      all.sessions.push_back(row.body.session_row);
-      return RowAdded::kYes;
+      return add(all.sessions, body.session_row, body.session_row.id);
     case Kind::kStatusAccount:
-      make_printable(row.body.account.name);
-      all.accounts.push_back(row.body.account);
-      return RowAdded::kYes;
+      return add(all.accounts, body.account, body.account.name);
     case Kind::kStatusDaemon:
-      make_printable(row.body.daemon.rota_version);
-      all.daemon = row.body.daemon;
+      make_printable(body.daemon.rota_version);
+      all.daemon = body.daemon;
       return RowAdded::kLast;
     case Kind::kRefused:
       return RowAdded::kNone;

@@ -30,51 +30,27 @@ std::uint64_t nanoseconds(scheduler::Time time) {
   return static_cast<std::uint64_t>(time.count());
 }
 
-Message row_of(Kind kind) {
-  return {.kind = kind};
-}
-Message message_of(const protocol::GpuRow& row) {
-  Message message = row_of(Kind::kStatusGpu);
-  message.body.gpu = row;
-  return message;
-}
-Message message_of(const protocol::ProgramRow& row) {
-  Message message = row_of(Kind::kStatusProgram);
-  message.body.program = row;
-  return message;
-}
-Message message_of(const protocol::TaskRow& row) {
-  Message message = row_of(Kind::kStatusTask);
-  message.body.task = row;
-  return message;
-}
-Message message_of(const protocol::SessionRow& row) {
-  Message message = row_of(Kind::kStatusSession);
-  message.body.session_row = row;
-  return message;
-}
-Message message_of(const protocol::AccountRow& row) {
-  Message message = row_of(Kind::kStatusAccount);
-  message.body.account = row;
-  return message;
-}
-
 // A row of a part, counted from the part's beginning; where that is too far, what is left of the count for the next.
 template <typename Row>
-std::optional<Message> row_at(const std::vector<Row>& rows, std::size_t& at) {
-  if (at < rows.size()) return message_of(rows[at]);
-  at -= rows.size();
-  return std::nullopt;
+std::optional<Message> row_at(const std::vector<Row>& rows, std::size_t& at, Kind kind, Row Message::Body::* body) {
+  if (at >= rows.size()) {
+    at -= rows.size();
+    return std::nullopt;
+  }
+  Message message{.kind = kind};
+  message.body.*body = rows[at];
+  return message;
 }
 
 std::optional<Message> row_at(const Snapshot& all, std::size_t at) {
-  if (auto row = row_at(all.gpus, at)) return row;
-  if (auto row = row_at(all.programs, at)) return row;
-  if (auto row = row_at(all.tasks, at)) return row;
-  if (auto row = row_at(all.sessions, at)) return row;
-  if (auto row = row_at(all.accounts, at)) return row;
+  using Body = Message::Body;
+  if (auto row = row_at(all.gpus, at, Kind::kStatusGpu, &Body::gpu)) return row;
+  if (auto row = row_at(all.programs, at, Kind::kStatusProgram, &Body::program)) return row;
+  if (auto row = row_at(all.tasks, at, Kind::kStatusTask, &Body::task)) return row;
+  if (auto row = row_at(all.sessions, at, Kind::kStatusSession, &Body::session_row)) return row;
+  if (auto row = row_at(all.accounts, at, Kind::kStatusAccount, &Body::account)) return row;
   if (at != 0) return std::nullopt;
-  Message last = row_of(Kind::kStatusDaemon);
+  Message last{.kind = Kind::kStatusDaemon};
   last.body.daemon = all.daemon;
   return last;
 }

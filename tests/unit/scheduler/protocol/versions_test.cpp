@@ -100,7 +100,7 @@ std::string comparable(std::string packet) {
   return packet;
 }
 
-TEST_CASE("programs of the first version that was released are served as they were, byte for byte") {
+TEST_CASE("programs of version 9 are served as they were, byte for byte") {
   const Daemon daemon({"--mode", "exclusive", "--quantum", "200ms"});
   std::map<int, OldClient> clients;
   int packets = 0;
