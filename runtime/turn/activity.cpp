@@ -1,7 +1,9 @@
 #include "runtime/turn/activity.h"
 
 #include <algorithm>
+#include <bit>
 #include <thread>
+#include <utility>
 
 #include "runtime/account/account.h"
 
@@ -32,12 +34,25 @@ void Activity::connected(protocol::UsagePage* page) {
   opens_ = false;
   look_at_ = Time::max();
   if (page_ == nullptr) return;
-  page_->samples.store(samples_);
-  page_->busy_samples.store(busy_);
-  page_->spell_samples.store(in_spells_);
-  page_->switch_ns.store(switching_ns_);
-  page_->switches.store(switches_);
+  gpus_ = 0;
   tell_shares();
+}
+
+void Activity::serve(GpuMask gpus) {
+  if (std::exchange(gpus_, gpus) != gpus) tell_all();
+}
+
+void Activity::tell_all() {
+  tell(&protocol::GpuUsage::spell_samples, in_spells_);
+  tell(&protocol::GpuUsage::busy_samples, busy_);
+  tell(&protocol::GpuUsage::samples, samples_);
+  tell(&protocol::GpuUsage::switch_ns, switching_ns_);
+  tell(&protocol::GpuUsage::switches, switches_);
+}
+
+void Activity::tell(std::atomic<std::uint64_t> protocol::GpuUsage::* what, std::uint64_t value) {
+  if (page_ == nullptr) return;
+  for (GpuMask rest = gpus_; rest != 0; rest &= rest - 1) (page_->gpus[std::countr_zero(rest)].*what).store(value);
 }
 
 void Activity::granted(std::uint32_t grant, Time now) {
@@ -53,8 +68,8 @@ void Activity::opened(Time now) {
   if (!opens_ || grant_ == 0 || page_ == nullptr) return;
   opens_ = false;
   switching_ns_ += static_cast<std::uint64_t>((now - granted_at_).count());
-  page_->switch_ns.store(switching_ns_);
-  page_->switches.store(++switches_);
+  tell(&protocol::GpuUsage::switch_ns, switching_ns_);
+  tell(&protocol::GpuUsage::switches, ++switches_);
 }
 
 void Activity::tell_shares() {
@@ -71,9 +86,9 @@ void Activity::closed(Time now) {
 void Activity::count_calls(Time now) {
   if (page_ == nullptr) return;
   const Time open = open_ + (open_since_ != Time{0} ? now - open_since_ : Time{0});
-  page_->calls.store(gate_.traffic().calls);
-  page_->open_ns.store(static_cast<std::uint64_t>(open.count()));
-  page_->counted_ns.store(static_cast<std::uint64_t>(now.count()));
+  tell(&protocol::GpuUsage::calls, gate_.traffic().calls);
+  tell(&protocol::GpuUsage::open_ns, static_cast<std::uint64_t>(open.count()));
+  tell(&protocol::GpuUsage::counted_ns, static_cast<std::uint64_t>(now.count()));
 }
 
 void Activity::look(std::uint32_t watch, bool accounts, bool holds, Time now) {
@@ -119,9 +134,9 @@ Activity::Found Activity::sample() {
 
 void Activity::tell_sample(bool busy) {
   spell_ = busy ? spell_ + 1 : 0;
-  if (spell_ >= kSpell) page_->spell_samples.store(in_spells_ += spell_ == kSpell ? kSpell : 1);
-  if (busy) page_->busy_samples.store(++busy_);
-  page_->samples.store(++samples_);
+  if (spell_ >= kSpell) tell(&protocol::GpuUsage::spell_samples, in_spells_ += spell_ == kSpell ? kSpell : 1);
+  if (busy) tell(&protocol::GpuUsage::busy_samples, ++busy_);
+  tell(&protocol::GpuUsage::samples, ++samples_);
 }
 
 }  // namespace rota::turn

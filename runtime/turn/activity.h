@@ -19,6 +19,8 @@ class Activity {
 
   // Null: rotad is gone. What has been counted so far counts for the next one.
   void connected(protocol::UsagePage* page);
+  // The task's GPUs, by rotad's indices of them.
+  void serve(GpuMask gpus);
   // This process has handed memory or events to others or opened theirs; returns whether that is new. Any thread.
   bool shares() { return !shares_.exchange(true); }
   bool shared() const { return shares_.load(); }
@@ -39,10 +41,13 @@ class Activity {
   enum class Found { kNothing, kIdle, kBusy };
   Found sample();
   void tell_sample(bool busy);
+  void tell_all();
+  void tell(std::atomic<std::uint64_t> protocol::GpuUsage::* what, std::uint64_t value);
 
   gate::Gate& gate_;
   gate::Contexts& contexts_;
   protocol::UsagePage* page_ = nullptr;
+  GpuMask gpus_ = 0;
   std::atomic<bool> shares_{false};
   Time look_at_ = Time::max();
   Time sample_at_{0};

@@ -291,6 +291,7 @@ void Monitor::tell_gpus() {
   }
   if (told_gpus_ == gpus) return;
   told_gpus_ = gpus;
+  activity_.serve(gpus.served);
   feed(gpus);
 }
 

@@ -2,6 +2,7 @@
 
 #include <sys/prctl.h>
 
+#include <bit>
 #include <cstdlib>
 #include <cstring>
 
@@ -292,13 +293,15 @@ void Monitor::carry_out(const Action& action) {
                            .running = action.running ? 1U : 0U,
                            .padding = 0,
                            .urgent = action.urgent ? 1U : 0U,
-                           .alone = action.alone ? 1U : 0U};
+                           .alone = action.alone ? 1U : 0U,
+                           .task = told_gpus_ ? told_gpus_->served : action.gpus};
       send(message);
       break;
     case Act::kGiveBack:
       activity_.count_calls(now());
       message.kind = Kind::kGiveBack;
-      message.body.give_back = {.grant = action.grant};
+      message.body.give_back = {.grant = action.grant,
+                                .gpu = static_cast<std::uint32_t>(std::countr_zero(told_gpus_->served))};
       send(message);
       break;
     case Act::kConnect:

@@ -12,7 +12,7 @@
 namespace rota::protocol {
 
 // The version of the pages' layout, independent of the protocol's version.
-inline constexpr std::uint32_t kPageVersion = 2;
+inline constexpr std::uint32_t kPageVersion = 3;
 // A record has room for fields to come: they are 0 until somebody writes them, and a field is never moved.
 inline constexpr std::size_t kRecordBytes = 256;
 inline constexpr std::size_t kPageBytes = 5 * 4096;  // of which only those are ever touched whose GPUs are used
@@ -38,7 +38,7 @@ struct alignas(kRecordBytes) GpuLease {
   // The client has asked to have its GPUs to itself (Want::alone) and has them until this time, unless it says earlier
   // that it is done. 0: others may run there.
   std::atomic<std::uint64_t> alone_until_ns;
-  // What rotad wants to know of the client's activity (UsagePage::calls and what follows): kWatch..., or-ed.
+  // What rotad wants to know of the client's activity (GpuUsage::calls and what follows): kWatch..., or-ed.
   std::atomic<std::uint32_t> watch;
   // Not 0: what the client clears can be handed over. It can change while the client clears, without an event.
   std::atomic<std::uint8_t> hands_over;
@@ -127,6 +127,17 @@ struct alignas(kRecordBytes) GpuUsage {
   // with this knows whether they are news.
   std::atomic<std::uint32_t> refusals;
   std::atomic<std::uint8_t> memory_mode;  // MemoryMode
+  // The task's activity since the client started, as far as rotad has asked for it (GpuLease::watch), the same on all
+  // GPUs of a task: calls that submit work; samples of its GPUs while it held them, and how many of those found work in
+  // progress; its turns, and the total time from their grants until it ran.
+  std::atomic<std::uint64_t> calls;
+  std::atomic<std::uint64_t> open_ns;     // for how long it has held its GPUs and could call, when it counted them,
+  std::atomic<std::uint64_t> counted_ns;  // and when that was (CLOCK_MONOTONIC)
+  std::atomic<std::uint64_t> samples;
+  std::atomic<std::uint64_t> busy_samples;
+  std::atomic<std::uint64_t> spell_samples;  // those of busy_samples that came five or more in a row
+  std::atomic<std::uint64_t> switches;
+  std::atomic<std::uint64_t> switch_ns;
 };
 
 // Written by the client, read by rotad, which trusts it only in what concerns that client. (What a client could give
@@ -140,17 +151,6 @@ struct UsagePage {
   std::atomic<std::uint64_t> in_bytes;
   std::atomic<std::uint64_t> in_ns;
   std::atomic<std::uint64_t> spared_bytes;
-  // The client's activity since it started, as far as rotad has asked for it (GpuLease::watch): calls that submit work;
-  // samples of its GPUs while it held them, and how many of those found work in progress; its turns, and the total time
-  // from their grants until it ran.
-  std::atomic<std::uint64_t> calls;
-  std::atomic<std::uint64_t> open_ns;     // for how long it has held its GPUs and could call, when it counted them,
-  std::atomic<std::uint64_t> counted_ns;  // and when that was (CLOCK_MONOTONIC)
-  std::atomic<std::uint64_t> samples;
-  std::atomic<std::uint64_t> busy_samples;
-  std::atomic<std::uint64_t> spell_samples;  // those of busy_samples that came five or more in a row
-  std::atomic<std::uint64_t> switches;
-  std::atomic<std::uint64_t> switch_ns;
   // Of clients that swap, 0 from all others: the host memory that they copy GPU memory to; the part of it without which
   // nothing would be lost (what is kept or prepared for later, and copies of what is on the GPU as well); and how much
   // more the client needs at once than host_most_bytes allows.

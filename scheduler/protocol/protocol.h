@@ -121,6 +121,8 @@ struct GpuAdded {
   std::uint32_t number;  // as nvidia-smi numbers it, for people
 };
 
+// What a client does on one GPU is a *task*, which takes turns by itself. A client couples the tasks of GPUs that it
+// has to have together by naming them as one in its wants.
 struct Want {
   std::uint64_t gpus;  // mask of GPUs that were added; all at once or not at all; 0 withdraws the want
   // Not 0: this client's work already runs on these GPUs, by a grant of a rotad that died. Such a want is granted at
@@ -133,13 +135,17 @@ struct Want {
   // Not 0, where GpuLease::watch has kWatchAlone: the client measures, and needs what it holds to itself until it sends
   // a want without this. GpuLease::alone_until_ns is the answer.
   std::uint32_t alone;
+  // All GPUs of the task, `gpus` among them. It may have other GPUs than in an earlier want; what the client holds of
+  // those that come or go it has to give back first: until then the want is ignored.
+  std::uint64_t task;
 };
 inline constexpr int kReclaimSeconds = 10;
 // A turn of which so many times as much has passed as is left ends well at a pause of its holder.
 inline constexpr int kLastPart = 4;
 
 struct GiveBack {
-  std::uint32_t grant;  // GpuLease::grant as the client saw it
+  std::uint32_t grant;  // GpuLease::grant as the client saw it,
+  std::uint32_t gpu;    // on this GPU: it and those that were granted with it go back
 };
 
 struct Room {

@@ -156,11 +156,12 @@ void Server::read_usage(Client& client) {
 }
 
 void Server::read_activity(Client& client) {
-  const protocol::UsagePage& page = *client.usage;
+  if (client.gpus.empty()) return;
+  const protocol::GpuUsage& page = client.usage->gpus[*client.gpus.begin()];
   const std::uint64_t calls = page.calls.load();
   const std::uint64_t samples = page.samples.load();
   const std::uint64_t switches = page.switches.load();
-  const bool shares = page.shares.load() != 0;
+  const bool shares = client.usage->shares.load() != 0;
   const std::array news{calls, samples, switches, std::uint64_t{shares}};
   if (std::exchange(client.activity, news) == news) return;
   // It is trusted no more than anything else that a client says.

@@ -48,6 +48,8 @@ Result<Message> decode(const void* bytes, std::size_t length) {
       protocol::make_printable(message.body.session.id);
       return message;
     case Kind::kWant:
+      message.body.want.task |= message.body.want.gpus;
+      return message;
     case Kind::kGiveBack:
     case Kind::kUsage:
     case Kind::kStatus:
