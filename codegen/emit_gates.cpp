@@ -2,9 +2,11 @@
 // in place, needs memory of its own, begins or ends a capture, or exports something to code that passes no gate
 // (guard.h).
 #include <algorithm>
+#include <optional>
 
 #include <fmt/format.h>
 
+#include "codegen/addresses.h"
 #include "codegen/emit.h"
 #include "codegen/emit_driver.h"
 #include "codegen/emit_types.h"
@@ -82,6 +84,51 @@ Result<std::string> capture_body(const Function& function, const Guard& guard) {
       guard.holds_memory ? "    const gate::MappingScope scope;\n" + refusal("    ") : "", real_call(function, guard));
 }
 
+// A parameter's value, as the scopes take it.
+std::string as_pointer(const Function& function, std::size_t parameter) {
+  const Parameter& named = function.parameters[parameter];
+  const bool pointer = named.type.is_pointer();
+  return fmt::format("{}<const void*>({})", pointer ? "static_cast" : "reinterpret_cast", named.name);
+}
+
+// The parameters that are addresses, at most two; nothing: it names more, or others.
+std::optional<std::vector<std::size_t>> plain_addresses(const Function& function,
+                                                        const std::vector<AddressPlace>& places) {
+  std::vector<std::size_t> parameters;
+  for (const AddressPlace& place : places) {
+    const TypeRef& type = function.parameters[place.parameter].type;
+    const bool is_address = type.is_pointer() || type.base == "CUdeviceptr";
+    if (!is_address || place.offsets != std::vector<std::uint64_t>{0}) return std::nullopt;
+    parameters.push_back(place.parameter);
+  }
+  return parameters.size() <= 2 ? std::optional(parameters) : std::nullopt;
+}
+
+// Which GPUs a call reaches besides its stream's: further arguments of its scope.
+std::string reached(const Function& function, const FunctionPolicy& policy, std::vector<AddressPlace> places) {
+  const std::string all = ", gate::Reaches::kAll";
+  if (policy.reaches_all) return all;
+  if (std::ranges::any_of(function.parameters, [](const Parameter& each) { return is_context(each.type); })) {
+    if (places.empty()) return all;
+  }
+  // A kernel's arguments and attributes.
+  if (function.base.starts_with("cuLaunch")) places.clear();
+  if (places.empty()) return "";
+  if (const auto plain = plain_addresses(function, places)) {
+    std::string text = ", gate::Reaches::kAddresses";
+    for (const std::size_t parameter : *plain) text += ", " + as_pointer(function, parameter);
+    return text;
+  }
+  const auto use = policy.parameters.find(function.parameters[places[0].parameter].name);
+  const bool list = use == policy.parameters.end() || !use->second.count.empty();
+  const auto in_record = [&](const AddressPlace& place) {
+    return !list && place.parameter == places[0].parameter && place.offsets.size() == 2 && place.offsets[0] == 0;
+  };
+  if (places.size() > 2 || !std::ranges::all_of(places, in_record)) return all;
+  return fmt::format(", gate::Reaches::kRecord, {}, gate::in_record({}, {})", as_pointer(function, places[0].parameter),
+                     places.front().offsets[1], places.back().offsets[1]);
+}
+
 Result<std::string> gate_body(const Api& api, const Function& function, const FunctionPolicy& policy,
                               const Guard& guard) {
   std::string body;
@@ -95,17 +142,28 @@ Result<std::string> gate_body(const Api& api, const Function& function, const Fu
   if (guard.submits) {
     const auto stream = stream_argument(api, function, policy.submits);
     if (!stream) return Error{fmt::format("submits = \"{}\": {}", policy.submits, stream.error().text)};
+    const auto places = addresses_taken(api, function, &policy);
+    if (!places) return places.error();
     return body + fmt::format(
                       "  return contract::with_room([=]() __attribute__((always_inline)) {{\n"
-                      "    gate::Scope scope({{Symbol::k_{}, {}, {}, {}}});\n"
+                      "    gate::Scope scope({{Symbol::k_{}, {}, {}, {}{}}});\n"
                       "{}    return {};\n"
                       "  }});\n",
                       function.name, stream->expression, stream->has_stream, function.form != StreamForm::kDefault,
-                      refusal("    "), real_call(function, guard));
+                      reached(function, policy, *places), refusal("    "), real_call(function, guard));
   }
   const std::string indent = guard.needs_room ? "    " : "  ";
   std::string call;
-  if (guard.holds_memory) call += indent + "const gate::MappingScope scope;\n" + refusal(indent);
+  if (guard.holds_memory) {
+    const auto places = addresses_taken(api, function, &policy);
+    if (!places) return places.error();
+    std::string looked_at;
+    const auto plain = plain_addresses(function, *places);
+    for (std::size_t index = 0; plain && index < plain->size(); ++index) {
+      looked_at += (index == 0 ? "(" : ", ") + as_pointer(function, (*plain)[index]);
+    }
+    call += indent + "const gate::MappingScope scope" + looked_at + (looked_at.empty() ? ";\n" : ");\n") + refusal(indent);
+  }
   call += fmt::format("{}return {};\n", indent, real_call(function, guard));
   if (!guard.needs_room) return body + call;
   return body + "  return contract::with_room([=]() __attribute__((always_inline)) {\n" + call + "  });\n";

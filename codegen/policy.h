@@ -41,6 +41,7 @@ struct FunctionPolicy {
   std::string base;
   int line = 0;         // in policy.toml
   std::string submits;  // parameter, "parameter.field" or "current"
+  bool reaches_all = false;  // reaches = "all": GPUs that neither its stream nor the addresses that it names tell
   std::vector<std::string> needs_mapping;
   bool needs_room = false;
   bool may_block = false;

@@ -42,7 +42,7 @@ Runtime* make() {
 }  // namespace
 
 Runtime::Runtime()
-    : memory([this](const memory::OwnWork& work) { gate.run_if_open(work); }, ledger,
+    : memory([this](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); }, ledger,
              memory::settings_from_environment()),
       monitor(gate, contexts, memory) {}
 

@@ -6,8 +6,10 @@
 namespace rota::overrides {
 
 api::CUresult cuCtxEnablePeerAccess(api::CUcontext peerContext, unsigned int Flags) {
-  return runtime().memory.enable_peer_access(peerContext,
-                                             [&] { return real::cuCtxEnablePeerAccess(peerContext, Flags); });
+  const api::CUresult result = runtime().memory.enable_peer_access(
+      peerContext, [&] { return real::cuCtxEnablePeerAccess(peerContext, Flags); });
+  if (result == api::CUDA_SUCCESS) runtime().monitor.settle_reach();
+  return result;
 }
 
 api::CUresult cuCtxDisablePeerAccess(api::CUcontext peerContext) {

@@ -103,7 +103,9 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, api::CUmemPool_attribute attr,
 // Access of its GPU and others to the pool's memory, including what rota serves. The driver answers cuMemPoolGetAccess.
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const api::CUmemAccessDesc* map, std::size_t count) {
   const CUresult result = gates::cuMemPoolSetAccess(pool, map, count);
-  if (result == api::CUDA_SUCCESS) runtime().memory.set_pool_access(pool, map, count);
+  if (result != api::CUDA_SUCCESS) return result;
+  runtime().memory.set_pool_access(pool, map, count);
+  runtime().monitor.settle_reach();
   return result;
 }
 

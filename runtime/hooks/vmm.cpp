@@ -106,7 +106,11 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, std::size_t size, const api::CUmemAcces
     return each.location.type != api::CU_MEM_LOCATION_TYPE_DEVICE;
   };
   const auto set = [&] { return own().set_access(ptr, size, desc, count, call); };
-  if (desc == nullptr || std::none_of(desc, desc + count, is_elsewhere)) return known_or_in_place(set);
+  if (desc == nullptr || std::none_of(desc, desc + count, is_elsewhere)) {
+    const CUresult result = known_or_in_place(set);
+    if (result == api::CUDA_SUCCESS) runtime().monitor.settle_reach();
+    return result;
+  }
   // It stays in place from the moment that something other than GPUs may use it.
   const gate::MappingScope scope;
   if (scope.refused()) return gate::refusal.load();

@@ -21,10 +21,10 @@ struct Place {
   int device = 0;
 };
 
-// Runs work of rota's own that puts something on the GPU, if this process may do so now; otherwise does nothing. Never
+// Runs work of rota's own that puts something on a GPU, if this process may do so now; otherwise does nothing. Never
 // waits. The runtime provides it. Called on any of the program's threads.
 using OwnWork = FunctionRef<void()>;
-using IfOurTurn = std::function<void(const OwnWork& work)>;
+using IfOurTurn = std::function<void(int device, const OwnWork& work)>;
 
 class Backend {
  public:

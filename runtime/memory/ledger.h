@@ -31,6 +31,8 @@ namespace rota::memory {
 
 // Memory on CUDA devices with higher ordinals is not accounted for; no process sees that many GPUs.
 inline constexpr int kMaxDevices = 64;
+using Devices = std::uint64_t;  // a set of GPUs, by the driver's ordinals
+inline constexpr Devices kAllDevices = ~Devices{0};
 // Charged to no GPU: host memory, and memory that another process exported and is charged for.
 inline constexpr int kNobody = -1;
 

@@ -91,4 +91,21 @@ std::uint64_t Memory::unkept_byte(int ordinal) {
   return kept ? 0 : kBlockBytes;
 }
 
+int Memory::device_of(api::CUdeviceptr address) const {
+  const std::optional<Allocation> known = ledger_.find(address);
+  if (known && known->device != kNobody) return known->kind.backing == Backing::kUnified ? -1 : known->device;
+  if (swap_.any()) {
+    if (const auto range = swap_.find(address)) return range->device;
+    if (const auto own = own_physical_.device_of(address)) return *own;
+  }
+  unsigned int type = 0;
+  int device = -1;
+  if (real::cuPointerGetAttribute(&type, api::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) != api::CUDA_SUCCESS ||
+      type != api::CU_MEMORYTYPE_DEVICE) {
+    return -1;
+  }
+  const api::CUresult result = real::cuPointerGetAttribute(&device, api::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);
+  return result == api::CUDA_SUCCESS ? device : -1;
+}
+
 }  // namespace rota::memory

@@ -35,10 +35,10 @@ void Activity::connected(protocol::UsagePage* page) {
   look_at_ = Time::max();
   if (page_ == nullptr) return;
   gpus_ = 0;
-  tell_shares();
 }
 
-void Activity::serve(GpuMask gpus) {
+void Activity::serve(GpuMask gpus, gate::Devices devices) {
+  devices_ = devices;
   if (std::exchange(gpus_, gpus) != gpus) tell_all();
 }
 
@@ -72,10 +72,6 @@ void Activity::opened(Time now) {
   tell(&protocol::GpuUsage::switches, ++switches_);
 }
 
-void Activity::tell_shares() {
-  if (page_ != nullptr) page_->shares.store(shares_.load() ? 1 : 0);
-}
-
 void Activity::closed(Time now) {
   spell_ = 0;
   sampled_at_ = Time{0};
@@ -86,7 +82,7 @@ void Activity::closed(Time now) {
 void Activity::count_calls(Time now) {
   if (page_ == nullptr) return;
   const Time open = open_ + (open_since_ != Time{0} ? now - open_since_ : Time{0});
-  tell(&protocol::GpuUsage::calls, gate_.traffic().calls);
+  tell(&protocol::GpuUsage::calls, gate_.traffic(devices_).calls);
   tell(&protocol::GpuUsage::open_ns, static_cast<std::uint64_t>(open.count()));
   tell(&protocol::GpuUsage::counted_ns, static_cast<std::uint64_t>(now.count()));
 }
@@ -121,13 +117,13 @@ void Activity::look(std::uint32_t watch, bool accounts, bool holds, Time now) {
 
 // Makes no mark if no call came since a mark that has been passed: then the GPU is idle.
 Activity::Found Activity::sample() {
-  const std::uint64_t calls = gate_.traffic().calls;
+  const std::uint64_t calls = gate_.traffic(devices_).calls;
   if (calls != calls_marked_) {
-    if (contexts_.mark() != gate::Contexts::Mark::kMarked) return Found::kNothing;
+    if (contexts_.mark(devices_) != gate::Contexts::Mark::kMarked) return Found::kNothing;
     calls_marked_ = calls;
     std::this_thread::sleep_for(kPassedByThen);
   }
-  const gate::Contexts::Progress progress = contexts_.progress();
+  const gate::Contexts::Progress progress = contexts_.progress(devices_);
   if (!progress.looked) return Found::kNothing;
   return progress.done ? Found::kIdle : Found::kBusy;
 }

@@ -1,5 +1,5 @@
-// What this process tells rotad about how it uses its GPUs while others touch them: how many calls submit work, whether
-// its GPUs are busy while it holds them, and how long it takes until a turn begins. Only the monitor uses it.
+// What a task tells rotad about how it uses its GPUs while others touch them: how many calls submit work, whether its
+// GPUs are busy while it holds them, and how long it takes until a turn begins. Only the monitor uses it.
 #pragma once
 
 #include <atomic>
@@ -19,12 +19,8 @@ class Activity {
 
   // Null: rotad is gone. What has been counted so far counts for the next one.
   void connected(protocol::UsagePage* page);
-  // The task's GPUs, by rotad's indices of them.
-  void serve(GpuMask gpus);
-  // This process has handed memory or events to others or opened theirs; returns whether that is new. Any thread.
-  bool shares() { return !shares_.exchange(true); }
-  bool shared() const { return shares_.load(); }
-  void tell_shares();
+  // The task's GPUs, by rotad's indices of them and by the driver's ordinals.
+  void serve(GpuMask gpus, gate::Devices devices);
   // granted(): the lease with this grant came, or none is held. opened(): the gate has opened.
   void granted(std::uint32_t grant, Time now);
   void opened(Time now);
@@ -48,7 +44,7 @@ class Activity {
   gate::Contexts& contexts_;
   protocol::UsagePage* page_ = nullptr;
   GpuMask gpus_ = 0;
-  std::atomic<bool> shares_{false};
+  gate::Devices devices_ = gate::kAllDevices;
   Time look_at_ = Time::max();
   Time sample_at_{0};
   Time sampled_at_{0};  // 0: the gate was closed meanwhile, or nobody wanted samples

@@ -264,14 +264,14 @@ void Connection::wait_for_message(int milliseconds) const {
   poll(&ready, 1, milliseconds);
 }
 
-Lease Connection::lease() const {
+Lease Connection::lease(GpuMask task) const {
   // rotad writes a handful of words; one that has been killed in between never ends.
   constexpr int kMostTries = 1000;
   Lease seen;
   for (int tries = 0; tries < kMostTries; ++tries) {
     const std::uint32_t before = lease_->grants_change.load();
     seen = {};
-    for_each(served_, [&](int index) {
+    for_each(served_ & task, [&](int index) {
       const std::uint32_t grant = gpu(index).grant.load();
       if (grant == 0 || (seen.grant != 0 && grant != seen.grant)) return;
       seen.grant = grant;
@@ -279,7 +279,7 @@ Lease Connection::lease() const {
     });
     if ((before & 1) == 0 && lease_->grants_change.load() == before) break;
   }
-  for_each(served_, [&](int index) {
+  for_each(served_ & task, [&](int index) {
     const protocol::GpuLease& gpu = this->gpu(index);
     seen.waiters = std::max(seen.waiters, gpu.waiters.load());
     seen.drain_at = std::max(seen.drain_at, time_of(gpu.drain_at_ns));
@@ -307,28 +307,16 @@ std::uint64_t Connection::to_clear(int index) const {
   return bytes > gone ? bytes - gone : 0;
 }
 
-std::uint32_t Connection::watch() const {
+std::uint32_t Connection::watch(GpuMask gpus) const {
   std::uint32_t watch = 0;
-  for_each(served_, [&](int index) { watch |= gpu(index).watch.load(std::memory_order_relaxed); });
+  for_each(served_ & gpus, [&](int index) { watch |= gpu(index).watch.load(std::memory_order_relaxed); });
   return watch;
 }
 
-Time Connection::latest(std::atomic<std::uint64_t> protocol::GpuLease::* time) const {
+Time Connection::latest(std::atomic<std::uint64_t> protocol::GpuLease::* time, GpuMask gpus) const {
   Time latest{0};
-  for_each(served_, [&](int index) { latest = std::max(latest, time_of(gpu(index).*time)); });
+  for_each(served_ & gpus, [&](int index) { latest = std::max(latest, time_of(gpu(index).*time)); });
   return latest;
-}
-
-Time Connection::alone_until() const {
-  return latest(&protocol::GpuLease::alone_until_ns);
-}
-
-Time Connection::next_turn() const {
-  return latest(&protocol::GpuLease::next_turn_ns);
-}
-
-Time Connection::give_back_by() const {
-  return latest(&protocol::GpuLease::give_back_by_ns);
 }
 
 }  // namespace rota::turn

@@ -61,8 +61,9 @@ class Connection {
   std::optional<driver::Handed> take_extent(int index);
   void drop_extents() { extents_.clear(); }
 
-  // A consistent snapshot of the lease page.
-  Lease lease() const;
+  static constexpr GpuMask kAll = ~GpuMask{0};
+  // A consistent snapshot of what the lease page says of a task, which has these GPUs by rotad's indices.
+  Lease lease(GpuMask task = kAll) const;
   // What rotad says of a GPU, by its index of it.
   const protocol::GpuLease& gpu(int index) const { return lease_->gpus[index]; }
   // How much of this process's memory has to leave a GPU, by rotad's index: before the lease is given back, or at once
@@ -71,15 +72,15 @@ class Connection {
   std::uint64_t to_clear(int index) const;
   // Whether memory that leaves this GPU may be handed over (protocol::Kind::kHandOver).
   bool hands_over(int index) const { return gpu(index).hands_over.load() != 0; }
-  // What rotad wants to know about this process's activity on any of its GPUs (protocol::kWatch...).
-  std::uint32_t watch() const;
-  // Until when this process has its GPUs to itself, because it asked for that; 0: others may run there.
-  Time alone_until() const;
-  // Until when a holder's memory must have left; 0: no time is set.
-  Time give_back_by() const;
-  // If this process has the next turn: when the present holders begin to drain; 0: it is not next, or that is not
-  // known.
-  Time next_turn() const;
+  // What rotad wants to know about this process's activity on any of these GPUs (protocol::kWatch...).
+  std::uint32_t watch(GpuMask gpus = kAll) const;
+  // Until when this process has one of its GPUs to itself, because it asked for that; 0: others may run there.
+  Time alone_until() const { return latest(&protocol::GpuLease::alone_until_ns, kAll); }
+  // Until when the memory of a task that holds these GPUs must have left; 0: no time is set.
+  Time give_back_by(GpuMask task) const { return latest(&protocol::GpuLease::give_back_by_ns, task); }
+  // If the task that has these GPUs has the next turn: when the present holders begin to drain; 0: it is not next, or
+  // that is not known.
+  Time next_turn(GpuMask task) const { return latest(&protocol::GpuLease::next_turn_ns, task); }
   std::atomic<std::uint32_t>& event() const { return lease_->event; }
   const protocol::LeasePage* page() const { return lease_; }
   protocol::UsagePage* usage() const { return usage_; }
@@ -101,7 +102,7 @@ class Connection {
   enum class Sent { kYes, kNotNow, kGone };
   Sent write(const protocol::Message& message, int descriptor);
   // The latest of what rotad says of the GPUs that it serves.
-  Time latest(std::atomic<std::uint64_t> protocol::GpuLease::* time) const;
+  Time latest(std::atomic<std::uint64_t> protocol::GpuLease::* time, GpuMask gpus) const;
   // Receives the next message on the socket; memory that came with it is put aside.
   Received receive_new(protocol::Message& message);
 

@@ -137,6 +137,7 @@ api::CUcontext Contexts::primary(int device) const {
 api::CUresult Contexts::end_context(api::CUcontext context, FunctionRef<api::CUresult()> call,
                                     FunctionRef<bool(api::CUresult)> ended) {
   const std::lock_guard lock(state_->closing);
+  ended_.fetch_add(1, std::memory_order_acq_rel);
   const api::CUresult result = call();
   if (ended(result)) {
     const std::lock_guard lists(state_->lists);
@@ -211,7 +212,7 @@ bool Contexts::end_track(State& state, Context& context, api::CUstream stream) {
   auto mode = api::CU_STREAM_CAPTURE_MODE_RELAXED;
   if (context.last.size() >= context.look_at && state.captures.empty() &&
       real::cuThreadExchangeStreamCaptureMode(&mode) == api::CUDA_SUCCESS) {
-    sweep_last(state, context);
+    sweep_last(context);
     real::cuThreadExchangeStreamCaptureMode(&mode);
   }
   if (!captures) record(context, *track);
@@ -221,12 +222,12 @@ bool Contexts::end_track(State& state, Context& context, api::CUstream stream) {
 }
 
 // True if all of them are reached.
-bool Contexts::sweep_last(State& state, Context& context) {
+bool Contexts::sweep_last(Context& context) {
   std::erase_if(context.last, [&](api::CUevent event) {
     if (real::cuEventQuery(event) == api::CUDA_ERROR_NOT_READY) return false;
     // Reached, or lost with a failed context, in which nothing runs any more.
     context.spare.push_back(event);
-    ++state.reached;
+    ++context.reached;
     return true;
   });
   context.look_at = std::max(kFewLast, 2 * context.last.size());
@@ -243,6 +244,7 @@ api::CUresult Contexts::destroy_stream(api::CUstream stream, FunctionRef<api::CU
       if (end_track(*state_, context, stream)) tracked_in = context.life;
     }
   }
+  ended_.fetch_add(1, std::memory_order_acq_rel);
   const api::CUresult result = call();
   if (result == api::CUDA_SUCCESS && captures() > 0) {
     const std::lock_guard lock(state_->lists);
@@ -295,19 +297,20 @@ Contexts::Recorded Contexts::record(Context& context, Track& track) {
   return Recorded::kYes;
 }
 
-Contexts::Mark Contexts::mark() {
+Contexts::Mark Contexts::mark(Devices devices) {
   const std::unique_lock lock(state_->closing, std::try_to_lock);
   if (!lock || state_->shut) return Mark::kBusy;
   const std::lock_guard lists(state_->lists);
   if (anything_captures(*state_)) return Mark::kCapturing;
   bool unknown = false;
   for (Context& context : state_->contexts) {
+    if ((bit_of(context.device) & devices) == 0) continue;
     for (Track& track : context.tracks) unknown |= record(context, track) == Recorded::kUnknown;
   }
   return unknown ? Mark::kUnknown : Mark::kMarked;
 }
 
-Contexts::Progress Contexts::progress() {
+Contexts::Progress Contexts::progress(Devices devices) {
   Progress answer;
   const std::unique_lock lock(state_->closing, std::try_to_lock);
   if (!lock || state_->shut) return answer;
@@ -315,6 +318,7 @@ Contexts::Progress Contexts::progress() {
   answer.looked = true;
   answer.done = true;
   for (Context& context : state_->contexts) {
+    if ((bit_of(context.device) & devices) == 0) continue;
     for (Track& track : context.tracks) {
       while (!track.pending.empty()) {
         if (real::cuEventQuery(track.pending.front()) == api::CUDA_ERROR_NOT_READY) {
@@ -326,16 +330,22 @@ Contexts::Progress Contexts::progress() {
         track.pending.pop_front();
         if (track.waited_for == 0) continue;
         --track.waited_for;
-        ++state_->reached;
+        ++context.reached;
       }
     }
-    if (!sweep_last(*state_, context)) answer.done = false;
+    if (!sweep_last(context)) answer.done = false;
     // The threads' own default streams, which have no marks.
     if (answer.done && needs_streams())
       answer.done = !anything_captures(*state_) && blocking_streams_rest(context.handle);
+    answer.reached += context.reached;
   }
-  answer.reached = state_->reached;
   return answer;
+}
+
+int Contexts::device_of(api::CUcontext context) const {
+  const std::lock_guard lists(state_->lists);
+  const auto known = std::ranges::find(state_->contexts, context, &Context::handle);
+  return known != state_->contexts.end() ? known->device : -1;
 }
 
 bool Contexts::none(int device) const {

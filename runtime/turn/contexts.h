@@ -74,6 +74,8 @@ class Contexts {
   api::CUresult begin_capture(api::CUstream stream, bool per_thread, FunctionRef<api::CUresult()> call);
   api::CUresult end_capture(api::CUstream stream, bool per_thread, FunctionRef<api::CUresult()> call);
   api::CUresult destroy_stream(api::CUstream stream, FunctionRef<api::CUresult()> call);
+  // Changes before a stream's or a context's handle may be another's.
+  std::uint64_t ended() const { return ended_.load(std::memory_order_acquire); }
   // After the driver has created a stream in the current context.
   void stream_made(api::CUstream stream);
   // Counted from before the driver's call that begins one.
@@ -88,22 +90,24 @@ class Contexts {
 
   // --- the monitor (a thread in RELAXED capture mode, all signals blocked)
   enum class Mark {
-    kMarked,     // an event has been recorded behind all work submitted so far, in every context
+    kMarked,     // an event has been recorded behind all work submitted so far, in every context of these GPUs
     kCapturing,  // a capture is under way somewhere in this process: nothing was marked
     kUnknown,    // the driver refused an event in some context: nothing is known about its work
     kBusy,       // a context is being created or destroyed: try again
   };
-  Mark mark();
+  Mark mark(Devices devices = kAllDevices);
   struct Progress {
     bool looked = false;  // false: the lock was not available
-    bool done = false;    // everything before the last mark has finished
-    // How many marks have been passed since the process began, of those that the GPU did not pass at once: grows while
-    // it makes progress.
+    bool done = false;    // everything before the last mark of these GPUs has finished
+    // How many marks have been passed in their contexts, of those that the GPU did not pass at once: changes while it
+    // makes progress.
     std::uint64_t reached = 0;
   };
-  Progress progress();
+  Progress progress(Devices devices = kAllDevices);
   // Whether there is no context of a device.
   bool none(int device) const;
+  // The device of a context that has been added; negative: it has not been.
+  int device_of(api::CUcontext context) const;
   // Some live context of a device, or none.
   ContextLife any(int device) const;
   // That of a context which has been added, or none.
@@ -146,6 +150,7 @@ class Contexts {
     std::vector<api::CUevent> last;  // behind the work of destroyed streams, in no order
     std::size_t look_at = kFewLast;  // at how many of them it is worthwhile to check which are reached
     std::vector<api::CUevent> spare;
+    std::uint64_t reached = 0;  // marks, see Progress
   };
   struct Capture {
     api::CUstream stream = nullptr;
@@ -163,7 +168,6 @@ class Contexts {
     std::vector<Context> contexts;
     std::vector<Capture> captures;
     std::uint64_t captures_begun = 0;
-    std::uint64_t reached = 0;
     std::uint64_t lives = 0;  // that have begun
     bool shut = false;
   };
@@ -178,12 +182,13 @@ class Contexts {
   static Context born(State& state, api::CUcontext context, int device, bool primary);
   void drop_captures_of(State& state, api::CUcontext context);
   bool end_track(State& state, Context& context, api::CUstream stream);
-  static bool sweep_last(State& state, Context& context);
+  static bool sweep_last(Context& context);
   bool anything_captures(State& state);
   void forbid_synchronizing();
   void drop_captures(State& state, FunctionRef<bool(const Capture&)> gone);
 
   std::unique_ptr<State> state_;
+  std::atomic<std::uint64_t> ended_{0};
   std::atomic<std::uint32_t> capture_count_{0};
   static constexpr pid_t kSeveral = -1;
   std::atomic<pid_t> capturer_{0};  // the thread that has captured or is about to; 0: none

@@ -40,7 +40,7 @@ void Monitor::connect() {
   if (connection_) {
     rotad_is_back();
   } else if (!unanswered_) {
-    due_.push_back(event::NotConnected{});
+    to_all(event::NotConnected{});
   }
 }
 
@@ -53,7 +53,7 @@ void Monitor::look_for_welcome() {
       return;
     case Connection::Welcome::kNo:
       unanswered_.reset();
-      due_.push_back(event::NotConnected{});
+      to_all(event::NotConnected{});
       return;
     case Connection::Welcome::kYes:
       connection_ = std::move(unanswered_);
@@ -64,11 +64,11 @@ void Monitor::look_for_welcome() {
 
 void Monitor::rotad_is_back() {
   connected();
-  told_gpus_.reset();
-  if (!connection_) return due_.push_back(event::NotConnected{});  // it has gone again
+  for (const auto& task : tasks_) task->told.reset();
+  if (!connection_) return to_all(event::NotConnected{});  // it has gone again
   log::info("rotad is back");
   said_silent_ = false;
-  due_.push_back(event::Connected{});
+  to_all(event::Connected{});
 }
 
 // The process takes no turns rather than wait for a rotad that answers nothing; it is asked again at once, and may
@@ -84,14 +84,16 @@ void Monitor::hang_up() {
 void Monitor::hang_up_if_unread() {
   if (!connection_) return;
   const Time unread = connection_->unread_for(now());
-  if (machine_.phase() != Phase::kWaiting || unread < kStoppedFor) return;
+  const auto waits = [](const auto& task) { return task->machine.phase() == Phase::kWaiting; };
+  if (std::ranges::none_of(tasks_, waits) || unread < kStoppedFor) return;
   if (unread >= Machine::kAnswer || protocol::stopped_state(connection_->rotad().pid) != 0) hang_up();
 }
 
 // A rotad has welcomed this process: sends what it must know first.
 void Monitor::connected() {
   usage_.connected(connection_->usage());
-  activity_.connected(connection_->usage());
+  for (const auto& task : tasks_) task->activity.connected(connection_->usage());
+  tell_shares();
   memory_.swap().host().follow(connection_->usage(), connection_->page(), [this] { usage_.tell(); });
   round_ = 0;
   quota_.serve(true);
@@ -114,7 +116,11 @@ Message Monitor::message_of(const protocol::SessionEntry& session) {
 void Monitor::lost_rotad() {
   connection_.reset();
   usage_.lost();
-  activity_.connected(nullptr);
+  for (const auto& task : tasks_) {
+    task->activity.connected(nullptr);
+    task->told.reset();
+    task->served = 0;
+  }
   memory_.swap().host().follow(nullptr, nullptr, {});
   for (Gpu& gpu : gpus_) {
     gpu.told = gpu.refused = false;
@@ -125,8 +131,7 @@ void Monitor::lost_rotad() {
   for (std::atomic<int>& index : limits_index_) index.store(-1, std::memory_order_relaxed);
   quota_.serve(false);
   publish_room();
-  told_gpus_.reset();
-  due_.push_back(event::Lost{});
+  to_all(event::Lost{});
 }
 
 void Monitor::read_messages() {
@@ -208,7 +213,10 @@ void Monitor::is_refused(Gpu& gpu, const std::string& why) {
 void Monitor::announce_gpus() {
   {
     const std::lock_guard lock(new_gpus_mutex_);
-    gpus_.insert(gpus_.end(), new_gpus_.begin(), new_gpus_.end());
+    for (const Gpu& gpu : new_gpus_) {
+      add_task(gate::bit_of(gpu.device));
+      gpus_.push_back(gpu);
+    }
     new_gpus_.clear();
   }
   for (Gpu& gpu : gpus_) {
@@ -226,7 +234,7 @@ void Monitor::announce_gpus() {
 // Tells rotad to look at the usage page, and what this process no longer needs.
 void Monitor::send_news() {
   if (connection_ && usage_.take_news()) {
-    activity_.tell_shares();
+    tell_shares();
     Message message;
     message.kind = Kind::kUsage;
     send(message);
@@ -279,26 +287,37 @@ void Monitor::send_asks() {
   }
 }
 
-// Tells the machine what rotad said about the GPUs, if that has changed.
+void Monitor::tell_shares() {
+  if (connection_) connection_->usage()->shares.store(shares_.load() ? 1 : 0);
+}
+
+// Tells the machines what rotad said about their GPUs, if that has changed.
 void Monitor::tell_gpus() {
   if (!connection_) return;
   const bool waits = service_.waits();
-  event::Gpus gpus{.any = !gpus_.empty(), .answered = true, .waits = waits};
-  for (const Gpu& gpu : gpus_) {
-    if (gpu.index >= 0) gpus.served |= GpuMask{1} << gpu.index;
-    const bool settled = gpu.index >= 0 || (gpu.refused && !waits) || gpu.unusable;
-    gpus.answered = gpus.answered && settled;
+  for (const auto& task : tasks_) {
+    event::Gpus gpus{.any = false, .answered = true, .waits = waits};
+    for (const Gpu& gpu : gpus_) {
+      if (!task->has(gpu.device)) continue;
+      gpus.any = true;
+      if (gpu.index >= 0) gpus.served |= GpuMask{1} << gpu.index;
+      const bool settled = gpu.index >= 0 || (gpu.refused && !waits) || gpu.unusable;
+      gpus.answered = gpus.answered && settled;
+    }
+    if (task->told == gpus) continue;
+    task->told = gpus;
+    task->served = gpus.served;
+    task->activity.serve(gpus.served, task->devices);
+    feed(*task, gpus);
   }
-  if (told_gpus_ == gpus) return;
-  told_gpus_ = gpus;
-  activity_.serve(gpus.served);
-  feed(gpus);
 }
 
 // While the lease lasts, rotad's promise is the allowance.
 void Monitor::publish_room() {
-  const bool promised = connection_ && machine_.grant() != 0;
-  const GpuMask held = promised ? connection_->lease().held : 0;
+  GpuMask held = 0;
+  for (const auto& task : tasks_) {
+    if (connection_ && task->machine.grant() != 0) held |= connection_->lease(task->served).held;
+  }
   for (const Gpu& gpu : gpus_) {
     const bool limited = gpu.index >= 0 && (held >> gpu.index & 1) != 0;
     room_.allow(gpu.device, limited ? connection_->gpu(gpu.index).promised_bytes.load() : Room::kUnlimited);
@@ -306,31 +325,31 @@ void Monitor::publish_room() {
   room_.changed();
 }
 
-GpuMask Monitor::lacking() const {
+GpuMask Monitor::lacking(const Task& task) const {
   GpuMask lacking = 0;
   for (const Gpu& gpu : gpus_) {
-    if (gpu.index >= 0 && !room_.covered(gpu.device)) lacking |= GpuMask{1} << gpu.index;
+    if (task.has(gpu.device) && gpu.index >= 0 && !room_.covered(gpu.device)) lacking |= GpuMask{1} << gpu.index;
   }
   return lacking;
 }
 
-GpuMask Monitor::unasked() const {
+GpuMask Monitor::unasked(const Task& task) const {
   GpuMask unasked = 0;
   for (const Gpu& gpu : gpus_) {
     const std::uint64_t allowed = room_.allowed(gpu.device);
-    if (gpu.index < 0 || allowed == Room::kUnlimited) continue;
+    if (!task.has(gpu.device) || gpu.index < 0 || allowed == Room::kUnlimited) continue;
     const std::uint64_t needed = room_.needed(gpu.device);
-    const std::uint64_t asked = gpu.asked_grant == machine_.grant() ? gpu.asked : 0;
+    const std::uint64_t asked = gpu.asked_grant == task.machine.grant() ? gpu.asked : 0;
     if (std::max(needed, asked) > allowed && needed != asked) unasked |= GpuMask{1} << gpu.index;
   }
   return unasked;
 }
 
-void Monitor::ask_room(GpuMask gpus) {
+void Monitor::ask_room(const Task& task, GpuMask gpus) {
   for (Gpu& gpu : gpus_) {
     if (gpu.index < 0 || (gpus >> gpu.index & 1) == 0) continue;
     gpu.asked = room_.needed(gpu.device);
-    gpu.asked_grant = machine_.grant();
+    gpu.asked_grant = task.machine.grant();
     Message message;
     message.kind = Kind::kRoom;
     message.body.room = {.gpu = static_cast<std::uint32_t>(gpu.index), .padding = 0, .bytes = gpu.asked};
@@ -339,12 +358,15 @@ void Monitor::ask_room(GpuMask gpus) {
   }
 }
 
-void Monitor::say(const Action& action) const {
+void Monitor::say(Task& task, const Action& action) {
   static log::Once held_back;
   static log::Once revoked;
   constexpr const char* kHeldBack =
       "the GPU made no progress while calls waited at the closed gate ({}): the gate is open again and will be closed "
       "later";
+  if (action.note == Note::kHeldBack || action.note == Note::kHeldCapturing || action.note == Note::kBeside) {
+    waits_for_others(task);
+  }
   switch (action.note) {
     case Note::kRunsAlone:
       if (!said_silent_) log::warn("rotad is gone: the program continues without turns");
@@ -389,7 +411,7 @@ void Monitor::say(const Action& action) const {
     case Note::kGaveBackBusy:
       log::debug("grant {}: given back {} after {} us, {} us of them drained, {} calls waiting", action.grant,
                  action.note == Note::kGaveBackIdle ? "idle" : "at the end of the turn", microseconds(action.held),
-                 microseconds(action.draining), gate_.standing());
+                 microseconds(action.draining), gate_.standing(task.devices));
       break;
   }
 }

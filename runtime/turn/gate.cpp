@@ -1,27 +1,23 @@
-// The gate's slow side: registering threads, closing, waiting. scope.h has the fast path and gate.h the protocol.
+// The gates' slow side: closing, entering where one is closed, waiting. scope.h has the fast path and gate.h the protocol.
 #include "runtime/turn/gate.h"
 
 #include <linux/membarrier.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
-#include <new>
 #include <thread>
 
-#include "runtime/turn/left.h"
 #include "runtime/turn/own_tid.h"
+#include "runtime/turn/thread_records.h"
 
 namespace rota::gate {
 
 constinit std::atomic<std::uint32_t> state{kOpen};
-constinit std::atomic<bool> out_of_place{false};
+constinit std::atomic<Devices> out_of_place{0};
 constinit std::atomic<api::CUresult> refusal{api::CUDA_SUCCESS};
-[[gnu::tls_model("initial-exec")]] constinit thread_local Thread* self = nullptr;
 
 namespace {
 
@@ -31,17 +27,7 @@ using std::memory_order_relaxed;
 using std::memory_order_release;
 using std::memory_order_seq_cst;
 
-constinit std::atomic<Thread*> threads{nullptr};
-constinit std::atomic<Gate*> the_gate{nullptr};
 constinit std::atomic<Stood*> stood{nullptr};
-// For threads whose records could not be allocated. Not in the list, and its word means nothing, since several threads
-// may share it.
-constinit Thread no_memory;
-
-// What a thread is inside of, as far as its record tells.
-std::uint64_t depth_of_own(const Thread& thread) {
-  return &thread == &no_memory ? 0 : thread.word.load(memory_order_relaxed) & kDepthMask;
-}
 
 long membarrier(int command) {
   return syscall(SYS_membarrier, command, 0, 0);
@@ -52,99 +38,15 @@ bool register_membarrier() {
          membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0;
 }
 
-void release(Thread& thread) {
-  thread.word.store(thread.word.load(memory_order_relaxed) & ~kDepthMask, memory_order_release);
-  thread.tid.store(0, memory_order_release);
-}
-
-// Runs in the ending thread, even if it was cancelled inside a call: its word must not stay raised. If a later
-// destructor of that thread submits again, it registers again, and this runs again.
-void thread_ends(void* record) {
-  self = nullptr;
-  release(*static_cast<Thread*>(record));
-}
-
-// The key whose destructor is thread_ends. A process has a limited number of keys; if none is left, rota is not told
-// when a thread ends and finds the records of ended threads by their thread ids instead.
-enum class Key : int { kUnmade, kMade, kNone };
-constinit std::atomic<Key> key_state{Key::kUnmade};
-constinit pthread_key_t thread_end_key{};
-
-// Called by the gate's constructor, before any thread can register.
-void make_thread_end_key() {
-  if (key_state.load(memory_order_acquire) != Key::kUnmade) return;
-  const bool made = pthread_key_create(&thread_end_key, thread_ends) == 0;
-  key_state.store(made ? Key::kMade : Key::kNone, memory_order_release);
-}
-
-bool is_dead(pid_t tid) {
-  return syscall(SYS_tgkill, getpid(), tid, 0) != 0 && errno == ESRCH;
-}
-
 bool refuses() {
   return refusal.load(memory_order_seq_cst) != api::CUDA_SUCCESS;
 }
 
-std::uint64_t depth(const Thread& thread) {
-  return thread.word.load(memory_order_seq_cst) & kDepthMask;
-}
-
-}  // namespace
-
-Thread* register_this_thread() {
-  const pid_t tid = own_tid();
-  const bool told_of_ends = key_state.load(memory_order_acquire) == Key::kMade;
-  Thread* record = threads.load(memory_order_acquire);
-  for (; record != nullptr; record = record->next) {
-    pid_t owner = 0;
-    if (record->tid.compare_exchange_strong(owner, tid, memory_order_acquire)) break;
-    // A record with this thread's own id belonged to a thread that has ended: this thread has none yet.
-    if (told_of_ends || (owner != tid && !is_dead(owner))) continue;
-    if (!record->tid.compare_exchange_strong(owner, tid, memory_order_acquire)) continue;
-    record->word.store(record->word.load(memory_order_relaxed) & ~kDepthMask, memory_order_release);
-    break;
-  }
-  if (record == nullptr) {
-    record = new (std::nothrow) Thread;
-    if (record == nullptr) {
-      Gate* gate = the_gate.load(memory_order_acquire);
-      Attendant* attendant = gate != nullptr ? gate->attendant_.load(memory_order_acquire) : nullptr;
-      if (attendant != nullptr) attendant->unseen();
-      return &no_memory;
-    }
-    record->tid.store(tid, memory_order_relaxed);
-    Thread* head = threads.load(memory_order_relaxed);
-    do {
-      record->next = head;
-    } while (!threads.compare_exchange_weak(head, record, memory_order_release, memory_order_relaxed));
-  }
-  record->metered = {};
-  record->exempt = false;
-  self = record;
-  // If that fails, the record stays this thread's until another thread finds that this one is dead.
-  if (told_of_ends) pthread_setspecific(thread_end_key, record);
-  return record;
-}
-
-bool forget_left(Thread& thread, const void* frame) {
-  if (&thread == &no_memory) return true;  // its word means nothing
-  const void* const outermost = thread.outermost.load(memory_order_relaxed);
-  if (outermost == nullptr || !left_behind(outermost, frame)) return false;
-  thread.word.fetch_and(~kDepthMask, memory_order_seq_cst);
-  return true;
-}
-
-namespace {
-
-// The same for a scope of this thread which has raised the word by `own` itself.
+// forget_left() for a scope of this thread which has raised the word by `own` itself.
 void forget_left_before(Thread& thread, const void* frame, std::uint64_t own) {
   if (depth_of_own(thread) == own || &thread == &no_memory || !forget_left(thread, frame)) return;
   thread.outermost.store(frame, memory_order_relaxed);
   thread.word.fetch_add(own, memory_order_seq_cst);
-}
-
-std::uint64_t word_of(const Thread& thread) {
-  return thread.word.load(memory_order_relaxed);
 }
 
 // A thread that waits is not inside. Handlers of signals run in it meanwhile, and may make calls of their own.
@@ -167,76 +69,79 @@ class Lowered {
   const void* outermost_;
 };
 
-// Between two looks at the stack of a thread that does not come out.
-constexpr std::chrono::nanoseconds kLooksAtStack = std::chrono::milliseconds(10);
-
-// Whether a thread with its word raised has left its call, unnoticed by itself; then its word is lowered. For the
-// closer, in its thread.
-bool has_left(Thread& thread, pid_t tid) {
-  static constinit std::chrono::steady_clock::time_point next{};
-  const auto now = std::chrono::steady_clock::now();
-  if (now < next) return false;
-  next = now + kLooksAtStack;
-  std::uint64_t word = thread.word.load(memory_order_seq_cst);
-  const void* const outermost = thread.outermost.load(memory_order_relaxed);
-  if (outermost == nullptr || !left_by(tid, outermost)) return false;
-  // A call that it has begun since has changed its word.
-  return thread.word.compare_exchange_strong(word, word & ~kDepthMask, memory_order_seq_cst);
+// The thread enters, and reaches these GPUs. Its word, as the scope leaves with it: without the GPU.
+std::uint64_t inside_of(Thread& thread, Gate& gate, Devices reached) {
+  const std::uint64_t word = word_of(thread);
+  if (std::popcount(reached) != 1 || &thread == &no_memory || (word & kDepthMask) != kEnter) return word;
+  gate.count_sorted(std::countr_zero(reached));
+  thread.word.store(word | static_cast<std::uint64_t>(std::countr_zero(reached) + 1) << kDeviceShift,
+                    memory_order_release);
+  return word;
 }
 
 }  // namespace
 
-std::uint64_t enter_slowly(Thread& thread, const void* frame, Symbol symbol, api::CUstream stream, bool has_stream,
-                           bool per_thread) {
-  const Call call{symbol, stream, has_stream, per_thread};
+std::uint64_t enter_slowly(Thread& thread, const void* frame, Site site, api::CUstream stream, const void* first,
+                           const void* second) {
+  const Call call{site.symbol, stream, site.has_stream, site.per_thread, site.reaches, first, second};
   bool interrupted = false;
   for (;;) {
     // With the fence, all threads see the store of the word and the load of the state in one order.
     thread.word.fetch_add(0, memory_order_seq_cst);
     const std::uint32_t now = state.load(memory_order_seq_cst);
-    if ((now & (kClosedBit | kMeteredBit)) == 0 || thread.exempt) return word_of(thread);
+    if ((now & (kClosedBit | kMeteredBit | kSortedBit)) == 0 || thread.exempt) return word_of(thread);
     forget_left_before(thread, frame, kEnter);
     // A call inside a call: the outer one is already counted, and the closer waits for it. Waiting here would mean
     // waiting for ourselves.
     const std::uint64_t inside = depth_of_own(thread);
     if ((inside & kSubmittingMask) > 1) return word_of(thread);
     Gate* gate = the_gate.load(memory_order_acquire);
-    if ((now & kClosedBit) == 0) {
-      if (gate == nullptr || gate->may_submit(call)) return word_of(thread);
+    if (gate == nullptr) return word_of(thread);
+    const Devices counted = gate->counted(kAllDevices);
+    const Devices reached = gate->reached([&](Attendant& attendant) { return attendant.reached(call); });
+    Attendant* attendant = gate->attendant_.load(memory_order_acquire);
+    if (attendant != nullptr && std::popcount(reached) > 1) attendant->couples(reached);
+    const Devices closed = gate->closed_.load(memory_order_seq_cst) & reached;
+    if (closed == 0) {
+      if ((now & kMeteredBit) == 0 || gate->may_submit(call)) return inside_of(thread, *gate, reached);
       const std::uint64_t resumed = gate->resumed_.load(memory_order_acquire);
       // Ask once more, since the answer may be different by now.
-      if (gate->may_submit(call)) return word_of(thread);
+      if (gate->may_submit(call)) return inside_of(thread, *gate, reached);
       const Lowered lowered(thread, inside);
-      interrupted |= gate->wait_metered(resumed);
+      interrupted |= gate->wait_metered(reached, resumed);
       continue;
     }
     if (refuses()) return kRefused;
-    if (gate == nullptr) return word_of(thread);
-    Attendant* attendant = gate->attendant_.load(memory_order_acquire);
     if (attendant != nullptr && attendant->submits_nothing(call)) return word_of(thread);
+    // The call may be the first that is seen of its GPU.
+    if (gate->counted(kAllDevices) != counted) continue;
     // Lower all of it, even if this is a profiler's callback within a call that only holds memory in place: that call
     // does not continue before this one returns, and when the gate opens everything is where it was.
     const Lowered lowered(thread, inside);
-    interrupted = gate->wait_outside(interrupted);
+    interrupted = gate->wait_outside(closed, interrupted);
   }
 }
 
-std::uint64_t hold_slowly(Thread& thread, const void* frame) {
+std::uint64_t hold_slowly(Thread& thread, const void* frame, bool known, const void* first, const void* second) {
   bool interrupted = false;
   for (;;) {
     // As in enter_slowly().
     thread.word.fetch_add(0, memory_order_seq_cst);
-    if ((state.load(memory_order_seq_cst) & kClosedBit) == 0 || !out_of_place.load(memory_order_seq_cst))
-      return word_of(thread);
+    const Devices out = out_of_place.load(memory_order_seq_cst);
+    if ((state.load(memory_order_seq_cst) & kClosedBit) == 0 || out == 0) return word_of(thread);
     forget_left_before(thread, frame, kEnterMapping);
     // Inside another call nothing moves.
     const std::uint64_t inside = depth_of_own(thread);
     if ((inside != kEnterMapping && inside != 0) || thread.exempt) return word_of(thread);
-    if (refuses()) return kRefused;
     Gate* gate = the_gate.load(memory_order_acquire);
     if (gate == nullptr) return word_of(thread);
+    const Devices looked_at = gate->reached(
+        [&](Attendant& attendant) { return known ? attendant.reached(first, second) : kAllDevices; });
+    const Devices closed = gate->closed_.load(memory_order_seq_cst) & out & looked_at;
+    if (closed == 0) return word_of(thread);
+    if (refuses()) return kRefused;
     const Lowered lowered(thread, inside);
-    interrupted = gate->wait_outside(interrupted);
+    interrupted = gate->wait_outside(closed, interrupted);
   }
 }
 
@@ -247,11 +152,12 @@ void exempt_this_thread() {
 
 bool wait_in_place() {
   Gate* gate = the_gate.load(memory_order_acquire);
-  while (gate != nullptr && out_of_place.load(memory_order_seq_cst) && !may_not_wait()) {
+  for (;;) {
+    const Devices out = out_of_place.load(memory_order_seq_cst);
+    if (gate == nullptr || out == 0 || may_not_wait()) return true;
     if (refuses()) return false;
-    gate->pass();
+    gate->pass(out);
   }
-  return true;
 }
 
 void make_room(FunctionRef<bool()> again) {
@@ -274,12 +180,47 @@ Gate::~Gate() {
   state.store(kOpen, memory_order_seq_cst);
 }
 
-void Gate::close() {
+// Those of them whose gates count.
+Devices Gate::counted(Devices devices) const {
+  const Devices all = counted_.load(memory_order_seq_cst);
+  return all == 0 ? devices : devices & all;
+}
+
+// The GPUs that a call reaches, as far as that is worth knowing.
+template <typename Reached>
+Devices Gate::reached(const Reached& ask) const {
+  const Devices all = counted(kAllDevices);
+  if (std::popcount(all) == 1 || all == kAllDevices) return all;
+  Attendant* attendant = attendant_.load(memory_order_acquire);
+  if (attendant == nullptr) return all;
+  // A GPU that the process has not touched, as far as is known: rota has not seen its context yet.
+  const Devices named = ask(*attendant);
+  return (named & ~all) != 0 && named != kAllDevices ? all | named : named & all;
+}
+
+// Under the mutex: what the fast path sees.
+void Gate::show_closed() {
+  if (counted(closed_.load(memory_order_relaxed)) != 0) {
+    state.fetch_or(kClosedBit, memory_order_seq_cst);
+  } else {
+    state.fetch_and(~kClosedBit, memory_order_seq_cst);
+  }
+}
+
+void Gate::count(Devices devices) {
+  const std::lock_guard lock(mutex_);
+  counted_.fetch_or(devices, memory_order_seq_cst);
+  show_closed();
+}
+
+void Gate::close(Devices devices) {
   {
     const std::lock_guard lock(mutex_);
     if (for_good_) return;
-    state.fetch_or(kClosedBit, memory_order_seq_cst);
-    held_.wake_all();  // from now on they wait at the closed gate
+    closed_.fetch_or(devices, memory_order_seq_cst);
+    show_closed();
+    resumed_.fetch_add(1, memory_order_seq_cst);
+    wake(held_, kAllDevices);  // from now on they wait at the closed gate
   }
   if (fenced_) return;
   if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) return;
@@ -291,16 +232,16 @@ void Gate::close() {
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-bool Gate::wait_until_empty(std::chrono::steady_clock::time_point deadline) {
+bool Gate::wait_until_empty(std::chrono::steady_clock::time_point deadline, Devices devices) {
   auto pause = std::chrono::microseconds(5);
   for (Thread* thread = threads.load(memory_order_acquire); thread != nullptr;) {
-    if (depth(*thread) == 0) {
+    if (!may_reach(thread->word.load(memory_order_seq_cst), devices)) {
       thread = thread->next;
       continue;
     }
     const pid_t tid = thread->tid.load(memory_order_acquire);
     if (tid != 0 && is_dead(tid)) {
-      release(*thread);
+      release_record(*thread);
       continue;
     }
     if (tid != 0 && has_left(*thread, tid)) continue;
@@ -326,10 +267,18 @@ void Gate::set_metered(bool metered) {
   resume();
 }
 
+void Gate::set_sorted(bool sorted) {
+  if (sorted) {
+    state.fetch_or(kSortedBit, memory_order_seq_cst);
+  } else {
+    state.fetch_and(~kSortedBit, memory_order_seq_cst);
+  }
+}
+
 void Gate::resume() {
   const std::lock_guard lock(mutex_);
   resumed_.fetch_add(1, memory_order_seq_cst);
-  held_.wake_all();
+  wake(held_, kAllDevices);
 }
 
 template <typename MayGo, typename Interrupted>
@@ -352,22 +301,25 @@ void Gate::stand(Waiters& waiters, Waiters::Place& place, Attendant* attendant, 
 }
 
 // True: a signal handler has run meanwhile.
-bool Gate::wait_metered(std::uint64_t resumed) {
-  Waiters::Place place(held_, mutex_);
+bool Gate::wait_metered(Devices devices, std::uint64_t resumed) {
+  Waiters& held = held_[static_cast<std::size_t>(std::countr_zero(devices))];
+  Waiters::Place place(held, mutex_);
   if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
   bool interrupted = false;
   // Its own work is in the way, not another program's turn: there is nothing to report.
   stand(
-      held_, place, nullptr,
-      [&](auto&) { return resumed_.load(memory_order_relaxed) != resumed || closed() || !metered(); },
+      held, place, nullptr,
+      // A gate that closes wakes it, and it looks whether that is its own.
+      [&](auto&) { return resumed_.load(memory_order_relaxed) != resumed || !metered(); },
       [&] { interrupted = true; });
   return interrupted;
 }
 
-void Gate::open() {
+void Gate::open(Devices devices) {
   const std::lock_guard lock(mutex_);
-  state.fetch_and(~kClosedBit, memory_order_seq_cst);
-  outside_.wake_all();
+  closed_.fetch_and(~devices, memory_order_seq_cst);
+  show_closed();
+  wake(outside_, devices);
 }
 
 void Gate::open_for_good() {
@@ -381,19 +333,20 @@ void Gate::open_for_good() {
 void Gate::refuse(api::CUresult error) {
   const std::lock_guard lock(mutex_);
   refusal.store(error, memory_order_seq_cst);
-  outside_.wake_all();
+  wake(outside_, kAllDevices);
 }
 
-bool Gate::run_if_open(FunctionRef<void()> work) {
+bool Gate::run_if_open(int device, FunctionRef<void()> work) {
+  const auto is_closed = [&] { return (closed_.load(memory_order_seq_cst) & bit_of(device)) != 0; };
   Thread* thread = self != nullptr ? self : register_this_thread();
   if (self == nullptr) {
-    if ((state.load(memory_order_seq_cst) & kClosedBit) != 0) return false;
+    if (is_closed()) return false;
     work();
     return true;
   }
   if (depth_of_own(*thread) == 0) thread->outermost.store(__builtin_dwarf_cfa(), memory_order_relaxed);
   thread->word.fetch_add(kEnter, memory_order_seq_cst);
-  if ((state.load(memory_order_seq_cst) & kClosedBit) != 0) {
+  if (is_closed()) {
     thread->word.fetch_sub(kEnter, memory_order_seq_cst);
     return false;
   }
@@ -406,36 +359,72 @@ bool Gate::run_if_open(FunctionRef<void()> work) {
   return true;
 }
 
-Gate::Traffic Gate::traffic() const {
+Gate::Traffic Gate::traffic(Devices devices) const {
   Traffic sum{0, 0};
   for (const Thread* thread = threads.load(memory_order_acquire); thread != nullptr; thread = thread->next) {
     const std::uint64_t word = thread->word.load(memory_order_acquire);
-    sum.calls += word >> 16;
-    sum.inside += (word & kDepthMask) != 0 ? 1 : 0;
+    sum.calls += word >> kCallsShift;
+    if ((word & kDepthMask) == 0) continue;
+    if (may_reach(word, devices)) {
+      ++sum.inside;
+    } else {
+      ++sum.calls;  // as if it had left: it is in sorted_
+    }
+  }
+  for (Devices rest = counted_.load(memory_order_relaxed) & ~devices; rest != 0; rest &= rest - 1) {
+    sum.calls -= sorted_[static_cast<std::size_t>(std::countr_zero(rest))].load(memory_order_acquire);
   }
   return sum;
 }
 
-void Gate::pass() {
-  if (closed()) wait_outside();
+std::uint32_t Gate::count(const PerDevice& waiters, Devices devices) const {
+  std::uint32_t sum = 0;
+  for (Devices rest = devices & some(); rest != 0; rest &= rest - 1) {
+    sum += waiters[static_cast<std::size_t>(std::countr_zero(rest))].count();
+  }
+  return sum;
 }
 
-// `interrupted`, and what this returns: a signal handler has run since the call began to wait. That is told again
-// whenever the thread finds the gate closed: it may have been open for too short a time for this thread to pass.
-bool Gate::wait_outside(bool interrupted) {
-  Waiters::Place place(outside_, mutex_);
+// Under the mutex.
+void Gate::wake(PerDevice& waiters, Devices devices) {
+  for (Devices rest = devices & some(); rest != 0; rest &= rest - 1) {
+    waiters[static_cast<std::size_t>(std::countr_zero(rest))].wake_all();
+  }
+}
+
+// Where threads may wait: at the first gate as long as it is not known which GPUs there are.
+Devices Gate::some() const {
+  return counted_.load(memory_order_seq_cst) | 1;
+}
+
+void Gate::pass(Devices devices) {
+  for (;;) {
+    const Devices closed = counted(closed_.load(memory_order_seq_cst) & devices);
+    if (closed == 0 || refuses()) return;
+    wait_outside(closed);
+  }
+}
+
+// Waits at the first of these gates. `interrupted`, and what this returns: a signal handler has run since the call
+// began to wait. That is told again whenever the thread finds the gate closed: it may have been open for too short a
+// time for this thread to pass.
+bool Gate::wait_outside(Devices devices, bool interrupted) {
+  const int device = std::countr_zero(devices);
+  Waiters& outside = outside_[static_cast<std::size_t>(device)];
+  Waiters::Place place(outside, mutex_);
   if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
   const auto tell = [&] {
     interrupted = true;
-    if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->interrupted();
+    if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->interrupted(device);
   };
+  const auto waits = [&] { return closed(bit_of(device)) && !refuses(); };
   const auto done = [&](std::unique_lock<std::mutex>& lock) {
-    while (closed() && !refuses() && wait_awake(place.signals(), lock)) tell();
-    if (!closed() || refuses()) return true;
+    while (waits() && wait_awake(device, place.signals(), lock)) tell();
+    if (!waits()) return true;
     if (interrupted) tell();
     return false;
   };
-  stand(outside_, place, attendant_.load(memory_order_acquire), done, tell);
+  stand(outside, place, attendant_.load(memory_order_acquire), done, tell);
   return interrupted;
 }
 
@@ -443,24 +432,26 @@ void tell_of_waits(Stood* told) {
   stood.store(told, memory_order_release);
 }
 
-void Gate::rouse(std::chrono::steady_clock::time_point until) {
+void Gate::rouse(std::chrono::steady_clock::time_point until, Devices devices) {
   const std::lock_guard lock(mutex_);
-  if (until <= roused_until_) return;
+  if (until <= roused_until_ && (devices & ~roused_) == 0) return;
   roused_until_ = until;
-  if (awake_until_ <= std::chrono::steady_clock::now()) outside_.wake_all();
+  roused_ = devices;
+  if (awake_until_ > std::chrono::steady_clock::now()) return;
+  wake(outside_, devices);
 }
 
 // Returns true if the gate is still closed and a signal handler has run in this thread. Most of the time is spent in a
 // system call that a handler interrupts, and which takes a fraction of a microsecond: one that happens to run between
 // two of them is missed.
-bool Gate::wait_awake(const HeldSignals& signals, std::unique_lock<std::mutex>& lock) {
+bool Gate::wait_awake(int device, const HeldSignals& signals, std::unique_lock<std::mutex>& lock) {
   constexpr int kUntilYield = 128;
   const auto begin = std::chrono::steady_clock::now();
-  if (awake_until_ > begin || roused_until_ <= begin) return false;
+  if (awake_until_ > begin || roused_until_ <= begin || (roused_ & bit_of(device)) == 0) return false;
   const auto until = awake_until_ = roused_until_;
   lock.unlock();
   bool interrupted = false;
-  const auto go_on = [&] { return closed() && !refuses() && !interrupted; };
+  const auto go_on = [&] { return closed(bit_of(device)) && !refuses() && !interrupted; };
   while (go_on() && std::chrono::steady_clock::now() < until) {
     for (int i = 0; i < kUntilYield && go_on(); ++i) {
       interrupted = interrupted_sleep(std::chrono::nanoseconds{0}, &signals.programs());
@@ -469,19 +460,19 @@ bool Gate::wait_awake(const HeldSignals& signals, std::unique_lock<std::mutex>& 
   }
   lock.lock();
   if (awake_until_ == until) awake_until_ = {};
-  return interrupted && closed();
+  return interrupted && closed(bit_of(device));
 }
 
 void forget_other_threads() {
   the_gate.store(nullptr, memory_order_relaxed);
-  out_of_place.store(false, memory_order_relaxed);
+  out_of_place.store(0, memory_order_relaxed);
   refusal.store(api::CUDA_SUCCESS, memory_order_relaxed);
   const Thread* own = self;
   for (Thread* thread = threads.load(memory_order_acquire); thread != nullptr; thread = thread->next) {
     if (thread == own) {
       thread->tid.store(own_tid(), memory_order_relaxed);
     } else {
-      release(*thread);
+      release_record(*thread);
     }
   }
   state.store(kOpen, memory_order_seq_cst);

@@ -64,6 +64,10 @@ void Machine::want(bool running, Time now) {
   actions_.push_back({.act = Act::kWant, .gpus = served_, .running = running, .urgent = urgent});
 }
 
+void Machine::withdraw() {
+  if (std::exchange(wanted_, 0) != 0) actions_.push_back({.act = Act::kWant});
+}
+
 void Machine::give_back(std::uint32_t grant) {
   given_back_ = grant;
   grant_ = 0;
@@ -162,7 +166,7 @@ void Machine::look_resting(Time now) {
   if (is_new_grant()) give_back(seen_.lease.grant);  // the request was withdrawn
   finish(now);
   move_out_of_the_way(now);
-  if (seen_.standing == 0 || lost_) return;
+  if (seen_.standing == 0 || lost_ || retires_) return;
   if (gave_back_idle_at_) {
     // A program that comes back at once should not have given up its turn: wait longer next time, and less long after a
     // long rest.
@@ -177,6 +181,12 @@ void Machine::look_resting(Time now) {
 }
 
 void Machine::look_waiting(Time now) {
+  if (retires_) {
+    if (runs_until_) return begin_drain(false, now);
+    withdraw();
+    phase_ = Phase::kResting;
+    return look_resting(now);
+  }
   if (is_new_grant()) {
     if (covers(seen_.lease)) return take(now);
     // The grant covers fewer GPUs than this process has touched by now. Nothing has run under it, and keeping it would
@@ -245,6 +255,7 @@ bool Machine::reads_lease(Time now) {
 void Machine::look_holding(Time now) {
   held_by_measurement_ = false;
   if (!reads_lease(now) || moving_) return;
+  if (retires_ && now >= retry_at_) return begin_drain(false, now);
   ask_alone();
   const Lease& lease = seen_.lease;
   if (seen_.unasked != 0) actions_.push_back({.act = Act::kAskRoom, .gpus = seen_.unasked});
@@ -377,7 +388,7 @@ void Machine::look_draining(Time now) {
   if (now >= drain_.deadline - (patience_ - patience)) {
     // There has been no progress for a long time. If no thread waits at the gate, the gate holds nothing back: it is a
     // long kernel. Unless the GPU may be waiting for work of a process that waits for this lease.
-    if (seen_.standing > 0 || seen_.sharer_waits) return drain_failed(now);
+    if (seen_.standing > 0 || seen_.stand_elsewhere || seen_.sharer_waits) return drain_failed(now);
     drain_.deadline = now + 100ms;
   }
   if (!drain_.proof && now >= drain_.next_mark) act(Act::kMark);
@@ -434,10 +445,7 @@ void Machine::drain_failed(Time now) {
   // Others take their turns beside it. It requests nothing during that time: a grant would only keep them waiting.
   if (verdict_ == kFirstVerdict) say(Note::kBeside);
   if (grant_ != 0) give_back(grant_);
-  if (wanted_ != 0) {
-    wanted_ = 0;
-    actions_.push_back({.act = Act::kWant});
-  }
+  withdraw();
   phase_ = Phase::kBeside;
   beside_until_ = now + verdict_;
   verdict_ = std::min(verdict_ * 2, kLastVerdict);

@@ -71,6 +71,9 @@ struct Gpus {
   bool waits = false;
   friend bool operator==(const Gpus&, const Gpus&) = default;
 };
+// The task's GPUs are about to be another's: it gives back what it holds once its work has finished, and asks for
+// nothing from then on.
+struct Retire {};
 // The answer to kMark, recorded after everything that an earlier Look had seen leaving the gate.
 struct MarkMade {
   Marked result;
@@ -94,6 +97,7 @@ struct Look {
   // Threads that wait until less of their own work is in flight, or have just been woken, there or at the gate.
   std::uint32_t about_to_call = 0;
   std::uint32_t standing = 0;  // threads that wait in front of the gate
+  bool stand_elsewhere = false;  // others wait in front of other gates of this process
   bool interrupted = false;    // a signal handler has run in one of these since the gate closed
   bool looked = false;         // the next two are known (they are asked for while watches_gpu())
   bool done = false;           // all work before the last mark has finished
@@ -107,8 +111,8 @@ struct Look {
 };
 }  // namespace event
 
-using Event = std::variant<event::Connected, event::NotConnected, event::Lost, event::Gpus, event::MarkMade,
-                           event::Brought, event::Cleared, event::Look>;
+using Event = std::variant<event::Connected, event::NotConnected, event::Lost, event::Gpus, event::Retire,
+                           event::MarkMade, event::Brought, event::Cleared, event::Look>;
 
 enum class Act {
   kOpen,       // the gate
@@ -245,6 +249,9 @@ class Machine {
   // When a drain has to begin that is to end before rotad revokes the lease: Time::max() if it would not.
   Time last_moment(const Lease& lease) const;
   std::uint32_t grant() const { return grant_; }  // in force, as far as this process knows; 0: none
+  // Whether it has nothing and wants nothing, with no work on a GPU.
+  bool rests() const { return phase_ == Phase::kResting && !gate_open_ && !moving_ && still_ && wanted_ == 0; }
+  bool retires() const { return retires_; }
 
  private:
   struct Drain {
@@ -265,6 +272,7 @@ class Machine {
   void on(const event::NotConnected&, Time now);
   void on(const event::Lost&, Time now);
   void on(const event::Gpus&, Time now);
+  void on(const event::Retire&, Time now);
   void on(const event::MarkMade&, Time now);
   void on(const event::Brought&, Time now);
   void on(const event::Cleared&, Time now);
@@ -283,6 +291,7 @@ class Machine {
   bool covers(const Lease& lease) const { return (lease.held & served_) == served_; }
   void take(Time now);
   void want(bool running, Time now);
+  void withdraw();
   void give_back(std::uint32_t grant);
   void begin_drain(bool idle, Time now);
   void drained(Time now);
@@ -342,6 +351,7 @@ class Machine {
   std::uint32_t grant_ = 0;
   std::uint32_t given_back_ = 0;
   GpuMask wanted_ = 0;
+  bool retires_ = false;
   Time asked_at_{0};
   Time urgent_from_{0};  // when the process may ask again to go first
   std::optional<Time> no_grant_since_;

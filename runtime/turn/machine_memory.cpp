@@ -144,10 +144,7 @@ void Machine::on(const event::Brought& brought, Time now) {
     runs_until_.reset();
     away_since_.reset();
     if (grant_ != 0) give_back(grant_);
-    if (wanted_ != 0) {
-      wanted_ = 0;
-      actions_.push_back({.act = Act::kWant});
-    }
+    withdraw();
     if (phase_ == Phase::kHolding || phase_ == Phase::kWaiting) phase_ = Phase::kResting;
     look_at_ = now;
     return;

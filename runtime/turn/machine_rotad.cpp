@@ -44,6 +44,11 @@ void Machine::on(const event::Lost&, Time now) {
   look_at_ = now;
 }
 
+void Machine::on(const event::Retire&, Time now) {
+  retires_ = true;
+  look_at_ = now;
+}
+
 void Machine::on(const event::Gpus& gpus, Time now) {
   gpus_ = gpus;
   served_ = gpus.served;

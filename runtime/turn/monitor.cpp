@@ -56,10 +56,11 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
       sessions_(sessions_from_environment()),
       for_now_patience_(for_now_patience),
       service_(wants_to_wait()),
+      reached_(memory, contexts),
       usage_(memory, bell_),
       room_(memory.ledger(), bell_),
-      quota_(memory.ledger(), bell_),
-      activity_(gate, contexts) {
+      quota_(memory.ledger(), bell_) {
+  tasks_.push_back(std::make_unique<Task>(gate, contexts));
   for (std::atomic<int>& index : limits_index_) index.store(-1, std::memory_order_relaxed);
   gate_.set_attendant(this);
   gate_.close();
@@ -82,7 +83,8 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
        .full = [this](int device) { say_full(device); }});
   memory_.set_synchronize([this](api::CUcontext context) { return contexts_.synchronize(context); });
   memory_.swap().set_observer(
-      {.out_of_place = [] { gate::out_of_place.store(true); },
+      {.out_of_place = [](int device) { gate::out_of_place.fetch_or(gate::bit_of(device)); },
+       .others_closed = [this](int device) { return others_closed(device); },
        .resident = [this](int device) { usage_.changed(device); },
        .contexts = [this](int device) { return all_context_bytes(device); },
        .fits =
@@ -131,6 +133,7 @@ void Monitor::touch(int device) {
     const std::lock_guard lock(new_gpus_mutex_);
     new_gpus_.push_back(gpu);
   }
+  gate_.count(gate::bit_of(device));
   start();
   if ((unusable_devices_.load(std::memory_order_acquire) & bit) == 0) quota_.limit(device);
   bell_.ring();
@@ -154,8 +157,20 @@ void Monitor::arrived() {
   bell_.ring();
 }
 
-void Monitor::interrupted() {
-  if (!interrupted_.exchange(true)) bell_.ring();
+void Monitor::interrupted(int device) {
+  const gate::Devices bit = gate::bit_of(device);
+  if ((interrupted_.fetch_or(bit) & bit) == 0) bell_.ring();
+}
+
+// A context that rota did not see is noticed here at the latest.
+gate::Devices Monitor::reached(const gate::Call& call) {
+  const Reached::Answer answer = reached_.by(call);
+  if (answer.context != nullptr && !touches(answer.device)) context_made(answer.context, answer.device, false);
+  return answer.devices;
+}
+
+void Monitor::couples(gate::Devices devices) {
+  if (couplings_.ask(devices & touched(), now())) bell_.ring();
 }
 
 bool Monitor::may_submit(const gate::Call& call) {
@@ -164,7 +179,7 @@ bool Monitor::may_submit(const gate::Call& call) {
 }
 
 void Monitor::shares() {
-  if (activity_.shares()) usage_.tell();
+  if (!shares_.exchange(true)) usage_.tell();
 }
 
 void Monitor::wait_for_room(int device) {
@@ -186,7 +201,7 @@ bool Monitor::allowed(int device, std::uint64_t bytes, memory::Kind kind) {
 bool Monitor::submits_nothing(const gate::Call& call) {
   // The call goes into a capture, but with addresses that the driver checks: memory allocated since may not be on the
   // GPU yet.
-  if (contexts_.submits_nothing(call)) return contexts_.captures() == 0 || !gate::out_of_place.load();
+  if (contexts_.submits_nothing(call)) return contexts_.captures() == 0 || gate::out_of_place.load() == 0;
   // The first context, if rota did not see its creation (a library that bypasses it), is noticed here at the latest.
   // The driver refuses a call without a context: there is nothing to wait for.
   const bool known = started_.load(std::memory_order_acquire) && devices_seen_.load(std::memory_order_relaxed) != 0;
@@ -228,20 +243,25 @@ void Monitor::run() {
     if (connection_) read_messages();
     hang_up_if_unread();
     // Memory that arrived although this process already had what it needs.
-    if (connection_ && (machine_.grant() == 0 || memory_.swap().in_place())) connection_->drop_extents();
+    const bool lacks = std::ranges::any_of(tasks_, [this](const auto& task) {
+      return task->machine.grant() != 0 && !memory_.swap().in_place(task->devices);
+    });
+    if (connection_ && !lacks) connection_->drop_extents();
     if (connection_) announce_gpus();
     if (connection_) send_asks();
+    recouple();
     tell_gpus();
     look_outside();
-    feed(look());
-    look_at_activity();
+    look_at_tasks();
+    sort_calls();
     answer_account();
     meter();
     if (exits_.load() && stops_at_exit()) return;
-    const bool holds = machine_.phase() == Phase::kHolding && machine_.gate_open();
-    const bool runs = holds || (machine_.phase() == Phase::kBeside && machine_.gate_open());
+    const bool holds = std::ranges::any_of(tasks_, [](const auto& task) { return task->holds(); });
+    const bool runs = std::ranges::any_of(tasks_, [](const auto& task) { return task->runs(); });
+    const bool watches = std::ranges::any_of(tasks_, [](const auto& task) { return task->machine.watches_gpu(); });
     // Nobody waits, so nothing drains; but memory may have to leave.
-    const bool undisturbed = holds && !machine_.watches_gpu() && !timing_.in_flight();
+    const bool undisturbed = holds && !watches && !timing_.in_flight();
     if (undisturbed && now() >= next_sweep_) {
       memory_.sweep_deferred();  // what the program freed before it paused is not its own any more
       next_sweep_ = now() + kBetweenSweeps;
@@ -250,42 +270,56 @@ void Monitor::run() {
     const auto has_unneeded = [this] { return memory_.has_deferred() || has_unneeded_host(); };
     const bool collects = (undisturbed && has_unneeded()) || (runs && host_presses());
     if (collects && now() >= next_collect_) collect_if_idle();
-    if (machine_.still() && memory_.swap().host().kept_bytes() != 0) give_host_back_if_low();
+    if (all_still() && memory_.swap().host().kept_bytes() != 0) give_host_back_if_low();
     if (!stopping() && !prepare_host()) sleep(heard, event_seen);
   }
   gate_.set_metered(false);
-  memory_.swap().use_if_in_place([this] { gate_.open_for_good(); });
+  memory_.swap().use_if_in_place(memory::kAllDevices, [this] { gate_.open_for_good(); });
 }
 
-// Steps the machine with an event and with the events that its actions cause.
-void Monitor::feed(const Event& event) {
-  due_.push_back(event);
-  while (!due_.empty()) {
-    const Event next = due_.front();
-    due_.pop_front();
-    actions_ = machine_.step(next, now());
-    publish_room();
-    publish_pins();
-    activity_.granted(machine_.grant(), now());
-    for (const Action& action : actions_) carry_out(action);
+void Monitor::look_at_tasks() {
+  // By number: a task may come with a GPU that a look finds.
+  for (std::size_t number = 0; number < tasks_.size(); ++number) {
+    Task& task = *tasks_[number];
+    feed(task, look(task));
+    look_at_activity(task);
   }
 }
 
-void Monitor::carry_out(const Action& action) {
+// Steps a task's machine with an event and with the events that its actions cause.
+void Monitor::feed(Task& task, const Event& event) {
+  task.due.push_back(event);
+  while (!task.due.empty()) {
+    const Event next = task.due.front();
+    task.due.pop_front();
+    task.actions = task.machine.step(next, now());
+    publish_room();
+    publish_pins(task);
+    task.activity.granted(task.machine.grant(), now());
+    for (const Action& action : task.actions) carry_out(task, action);
+  }
+}
+
+// What concerns all tasks: each hears of it at its next look.
+void Monitor::to_all(const Event& event) {
+  for (const auto& task : tasks_) task->due.push_back(event);
+}
+
+void Monitor::carry_out(Task& task, const Action& action) {
   Message message;
   switch (action.act) {
     case Act::kOpen:
       // Otherwise an allocation has just ended up out of place.
-      if (!open_gate()) {
-        due_.push_back(look());
+      if (!open_gate(task)) {
+        task.due.push_back(look(task));
       } else {
-        opened_at_ = now();
-        activity_.opened(opened_at_);
+        task.opened_at = now();
+        task.activity.opened(task.opened_at);
       }
       break;
     case Act::kClose:
-      gate_.close();
-      activity_.closed(now());
+      gate_.close(task.devices);
+      task.activity.closed(now());
       break;
     case Act::kWant:
       message.kind = Kind::kWant;
@@ -294,14 +328,14 @@ void Monitor::carry_out(const Action& action) {
                            .padding = 0,
                            .urgent = action.urgent ? 1U : 0U,
                            .alone = action.alone ? 1U : 0U,
-                           .task = told_gpus_ ? told_gpus_->served : action.gpus};
+                           .task = task.served};
       send(message);
       break;
     case Act::kGiveBack:
-      activity_.count_calls(now());
+      task.activity.count_calls(now());
       message.kind = Kind::kGiveBack;
       message.body.give_back = {.grant = action.grant,
-                                .gpu = static_cast<std::uint32_t>(std::countr_zero(told_gpus_->served))};
+                                .gpu = static_cast<std::uint32_t>(std::countr_zero(task.served))};
       send(message);
       break;
     case Act::kConnect:
@@ -311,36 +345,36 @@ void Monitor::carry_out(const Action& action) {
       hang_up();
       break;
     case Act::kMark:
-      switch (contexts_.mark()) {
+      switch (contexts_.mark(task.devices)) {
         case gate::Contexts::Mark::kMarked:
-          due_.push_back(event::MarkMade{Marked::kYes});
+          task.due.push_back(event::MarkMade{Marked::kYes});
           break;
         case gate::Contexts::Mark::kCapturing:
-          due_.push_back(event::MarkMade{Marked::kCapturing});
+          task.due.push_back(event::MarkMade{Marked::kCapturing});
           break;
         case gate::Contexts::Mark::kBusy:
-          due_.push_back(event::MarkMade{Marked::kBusy});
+          task.due.push_back(event::MarkMade{Marked::kBusy});
           break;
         case gate::Contexts::Mark::kUnknown:
-          due_.push_back(event::MarkMade{Marked::kUnknown});
+          task.due.push_back(event::MarkMade{Marked::kUnknown});
           break;
       }
       break;
     case Act::kAskRoom:
-      ask_room(action.gpus);
+      ask_room(task, action.gpus);
       break;
     case Act::kBringBack:
-      due_.push_back(bring_memory_back());
+      task.due.push_back(bring_memory_back(task));
       break;
     case Act::kMoveOut:
-      move_out_of_the_way(action.gpus);
+      move_out_of_the_way(task, action.gpus);
       break;
     case Act::kCollect:
       memory_.sweep_deferred();
-      if (memory_.has_deferred() || has_unneeded_host()) collect();
+      if (all_still() && (memory_.has_deferred() || has_unneeded_host())) collect();
       break;
     case Act::kSay:
-      say(action);
+      say(task, action);
       break;
   }
 }
@@ -354,35 +388,37 @@ bool Monitor::stops_waiting() {
   return stopping();
 }
 
-event::Look Monitor::look() {
+event::Look Monitor::look(Task& task) {
   event::Look seen;
-  if (connection_) {
-    const Lease lease = connection_->lease();
-    seen.lease = lease;
-  }
+  const Machine& machine = task.machine;
+  if (connection_) seen.lease = connection_->lease(task.served);
   // Notices threads that died inside; does not wait.
-  const bool drains = machine_.phase() == Phase::kDraining || machine_.finishes();
-  if (drains) gate_.wait_until_empty(std::chrono::steady_clock::now());
+  const bool drains = machine.phase() == Phase::kDraining || machine.finishes();
+  if (drains) gate_.wait_until_empty(std::chrono::steady_clock::now(), task.devices);
   publish_room();
-  seen.lacking = lacking();
-  seen.unasked = unasked();
-  seen.resident = memory_.swap().in_place();
+  seen.lacking = lacking(task);
+  seen.unasked = unasked(task);
+  // Its work may use memory of other GPUs.
+  const memory::Devices reachable = memory_.swap().reachable(task.devices);
+  seen.resident = memory_.swap().in_place(reachable);
+  if (!seen.resident && memory_.swap().in_place(task.devices)) couplings_.ask(reachable, now());
   // First: who goes on from there is inside.
-  const bool wakes = machine_.gate_open() && now() - opened_at_ < kWakes;
-  seen.about_to_call = gate_.held_up() + (wakes ? gate_.standing() : 0);
-  const gate::Gate::Traffic traffic = gate_.traffic();
+  const bool wakes = machine.gate_open() && now() - task.opened_at < kWakes;
+  seen.about_to_call = gate_.held_up(task.devices) + (wakes ? gate_.standing(task.devices) : 0);
+  const gate::Gate::Traffic traffic = gate_.traffic(task.devices);
   seen.calls = traffic.calls;
   seen.inside = traffic.inside;
-  seen.standing = gate_.standing() + (machine_.grant() != 0 ? room_.standing() : 0);
-  seen.interrupted = interrupted_.load();
-  const Timing::Wish measured = look_at_timing();
-  seen.measures = measured.measures;
-  seen.alone = measured.alone;
-  seen.sharer_waits = connection_ && (connection_->watch() & protocol::kWatchSharers) != 0;
+  seen.standing = gate_.standing(task.devices) + (machine.grant() != 0 ? room_.standing() : 0);
+  seen.stand_elsewhere = tasks_.size() > 1 && gate_.standing(~task.devices) != 0;
+  seen.interrupted = (interrupted_.load() & task.devices) != 0;
+  if (&task == tasks_.front().get()) measured_ = look_at_timing();
+  seen.measures = measured_.measures;
+  seen.alone = measured_.alone;
+  seen.sharer_waits = connection_ && (connection_->watch(task.served) & protocol::kWatchSharers) != 0;
   // Whoever accesses that memory is in effect waiting for it.
-  if ((reached_ || kept()) && !seen.resident) ++seen.standing;
-  if (machine_.watches_gpu()) {
-    const gate::Contexts::Progress progress = contexts_.progress();
+  if ((reached_from_outside_ || kept()) && !seen.resident) ++seen.standing;
+  if (machine.watches_gpu()) {
+    const gate::Contexts::Progress progress = contexts_.progress(task.devices);
     seen.looked = progress.looked;
     seen.done = progress.done;
     seen.reached = progress.reached;

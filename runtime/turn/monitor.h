@@ -1,5 +1,5 @@
-// The monitor: rota's only thread in a program. It tells the turn machine (machine.h) what happens on the socket, the
-// lease page, the gate and the GPU, and carries out what the machine decides.
+// The monitor: rota's only thread in a program. It tells the turn machine (machine.h) of each task what happens on the
+// socket, the lease page, the gates and the GPUs, and carries out what the machines decide.
 //
 // It is started at the first context, with all signals blocked. The program's threads only ring its bell. It sleeps on
 // two futex words at once, its bell and the event word of the lease page.
@@ -21,17 +21,19 @@
 
 #include "runtime/core/function_ref.h"
 #include "runtime/memory/memory.h"
-#include "runtime/turn/activity.h"
 #include "runtime/turn/bell.h"
 #include "runtime/turn/bring_back.h"
 #include "runtime/turn/connection.h"
 #include "runtime/turn/contexts.h"
+#include "runtime/turn/couplings.h"
 #include "runtime/turn/gate.h"
 #include "runtime/turn/machine.h"
 #include "runtime/turn/meter.h"
 #include "runtime/turn/quota.h"
+#include "runtime/turn/reached.h"
 #include "runtime/turn/room.h"
 #include "runtime/turn/service.h"
+#include "runtime/turn/task.h"
 #include "runtime/turn/timing.h"
 #include "runtime/turn/usage.h"
 #include "runtime/turn/waiting.h"
@@ -70,9 +72,14 @@ class Monitor final : public gate::Attendant {
   api::CUresult record(api::CUevent event, api::CUstream stream, bool per_thread, FunctionRef<api::CUresult()> call);
   // This process has handed memory or events to others, which may have to run at the same time: tells rotad.
   void shares();
-  bool shared() const { return activity_.shared(); }
+  bool shared() const { return shares_.load(); }
   void arrived() override;
-  void interrupted() override;
+  void interrupted(int device) override;
+  gate::Devices reached(const gate::Call& call) override;
+  gate::Devices reached(const void* first, const void* second) override { return reached_.at(first, second); }
+  void couples(gate::Devices devices) override;
+  // Work of some GPUs may use memory of others from now on: returns once none can run whose memory is out of place.
+  void settle_reach();
   bool may_submit(const gate::Call& call) override;
   bool submits_nothing(const gate::Call& call) override;
   void unseen() override { memory_.swap().pin(); }
@@ -134,6 +141,9 @@ class Monitor final : public gate::Attendant {
            (devices_seen_.load(std::memory_order_acquire) >> device & 1) != 0;
   }
   bool served() const { return served_.load(std::memory_order_acquire); }
+  // The GPUs on which it has had one.
+  gate::Devices touched() const { return devices_seen_.load(std::memory_order_acquire); }
+  bool several() const { return (touched() & (touched() - 1)) != 0; }
 
  private:
   struct Gpu {
@@ -177,21 +187,34 @@ class Monitor final : public gate::Attendant {
   };
   std::optional<OnPage> on_page(int device) const;
 
+  bool others_closed(int device);
+  bool all_closed(gate::Devices devices) const;
+
   // --- the monitor's thread
   void run();
-  void feed(const Event& event);
-  void carry_out(const Action& action);
-  event::Look look();
+  void look_at_tasks();
+  void feed(Task& task, const Event& event);
+  void carry_out(Task& task, const Action& action);
+  void to_all(const Event& event);
+  event::Look look(Task& task);
+  Task& add_task(gate::Devices devices);
+  Task& task_of(int device);
+  void recouple();
+  std::vector<Task*> to_recouple(Task& task);
+  bool parts(const Task& task) const;
+  void regroup(gate::Devices all);
+  bool may_recouple(const Task& task) const;
+  bool all_still() const;
   void collect();
-  void move_out_of_the_way(GpuMask gpus);
+  void move_out_of_the_way(Task& task, GpuMask gpus);
   memory::Exchange exchange(int device);
-  event::Brought bring_memory_back();
-  void swap_out_of_the_way(const std::vector<Destination>& from);
+  event::Brought bring_memory_back(Task& task);
+  void swap_out_of_the_way(Task& task, const std::vector<Destination>& from);
   void send_news();
-  void publish_pins();
+  void publish_pins(Task& task);
   bool pins_what_is_reached();
   void look_outside();
-  bool open_gate();
+  bool open_gate(Task& task);
   void collect_if_idle();
   bool lose_memory(api::CUresult error);
   void give_host_back_if_low();
@@ -217,9 +240,11 @@ class Monitor final : public gate::Attendant {
   bool has_unneeded_host() { return memory_.swap().host().low() || memory_.swap().host().excess() != 0; }
   void meter();
   Timing::Wish look_at_timing();
-  void look_at_activity();
+  void look_at_activity(Task& task);
+  void sort_calls();
+  void tell_shares();
   void answer_account();
-  bool opens(api::CUevent event, const Timing::Key& stream);
+  bool opens(api::CUevent event, const Timing::Key& stream, gate::Devices devices);
   void sleep(std::uint32_t heard, std::uint32_t event_seen);
   void read_messages();
   void announce_gpus();
@@ -228,9 +253,9 @@ class Monitor final : public gate::Attendant {
   void is_refused(Gpu& gpu, const std::string& why);
   std::string awaited() const;
   void publish_room();
-  GpuMask lacking() const;
-  GpuMask unasked() const;
-  void ask_room(GpuMask gpus);
+  GpuMask lacking(const Task& task) const;
+  GpuMask unasked(const Task& task) const;
+  void ask_room(const Task& task, GpuMask gpus);
   void connect();
   void look_for_welcome();
   void rotad_is_back();
@@ -242,7 +267,8 @@ class Monitor final : public gate::Attendant {
   void say_state(const Gpu& gpu);
   void lost_rotad();
   void send(const protocol::Message& message);
-  void say(const Action& action) const;
+  void say(Task& task, const Action& action);
+  void waits_for_others(const Task& task);
   bool kept() const { return now() < kept_until_.load(); }
   // The process exits, and no thread waits for a turn: the driver may shut down at any moment, so no memory leaves.
   bool may_be_gone() const { return exits_.load() && gate_.standing() == 0; }
@@ -266,8 +292,11 @@ class Monitor final : public gate::Attendant {
   std::atomic<bool> exits_{false};
   std::atomic<bool> knows_exit_{false};  // the monitor has seen that
   Service service_;
-  // A signal handler has run in a thread that stands at the gate, since it closed.
-  std::atomic<bool> interrupted_{false};
+  // GPUs in front of whose gates a signal handler has run in a thread, since they closed.
+  std::atomic<gate::Devices> interrupted_{0};
+  std::atomic<bool> shares_{false};
+  Reached reached_;
+  Couplings couplings_;
   std::atomic<std::uint64_t> devices_seen_{0};
   std::atomic<std::uint64_t> unusable_devices_{0};  // that rotad is not asked for
   Bell bell_;
@@ -290,10 +319,7 @@ class Monitor final : public gate::Attendant {
   std::unique_ptr<Connection> unanswered_;  // to a rotad that has not answered yet
   bool said_silent_ = false;                // the user knows that rotad does not answer
   std::vector<Gpu> gpus_;
-  std::optional<event::Gpus> told_gpus_;
   std::uint32_t round_ = 0;  // of tightening, on this connection
-  // Extents that had to move did not, since the driver refused: they count as fixed until the next grant or this time.
-  Time stuck_until_{0};
   std::atomic<Time> kept_until_{Time{0}};    // keep_in_place()
   std::mutex loads_mutex_;                   // the field below
   std::map<std::string, Time> brought_for_;  // when bring_back_for() last returned
@@ -309,19 +335,16 @@ class Monitor final : public gate::Attendant {
   Time refused_since_{0};
   bool lost_ = false;      // and that was the last attempt
   bool prepares_ = false;  // prepares room on the host
-  bool reached_ = false;   // memory can be accessed without calls that rota sees
+  bool reached_from_outside_ = false;  // memory can be accessed without calls that rota sees
   Time next_look_outside_{0};
   Time next_collect_{0};
   Time next_sweep_{0};
   Time next_count_{0};  // of what could be given back to the host
-  Time opened_at_{0};   // when the gate last opened
-  Machine machine_;
-  Activity activity_;
   Waiting waiting_{[this] { return awaited(); }};
   Meter meter_;    // shared with the program's threads
   Timing timing_;  // the same
-  std::vector<Action> actions_;
-  std::deque<Event> due_;
+  Timing::Wish measured_;  // as last seen
+  std::vector<std::unique_ptr<Task>> tasks_;  // at least one; each GPU that was touched is in one of them
 };
 
 }  // namespace rota::turn

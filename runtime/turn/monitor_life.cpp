@@ -60,7 +60,7 @@ bool Monitor::connect_first() {
       log::debug("client {} of rotad {}", connection_->welcome().client, connection_->welcome().daemon_pid);
       connected();
       if (connection_) return true;
-      due_.clear();  // not announced to anyone yet
+      for (const auto& task : tasks_) task->due.clear();  // not announced to anyone yet
       attempt.reason = "rotad closed the connection";
     }
     const bool wait = service_.waits_for_rotad();
@@ -70,7 +70,7 @@ bool Monitor::connect_first() {
                    "{}; until it answers this program does not take turns", attempt.reason);
       said_silent_ = true;
       // The program has waited for it already.
-      machine_.step(event::Lost{}, now() - Machine::kGrace);
+      for (const auto& task : tasks_) task->machine.step(event::Lost{}, now() - Machine::kGrace);
       return true;
     }
     if (!told) {
@@ -102,7 +102,7 @@ void Monitor::start_thread() {
   if (error != 0) {
     log::warn("no turns on the GPU: the monitor thread cannot be started ({})", error);
     usage_.lost();
-    activity_.connected(nullptr);
+    for (const auto& task : tasks_) task->activity.connected(nullptr);
     quota_.serve(false);
     service_.give_up();
     connection_.reset();
@@ -151,13 +151,13 @@ bool Monitor::swaps() const {
 
 // The monitor's part of it. Returns whether it has stopped.
 bool Monitor::stops_at_exit() {
-  const std::optional<bool> opened = memory_.swap().try_use_if_in_place([this] {
-    gate::out_of_place.store(false);
+  const std::optional<bool> opened = memory_.swap().try_use_if_in_place(memory::kAllDevices, [this] {
+    gate::out_of_place.store(0);
     gate_.open_for_good();
   });
   if (opened == true) {
     memory_.swap().pin();
-    publish_pins();
+    for (const auto& task : tasks_) publish_pins(*task);
     stop();
   }
   knows_exit_.store(true);

@@ -96,33 +96,40 @@ memory::Exchange Monitor::exchange(int device) {
 }
 
 // The answer to Act::kBringBack.
-event::Brought Monitor::bring_memory_back() {
+event::Brought Monitor::bring_memory_back(Task& task) {
   if (lost_) return {.resident = false, .lost = true};
-  if (const GpuMask without_room = lacking(); without_room != 0) return {true, without_room};
-  if (!memory_.swap().in_place() && memory::SwapBackend::being_checkpointed()) return {.resident = false};
+  if (const GpuMask without_room = lacking(task); without_room != 0) return {true, without_room};
+  const memory::Devices reachable = memory_.swap().reachable(task.devices);
+  if (!memory_.swap().in_place(reachable) && memory::SwapBackend::being_checkpointed()) return {.resident = false};
   std::vector<Destination> destinations;
-  for (const Gpu& gpu : gpus_) destinations.push_back({gpu.device, room_.allowed(gpu.device)});
+  for (const Gpu& gpu : gpus_) {
+    if (task.has(gpu.device)) destinations.push_back({gpu.device, room_.allowed(gpu.device)});
+  }
   const Time begun = now();
   const Back back = bring_back(
       contexts_, memory_, destinations, [this](int device) { return exchange(device); },
-      [this] { return stops_waiting() || (connection_ && now() >= machine_.last_moment(connection_->lease())); },
+      [&] {
+        return stops_waiting() || (connection_ && now() >= task.machine.last_moment(connection_->lease(task.served)));
+      },
       [this, asked = Resting{}]() mutable { return rests(asked); });
   for (const Gpu& gpu : gpus_) {
+    if (!task.has(gpu.device)) continue;
     const auto shortage = std::find_if(back.shortages.begin(), back.shortages.end(),
                                        [&](const auto& each) { return each.device == gpu.device; });
-    const bool lacks = shortage != back.shortages.end() && machine_.grant() != 0;
+    const bool lacks = shortage != back.shortages.end() && task.machine.grant() != 0;
     usage_.set_short(gpu.device, lacks ? shortage->bytes : 0, lacks ? shortage->free_bytes : 0);
   }
   usage_.moved_in(back.bytes, now() - begun);
   send_news();
-  if (back.resident) memory_.swap().if_in_place([] { gate::out_of_place.store(false); });
+  memory_.swap().if_in_place(task.devices, [&] { gate::out_of_place.fetch_and(~task.devices); });
+  const bool resident = back.resident && memory_.swap().in_place(reachable);
   if (back.resident) refused_ = 0;
   if (back.error != api::CUDA_SUCCESS && lose_memory(back.error)) return {.resident = false, .lost = true};
   const Time ended = now();
   log::debug("grant {}: {} after {} us, {} bytes of it swapped, {} of it in memory that others handed over, at {} ns",
-             machine_.grant(), back.resident ? "memory back" : "no room for all memory", microseconds(ended - begun),
+             task.machine.grant(), resident ? "memory back" : "no room for all memory", microseconds(ended - begun),
              back.bytes, back.taken_over, ended.count());
-  return {.resident = back.resident, .lacking = 0, .some = back.some};
+  return {.resident = resident, .lacking = 0, .some = back.some};
 }
 
 // Whether that was one refusal too many. Then the process's memory on GPUs is of no use any more and in the way of
@@ -137,7 +144,7 @@ bool Monitor::lose_memory(api::CUresult error) {
       "are lost, and every call that needs the GPU returns this error from now on. End the program and start it again",
       name, static_cast<int>(error), kLongestRefusal / 1s);
   lost_ = true;
-  gate::out_of_place.store(true);
+  gate::out_of_place.store(gate::kAllDevices);
   memory_.swap().release_all();
   gate_.refuse(error);
   return true;
@@ -176,7 +183,7 @@ void Monitor::keep_to_host_share() {
     return;
   }
   if (!exceeds_host_since_) exceeds_host_since_ = now();
-  if (!machine_.still()) return;
+  if (!all_still()) return;
   for (const Gpu& gpu : gpus_) {
     const gate::ContextLife context = contexts_.any(gpu.device);
     if (!context) continue;
@@ -196,7 +203,8 @@ bool Monitor::prepare_host() {
   // It needs no driver calls, so this is possible while the GPU works.
   if (host.has_prepared() && host.low()) host.drop_prepared();
   const bool moves = connection_ && memory_.swap().any() && !memory_.swap().pinned();
-  if (!moves || machine_.phase() == Phase::kDraining) return false;
+  const auto drains = [](const auto& task) { return task->machine.phase() == Phase::kDraining; };
+  if (!moves || std::ranges::any_of(tasks_, drains)) return false;
   std::vector<memory::SwapBackend::Excess> all;
   for (const Gpu& gpu : gpus_) {
     if (gpu.index < 0) continue;
@@ -214,33 +222,31 @@ bool Monitor::prepare_host() {
 
 // Extents of a process that may still run work cannot leave, except for a holder's, which nobody asks for. Nor can
 // memory from pools whose contexts have ended, until there is another context to copy it.
-void Monitor::publish_pins() {
-  const bool holds = machine_.grant() != 0;
-  const bool stuck = now() < stuck_until_ || contexts_.captures() != 0;
-  if (holds) {
-    stuck_until_ = Time{0};
-  } else {
-    for (const Gpu& gpu : gpus_) usage_.set_short(gpu.device, 0, 0);
+void Monitor::publish_pins(Task& task) {
+  const bool holds = task.machine.grant() != 0;
+  const bool stuck = now() < task.stuck_until || contexts_.captures() != 0;
+  if (holds) task.stuck_until = Time{0};
+  for (const Gpu& gpu : gpus_) {
+    if (!task.has(gpu.device)) continue;
+    if (!holds) usage_.set_short(gpu.device, 0, 0);
+    const bool stranded = memory_.swap().resident_bytes(gpu.device) != 0 && contexts_.none(gpu.device);
+    Usage::Pinned pinned = Usage::Pinned::kNo;
+    if (!holds && (!task.machine.still() || stuck)) pinned = Usage::Pinned::kForNow;
+    if (memory_.swap().pinned() || stranded) pinned = Usage::Pinned::kForGood;
+    if (exits_.load() && pinned == Usage::Pinned::kForGood) pinned = Usage::Pinned::kForNow;  // it is gone soon
+    const Usage::Pinned before = usage_.set_pinned(gpu.device, pinned);
+    if (before == pinned) continue;
+    usage_.changed(gpu.device);
+    if (before == Usage::Pinned::kForNow) usage_.tell();  // others may wait for it
   }
-  const bool stranded = std::any_of(gpus_.begin(), gpus_.end(), [this](const Gpu& gpu) {
-    return memory_.swap().resident_bytes(gpu.device) != 0 && contexts_.none(gpu.device);
-  });
-  Usage::Pinned pinned = Usage::Pinned::kNo;
-  if (!holds && (!machine_.still() || stuck)) pinned = Usage::Pinned::kForNow;
-  if (memory_.swap().pinned() || stranded) pinned = Usage::Pinned::kForGood;
-  if (exits_.load() && pinned == Usage::Pinned::kForGood) pinned = Usage::Pinned::kForNow;  // it is gone soon
-  const Usage::Pinned before = usage_.set_pinned(pinned);
-  if (before == pinned) return;
-  for (const Gpu& gpu : gpus_) usage_.changed(gpu.device);
-  if (before == Usage::Pinned::kForNow) usage_.tell();  // others may wait for it
 }
 
 // Called while no memory is out of place, and no allocation can end up so during the call.
-bool Monitor::open_gate() {
-  return memory_.swap().use_if_in_place([this] {
-    gate::out_of_place.store(false);
-    gate_.open();
-    interrupted_.store(false);
+bool Monitor::open_gate(Task& task) {
+  return memory_.swap().use_if_in_place(memory_.swap().reachable(task.devices), [&] {
+    gate::out_of_place.fetch_and(~task.devices);
+    gate_.open(task.devices);
+    interrupted_.fetch_and(~task.devices);
   });
 }
 
@@ -250,14 +256,14 @@ bool Monitor::pins_what_is_reached() {
   if (outside.empty()) return false;
   log::warn("{}, so GPU memory may be reached without any CUDA call: this program's memory stays on the GPU", outside);
   memory_.swap().pin();
-  reached_ = true;
+  reached_from_outside_ = true;
   return true;
 }
 
 // rota does not see the opening of a device, so a device that is opened while memory is swapped out is found a little
 // later. The memory comes back with a turn that no thread at the gate waits for.
 void Monitor::look_outside() {
-  if (reached_ || memory_.swap().in_place() || now() < next_look_outside_) return;
+  if (reached_from_outside_ || memory_.swap().in_place() || now() < next_look_outside_) return;
   next_look_outside_ = now() + kLookOutside;
   pins_what_is_reached();
 }
@@ -280,7 +286,7 @@ void Monitor::bring_back_for(std::string_view library) {
   const Time so_long = time_to_load(library);
   for (bool said = false;; std::this_thread::sleep_for(now() - begun < 10ms ? 100us : 1ms)) {
     keep_in_place(so_long);  // in each round, so that all of that time is left once memory is there
-    if (!gate::out_of_place.load() || gate::may_not_wait() || stopping()) break;
+    if (gate::out_of_place.load() == 0 || gate::may_not_wait() || stopping()) break;
     const Time waited = now() - begun;
     if (waited >= kMostForLoad) {
       log::warn("{} is loaded before this program's memory is back on the GPU, after {} s", library, waited / 1s);
@@ -297,45 +303,52 @@ void Monitor::bring_back_for(std::string_view library) {
   brought_for_[std::string(library)] = now();
 }
 
-// Extents move only where all work is proven to have finished and no call uses addresses or captures.
-void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
+// Extents move only where all work that may use them is proven to have finished and no call uses addresses or captures.
+void Monitor::swap_out_of_the_way(Task& task, const std::vector<Destination>& from) {
   if (memory_.swap().pinned() || pins_what_is_reached()) return;
   if (kept()) {
-    stuck_until_ = std::max(stuck_until_, kept_until_.load());
+    task.stuck_until = std::max(task.stuck_until, kept_until_.load());
     return;
   }
   if (may_be_gone()) {
-    stuck_until_ = std::max(stuck_until_, now() + kExits);
+    task.stuck_until = std::max(task.stuck_until, now() + kExits);
     return;
   }
   if (memory::SwapBackend::being_checkpointed()) {
-    stuck_until_ = std::max(stuck_until_, now() + kCheckpointed);
+    task.stuck_until = std::max(task.stuck_until, now() + kCheckpointed);
+    return;
+  }
+  gate::Devices users = 0;
+  for (const Destination& each : from) users |= memory_.swap().reachers(each.device);
+  if ((users & touched() & ~task.devices) != 0) {
+    // Work of other tasks may use it: from now on they take their turns together.
+    couplings_.ask((users & touched()) | task.devices, now());
     return;
   }
   const gate::ContextLife context = contexts_.any(from.front().device);
   bool none_captures = false;
-  gate_.close();
+  gate_.close(task.devices);
   if (!context) return;
   using Within = gate::Contexts::Within;
   const Within looked = contexts_.within(context, [&] {
     none_captures = contexts_.captures() == 0;
-    if (none_captures) gate::out_of_place.store(true);
+    if (none_captures) gate::out_of_place.fetch_or(task.devices);
   });
-  if (looked == Within::kRefused) stuck_until_ = now() + kStuck;
+  if (looked == Within::kRefused) task.stuck_until = now() + kStuck;
   if (looked != Within::kRan) return;
   // Check once more, for calls that hold memory in place: from now on they wait.
-  gate_.close();
+  gate_.close(task.devices);
   // Check again: a thread that pins after this, or keeps memory in place, sees that it may be out and waits for it.
   if (none_captures && !memory_.swap().pinned() && !kept() &&
-      gate_.wait_until_empty(std::chrono::steady_clock::now() + 5ms)) {
+      gate_.wait_until_empty(std::chrono::steady_clock::now() + 5ms, task.devices)) {
     for (const Destination& each : from) {
       const Time begun = now();
       const Left left = swap_out(
           contexts_, memory_, each, [this](int device) { return exchange(device); },
           [this] { return stops_waiting() || may_be_gone(); });
-      if (left.failed) stuck_until_ = now() + kStuck;
+      if (left.failed) task.stuck_until = now() + kStuck;
       if (left.bytes != 0) {
-        due_.push_back(event::Cleared{});
+        task.due.push_back(event::Cleared{});
         usage_.tell();  // whoever lacks a little more asks once rotad knows that nothing more is on its way
       }
       next_look_outside_ = Time{0};  // something may have been opened in the meantime
@@ -356,10 +369,10 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
       }
     }
   }
-  memory_.swap().if_in_place([] { gate::out_of_place.store(false); });
+  memory_.swap().if_in_place(task.devices, [&] { gate::out_of_place.fetch_and(~task.devices); });
 }
 
-void Monitor::move_out_of_the_way(GpuMask gpus) {
+void Monitor::move_out_of_the_way(Task& task, GpuMask gpus) {
   if (!connection_) return;
   std::vector<Destination> from;
   std::vector<Destination> extents;
@@ -368,11 +381,11 @@ void Monitor::move_out_of_the_way(GpuMask gpus) {
     from.push_back({gpu.device, connection_->to_clear(gpu.index)});
     if (memory_.swap().resident_bytes(gpu.device) != 0) extents.push_back(from.back());
   }
-  if (!extents.empty()) return swap_out_of_the_way(extents);
+  if (!extents.empty()) return swap_out_of_the_way(task, extents);
   if (!memory_.settings().move_out) return;
   const Time begun = now();
   // Half of the remaining time: the other half is a reserve.
-  const Time by = connection_->give_back_by();
+  const Time by = connection_->give_back_by(task.served);
   const auto latest = by == Time{0} ? std::chrono::steady_clock::time_point::max()
                                     : std::chrono::steady_clock::time_point(begun + std::max(by - begun, Time{0}) / 2);
   const std::uint64_t bytes = move_out(contexts_, memory_, from, latest, [this] { return stops_waiting(); });
@@ -397,7 +410,7 @@ void Monitor::collect() {
 
 // Whether it is proven, behind a closed gate, that no work of this process runs.
 bool Monitor::rests(Resting& asked) {
-  if (asked.proven || machine_.still()) return asked.proven = true;
+  if (asked.proven || all_still()) return asked.proven = true;
   if (!asked.marked) {
     if (!gate_.wait_until_empty(std::chrono::steady_clock::now())) return false;
     asked.marked = contexts_.mark() == gate::Contexts::Mark::kMarked;
@@ -439,7 +452,9 @@ void Monitor::collect_if_idle() {
   const Rest rest = rests_within(longer ? pause : kShortPause);
   const Time waited = now() - begun;
   if (rest == Rest::kProven) collect();
-  if (may_open(machine_.claim())) open_gate();
+  for (const auto& task : tasks_) {
+    if (may_open(task->machine.claim())) open_gate(*task);
+  }
   if (rest == Rest::kProven) {  // the next time about as long may do
     pause_ = std::min(2 * waited, kLongestClosing);
     longer_pause_at_ = between_pauses_ = Time{0};

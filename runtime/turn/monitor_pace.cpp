@@ -44,24 +44,48 @@ void Monitor::meter() {
   });
 }
 
+// Where several tasks take turns, it has to be known which of them a call is for.
+void Monitor::sort_calls() {
+  const bool wanted = tasks_.size() > 1 && connection_ && std::ranges::any_of(tasks_, [this](const auto& task) {
+                        return task->machine.watches_gpu() || connection_->watch(task->served) != 0;
+                      });
+  if (wanted != gate_.sorted()) gate_.set_sorted(wanted);
+}
+
 void Monitor::sleep(std::uint32_t heard, std::uint32_t event_seen) {
-  const Time look_at = std::min({machine_.look_at(), activity_.look_at(), meter_.look_at(), timing_.look_at()});
+  Time look_at = std::min(meter_.look_at(), timing_.look_at());
+  Time turn{0};         // the earliest that is about to begin,
+  gate::Devices at = 0;  // on these GPUs
+  std::optional<Time> draining;
+  bool unanswered = false;
+  bool due = false;
+  for (const auto& task : tasks_) {
+    const Machine& machine = task->machine;
+    look_at = std::min({look_at, machine.look_at(), task->activity.look_at()});
+    due |= !task->due.empty();
+    if (machine.phase() == Phase::kDraining) draining = std::max(draining.value_or(Time{0}), machine.draining_since());
+    unanswered |= task->told && task->told->any && !task->told->answered;
+    if (machine.phase() != Phase::kWaiting || !connection_) continue;
+    const Time begins = connection_->next_turn(task->served);
+    if (begins == Time{0} || (turn != Time{0} && begins >= turn)) continue;
+    turn = begins;
+    at = task->devices;
+  }
   Time pause = std::min(look_at - now(), connection_ || unanswered_ ? kLookAtSocket : Time(1s));
-  const Time turn = machine_.phase() == Phase::kWaiting && connection_ ? connection_->next_turn() : Time{0};
   if (turn > now()) pause = std::min(pause, turn - now());
   if (connection_ && connection_->has_unsent()) pause = std::min(pause, kSendAgain);
-  if (pause <= Time{0} || !due_.empty()) return;
-  if (machine_.phase() == Phase::kDraining) {
-    if (!is_about(machine_.draining_since())) return std::this_thread::sleep_for(pause);
+  if (pause <= Time{0} || due) return;
+  if (draining) {
+    if (!is_about(*draining)) return std::this_thread::sleep_for(pause);
     for (const Time until = now() + pause; now() < until;) std::this_thread::yield();
   } else if (is_about(turn)) {
-    gate_.rouse(std::chrono::steady_clock::time_point(turn + kAwake));
+    gate_.rouse(std::chrono::steady_clock::time_point(turn + kAwake), at);
     const auto& event = connection_->event();
     for (const Time until = now() + pause; now() < until && bell_.heard() == heard && event.load() == event_seen;) {
       if (!is_about(turn)) return;
       std::this_thread::yield();
     }
-  } else if (connection_ && told_gpus_ && told_gpus_->any && !told_gpus_->answered) {
+  } else if (connection_ && unanswered) {
     // The answer comes on the socket, for which no bell rings; it takes microseconds.
     connection_->wait_for_message(static_cast<int>(std::clamp<std::int64_t>(pause / 1ms, 1, 50)));
   } else {

@@ -148,7 +148,7 @@ void Monitor::make_room_for_context(int device, FunctionRef<bool()> again) {
   // A new GPU: rotad has to be told, and the grant has to be extended to it. If this is the process's first GPU, the
   // grant is there at the first look; until then the gate is closed.
   for (const auto until = std::chrono::steady_clock::now() + kGrantGrows; served();) {
-    gate_.pass();
+    gate_.pass(gate::bit_of(device));
     if (room_.allowed(device) != Room::kUnlimited || std::chrono::steady_clock::now() >= until) break;
     std::this_thread::sleep_for(1ms);
   }
@@ -175,10 +175,10 @@ void Monitor::make_room(int device, FunctionRef<bool()> again, Time patience) {
   static log::Once waits;
   const Time begun = now();
   for (bool stayed = false; !stayed;) {
-    gate_.pass();
+    gate_.pass(gate::bit_of(device));
     if (!served() || gate::refusal.load() != api::CUDA_SUCCESS) return;
     if (room_.allowed(device) == Room::kUnlimited) {
-      if (gate_.closed()) continue;  // the turn has just ended
+      if (gate_.closed(gate::bit_of(device))) continue;  // the turn has just ended
       return;
     }
     if (once.first())
@@ -189,7 +189,7 @@ void Monitor::make_room(int device, FunctionRef<bool()> again, Time patience) {
     const auto leaves = [&] { return others_clear(device) || (now() - begun < patience && others_can_clear(device)); };
     const auto coming = [&] { return leaves() && !turn_ends(device); };
     bool done = false;
-    stayed = gate_.run_if_open([&] {
+    stayed = gate_.run_if_open(device, [&] {
       const auto tried = [&] {
         if (now() - begun >= kSayWait && waits.first()) {
           log::warn("GPU {} is full: a call of this program waits until others have made room; `rota status` says who",
@@ -231,7 +231,8 @@ bool Monitor::wait_for_later(int device, std::chrono::steady_clock::time_point u
   }
   std::optional<std::chrono::steady_clock::time_point> interrupted;
   bool said = false;
-  while (others_can_later(device) && !others_clear(device) && !others_can_clear(device) && !gate_.closed()) {
+  while (others_can_later(device) && !others_clear(device) && !others_can_clear(device) &&
+         !gate_.closed(gate::bit_of(device))) {
     if (over()) return false;
     if (gate::interrupted_sleep(kForNowLooks) && !interrupted) interrupted = std::chrono::steady_clock::now();
     if (!interrupted || said || std::chrono::steady_clock::now() - *interrupted < kSaySignal) continue;
@@ -254,7 +255,7 @@ void Monitor::close_for_room(int device, FunctionRef<void()> begin) {
   if (!others_can_clear(device)) return;
   begin();
   bell_.ring();
-  while (!gate_.closed() && !stopping() && others_can_clear(device)) std::this_thread::sleep_for(kGateCloses);
+  while (!gate_.closed(gate::bit_of(device)) && !stopping() && others_can_clear(device)) std::this_thread::sleep_for(kGateCloses);
 }
 
 bool Monitor::crowded(int device) {

@@ -16,19 +16,43 @@
 
 namespace rota::gate {
 
+// GPUs, by the driver's ordinals.
+using Devices = std::uint64_t;
+inline constexpr Devices kAllDevices = ~Devices{0};
+constexpr Devices bit_of(int device) {
+  return device >= 0 && device < 64 ? Devices{1} << device : 0;
+}
+
+// Which GPUs a call reaches besides that of its stream or, without one, of the current context.
+enum class Reaches : std::uint8_t {
+  kNoOther,    // none (kernels reach memory of others only where that was mapped for their GPU)
+  kAddresses,  // those of the memory at the addresses `first` and `second`; null: none
+  kRecord,     // those of the two addresses in the record at `first`, at the places that `second` names (in_record())
+  kAll,        // any
+};
+
+// Two places in a record, in bytes from its beginning, as Call::second.
+inline const void* in_record(std::uintptr_t first, std::uintptr_t second) {
+  return reinterpret_cast<const void*>(first << 16 | second);
+}
+
 // What the slow path needs to know about a submitting call.
 struct Call {
   Symbol symbol;
   api::CUstream stream;  // meaningful if has_stream
   bool has_stream;
   bool per_thread;  // a _ptsz/_ptds form: the NULL stream means the calling thread's own
+  Reaches reaches = Reaches::kNoOther;
+  const void* first = nullptr;
+  const void* second = nullptr;
 };
 
 // A thread as the closer sees it, on a cache line of its own. Allocated at a thread's first submitting call and never
 // freed: when its thread ends, a new one reuses it, so the closer can walk the list without a lock.
 struct alignas(64) Thread {
   // Low 8 bits: how many submitting scopes this thread is inside of; next 8 bits: how many that only hold memory in
-  // place. The rest: how many submitting calls have left, for the idle detection.
+  // place; next 8 bits: the one GPU that its only scope reaches, plus one, or 0: not known. The rest: how many
+  // submitting calls have left, for the idle detection.
   std::atomic<std::uint64_t> word{0};
   std::atomic<pid_t> tid{0};  // 0: free
   bool exempt = false;        // waits for nothing (exempt_this_thread()); only its thread uses it
@@ -48,22 +72,27 @@ struct alignas(64) Thread {
 static_assert(sizeof(Thread) == 64);
 
 inline constexpr std::uint64_t kEnter = 1;
-inline constexpr std::uint64_t kLeave = (std::uint64_t{1} << 16) - 1;  // one call more, one level less
+inline constexpr int kDeviceShift = 16;
+inline constexpr int kCallsShift = 24;
+inline constexpr std::uint64_t kLeave = (std::uint64_t{1} << kCallsShift) - 1;  // one call more, one level less
 inline constexpr std::uint64_t kEnterMapping = std::uint64_t{1} << 8;
 inline constexpr std::uint64_t kSubmittingMask = 0xff;
 inline constexpr std::uint64_t kDepthMask = 0xffff;
+inline constexpr std::uint64_t kDeviceMask = std::uint64_t{0xff} << kDeviceShift;
 
 inline constexpr std::uint32_t kOpen = 0;
 inline constexpr std::uint32_t kClosedBit = 1;
 inline constexpr std::uint32_t kFencedBit = 2;
 // Calls say what they are about to submit, and may have to wait until less is in flight (meter.h).
 inline constexpr std::uint32_t kMeteredBit = 4;
+// Calls are counted by the GPU that they reach.
+inline constexpr std::uint32_t kSortedBit = 8;
 
-// One gate per process: globals, so that the fast path loads no pointer. Gate (gate.h) is their only writer.
+// One set of gates per process: globals, so that the fast path loads no pointer. Gate (gate.h) is their only writer.
 [[gnu::visibility("hidden")]] extern constinit std::atomic<std::uint32_t> state;
-// Whether some memory of this process is not where its addresses lead, or is about to move. Set only while the gate is
+// GPUs some of whose memory is not where its addresses lead, or is about to move. Set only while their gates are
 // closed.
-[[gnu::visibility("hidden")]] extern constinit std::atomic<bool> out_of_place;
+[[gnu::visibility("hidden")]] extern constinit std::atomic<Devices> out_of_place;
 // The error that every call returns at the closed gate because this process's memory is lost and the gate will never
 // open again. CUDA_SUCCESS: calls wait.
 [[gnu::visibility("hidden")]] extern constinit std::atomic<api::CUresult> refusal;
@@ -73,11 +102,18 @@ inline constexpr std::uint32_t kMeteredBit = 4;
 
 // Never null. If the allocation fails: a shared record that the closer ignores, after Attendant::unseen().
 Thread* register_this_thread();
+// What is the same in every call of a function: in one register.
+struct Site {
+  Symbol symbol;
+  bool has_stream;
+  bool per_thread;
+  Reaches reaches;
+};
 // Returns once the call may continue, with this thread's word raised: that word; or kRefused. `frame`: where that of
 // the scope's function begins. By value: a reference would make every call store its Call to memory, for nothing.
 inline constexpr std::uint64_t kRefused = UINT64_MAX;
-[[gnu::cold]] std::uint64_t enter_slowly(Thread& thread, const void* frame, Symbol symbol, api::CUstream stream,
-                                         bool has_stream, bool per_thread);
+[[gnu::cold]] std::uint64_t enter_slowly(Thread& thread, const void* frame, Site site, api::CUstream stream,
+                                         const void* first, const void* second);
 // The thread's word is raised. If the scopes that raised it have been left without their destructors (siglongjmp out of
 // the driver's call), lowers it and returns true. `frame`: where that of a function which has no such scope itself
 // begins.
@@ -97,7 +133,8 @@ class Scope {
     std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps only the compiler from swapping the two
     if (state.load(std::memory_order_acquire) != kOpen) [[unlikely]] {
       const std::uint64_t entered =
-          enter_slowly(*thread_, __builtin_dwarf_cfa(), call.symbol, call.stream, call.has_stream, call.per_thread);
+          enter_slowly(*thread_, __builtin_dwarf_cfa(),
+                       Site{call.symbol, call.has_stream, call.per_thread, call.reaches}, call.stream, call.first, call.second);
       refused_ = entered == kRefused;
       if (!refused_) raised_ = entered;
     }
@@ -105,7 +142,7 @@ class Scope {
   // The call must not be made: it returns `refusal`. Known to be false where the gate was found open.
   [[gnu::always_inline]] bool refused() const { return refused_; }
   // Not read again: that would wait for the store above to be forwarded, a nanosecond and a half. What a scope inside
-  // this one has counted since is lost, which does no harm.
+  // this one has counted since is lost, which does no harm; and so is the GPU that enter_slowly() has noted.
   [[gnu::always_inline]] ~Scope() { thread_->word.store(raised_ + kLeave, std::memory_order_release); }
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
@@ -138,10 +175,12 @@ class HeldInPlace {
 // driver no longer refuses the call.
 [[gnu::cold]] void make_room(FunctionRef<bool()> again);
 
-// The gate is closed, and this thread's word is raised for a call that only holds memory in place: returns at once
-// while all memory is in place, otherwise with the gate open: the word, raised; or kRefused.
-[[gnu::cold]] std::uint64_t hold_slowly(Thread& thread, const void* frame);
-// Returns once nothing is out of place, with the gate open if anything was. False: it is refused.
+// Some gate is closed, and this thread's word is raised for a call that only holds memory in place: returns at once
+// while all memory that it may look at is in place, otherwise with those gates open: the word, raised; or kRefused. If
+// `known`, that is the memory at the addresses `first` and `second` only; null: none.
+[[gnu::cold]] std::uint64_t hold_slowly(Thread& thread, const void* frame, bool known, const void* first,
+                                        const void* second);
+// Returns once nothing is out of place on any GPU, with the gates open where anything was. False: it is refused.
 bool wait_in_place();
 
 // Around a call that looks at device addresses, or records them, without submitting. Before memory moves, the gate is
@@ -154,7 +193,19 @@ bool wait_in_place();
 // gate, which a drain can handle.
 class MappingScope {
  public:
-  [[gnu::always_inline]] MappingScope() {
+  // The call may look at any memory.
+  [[gnu::always_inline]] MappingScope() : MappingScope(false, nullptr, nullptr) {}
+  // It looks at the memory at these addresses only; null: none.
+  [[gnu::always_inline]] explicit MappingScope(const void* first, const void* second = nullptr)
+      : MappingScope(true, first, second) {}
+
+  [[gnu::always_inline]] bool refused() const { return refused_; }
+  [[gnu::always_inline]] ~MappingScope() { thread_->word.store(before_, std::memory_order_release); }
+  MappingScope(const MappingScope&) = delete;
+  MappingScope& operator=(const MappingScope&) = delete;
+
+ private:
+  [[gnu::always_inline]] MappingScope(bool known, const void* first, const void* second) {
     thread_ = self;
     if (thread_ == nullptr) [[unlikely]]
       thread_ = register_this_thread();
@@ -166,17 +217,12 @@ class MappingScope {
     // ensures that.
     std::atomic_signal_fence(std::memory_order_seq_cst);
     if (state.load(std::memory_order_acquire) != kOpen) [[unlikely]] {
-      const std::uint64_t held = hold_slowly(*thread_, __builtin_dwarf_cfa());
+      const std::uint64_t held = hold_slowly(*thread_, __builtin_dwarf_cfa(), known, first, second);
       refused_ = held == kRefused;
       if (!refused_) before_ = held - kEnterMapping;
     }
   }
-  [[gnu::always_inline]] bool refused() const { return refused_; }
-  [[gnu::always_inline]] ~MappingScope() { thread_->word.store(before_, std::memory_order_release); }
-  MappingScope(const MappingScope&) = delete;
-  MappingScope& operator=(const MappingScope&) = delete;
 
- private:
   Thread* thread_;
   std::uint64_t before_;
   bool refused_ = false;

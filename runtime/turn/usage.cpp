@@ -34,7 +34,7 @@ void Usage::changed(int device) {
     // The thread that writes last checks again: another thread may have written newer sums before these. A total order
     // of these stores and of the ledger's sums ensures that (no fence: TSan does not know fences).
     show(page->gpus[index].device_bytes, bytes);
-    const Pinned pinned = pinned_.load();
+    const Pinned pinned = slot.pinned.load();
     const std::uint64_t stays = pinned == Pinned::kNo ? fixed : std::max(fixed, resident);
     show(page->gpus[index].fixed_bytes, stays);
     show(page->gpus[index].fixed_for_now_bytes, pinned == Pinned::kForNow ? stays - fixed : 0);

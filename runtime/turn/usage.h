@@ -38,7 +38,9 @@ class Usage {
   // Whether extents can leave the GPU: not for now, because it is not proven that no work of this process uses them or
   // the driver did not release them; or never again. Returns what it was before.
   enum class Pinned { kNo, kForNow, kForGood };
-  Pinned set_pinned(Pinned pinned) { return pinned_.exchange(pinned); }
+  Pinned set_pinned(int device, Pinned pinned) {
+    return slots_[static_cast<std::size_t>(device)].pinned.exchange(pinned);
+  }
   // Extents have left the GPU, or come back: bytes that were copied, and that went without a copy. For `rota status`.
   void moved_out(std::uint64_t copied, std::uint64_t spared, Time time);
   void moved_in(std::uint64_t copied, Time time);
@@ -52,6 +54,7 @@ class Usage {
     std::atomic<std::uint64_t> last_told{0};
     std::atomic<std::uint64_t> resident_told{0};
     std::atomic<std::uint64_t> worth_telling{UINT64_MAX};
+    std::atomic<Pinned> pinned{Pinned::kNo};
   };
 
   memory::Memory& memory_;
@@ -60,7 +63,6 @@ class Usage {
   std::atomic<protocol::UsagePage*> page_{nullptr};
   protocol::Moves moves_{};  // the monitor's, for all rotads that serve this process
   std::atomic<bool> news_{false};
-  std::atomic<Pinned> pinned_{Pinned::kNo};
 };
 
 }  // namespace rota::turn

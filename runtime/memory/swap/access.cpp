@@ -69,8 +69,22 @@ void SwapBackend::catch_up(const Range& range, const Extent& extent, const Acces
   for (const auto& [device, flags] : now) change_access(extent.address, extent.bytes, device, flags);
 }
 
+Devices SwapBackend::reachable(Devices devices) const {
+  Devices all = devices;
+  for (int owner = 0; owner < kMaxDevices; ++owner) {
+    if ((reachers_[static_cast<std::size_t>(owner)].load() & devices) != 0) all |= Devices{1} << owner;
+  }
+  return all;
+}
+
+void SwapBackend::may_reach(int owner, int accessing) {
+  if (accessing == owner || accessing < 0 || accessing >= kMaxDevices) return;
+  reachers_[static_cast<std::size_t>(owner)].fetch_or(Devices{1} << accessing);
+}
+
 void SwapBackend::set_peer(int accessing, int owner, bool may) {
   if (accessing == owner) return;
+  if (may) may_reach(owner, accessing);
   const std::lock_guard lock(mutex_);
   constexpr auto kAll = api::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   Access& access = device(owner).access;
@@ -94,6 +108,7 @@ void SwapBackend::set_access(const Place&, api::CUdeviceptr address, std::uint64
     range.access->erase(accessing);
   } else {
     (*range.access)[accessing] = flags;
+    may_reach(range.device, accessing);
   }
   for (const Extent& extent : range.extents) {
     if (extent.piece) change_access(extent.address, extent.bytes, accessing, flags);

@@ -99,6 +99,7 @@ api::CUresult SwapBackend::set_access_at(const std::vector<Mapped>& all,
         alias->access.erase(access.location.id);
       } else {
         alias->access[access.location.id] = access.flags;
+        may_reach(range_at(extent.address)->device, access.location.id);
       }
     }
   });

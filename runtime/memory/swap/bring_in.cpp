@@ -85,9 +85,10 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       bool copied = false;
       {
         const std::lock_guard lock(mutex_);
-        Extent* extent = extent_at(flight.address);
+        Range* range = nullptr;
+        Extent* extent = extent_at(flight.address, &range);
         copied = extent->saved;
-        extent->came = opened_;
+        extent->came = opened_[static_cast<std::size_t>(range->device)];
         if (extent->host != nullptr) host_.add_copies(static_cast<std::int64_t>(flight.bytes));
       }
       if (copied) times.ended();

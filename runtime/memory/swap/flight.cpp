@@ -83,7 +83,7 @@ void SwapBackend::landed(std::uint64_t address) {
     Range* range = nullptr;
     Extent* extent = extent_at(address, &range);
     extent->moving = false;
-    if (extent->piece) --out_of_place_;
+    if (extent->piece) --out_of_place(range->device);
     const bool moves =
         std::any_of(range->extents.begin(), range->extents.end(), [](const Extent& each) { return each.moving; });
     if (range->ending && !moves) {

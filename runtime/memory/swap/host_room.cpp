@@ -27,7 +27,7 @@ std::vector<SwapBackend::Copy> SwapBackend::copies() const {
   for (const auto& [address, range] : ranges_) {
     for (const Extent& extent : range.extents) {
       if (extent.host == nullptr || !extent.in_place()) continue;
-      all.push_back({unused(extent), extent.steady, extent.bytes, extent.address});
+      all.push_back({unused(range, extent), extent.steady, extent.bytes, extent.address});
     }
   }
   std::sort(all.begin(), all.end());

@@ -174,7 +174,7 @@ SwapBackend::Extent* SwapBackend::set_out(const Leaving& leaving) {
   if (extent == nullptr || range->id != leaving.range) return nullptr;
   if (!extent->in_place() || range->kept || range->ending) return nullptr;
   extent->moving = true;
-  ++out_of_place_;
+  ++out_of_place(range->device);
   return extent;
 }
 

@@ -195,6 +195,13 @@ std::optional<OwnPhysical::Found> OwnPhysical::find(std::uint64_t address) const
   return Found{.buffer_id = found->second.buffer_id, .block_id = pieces_.at(found->second.piece).block_id};
 }
 
+std::optional<int> OwnPhysical::device_of(std::uint64_t address) const {
+  if (!any()) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  const auto found = mapping_at(address);
+  return found != mappings_.end() ? std::optional(pieces_.at(found->second.piece).device()) : std::nullopt;
+}
+
 api::CUresult OwnPhysical::unmap(std::uint64_t address, std::uint64_t bytes, const UnmapPart& call,
                                  std::vector<int>* freed) {
   if (!overlaps(address, bytes)) {

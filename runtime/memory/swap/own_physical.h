@@ -64,6 +64,8 @@ class OwnPhysical {
     std::uint64_t block_id;   // of the memory
   };
   std::optional<Found> find(std::uint64_t address) const;
+  // The GPU of the memory that is mapped there; nothing: none of these is.
+  std::optional<int> device_of(std::uint64_t address) const;
   // The range may contain other mappings, too: `call` is the driver's function for it or for a part of it; if none of
   // the mappings are these, it is all that is called. `freed`: the GPUs whose bytes are freed by it.
   api::CUresult unmap(std::uint64_t address, std::uint64_t bytes, const UnmapPart& call, std::vector<int>* freed);

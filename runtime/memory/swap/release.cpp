@@ -17,10 +17,10 @@ std::uint64_t SwapBackend::drop_unused(int ordinal, std::uint64_t bytes, const E
       const std::lock_guard lock(mutex_);
       Range* range = nullptr;
       Extent* extent = extent_at(address, &range);
-      if (extent == nullptr || !unused(*extent) || range->kept || range->ending) continue;
+      if (extent == nullptr || !unused(*range, *extent) || range->kept || range->ending) continue;
       leaving = take_out(*range, *extent);
       extent->moving = true;
-      ++out_of_place_;
+      ++out_of_place(range->device);
     }
     if (const api::CUresult result = leave(ordinal, std::move(leaving), exchange); result == api::CUDA_SUCCESS) {
       sum += size;
@@ -74,7 +74,7 @@ void SwapBackend::release_all() {
         gone.emplace_back(range.device, extent);
         if (extent.piece) {
           out_[static_cast<std::size_t>(range.device)] += extent.bytes;
-          ++out_of_place_;
+          ++out_of_place(range.device);
         }
         extent.moving = true;
         extent.piece = {};

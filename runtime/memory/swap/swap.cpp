@@ -1,6 +1,7 @@
 #include "runtime/memory/swap/swap.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "generated/driver_real.h"
@@ -148,7 +149,7 @@ SwapBackend::Range SwapBackend::cut(const Place& place, std::uint64_t bytes, std
 void SwapBackend::insert(Range&& range) {
   if (!range.extents.front().piece) {
     out_[static_cast<std::size_t>(range.device)] += range.bytes;
-    out_of_place_ += range.extents.size();
+    out_of_place(range.device) += range.extents.size();
   }
   any_.store(true, std::memory_order_relaxed);
   range.id = ++last_id_;
@@ -207,7 +208,7 @@ class SwapBackend::ClosesGate {
  public:
   explicit ClosesGate(SwapBackend& owner) : owner_(owner) {}
   ~ClosesGate() {
-    if (closes_) --owner_.out_of_place_;
+    if (closes_) --owner_.out_of_place(*closes_);
   }
   ClosesGate(const ClosesGate&) = delete;
   ClosesGate& operator=(const ClosesGate&) = delete;
@@ -215,9 +216,9 @@ class SwapBackend::ClosesGate {
   bool ask(int ordinal) {
     if (asked_ || !owner_.observer_.close_for_room) return false;
     asked_ = true;
-    owner_.observer_.close_for_room(ordinal, [this] {
-      closes_ = true;
-      ++owner_.out_of_place_;
+    owner_.observer_.close_for_room(ordinal, [this, ordinal] {
+      closes_ = ordinal;
+      ++owner_.out_of_place(ordinal);
     });
     return true;
   }
@@ -225,7 +226,7 @@ class SwapBackend::ClosesGate {
  private:
   SwapBackend& owner_;
   bool asked_ = false;
-  bool closes_ = false;
+  std::optional<int> closes_;  // this GPU's gate
 };
 
 api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) {
@@ -268,7 +269,7 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
   ClosesGate closes_gate(*this);
   for (bool placed = false; !placed;) {
     // Inside the gate, so that the monitor moves nothing until the range is in the books.
-    if_our_turn_([&] {
+    if_our_turn_(ordinal, [&] {
       placed = true;
       add_resident(ordinal, bytes);
       result = populate(range, access, exports);
@@ -287,9 +288,10 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
       continue;
     }
     if (placed) break;
+    if (observer_.others_closed && !observer_.others_closed(ordinal)) continue;
     const std::lock_guard lock(mutex_);
     bool open = false;
-    if_our_turn_([&] { open = true; });
+    if_our_turn_(ordinal, [&] { open = true; });
     if (open) continue;
     placed = true;
     // The driver would refuse it on the GPU. Memory that could never be there at once would keep the gate closed
@@ -299,7 +301,7 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
       break;
     }
     insert(std::move(range));
-    if (observer_.out_of_place) observer_.out_of_place();
+    if (observer_.out_of_place) observer_.out_of_place(ordinal);
   }
   if (result != api::CUDA_SUCCESS) free_addresses(own, *address, bytes);
   return result;
@@ -353,7 +355,7 @@ const SwapBackend::Range* SwapBackend::range_at(std::uint64_t address) const {
 std::optional<SwapBackend::Found> SwapBackend::find(std::uint64_t address) const {
   const std::lock_guard lock(mutex_);
   const Range* range = range_at(address);
-  return range != nullptr ? std::optional(Found{range->context, range->id}) : std::nullopt;
+  return range != nullptr ? std::optional(Found{range->context, range->id, range->device}) : std::nullopt;
 }
 
 bool SwapBackend::begins(std::uint64_t address) const {
@@ -378,7 +380,7 @@ void SwapBackend::take_off(const Range& range) {
   if (!range.kept) needed_[static_cast<std::size_t>(range.device)] -= range.bytes;
   for (const Extent& extent : range.extents) {
     if (!extent.piece) out_[static_cast<std::size_t>(range.device)] -= extent.bytes;
-    if (!extent.in_place()) --out_of_place_;
+    if (!extent.in_place()) --out_of_place(range.device);
   }
   if (!range.kept) return;
   Device& entry = device(range.device);
@@ -458,28 +460,37 @@ bool SwapBackend::being_checkpointed() {
   return memory::being_checkpointed();
 }
 
-bool SwapBackend::if_in_place(FunctionRef<void()> work) {
+bool SwapBackend::in_place(Devices devices) const {
+  for (; devices != 0; devices &= devices - 1) {
+    if (out_of_place_[static_cast<std::size_t>(std::countr_zero(devices))].load(std::memory_order_acquire) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool SwapBackend::if_in_place(Devices devices, FunctionRef<void()> work) {
   const std::lock_guard lock(mutex_);
-  if (!in_place()) return false;
+  if (!in_place(devices)) return false;
   work();
   return true;
 }
 
-bool SwapBackend::use_if_in_place(FunctionRef<void()> open) {
+bool SwapBackend::use_if_in_place(Devices devices, FunctionRef<void()> open) {
   const std::lock_guard lock(mutex_);
-  return open_if_in_place(open);
+  return open_if_in_place(devices, open);
 }
 
-std::optional<bool> SwapBackend::try_use_if_in_place(FunctionRef<void()> open) {
+std::optional<bool> SwapBackend::try_use_if_in_place(Devices devices, FunctionRef<void()> open) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return std::nullopt;
-  return open_if_in_place(open);
+  return open_if_in_place(devices, open);
 }
 
 // With the lock held.
-bool SwapBackend::open_if_in_place(FunctionRef<void()> open) {
-  if (!in_place()) return false;
-  ++opened_;
+bool SwapBackend::open_if_in_place(Devices devices, FunctionRef<void()> open) {
+  if (!in_place(devices)) return false;
+  for (Devices rest = devices; rest != 0; rest &= rest - 1) ++opened_[static_cast<std::size_t>(std::countr_zero(rest))];
   open();
   return true;
 }

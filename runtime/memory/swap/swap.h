@@ -60,7 +60,10 @@ class SwapBackend final : public Backend {
   // gate is then closed); one with no lock when resident_bytes() of a GPU has changed, before the driver is asked for
   // more and after it has taken something back.
   struct Observer {
-    std::function<void()> out_of_place;
+    std::function<void(int device)> out_of_place;
+    // Fresh memory is about to be out of place on this GPU, whose gate is closed. Returns whether work of others that
+    // may use it cannot run either. If not, waits until that may be so. With no lock held.
+    std::function<bool(int device)> others_closed = {};
     std::function<void(int device)> resident;
     // What all processes have on a GPU besides their allocations, as far as known. With a lock held.
     std::function<std::uint64_t(int device)> contexts;
@@ -133,6 +136,7 @@ class SwapBackend final : public Backend {
   struct Found {
     api::CUcontext context = nullptr;
     std::uint64_t buffer_id = 0;  // not the driver's: stays the same wherever the range is
+    int device = 0;
   };
   std::optional<Found> find(std::uint64_t address) const;
   // Whether a range that has not been freed begins here.
@@ -159,19 +163,26 @@ class SwapBackend final : public Backend {
   // pools.
   void set_peer(int accessing, int owner, bool may);
 
+  // The GPUs whose work may use memory of this one: itself, and those that have ever been given access to any of it.
+  Devices reachers(int device) const {
+    return reachers_[static_cast<std::size_t>(device)].load() | Devices{1} << device;
+  }
+  // All GPUs whose memory work of these may use.
+  Devices reachable(Devices devices) const;
+
   // How many bytes are on the GPU, including kept ranges, and how many are not.
   std::uint64_t resident_bytes(int device) const { return resident_[static_cast<std::size_t>(device)].load(); }
   std::uint64_t out_bytes(int device) const { return out_[static_cast<std::size_t>(device)].load(); }
   // What has to be there at once when this process runs, in use or about to be: everything except kept ranges.
   std::uint64_t needed_bytes(int device) const { return needed_[static_cast<std::size_t>(device)].load(); }
-  // Whether all memory is where work expects it.
-  bool in_place() const { return out_of_place_.load(std::memory_order_acquire) == 0; }
+  // Whether all memory of these GPUs is where work expects it.
+  bool in_place(Devices devices = kAllDevices) const;
   // Runs `work` if it is, under the lock that keeps allocations from ending up out of place during that.
-  bool if_in_place(FunctionRef<void()> work);
-  // The same for work that opens the gate: from then on memory on the GPU may be written.
-  bool use_if_in_place(FunctionRef<void()> open);
+  bool if_in_place(Devices devices, FunctionRef<void()> work);
+  // The same for work that opens these GPUs' gates: from then on memory there may be written.
+  bool use_if_in_place(Devices devices, FunctionRef<void()> open);
   // Nothing: some thread is inside, for ever if a signal handler has interrupted it there and does not return.
-  std::optional<bool> try_use_if_in_place(FunctionRef<void()> open);
+  std::optional<bool> try_use_if_in_place(Devices devices, FunctionRef<void()> open);
 
   // --- the monitor, with nothing of this process running and the gate closed
 
@@ -257,7 +268,7 @@ class SwapBackend final : public Backend {
     // and access cost as much as the memory.
     bool mapped = true;
     bool reachable = true;
-    std::uint64_t came = 0;  // the value of opened_ when it was brought in
+    std::uint64_t came = 0;  // the value of opened_ of its GPU when it was brought in
     bool in_place() const { return piece && !moving; }
   };
   struct Range {
@@ -365,7 +376,8 @@ class SwapBackend final : public Backend {
   api::CUresult populate(Range& range, const Access& access, bool exports);
   std::optional<api::CUdeviceptr> reuse(const Range& wanted);
   void free(std::uint64_t address, bool may_keep);
-  bool open_if_in_place(FunctionRef<void()> open);
+  void may_reach(int owner, int accessing);
+  bool open_if_in_place(Devices devices, FunctionRef<void()> open);
   void insert(Range&& range);
   void take_off(const Range& range);
   void add_resident(int device, std::uint64_t bytes);
@@ -402,7 +414,10 @@ class SwapBackend final : public Backend {
   };
   std::deque<Lacking> off_gpu(int device);
   Answer refill(const Extent& extent, const Mover& mover, api::CUevent* event);
-  bool unused(const Extent& extent) const { return extent.in_place() && extent.came == opened_; }
+  bool unused(const Range& range, const Extent& extent) const {
+    return extent.in_place() && extent.came == opened_[static_cast<std::size_t>(range.device)];
+  }
+  std::atomic<std::uint64_t>& out_of_place(int device) { return out_of_place_[static_cast<std::size_t>(device)]; }
   std::uint64_t drop_unused(int device, std::uint64_t bytes, const Exchange& exchange, Moved& moved);
   void landed(std::uint64_t address);
 
@@ -424,8 +439,13 @@ class SwapBackend final : public Backend {
   // The addresses of what the program creates itself, cut from large reservations that stay: such memory comes and goes
   // all the time in some programs, and a reservation of its own would cost two calls of the driver each time.
   Heap own_addresses_;
-  std::atomic<std::uint64_t> out_of_place_{0};  // extents
-  std::uint64_t opened_ = 1;                    // how many times the gate has opened
+  std::array<std::atomic<std::uint64_t>, kMaxDevices> out_of_place_{};  // extents
+  std::array<std::uint64_t, kMaxDevices> opened_ = [] {                 // how many times the GPU's gate has opened
+    std::array<std::uint64_t, kMaxDevices> once{};
+    once.fill(1);
+    return once;
+  }();
+  std::array<std::atomic<Devices>, kMaxDevices> reachers_{};  // but for the GPU itself
   std::array<std::atomic<std::uint64_t>, kMaxDevices> resident_{};
   std::array<std::atomic<std::uint64_t>, kMaxDevices> out_{};
   std::array<std::atomic<std::uint64_t>, kMaxDevices> needed_{};

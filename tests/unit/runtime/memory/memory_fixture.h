@@ -13,7 +13,7 @@ inline constexpr std::uint64_t kMiB = 1 << 20;
 struct Fixture {
   explicit Fixture(memory::Settings settings = {})
       : memory(
-            [this](const memory::OwnWork& work) {
+            [this](int, const memory::OwnWork& work) {
               if (our_turn) work();
             },
             ledger, settings) {}

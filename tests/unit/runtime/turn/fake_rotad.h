@@ -82,6 +82,18 @@ class FakeRotad {
     ++lease_->grants_change;
     changed();
   }
+  // On this GPU only; 0: none is in force any more.
+  void grant_on(unsigned gpu, std::uint32_t number) {
+    ++lease_->grants_change;
+    lease_->gpus[gpu].promised_bytes = number != 0 ? protocol::kMaxGpuBytes : 0;
+    lease_->gpus[gpu].grant = number;
+    ++lease_->grants_change;
+    changed();
+  }
+  void somebody_waits_on(unsigned gpu, std::uint32_t waiters) {
+    lease_->gpus[gpu].waiters = waiters;
+    changed();
+  }
   void promise(std::uint64_t bytes, unsigned gpu = 0) {
     lease_->gpus[gpu].promised_bytes = bytes;
     changed();

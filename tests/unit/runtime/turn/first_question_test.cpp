@@ -36,7 +36,7 @@ struct Program {
   gate::Gate gate;
   gate::Contexts contexts;
   memory::Ledger ledger;
-  memory::Memory memory{[this](const memory::OwnWork& work) { gate.run_if_open(work); },
+  memory::Memory memory{[this](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); },
                         ledger,
                         {.backend = memory::Choice::kManaged, .limit_bytes = memory::kNoLimit}};
   turn::Monitor monitor{gate, contexts, memory};

@@ -32,7 +32,7 @@ class Handler {
 struct Interrupted : gate::Attendant {
   std::atomic<int> count{0};
   void arrived() override {}
-  void interrupted() override { count.fetch_add(1); }
+  void interrupted(int) override { count.fetch_add(1); }
   bool submits_nothing(const gate::Call&) override { return false; }
 };
 

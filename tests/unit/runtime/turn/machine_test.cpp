@@ -72,6 +72,43 @@ TEST_CASE("a drain without progress gives way to a process that this one shares 
   }
 }
 
+TEST_CASE("a task that is to become part of another gives back what it has, and asks for nothing") {
+  Process process;
+  SECTION("while it holds its GPU and nobody waits") {
+    process.hold();
+    process.seen.looked = true;
+    process.seen.done = true;
+    process.step(event::Retire{});
+    process.seen.standing = 1;
+    process.run(10ms);
+    CHECK(process.did(Act::kGiveBack));
+    CHECK_FALSE(process.did(Act::kWant));
+  }
+  SECTION("while it waits for its turn") {
+    process.seen.standing = 1;
+    process.look();
+    REQUIRE(process.did(Act::kWant));
+    process.step(event::Retire{});
+    process.look();
+    REQUIRE(process.did(Act::kWant));  // withdrawn
+    CHECK(process.done.front().gpus == 0);
+    process.run(5s);
+    CHECK_FALSE(process.did(Act::kWant));
+  }
+  CHECK(process.machine.rests());
+  CHECK_FALSE(process.machine.gate_open());
+}
+
+TEST_CASE("a drain without progress gives way to calls that wait at other gates of the process") {
+  Process process;
+  process.hold();
+  process.press();
+  process.seen.standing = 0;
+  process.seen.stand_elsewhere = true;
+  process.run(Machine::kPatience * 2);
+  CHECK(process.machine.gate_open());
+}
+
 TEST_CASE("a program without a rotad looks for one at least once a second, however long there was none") {
   Process process;
   process.hold();

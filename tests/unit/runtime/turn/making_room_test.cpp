@@ -180,7 +180,7 @@ TEST_CASE("nobody makes room for more than the GPU has, inside the gate, or whil
   }
   SECTION("inside the gate") {
     program.hold(rotad, 1, 100 * kMega);
-    program.gate.run_if_open([&] { CHECK(program.allocate(50 * kMega) == api::CUDA_ERROR_OUT_OF_MEMORY); });
+    program.gate.run_if_open(0, [&] { CHECK(program.allocate(50 * kMega) == api::CUDA_ERROR_OUT_OF_MEMORY); });
   }
   SECTION("while anything captures") {
     program.hold(rotad, 1, 100 * kMega);

@@ -26,7 +26,7 @@ namespace {
 
 struct Program {
   Program()
-      : memory([this](const memory::OwnWork& work) { gate.run_if_open(work); }, ledger, {.small_bytes = 0}),
+      : memory([this](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); }, ledger, {.small_bytes = 0}),
         monitor(gate, contexts, memory) {
     context = driver.enter_context(0);
   }
@@ -210,61 +210,6 @@ TEST_CASE("a lease that rotad took back stops the program at the gate, and it as
   CHECK(rotad.next().kind == Kind::kWant);
   rotad.grant(2);
   second.join();
-}
-
-TEST_CASE("nvshare 7: a second GPU joins the set, all at once") {
-  test::FakeRotad rotad;
-  Program program;
-  program.make_context();
-  std::thread first = program.launcher();
-  rotad.next();
-  rotad.grant(1);
-  first.join();
-  program.driver.finished = UINT64_MAX;
-  program.monitor.context_made(program.driver.enter_context(1), 1, true);
-  CHECK(rotad.next().kind == Kind::kGiveBack);  // the smaller set
-  std::thread second = program.launcher();
-  const protocol::Message want = rotad.next();
-  CHECK(want.kind == Kind::kWant);
-  CHECK(want.body.want.gpus == 3);
-  rotad.grant(2, 1);  // not the whole set: no turn
-  CHECK(eventually([&] { return program.gate.standing() == 1; }));
-  rotad.grant(3, 3);
-  second.join();
-}
-
-TEST_CASE("a grant of fewer GPUs than the program has touched meanwhile goes back at once, unused") {
-  test::FakeRotad rotad;
-  Program program;
-  program.make_context();
-  std::thread thread = program.launcher();
-  CHECK(rotad.next().body.want.gpus == 1);
-  program.monitor.context_made(program.driver.enter_context(1), 1, true);
-  CHECK(rotad.next().body.want.gpus == 3);
-  rotad.grant(5, 1);  // rotad had not read that message yet
-  const protocol::Message back = rotad.next();
-  CHECK(back.kind == Kind::kGiveBack);
-  CHECK(back.body.give_back.grant == 5);
-  CHECK(program.driver.launches.load() == 0);
-  rotad.grant(6, 3);
-  thread.join();
-  CHECK(program.driver.launches.load() == 1);
-}
-
-TEST_CASE("a program whose first GPU rotad does not serve takes turns on its second") {
-  test::FakeRotad rotad;
-  rotad.refuse_gpus(1);
-  Program program;
-  program.make_context();
-  Program::launch();
-  CHECK_FALSE(program.gate.closed());
-  program.monitor.context_made(program.driver.enter_context(1), 1, true);
-  REQUIRE(eventually([&] { return program.gate.closed(); }));
-  std::thread thread = program.launcher();
-  CHECK(rotad.next().body.want.gpus == 1);
-  CHECK(program.driver.launches.load() == 1);
-  rotad.grant(5, 1);
-  thread.join();
 }
 
 TEST_CASE("threads that allocate and free at once leave the true sum in the usage page") {

@@ -119,16 +119,16 @@ TEST_CASE("between the two events of a pair nothing of ours is recorded, and no 
     const Time begun = turn::now();
     program.record(0);
     // A mark that the monitor had decided on just before may still come; once it has looked again, none.
-    const std::uint64_t earlier = rotad.usage().calls;
+    const std::uint64_t earlier = rotad.usage().gpus[0].calls;
     launch();
-    REQUIRE(test::eventually([&] { return rotad.usage().calls > earlier; }));
+    REQUIRE(test::eventually([&] { return rotad.usage().gpus[0].calls > earlier; }));
     before = marks;
-    const std::uint64_t calls = rotad.usage().calls;
+    const std::uint64_t calls = rotad.usage().gpus[0].calls;
     program.driver.finished = 0;  // nothing finishes: after a few calls the next would wait
     for (int i = 0; i < 200; ++i) launch();
     const std::uint32_t held_up = program.gate.held_up();
     // The monitor has looked in the meantime.
-    REQUIRE(test::eventually([&] { return rotad.usage().calls >= calls + 200; }));
+    REQUIRE(test::eventually([&] { return rotad.usage().gpus[0].calls >= calls + 200; }));
     const int after = marks;
     const bool inside = program.monitor.timing().inside();
     in_time = turn::now() - begun < Timing::kLongest;

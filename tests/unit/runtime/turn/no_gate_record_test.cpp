@@ -57,7 +57,7 @@ TEST_CASE("a thread whose record cannot be allocated pins the process's memory b
   gate::Gate gate;
   gate::Contexts contexts;
   memory::Ledger ledger;
-  memory::Memory memory{[&](const memory::OwnWork& work) { gate.run_if_open(work); },
+  memory::Memory memory{[&](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); },
                         ledger,
                         {.backend = memory::Choice::kSwap, .limit_bytes = UINT64_MAX, .move_out = true}};
   turn::Monitor monitor(gate, contexts, memory);
@@ -87,9 +87,9 @@ TEST_CASE("rota's own work of a thread without a record is done while the gate i
   gate::Gate gate;
   int done = 0;
   std::thread([&] {
-    CHECK(gate.run_if_open([&] { ++done; }));
+    CHECK(gate.run_if_open(0, [&] { ++done; }));
     gate.close();
-    CHECK_FALSE(gate.run_if_open([&] { ++done; }));
+    CHECK_FALSE(gate.run_if_open(0, [&] { ++done; }));
     gate.open();
   }).join();
   CHECK(done == 1);

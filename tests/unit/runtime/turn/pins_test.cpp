@@ -122,7 +122,7 @@ TEST_CASE("a process that exits where a thread stays inside of an allocation doe
   std::atomic<bool> inside{false};
   std::atomic<bool> leaves{false};
   std::thread allocates([&] {  // as if a signal handler had called exit() there
-    program.memory.swap().if_in_place([&] {
+    program.memory.swap().if_in_place(memory::kAllDevices, [&] {
       inside = true;
       eventually([&] { return leaves.load(); });
     });
@@ -382,7 +382,7 @@ TEST_CASE("the gate stays closed for whoever ends while its memory is out") {
   gate::Gate gate;
   gate::Contexts contexts;
   memory::Ledger ledger;
-  memory::Memory memory([&](const memory::OwnWork& work) { gate.run_if_open(work); }, ledger,
+  memory::Memory memory([&](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); }, ledger,
                         {.backend = memory::Choice::kSwap, .limit_bytes = UINT64_MAX});
   auto monitor = std::make_unique<turn::Monitor>(gate, contexts, memory);
   const api::CUcontext context = driver.enter_context(0);

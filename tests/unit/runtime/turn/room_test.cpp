@@ -165,7 +165,7 @@ TEST_CASE(
   Program program;
   program.hold(rotad, 1, 100 * kMega);
   SECTION("inside the gate") {
-    program.gate.run_if_open([&] { CHECK(program.allocate(200 * kMega) == api::CUDA_SUCCESS); });
+    program.gate.run_if_open(0, [&] { CHECK(program.allocate(200 * kMega) == api::CUDA_SUCCESS); });
   }
   SECTION("while anything captures") {
     program.contexts.begin_capture(reinterpret_cast<api::CUstream>(0x500), false, [&] {

@@ -85,7 +85,7 @@ bool reset_in_front_of(int number, bool looks, const std::vector<CUdeviceptr>& p
   Carrier next(enter(0));
   next.looks = looks;
   for (int tries = 0; tries < 3 && !swap().in_place(); ++tries) swap().bring_in(0, next.mover());
-  EXPECT(swap().use_if_in_place([] {}));
+  EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
   for (std::size_t index = 0; index < pieces.size(); ++index) {
     expect_pattern(pieces[index], kPiece, static_cast<unsigned char>(index + 1), "after a reset in front of a step");
   }
@@ -170,7 +170,7 @@ TEST_CASE("what was pinned in a context that has ended is pinned again before it
       EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == kPiece + 8 * kMiB);
       EXPECT(pinned() == 2);
       EXPECT(!swap().bring_in(0, carrier.mover()).failed);
-      EXPECT(swap().use_if_in_place([] {}));
+      EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
       expect_pattern(plain, 8 * kMiB, 2, "after the swap");
     }
     EXPECT(swap().host().kept_bytes() == 0);
@@ -182,7 +182,7 @@ TEST_CASE("what was pinned in a context that has ended is pinned again before it
       EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == kPiece + 8 * kMiB);
       EXPECT(pinned() == expected);
       EXPECT(!swap().bring_in(0, carrier.mover()).failed);
-      EXPECT(swap().use_if_in_place([] {}));
+      EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
       expect_pattern(piece, kPiece, 1, "after the reset");
     }
     // A copy is pinned again before it comes back, too.

@@ -81,7 +81,7 @@ TEST_CASE("extents come back in memory that was handed over, each with its own c
       EXPECT(back.bytes == 2 * kLarge && back.taken_over == 2 * kLarge && !back.failed);
       expect_pattern(first, kLarge, 1, "the first");
       expect_pattern(second, kLarge, 2, "the second");
-      EXPECT(swap().use_if_in_place([] {}));  // else it would leave without a copy
+      EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));  // else it would leave without a copy
     }
     EXPECT_OK(cu.cuMemFree_v2(first));
     EXPECT_OK(cu.cuMemFree_v2(second));
@@ -132,7 +132,7 @@ TEST_CASE("a large move begins and ends with small extents, so that the next hol
           swap().move_out(0, most, between.mover());
           std::vector<std::uint64_t> mib;
           for (const Handed& each : between.pieces) mib.push_back(each.bytes / kMiB);
-          EXPECT(!between.in().failed && swap().use_if_in_place([] {}));
+          EXPECT(!between.in().failed && swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
           return mib;
         };
         EXPECT((left_in_order(kAll) == std::vector<std::uint64_t>{32, 20, 128, 128, 128, 32, 32, 32}));
@@ -206,7 +206,7 @@ TEST_CASE("memory that came with somebody's contents and serves an allocation th
     EXPECT(between.out().bytes == kLarge);
     CUdeviceptr fresh = 0;
     {
-      Swap other([](const memory::OwnWork&) {});  // whose gate is closed
+      Swap other([](int, const memory::OwnWork&) {});  // whose gate is closed
       EXPECT(memory::BackendRoom(other, 0, kLarge).allocate({between.carrier.context, 0}, &fresh) == CUDA_SUCCESS);
       EXPECT(other.bring_in(0, between.mover()).taken_over == kLarge);
       expect_pattern(fresh, kLarge, 0, "fresh");
@@ -271,7 +271,7 @@ TEST_CASE("memory that the driver does not unmap has not left: it is not handed 
       if (refused == kAlways) EXPECT(swap().in_place() && swap().out_bytes(0) == 0);
       fails_at.clear();
       between.in();
-      EXPECT(swap().use_if_in_place([] {}));
+      EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
       expect_pattern(plain, kLarge, 1, "plain");
       expect_pattern(place, kLarge, 2, "of the program's own");
     }

@@ -39,7 +39,7 @@ void follow() {
 // Until the gate is open again, and so that what is on the GPU counts as used.
 void come_back(Carrier& carrier) {
   swap().bring_in(0, carrier.mover());
-  EXPECT(swap().use_if_in_place([] {}));
+  EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
 }
 
 }  // namespace
@@ -204,7 +204,7 @@ TEST_CASE("a process that lacks room on the host gives up copies of what is on i
     swap().bring_in(1, other.mover());
     Carrier carrier(enter(0));
     const CUdeviceptr here = allocate(8 * kMiB, 2);
-    EXPECT(swap().use_if_in_place([] {}));
+    EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     follow();
     allow(8 * kMiB, 8 * kMiB);
     const Swap::Moved moved = swap().move_out(0, kAll, carrier.mover());

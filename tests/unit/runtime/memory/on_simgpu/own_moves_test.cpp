@@ -434,7 +434,7 @@ TEST_CASE("memory that is made at a released address while others come back is n
   check([] {
     Carrier carrier(enter(0));
     bool ours = true;
-    Swap own([&ours](const memory::OwnWork& work) {
+    Swap own([&ours](int, const memory::OwnWork& work) {
       if (ours) work();
     });
     EXPECT(own.serves(0));

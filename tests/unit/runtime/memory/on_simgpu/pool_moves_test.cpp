@@ -131,7 +131,7 @@ TEST_CASE("what a pool keeps unused leaves first and comes back, both without a 
     EXPECT(moved.bytes == used && swap().resident_bytes(0) == 0);
     const Swap::Moved back = swap().bring_in(0, carrier.mover());
     EXPECT(!back.failed && swap().in_place() && back.bytes == used);
-    EXPECT(swap().resident_bytes(0) == resident && swap().use_if_in_place([] {}));
+    EXPECT(swap().resident_bytes(0) == resident && swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     expect_pattern(held, 6 * kMiB, 1, "beside unused memory");
     expect_pattern(plain, 4 * kMiB, 4, "beside a pool's");
     EXPECT(take(pool, 8 * kMiB, stream, 3) == freed);

@@ -74,7 +74,7 @@ class Moved {
   Swap::Moved in() { return swap().bring_in(0, mover()); }
   // The gate opens, and then the host is low on memory.
   void used() {
-    EXPECT(swap().use_if_in_place([] {}));
+    EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     carrier_.within([] { swap().give_host_back(); });
   }
   // There and back without any refusal.
@@ -342,7 +342,7 @@ TEST_CASE(
                            back.lacking));
         }
         const Swap::Moved again = swap().bring_in(0, carrier.mover());
-        if (again.failed || !swap().use_if_in_place([] {})) note(when + ": it does not come back after that");
+        if (again.failed || !swap().use_if_in_place(rota::memory::kAllDevices, [] {})) note(when + ": it does not come back after that");
         expect_pattern(memory, 2 * kMiB, 7, when);
       }
     });

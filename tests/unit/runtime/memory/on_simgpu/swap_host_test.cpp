@@ -37,7 +37,7 @@ TEST_CASE("where the host has no more memory, what has its place there already l
     const CUdeviceptr known = allocate(4 * kMiB, 1);
     swap().move_out(0, kAll, carrier.mover());
     swap().bring_in(0, carrier.mover());
-    EXPECT(swap().use_if_in_place([] {}));
+    EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     const CUdeviceptr fresh = allocate(8 * kMiB, 2);
     limit_host(0, {&swap()});
     const Swap::Moved moved = swap().move_out(0, kAll, carrier.mover());
@@ -101,7 +101,7 @@ TEST_CASE("host memory that is prepared is pinned once it is needed, and not bef
       EXPECT(pinned == 2);
       EXPECT(swap().host().kept_bytes() == 0 && swap().host().bytes() == 28 * kMiB);
       swap().bring_in(0, carrier.mover());
-      EXPECT(swap().use_if_in_place([] {}));
+      EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     }
     EXPECT(!swap().prepare_host({{0, kAll}}));
     EXPECT(swap().give_host_back() == 28 * kMiB);
@@ -140,7 +140,7 @@ TEST_CASE("what came in and was not used leaves without a copy, and what was use
     EXPECT(swap().resident_bytes(0) == 0 && swap().out_bytes(0) == 8 * kMiB);
     swap().bring_in(0, carrier.mover());
     expect_pattern(block, 8 * kMiB, 1, "after it came in twice");
-    EXPECT(swap().use_if_in_place([] {}));
+    EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     EXPECT_OK(cu.cuMemsetD8_v2(block, 2, 8 * kMiB));
     EXPECT_OK(cu.cuCtxSynchronize());
     EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == 8 * kMiB);
@@ -162,7 +162,7 @@ struct Swapped {
     }
   }
   void write(unsigned char pattern) {
-    EXPECT(swap.use_if_in_place([] {}));
+    EXPECT(swap.use_if_in_place(rota::memory::kAllDevices, [] {}));
     for (const CUdeviceptr block : blocks) EXPECT_OK(real::cuMemsetD8_v2(block, pattern++, bytes));
     EXPECT_OK(cu.cuCtxSynchronize());
   }
@@ -175,7 +175,7 @@ struct Swapped {
       ++pattern;
     }
   }
-  Swap swap{[](const memory::OwnWork&) {}};  // the gate is closed
+  Swap swap{[](int, const memory::OwnWork&) {}};  // the gate is closed
   std::uint64_t bytes;
   std::vector<CUdeviceptr> blocks;
 };
@@ -205,10 +205,10 @@ TEST_CASE("two programs change places on a full GPU with one extent's room to sp
     other.write(101);
     for (int turn = 0; turn < 3; ++turn) {
       EXPECT(change_places(one, other, carrier));
-      EXPECT(one.swap.use_if_in_place([] {}));
+      EXPECT(one.swap.use_if_in_place(rota::memory::kAllDevices, [] {}));
       one.check(1);
       EXPECT(change_places(other, one, carrier));
-      EXPECT(other.swap.use_if_in_place([] {}));
+      EXPECT(other.swap.use_if_in_place(rota::memory::kAllDevices, [] {}));
       other.check(101);
     }
   });
@@ -224,7 +224,7 @@ TEST_CASE("on a full GPU beside a host without any memory, who ran last can alwa
     one.write(1);
     EXPECT(!change_places(other, one, carrier));
     EXPECT(change_places(one, other, carrier));
-    EXPECT(one.swap.use_if_in_place([] {}));
+    EXPECT(one.swap.use_if_in_place(rota::memory::kAllDevices, [] {}));
     one.check(1);
   });
 }
@@ -253,14 +253,14 @@ TEST_CASE("copies that nobody would read go back to a host that is low on memory
     const CUdeviceptr used = allocate(8 * kMiB, 1);
     swap().move_out(0, kAll, carrier.mover());
     swap().bring_in(0, carrier.mover());
-    EXPECT(swap().use_if_in_place([] {}));
+    EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     const CUdeviceptr out = allocate(4 * kMiB, 2);
     EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == 12 * kMiB);
     EXPECT(swap().host().bytes() == 12 * kMiB);
     EXPECT(swap().give_host_back() == 0);
     swap().bring_in(0, carrier.mover());
     EXPECT(swap().give_host_back() == 0);  // as long as nothing has been used
-    EXPECT(swap().use_if_in_place([] {}));
+    EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     EXPECT(swap().give_host_back() == 12 * kMiB);
     EXPECT(swap().host().bytes() == 0);
     expect_pattern(used, 8 * kMiB, 1, "after the swap");

@@ -47,7 +47,7 @@ TEST_CASE("small extents beside each other get their access by one call, and eac
       EXPECT(free_before - free_on_gpu() == swap().resident_bytes(0));
       before = [](Symbol) {};
       swap().bring_in(0, carrier.mover());
-      EXPECT(swap().use_if_in_place([] {}));
+      EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
       for (unsigned char number = 0; number < 8; ++number) {
         if (number != 3) expect_pattern(blocks[number], 4 * kMiB, number, fmt::format("block {}", number));
       }
@@ -69,7 +69,7 @@ TEST_CASE("of small extents beside each other the driver has room for some, or d
           swap().bring_in(0, carrier.mover());
           EXPECT(swap().resident_bytes(0) + swap().out_bytes(0) == 32 * kMiB);
         }
-        EXPECT(swap().use_if_in_place([] {}));
+        EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
         for (unsigned char number = 0; number < 8; ++number) {
           expect_pattern(blocks[number], 4 * kMiB, number, fmt::format("block {}, call {}", number, call));
         }
@@ -139,7 +139,7 @@ TEST_CASE("what the driver has no room for ends up out of place, behind a gate t
     bool closes = true;
     int asked = 0;
     bool told = false;
-    Swap grows([&](const memory::OwnWork& work) {
+    Swap grows([&](int, const memory::OwnWork& work) {
       if (open) work();
     });
     grows.set_observer({.out_of_place = [&] { told = true; },
@@ -152,7 +152,7 @@ TEST_CASE("what the driver has no room for ends up out of place, behind a gate t
                               EXPECT(grows.in_place());
                               if (!closes) return;
                               begin();
-                              EXPECT(!grows.use_if_in_place([] {}));  // the monitor sees it and closes
+                              EXPECT(!grows.use_if_in_place(rota::memory::kAllDevices, [] {}));  // the monitor sees it and closes
                               open = false;
                             }});
     EXPECT(grows.serves(0));
@@ -166,7 +166,7 @@ TEST_CASE("what the driver has no room for ends up out of place, behind a gate t
       EXPECT(asked == 1);
       EXPECT(told);
       EXPECT(grows.out_bytes(0) == 8 * kMiB);
-      EXPECT(!grows.use_if_in_place([] {}));
+      EXPECT(!grows.use_if_in_place(rota::memory::kAllDevices, [] {}));
       fails_at.clear();
       grows.bring_in(0, carrier.mover());
       EXPECT(grows.use_if_in_place([&] { open = true; }));
@@ -180,12 +180,12 @@ TEST_CASE("what the driver has no room for ends up out of place, behind a gate t
     closes = false;
     fails_at = {{Symbol::k_cuMemCreate, kAlways}};
     EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, take(grows, {context, 0}, &address, 8 * kMiB));
-    EXPECT(grows.use_if_in_place([] {}));
+    EXPECT(grows.use_if_in_place(rota::memory::kAllDevices, [] {}));
     EXPECT(grows.needed_bytes(0) == 0);
     // What they had has gone just now.
     fails_at = {{Symbol::k_cuMemCreate, 1}};
     EXPECT_OK(take(grows, {context, 0}, &address, 8 * kMiB));
-    EXPECT(grows.use_if_in_place([] {}));
+    EXPECT(grows.use_if_in_place(rota::memory::kAllDevices, [] {}));
     grows.free(address);
   });
 }
@@ -193,7 +193,7 @@ TEST_CASE("what the driver has no room for ends up out of place, behind a gate t
 TEST_CASE("a program that has no turn is refused more extents than the GPU can hold at once") {
   check([] {
     const CUcontext context = enter(0);
-    Swap never([](const memory::OwnWork&) {});  // the gate is closed
+    Swap never([](int, const memory::OwnWork&) {});  // the gate is closed
     EXPECT(never.serves(0));
     std::vector<CUdeviceptr> blocks;
     CUdeviceptr address = 0;
@@ -213,7 +213,7 @@ TEST_CASE("a program that has no turn is refused more extents than the GPU can h
 TEST_CASE("a program that has no turn is refused what would not fit beside everybody's contexts") {
   check([] {
     const CUcontext context = enter(0);
-    Swap never([](const memory::OwnWork&) {});  // the gate is closed
+    Swap never([](int, const memory::OwnWork&) {});  // the gate is closed
     never.set_observer({.out_of_place = {}, .resident = {}, .contexts = [](int) { return 100 * kMiB; }, .fits = {}});
     CUdeviceptr address = 0;
     EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, take(never, {context, 0}, &address, kGpuBytes - 99 * kMiB));
@@ -380,7 +380,7 @@ TEST_CASE("on a GPU that has no room for a stream or an event either, memory lea
         const turn::Back back =
             turn::bring_back(runtime().contexts, runtime().memory, {{0, kAll}}, nobody, goes_on, [] { return true; });
         EXPECT(back.resident && back.error == CUDA_SUCCESS && back.bytes >= 8 * kMiB);
-        EXPECT(swap().use_if_in_place([] {}));
+        EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
       }
       fails_at.clear();
       fails_with = CUDA_ERROR_UNKNOWN;

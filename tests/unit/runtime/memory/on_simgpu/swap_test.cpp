@@ -35,7 +35,7 @@ class Moves {
   }
   SwapBackend::Moved in() const {
     const SwapBackend::Moved moved = swap_backend().bring_in(0, mover());
-    swap_backend().use_if_in_place([] {});
+    swap_backend().use_if_in_place(rota::memory::kAllDevices, [] {});
     return moved;
   }
 

@@ -21,7 +21,7 @@ Swap::Moved there_and_back(Carrier& carrier, std::uint64_t bytes = kAll) {
   EXPECT_OK(cu.cuCtxSynchronize());
   const Swap::Moved moved = swap().move_out(0, bytes, carrier.mover());
   for (int tries = 0; tries < 3 && !swap().in_place(); ++tries) swap().bring_in(0, carrier.mover());
-  EXPECT(swap().use_if_in_place([] {}));
+  EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
   return moved;
 }
 
@@ -89,7 +89,7 @@ TEST_CASE("zeros move in neither direction and take no memory of the host") {
     EXPECT(moved.bytes == 0 && moved.without_copy == 8 * kMiB);
     expect_pattern(block, 8 * kMiB, 0, "after the swap");
     // What had contents and is zeros again.
-    EXPECT(swap().use_if_in_place([] {}));
+    EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     EXPECT_OK(cu.cuMemsetD8_v2(block, 5, 8 * kMiB));
     EXPECT(there_and_back(carrier).bytes == 8 * kMiB);
     expect_pattern(block, 8 * kMiB, 5, "after it was written");
@@ -231,7 +231,7 @@ TEST_CASE("a look whose end cannot be learned leaves what it reads mapped until 
     // Their places on the host are there from now on: copies are fast.
     EXPECT(!swap().move_out(0, kAll, carrier.mover()).failed);
     swap().bring_in(0, carrier.mover());
-    EXPECT(swap().use_if_in_place([] {}));
+    EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     carrier.looks = true;
     bool launched = false;
     before = [&](Symbol symbol) {
@@ -244,7 +244,7 @@ TEST_CASE("a look whose end cannot be learned leaves what it reads mapped until 
     before = [](Symbol) {};
     EXPECT_OK(cu.cuCtxSynchronize());
     for (int tries = 0; tries < 3 && !swap().in_place(); ++tries) swap().bring_in(0, carrier.mover());
-    EXPECT(swap().use_if_in_place([] {}));
+    EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     for (const CUdeviceptr block : blocks) expect_pattern(block, 6 * kMiB, 1, "after the swap");
   });
 }
@@ -257,7 +257,7 @@ TEST_CASE("what can leave without any memory of the host does, though something 
     EXPECT_OK(cu.cuCtxSynchronize());
     swap().move_out(0, kAll, carrier.mover());
     swap().bring_in(0, carrier.mover());
-    EXPECT(swap().use_if_in_place([] {}));
+    EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     const CUdeviceptr small = allocate(4 * kMiB, 2);
     swap().host().set_left([] { return 0; });
     Swap::Moved moved;

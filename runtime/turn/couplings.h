@@ -1,0 +1,38 @@
+// Which GPUs this process has to have at the same time: what calls have reached together, and what memory of one is
+// used by work of another. Any thread asks; the monitor forms its tasks (task.h) accordingly.
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include "runtime/turn/gate.h"
+#include "runtime/turn/machine.h"
+
+namespace rota::turn {
+
+class Couplings {
+ public:
+  // GPUs that were needed together stay coupled for so long after the last time. A judgment: longer than a program
+  // takes from one exchange between its GPUs to the next, and short beside its life.
+  static constexpr Time kLasts = std::chrono::seconds(10);
+  static constexpr Time kLastsAfterDrain = std::chrono::minutes(10);
+
+  // These GPUs are needed at the same time, as of now. Returns whether that is new.
+  bool ask(gate::Devices devices, Time now) { return ask_until(devices, now + kLasts, now); }
+  // The same for longer: work of one seems to have waited for a call of another.
+  bool ask_after_drain(gate::Devices devices, Time now) { return ask_until(devices, now + kLastsAfterDrain, now); }
+  // The set of GPUs that must be one task with this one.
+  gate::Devices with(gate::Devices devices, Time now) const;
+
+ private:
+  struct Coupling {
+    gate::Devices devices;
+    Time until;
+  };
+  bool ask_until(gate::Devices devices, Time until, Time now);
+
+  mutable std::mutex mutex_;
+  std::vector<Coupling> all_;
+};
+
+}  // namespace rota::turn

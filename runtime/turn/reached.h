@@ -1,0 +1,50 @@
+// Which GPUs a call reaches: that of its stream or current context, and those of the addresses that it names. Asked at
+// each call while the gates of several GPUs differ or calls are counted by GPU (gate.h), so the answers are remembered.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "runtime/memory/memory.h"
+#include "runtime/turn/contexts.h"
+#include "runtime/turn/scope.h"
+
+namespace rota::turn {
+
+class Reached {
+ public:
+  Reached(memory::Memory& memory, gate::Contexts& contexts) : memory_(memory), contexts_(contexts) {}
+
+  struct Answer {
+    gate::Devices devices = gate::kAllDevices;
+    // Of the stream, or the current one, where it has just been looked up; null: it is known.
+    api::CUcontext context = nullptr;
+    int device = -1;
+  };
+  Answer by(const gate::Call& call);
+  // Those of the memory at these addresses, as far as they are device memory; null: none.
+  gate::Devices at(const void* first, const void* second);
+
+ private:
+  // A stream or context and its GPU. A writer raises `change` to an odd number, and a reader that sees one looks it up.
+  struct Known {
+    std::atomic<std::uint32_t> change{0};
+    std::atomic<int> device{0};
+    std::atomic<const void*> handle{nullptr};
+    std::atomic<std::uint64_t> ended{0};  // Contexts::ended() when that was so
+  };
+  // Negative: the driver does not say.
+  int of_context(api::CUcontext context, Answer& answer);
+  int of_stream(api::CUstream stream, Answer& answer);
+  Known& place_of(const void* handle);
+  int remembered(const void* handle);
+  void remember(const void* handle, int device, std::uint64_t ended);
+  gate::Devices at(std::uint64_t address);
+
+  memory::Memory& memory_;
+  gate::Contexts& contexts_;
+  std::array<Known, 256> known_;
+};
+
+}  // namespace rota::turn

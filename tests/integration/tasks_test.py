@@ -1,0 +1,85 @@
+"""Programs with several GPUs under rotad: a task for each, coupled where they have to run at the same time."""
+import json
+import unittest
+
+from harness import Case, PROGRAMS, ROTA, kill
+
+
+class Tasks(Case):
+    """A machine with two GPUs of 256 MiB."""
+
+    def setUp(self):
+        super().setUp()
+        self.environment["ROTA_SIM_GPUS"] = "2"
+
+    def program(self, *options, **environment):
+        return self.start(ROTA, "run", "--", PROGRAMS / "several", *options, **environment)
+
+    def ready(self, child):
+        line = child.stdout.readline()
+        self.assertEqual(line.strip(), "ready", child.stderr.read() if child.poll() is not None else "")
+        return child
+
+    def said(self, child):
+        result = self.finish(child)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(result.stdout.splitlines()[-1])
+
+    def test_a_program_does_not_wait_on_one_gpu_for_its_turn_on_another(self):
+        self.start_daemon("--mode", "exclusive", "--quantum", "1000s")
+        # It keeps the second GPU, with work in all of its steps.
+        keeper = self.ready(self.program("--touch", "2", "--work", "1", "--hold"))
+        other = self.said(self.program("--touch", "1", "--work", "0", "--steps", "50"))
+        self.assertEqual((other["steps"], other["wrong"]), (50, 0))
+        keeper.stdin.close()
+        self.assertEqual(self.said(keeper)["wrong"], 0)
+
+    def test_two_programs_that_work_on_one_gpu_each_do_not_take_turns(self):
+        self.start_daemon("--mode", "exclusive", "--quantum", "50ms")
+        one = self.ready(self.program("--touch", "2", "--work", "0", "--hold"))
+        two = self.ready(self.program("--touch", "2", "--work", "1", "--hold"))
+
+        def both_hold():
+            held = {(task["pid"], task["gpu"]) for task in self.tasks() if task["holds"]}
+            return {(one.pid, 0), (two.pid, 1)} <= held and not any(task["waits"] for task in self.tasks())
+
+        self.eventually(both_hold, "each holds the GPU that it works on, and nobody waits")
+        for child in (one, two):
+            child.stdin.close()
+            self.assertEqual(self.said(child)["wrong"], 0)
+
+    def test_a_copy_from_one_gpu_to_the_other_waits_for_both(self):
+        self.start_daemon("--mode", "exclusive", "--quantum", "20ms")
+        crossing = self.program("--work", "0,1", "--cross", "5", "--steps", "100")
+        beside = [self.program("--touch", "1", "--work", "0", "--steps", "300"), self.program("--work", "1", "--steps", "300")]
+        for child in (crossing, *beside):
+            self.assertEqual(self.said(child)["wrong"], 0)
+
+    def test_memory_that_does_not_fit_moves_on_one_gpu_only(self):
+        self.environment["ROTA_MEMORY"] = "swap"
+        self.start_daemon("--mode", "automatic", "--quantum", "50ms")
+        both = self.ready(self.program("--bytes", "150M", "--work", "0", "--hold"))
+        two = self.program("--touch", "2", "--bytes", "100M", "--work", "1", "--steps", "200")
+        three = self.program("--touch", "2", "--bytes", "100M", "--work", "1", "--steps", "200")
+        self.assertEqual(self.said(two)["wrong"], 0)
+        self.assertEqual(self.said(three)["wrong"], 0)
+        both.stdin.close()
+        self.assertEqual(self.said(both)["wrong"], 0)
+
+    def test_memory_that_work_of_the_other_gpu_may_use_does_not_move_during_that(self):
+        self.environment["ROTA_MEMORY"] = "swap"
+        self.start_daemon("--mode", "exclusive", "--quantum", "20ms")
+        programs = [self.program("--bytes", "150M", "--peers", "--cross", "7", "--work", work, "--steps", "100") for work in ("0", "1", "0,1")]
+        for child in programs:
+            self.assertEqual(self.said(child)["wrong"], 0)
+
+    def tasks(self):
+        rows = []
+        for client in self.clients():
+            for task in client.get("gpus", []):
+                rows.append(dict(task, pid=client["pid"]))
+        return rows
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,178 @@
+// A process on several GPUs: a task for each, which take their turns by themselves until something couples them.
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "generated/driver_gates.h"
+#include "runtime/turn/couplings.h"
+#include "runtime/turn/monitor.h"
+#include "tests/unit/runtime/eventually.h"
+#include "tests/unit/runtime/fake_driver.h"
+#include "tests/unit/runtime/turn/fake_rotad.h"
+#include "tests/unit/runtime/turn/long_call.h"
+
+using namespace rota;
+using namespace std::chrono_literals;
+using protocol::Kind;
+using protocol::Message;
+using test::eventually;
+using turn::Couplings;
+
+namespace {
+
+// A program with contexts on two GPUs.
+struct Program {
+  explicit Program(test::FakeRotad& rotad)
+      : memory([this](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); }, ledger, {.small_bytes = 0}),
+        monitor(gate, contexts, memory),
+        rotad(rotad) {
+    for (int device : {1, 0}) monitor.context_made(driver.enter_context(device), device, true);
+    driver.finished = UINT64_MAX;
+  }
+  ~Program() {
+    for (std::thread& thread : threads) thread.join();
+  }
+  static void launch() { gates::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); }
+  // A graph may have nodes on any GPU.
+  static void launch_graph() { gates::cuGraphLaunch(nullptr, nullptr); }
+  void in_thread(int device, void (*call)()) {
+    threads.emplace_back([this, device, call] {
+      driver.enter_context(device);
+      call();
+      driver.leave_context();
+      ++done;
+    });
+  }
+  Message next(Kind kind) const {
+    for (;;) {
+      const Message message = rotad.next();
+      if (message.kind == Kind::kUsage) continue;
+      CHECK(message.kind == kind);
+      return message;
+    }
+  }
+  // Launches on a GPU, and is granted it.
+  void hold(int device, std::uint32_t grant) {
+    in_thread(device, launch);
+    const Message want = next(Kind::kWant);
+    CHECK(want.body.want.gpus == 1U << index_of(device));
+    CHECK(want.body.want.task == 1U << index_of(device));
+    const int before = done.load();
+    rotad.grant_on(index_of(device), grant);
+    REQUIRE(eventually([&] { return done.load() > before; }));
+  }
+  // As rotad numbers it: in the order in which the program touched them.
+  static unsigned index_of(int device) { return device == 1 ? 0 : 1; }
+
+  test::FakeDriver driver;
+  gate::Gate gate;
+  gate::Contexts contexts;
+  memory::Ledger ledger;
+  memory::Memory memory;
+  turn::Monitor monitor;
+  test::FakeRotad& rotad;
+  std::atomic<int> done{0};
+  std::vector<std::thread> threads;
+};
+
+}  // namespace
+
+TEST_CASE("a program asks for the GPU that it uses, and keeps the one that it has") {
+  test::FakeRotad rotad;
+  Program program(rotad);
+  program.hold(0, 5);
+  program.hold(1, 5);  // the same number, on another GPU
+  CHECK_FALSE(program.gate.closed(3));
+  // Somebody waits for one of them, and it is idle.
+  rotad.somebody_waits_on(Program::index_of(1), 1);
+  const Message back = program.next(Kind::kGiveBack);
+  CHECK(back.body.give_back.grant == 5);
+  CHECK(back.body.give_back.gpu == Program::index_of(1));
+  CHECK(program.gate.closed(2));
+  CHECK_FALSE(program.gate.closed(1));
+  program.in_thread(0, Program::launch);
+  CHECK(eventually([&] { return program.done.load() == 3; }));
+}
+
+TEST_CASE("a GPU is idle while another one is busy, and inside a call for it no other GPU's turn is held up") {
+  test::FakeRotad rotad;
+  Program program(rotad);
+  program.hold(0, 1);
+  program.hold(1, 2);
+  rotad.somebody_waits_on(Program::index_of(1), 1);
+  REQUIRE(eventually([&] { return program.gate.sorted(); }));
+  {
+    const test::LongCall busy(program.driver);  // on GPU 0
+    CHECK(program.next(Kind::kGiveBack).body.give_back.gpu == Program::index_of(1));
+    CHECK(program.gate.wait_until_empty(std::chrono::steady_clock::now(), 2));
+    CHECK_FALSE(program.gate.wait_until_empty(std::chrono::steady_clock::now(), 1));
+  }
+  CHECK_FALSE(program.gate.closed(1));
+}
+
+TEST_CASE("a call that reaches two GPUs waits for both at once, and gives back first what it holds of them") {
+  test::FakeRotad rotad;
+  Program program(rotad);
+  program.hold(0, 7);
+  program.in_thread(0, Program::launch_graph);
+  const Message back = program.next(Kind::kGiveBack);
+  CHECK(back.body.give_back.gpu == Program::index_of(0));
+  CHECK(program.done.load() == 1);
+  rotad.grant_on(Program::index_of(0), 0);  // rotad has got it
+  const Message want = program.next(Kind::kWant);
+  CHECK(want.body.want.gpus == 3);
+  CHECK(want.body.want.task == 3);
+  rotad.grant(8, 3);
+  CHECK(eventually([&] { return program.done.load() == 2; }));
+  // They go back together.
+  rotad.somebody_waits_on(Program::index_of(1), 1);
+  CHECK(program.next(Kind::kGiveBack).body.give_back.grant == 8);
+  CHECK(program.gate.closed(1));
+  CHECK(program.gate.closed(2));
+}
+
+TEST_CASE("what was not served takes no turns, and does not keep the other GPU from its own") {
+  test::FakeRotad rotad;
+  rotad.refuse_gpus(1);
+  test::FakeDriver driver;
+  gate::Gate gate;
+  gate::Contexts contexts;
+  memory::Ledger ledger;
+  memory::Memory memory([&](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); }, ledger,
+                        {.small_bytes = 0});
+  turn::Monitor monitor(gate, contexts, memory);
+  monitor.context_made(driver.enter_context(0), 0, true);
+  Program::launch();
+  CHECK_FALSE(gate.closed(1));
+  monitor.context_made(driver.enter_context(1), 1, true);
+  CHECK(gate.closed(2));
+  std::thread thread([&] {
+    driver.enter_context(1);
+    Program::launch();
+  });
+  CHECK(rotad.next().body.want.gpus == 1);
+  CHECK_FALSE(gate.closed(1));
+  rotad.grant(5, 1);
+  thread.join();
+}
+
+TEST_CASE("couplings join what they have in common, and end when nothing asks for them any more") {
+  Couplings couplings;
+  constexpr turn::Time kNow = 100s;
+  CHECK_FALSE(couplings.ask(4, kNow));  // one GPU
+  CHECK(couplings.ask(3, kNow));
+  CHECK_FALSE(couplings.ask(3, kNow + 1s));
+  CHECK(couplings.ask(6, kNow + 5s));
+  CHECK(couplings.ask(24, kNow));
+  CHECK(couplings.with(1, kNow) == 7);
+  CHECK(couplings.with(8, kNow) == 24);
+  CHECK(couplings.with(32, kNow) == 32);
+  const turn::Time later = kNow + 2s + Couplings::kLasts;
+  CHECK(couplings.with(1, later) == 1);
+  CHECK(couplings.with(2, later) == 6);
+  CHECK(couplings.ask(3, later));
+  CHECK(couplings.with(1, later) == 7);
+  couplings.ask_after_drain(3, later);
+  CHECK(couplings.with(1, later + Couplings::kLasts * 2) == 3);
+  CHECK(couplings.with(1, later + Couplings::kLastsAfterDrain * 2) == 1);
+}
