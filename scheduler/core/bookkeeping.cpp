@@ -29,6 +29,7 @@ Client& Bookkeeping::join(const event::Join& join) {
   client->id = join.client;
   client->asks = join.asks;
   client->domain = join.domain;
+  client->last_grant = join.last_grant;
   client->parked.push_back(client.get());
   client->node = client->parked.begin();
   return *clients_.emplace(join.client, std::move(client)).first->second;

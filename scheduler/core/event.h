@@ -27,6 +27,8 @@ struct Join {
   // Whose it is (a trust domain: a user). Domains have equal shares of a GPU, however many clients and sessions each
   // has (virtual_time.h). Clients of which it is not known are one domain, 0.
   DomainId domain = 0;
+  // The number of the latest grant of clients whose place it takes; its own follow that.
+  std::uint32_t last_grant = 0;
 };
 // The client belongs to a session, which is of its domain: a number names another session in each domain. The clients
 // of one session together have one share of what their domain has of a GPU, as large as that of a client without a

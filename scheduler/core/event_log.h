@@ -3,9 +3,10 @@
 // on any machine can be replayed with today's core, which must make the same decisions.
 //
 //   rota-events 1 mode=automatic quantum=2000000000 grace=10000000000 window=2000000000
-//   81230000000 join 1 asks domain 1000                 client, whether it asks for room before it takes it, and,
-//   unless
-//                                                       it is 0 or not known, the number of its trust domain
+//   81230000000 join 1 asks domain 1000 grants 4        client, whether it asks for room before it takes it, the number
+//                                                       of its trust domain unless that is 0 or not known, and the
+//                                                       number of the latest grant of clients whose place it takes,
+//                                                       unless there was none
 //   81230000000 session 1 1                             client, session number
 //   81230100000 add_gpu 1 0 150323855360 524288000      client, GPU, total bytes, bytes of the context
 //   81230200000 want 1 1 0                              client, hexadecimal GPU mask, whether it already runs
@@ -32,10 +33,12 @@
 //                                                       amounts (protocol.h), patience
 //   > reserved 1 0 7 8192 8192 0 0                      client, GPU, number, what it may have; or refused
 //
-// Times and durations are nanoseconds. The core ignores lines that begin with #. In them rotad records what clients
-// report that they have moved, a moment after the movement has stopped, or once a second (the first line of a client
-// that comes from another rotad counts from the client's start):
+// Times and durations are nanoseconds. The core's client is a task of a program (protocol.h), that of the limits is the
+// program. The core ignores lines that begin with #. In them rotad records, just before a task joins, whose it is; and
+// what programs report that they have moved, a moment after the movement has stopped, or once a second (the first line
+// of a program that comes from another rotad counts from the program's start):
 //
+//   # 81230000000 task 1 client 2 pid 4711
 //   # 81242001000 moved 2 pid 4711: out 8388608 bytes at 50.1 GB/s, 4194304 without a copy; back 0 bytes
 #pragma once
 

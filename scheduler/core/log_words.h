@@ -49,12 +49,6 @@ class Words {
     ended_ = true;
     return true;
   }
-  // Takes optional words, with the space behind them. Returns whether the rest of the line begins with them.
-  bool may_begin_with(std::string_view expected) {
-    if (ended_ || !rest_.starts_with(expected)) return false;
-    rest_.remove_prefix(expected.size());
-    return true;
-  }
   // Takes an optional word. Returns whether it comes next.
   bool may_have(std::string_view expected) {
     const std::size_t end = rest_.find(' ');

@@ -56,12 +56,13 @@ TEST_CASE("whatever is written down can be read again, and every event comes thr
       }
     };
     for (ClientId id = 1; id <= 3; ++id) {
-      step(event::Join{id, id == 2, id == 3 ? 0 : DomainId{1} << 63 | id});
+      step(event::Join{id, id == 2, id == 3 ? 0 : DomainId{1} << 63 | id, id == 1 ? 0 : id});
       if (id != 1) step(event::Session{id, 4});
       step(event::AddGpu{id, 63, 1000, 3});
       step(event::Usage{id, 63, 600, 5});
       step(event::Want{id, ~GpuMask{0}, id == 3, id == 2});
     }
+    CHECK(core.client(3)->grant == 4);  // the one after the last of whose place it has taken
     step(event::GiveBack{1, core.client(1)->grant});
     step(event::GiveBack{3, core.client(3)->grant});
     step(event::Ask{2, 63, 700});
