@@ -78,18 +78,18 @@ struct ProgramRow {
   std::uint64_t gpus;         // touched
   std::uint64_t held_gpus;    // mask
   std::uint64_t wanted_gpus;  // mask, waiting
-  std::uint64_t since_ns;     // how long it has held, or waited
-  // Since it began: how long it has held any GPU, and how long it has waited for some and held none.
-  std::uint64_t held_ns;
+  // The largest of its tasks' (TaskRow): of those that wait, or of those that hold if none waits.
+  std::uint64_t since_ns;
+  std::uint64_t held_ns;  // the largest of its tasks', and so is the next
   std::uint64_t waited_ns;
-  std::uint32_t overrun;  // not 0: it did not give its last grant back in time; others run beside it
+  std::uint32_t overrun;  // not 0: so is one of its tasks
   std::uint32_t padding;
   Moves moves;  // of a program that swaps; 0 from any other
 };
 
 inline constexpr std::uint32_t kKnowsBusy = 1;
 inline constexpr std::uint32_t kKnowsCalls = 2;
-// A program on one GPU.
+// A program on one GPU. Where it has coupled several (protocol.h), each of them has a row of the same task.
 struct TaskRow {
   std::uint32_t client;
   std::uint32_t gpu;  // GpuRow::index
@@ -113,6 +113,15 @@ struct TaskRow {
   // fixed only for now had left.
   std::uint64_t lacks_bytes;
   std::uint64_t lacks_for_now_bytes;
+  std::uint64_t gpus;      // mask: all GPUs of the task
+  std::uint64_t since_ns;  // how long it has held, or waited
+  // Since it began: how long it has held any of its GPUs, and how long it has waited for some and held none.
+  std::uint64_t held_ns;
+  std::uint64_t waited_ns;
+  std::uint8_t holds;    // not 0: it holds this GPU,
+  std::uint8_t waits;    // and waits for it
+  std::uint8_t overrun;  // not 0: it did not give its last grant back in time; others run beside it
+  std::uint8_t padding[5];
 };
 
 // Everything that one `rota run` started.

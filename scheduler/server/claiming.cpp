@@ -70,7 +70,9 @@ void Server::serve_gpu(Client& client, const protocol::AddGpu& named) {
   const protocol::AddGpu gpu = named;
   named_.erase({client.id, uuid_text(gpu.uuid)});
   const std::uint32_t index = gpus_.add_client(gpu);
-  if (client.gpus.insert(index).second) {
+  if (!client.gpus().contains(index)) {
+    const Task task = client.tasks.add(++last_number_, index);
+    join(client, task);
     note_clients();
     by_process_[process_of(client, index)].insert(client.id);
     client.measured.erase(index);
@@ -83,8 +85,8 @@ void Server::serve_gpu(Client& client, const protocol::AddGpu& named) {
     const std::uint64_t total = gpus_.bytes(index);
     const scheduler::Bytes context = believed_context(client, index, gpu.context_bytes);
     if (!is_trusted(client)) assumed_contexts_.set(client.id, client.domain.payer(), index, context);
-    step(event::AddGpu{client.id, index, total, context});
-    apply(limit::AddGpu{client.id, index, total, core_.context_bytes(client.id, index), is_measurable(client, index)});
+    step(event::AddGpu{task.id, index, total, context});
+    apply(limit::AddGpu{client.id, index, total, core_.context_bytes(task.id, index), is_measurable(client, index)});
     publish_limits(client);
     publish_contexts_of(client, scheduler::bit(index));
     publish_contexts(index);
@@ -300,10 +302,10 @@ void Server::on_asked(uid_t uid) {
 void Server::withdraw() {
   log::info("giving up all GPUs: {}",
             place_lost_ ? "another rotad has this one's place" : "the machine's rotad asks for them");
-  std::vector<ClientId> all;
-  for (const auto& [id, client] : clients_) all.push_back(id);
-  for (const ClientId id : all) {
-    if (core_.client(id)->wanted != 0) step(event::Want{id, 0, false, false, false});
+  for (const auto& [id, client] : clients_) {
+    for (const Task& task : client->tasks) {
+      if (state_of(task).wanted != 0) step(event::Want{task.id, 0, false, false, false});
+    }
   }
   for (const auto& [id, client] : clients_) publish(*client);
   look_if_quiet();
@@ -313,7 +315,7 @@ void Server::withdraw() {
 void Server::look_if_quiet() {
   if (!claims_.withdrawing() || letting_go_) return;
   const bool held = std::ranges::any_of(clients_, [&](const auto& entry) {
-    return core_.client(entry.first)->held != 0 && !overdue_.contains(entry.first);
+    return std::ranges::any_of(entry.second->tasks, [&](const Task& task) { return holds(task) && !task.overdue; });
   });
   if (held) return;
   letting_go_ = true;  // in a moment: this may be in the middle of a client's message
@@ -325,10 +327,11 @@ void Server::look_if_quiet() {
 // Their pages say so before their connections end: a program that loses its rotad would run on.
 void Server::take_back() {
   for (const auto& [id, client] : clients_) {
-    if (core_.client(id)->held == 0) continue;
+    bool any = false;
+    for (Task& task : client->tasks) any |= task.overdue = holds(task);
+    if (!any) continue;
     log::warn("client {} ({}, pid {}) did not give its GPU back: others run at the same time", id, client->name,
               client->pid);
-    overdue_.insert(id);
     publish(*client);
   }
   look_if_quiet();
@@ -342,7 +345,7 @@ void Server::let_go() {
   std::vector<ClientId> all;
   for (const auto& [id, client] : clients_) {
     all.push_back(id);
-    if (!client->gpus.empty() && yielded.mover_count < protocol::kMostMovers) {
+    if (!client->gpus().empty() && yielded.mover_count < protocol::kMostMovers) {
       yielded.movers[yielded.mover_count++] = client->pid;
     }
   }
@@ -353,7 +356,6 @@ void Server::let_go() {
   for (std::uint32_t gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
     if (const GpuEntry* entry = gpus_.at(gpu)) gpus_.drop(protocol::Uuid(entry->uuid));
   }
-  overdue_.clear();
   letting_go_ = false;
   claims_.let_go();
   if (place_lost_) {

@@ -1,7 +1,6 @@
 // What the server keeps per client and per process that asked it to stay; private to the server's own files.
 #pragma once
 
-#include <array>
 #include <asio/posix/stream_descriptor.hpp>
 #include <map>
 #include <optional>
@@ -29,7 +28,7 @@ struct Measurement {
 };
 
 struct Server::Client {
-  scheduler::ClientId id = 0;
+  scheduler::ClientId id = 0;    // in limits and messages; the core knows its tasks
   std::uint32_t connection = 0;  // 0: it closed although the process is alive
   scheduler::Time orphaned_at{};
   pid_t pid = 0;
@@ -37,16 +36,16 @@ struct Server::Client {
   bool in_own_container = false;  // in rotad's: its user is who it says
   std::string name;
   TrustDomain domain{0};
-  bool numbered = false;                    // counts among those of its payer in Server::domains_
-  bool hands_over = false;                  // takes over memory of others in its domain, and hands it over to them
-  scheduler::Time next_turn{};              // as it was last told
-  std::array<std::uint64_t, 4> activity{};  // as last reported to the core: calls, samples, switches, shares
-  std::size_t sessions = 0;                 // that it has named
-  std::string session;                      // the outermost of them; empty: none
+  scheduler::DomainId domain_number = 0;  // whose shares of a GPU its tasks' are part of
+  bool numbered = false;                  // counts among those of its payer in Server::domains_
+  bool hands_over = false;                // takes over memory of others in its domain, and hands it over to them
+  std::size_t sessions = 0;               // that it has named
+  std::string session;                    // the outermost of them; empty: none
   // A Tighten has been sent and not answered; another one is due after the answer.
   bool tightening = false;
   bool tighten_again = false;
-  std::set<std::uint32_t> gpus;
+  Tasks tasks;
+  GpuSet gpus() const { return tasks.gpus(); }    // that it has added
   std::map<std::uint32_t, Budget::Share> asks;    // by GPU index: requests that have not been answered
   std::map<std::uint32_t, Measurement> measured;  // by GPU index
   std::set<std::uint32_t> took_over;              // GPUs where it has received memory from others

@@ -24,56 +24,73 @@ constexpr std::uint64_t kLatest = std::chrono::nanoseconds(std::chrono::hours(24
 
 }  // namespace
 
+// What the page of a task's client shows; 0: nothing, or not any more.
+std::uint32_t Server::shown_grant(const Task& task, std::uint32_t gpu) const {
+  const scheduler::ClientState state = state_of(task);
+  const bool taken = claims_.withdrawing() && task.overdue;
+  return scheduler::has(state.held, gpu) && !taken ? state.grant : 0;
+}
+
+std::uint32_t Server::watch_of(const Client& client, const Task& task) const {
+  const auto asks_of = [&](scheduler::GpuMask gpus, std::uint32_t what) { return (gpus & task.gpus) != 0 ? what : 0; };
+  // What a client says of itself has no effect on those of other domains.
+  const auto of_same_domain = [&](scheduler::ClientId other) {
+    const Client* const waits = find_task(other).client;
+    return waits != nullptr && waits->domain == client.domain;
+  };
+  return asks_of(core_.shared_gpus(), protocol::kWatchCalls) | asks_of(core_.sampling_gpus(), protocol::kWatchSamples) |
+         asks_of(core_.metered_gpus(), protocol::kWatchMeter) | asks_of(core_.timed_gpus(), protocol::kWatchTimings) |
+         asks_of(core_.alone_gpus(), protocol::kWatchAlone) |
+         (core_.sharer_waits(task.id, of_same_domain) ? protocol::kWatchSharers : 0);
+}
+
 // The order is the one that protocol.h promises to readers.
 void Server::publish(Client& client) {
-  scheduler::ClientState state = *core_.client(client.id);
-  scheduler::Time give_back_by = core_.give_back_by(client.id);
+  protocol::LeasePage& page = *client.lease;
+  bool regrants = false;
+  for (const Task& task : client.tasks) {
+    for (const std::uint32_t gpu : GpuSet(task.gpus)) {
+      regrants = regrants || page.gpus[gpu].grant.load() != shown_grant(task, gpu);
+    }
+  }
+  // By value, not by adding: what follows may fail for want of memory.
+  const std::uint32_t change = page.grants_change | 1;
+  if (regrants) page.grants_change = change;
+  for (const Task& task : client.tasks) publish(client, task);
+  if (regrants) page.grants_change = change + 1;
+  ++page.event;
+  syscall(SYS_futex, &page.event, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void Server::publish(const Client& client, const Task& task) {
+  scheduler::ClientState state = state_of(task);
+  scheduler::Time give_back_by = core_.give_back_by(task.id);
   if (claims_.withdrawing() && state.held != 0) {
     // As if somebody waited and its turn were over: another rotad is to have the GPUs.
     state.waiters = std::max<std::uint32_t>(state.waiters, 1);
     if (state.drain_at.count() == 0 || state.drain_at > modelled_now()) state.drain_at = modelled_now();
     const scheduler::Time by = time_.modelled(claims_.withdraw_by());
     if (give_back_by.count() == 0 || give_back_by > by) give_back_by = by;
-    if (overdue_.contains(client.id)) state.grant = 0;
-    if (overdue_.contains(client.id)) state.held = 0;
   }
-  protocol::LeasePage& page = *client.lease;
-  const auto grant_on = [&](std::uint32_t gpu) { return (state.held & scheduler::bit(gpu)) != 0 ? state.grant : 0; };
-  const bool regrants =
-      std::ranges::any_of(client.gpus, [&](std::uint32_t gpu) { return page.gpus[gpu].grant.load() != grant_on(gpu); });
-  // By value, not by adding: what follows may fail for want of memory.
-  const std::uint32_t change = page.grants_change | 1;
-  if (regrants) page.grants_change = change;
-  const auto asks_of = [&](scheduler::GpuMask gpus, std::uint32_t what) {
-    return (gpus & state.touched) != 0 ? what : 0;
-  };
-  // What a client says of itself has no effect on those of other domains.
-  const auto of_same_domain = [&](scheduler::ClientId other) {
-    const auto found = clients_.find(other);
-    return found != clients_.end() && found->second->domain == client.domain;
-  };
-  const std::uint32_t watch =
-      asks_of(core_.shared_gpus(), protocol::kWatchCalls) | asks_of(core_.sampling_gpus(), protocol::kWatchSamples) |
-      asks_of(core_.metered_gpus(), protocol::kWatchMeter) | asks_of(core_.timed_gpus(), protocol::kWatchTimings) |
-      asks_of(core_.alone_gpus(), protocol::kWatchAlone) |
-      (core_.sharer_waits(client.id, of_same_domain) ? protocol::kWatchSharers : 0);
   const auto real = [&](scheduler::Time time) {
     return time.count() == 0 ? 0 : static_cast<std::uint64_t>(time_.real(time).count());
   };
+  const std::uint32_t watch = watch_of(client, task);
   const std::uint64_t drain_at = real(state.drain_at);
   const std::uint64_t by = real(give_back_by);
   const std::uint64_t alone_until = real(state.alone_until);
-  const std::uint64_t next_turn = real(core_.next_turn(client.id));
-  for (const std::uint32_t gpu : client.gpus) {
-    protocol::GpuLease& lease = page.gpus[gpu];
-    if (lease.grant.load() != grant_on(gpu)) lease.grant = 0;
-    lease.promised_bytes = core_.promised_bytes(client.id, gpu);
-    const scheduler::Bytes resident = core_.resident_bytes(client.id, gpu);
+  const std::uint64_t next_turn = real(core_.next_turn(task.id));
+  for (const std::uint32_t gpu : GpuSet(task.gpus)) {
+    protocol::GpuLease& lease = client.lease->gpus[gpu];
+    const std::uint32_t grant = shown_grant(task, gpu);
+    if (lease.grant.load() != grant) lease.grant = 0;
+    lease.promised_bytes = core_.promised_bytes(task.id, gpu);
+    const scheduler::Bytes resident = core_.resident_bytes(task.id, gpu);
     if (lease.clear_from_bytes.load() != resident) {
       lease.clear_bytes = 0;
       lease.clear_from_bytes = resident;
     }
-    lease.clear_bytes = core_.bytes_to_clear(client.id, gpu);
+    lease.clear_bytes = core_.bytes_to_clear(task.id, gpu);
     lease.too_much_bytes = too_much_[gpu];
     lease.hands_over = hands_over(client, gpu);
     lease.clearing = scheduler::has(core_.clearing_gpus(), gpu);
@@ -85,11 +102,8 @@ void Server::publish(Client& client) {
     lease.give_back_by_ns = by;
     lease.alone_until_ns = alone_until;
     lease.next_turn_ns = next_turn;
-    lease.grant = grant_on(gpu);
+    lease.grant = grant;
   }
-  if (regrants) page.grants_change = change + 1;
-  ++page.event;
-  syscall(SYS_futex, &page.event, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 // Wakes nobody: a client looks when it allocates, and when the program asks how much is free.
@@ -103,7 +117,7 @@ void Server::publish_contexts_to_all() {
   const scheduler::GpuMask gpus = std::exchange(contexts_to_publish_, 0);
   for (const auto& [id, client] : clients_) {
     publish_contexts_of(*client, gpus);
-    for (const std::uint32_t gpu : client->gpus) {
+    for (const std::uint32_t gpu : client->gpus()) {
       client->lease->gpus[gpu].movable = scheduler::has(published_.movable, gpu);
       client->lease->gpus[gpu].fixed_for_now = scheduler::has(published_.later, gpu);
     }
@@ -111,7 +125,7 @@ void Server::publish_contexts_to_all() {
 }
 
 void Server::publish_contexts_of(Client& client, scheduler::GpuMask gpus) {
-  for (const std::uint32_t gpu : client.gpus) {
+  for (const std::uint32_t gpu : client.gpus()) {
     if ((gpus & scheduler::bit(gpu)) == 0) continue;
     const scheduler::GpuState state = core_.gpu(gpu);
     protocol::GpuLease& lease = client.lease->gpus[gpu];
@@ -134,41 +148,49 @@ void Server::publish_too_much(std::uint32_t gpu) {
 
 void Server::read_usage(Client& client) {
   const protocol::UsagePage& page = *client.usage;
-  const auto lacks = [&page](std::uint32_t gpu) { return page.gpus[gpu].short_bytes.load() != 0; };
-  if (std::any_of(client.gpus.begin(), client.gpus.end(), lacks)) read_others();
-  for (const std::uint32_t gpu : client.gpus) {
-    const protocol::GpuUsage& usage = page.gpus[gpu];
-    const std::uint32_t refusals = usage.refusals.load();  // first: it is written last
-    const scheduler::Bytes shortage = usage.short_bytes.load();
-    step(scheduler::event::Usage{.client = client.id,
-                                 .gpu = gpu,
-                                 .used = usage.device_bytes.load(std::memory_order_relaxed),
-                                 .fixed = usage.fixed_bytes.load(std::memory_order_relaxed),
-                                 .resident = usage.resident_bytes.load(std::memory_order_relaxed),
-                                 .shortage = shortage,
-                                 .free = shortage != 0 ? usage.free_bytes.load(std::memory_order_relaxed) : 0,
-                                 .refusals = refusals,
-                                 .fixed_for_now = usage.fixed_for_now_bytes.load(std::memory_order_relaxed)});
+  bool lacks = false;
+  for (const std::uint32_t gpu : client.gpus()) lacks = lacks || page.gpus[gpu].short_bytes.load() != 0;
+  if (lacks) read_others();
+  for (const std::uint32_t gpu : client.gpus()) {
+    tell_usage(client, gpu);
     publish_too_much(gpu);
   }
   read_host(client);
   read_activity(client);
 }
 
+void Server::tell_usage(const Client& client, std::uint32_t gpu) {
+  const protocol::GpuUsage& usage = client.usage->gpus[gpu];
+  const std::uint32_t refusals = usage.refusals.load();  // first: it is written last
+  const scheduler::Bytes shortage = usage.short_bytes.load();
+  step(scheduler::event::Usage{.client = client.tasks.id_on(gpu),
+                               .gpu = gpu,
+                               .used = usage.device_bytes.load(std::memory_order_relaxed),
+                               .fixed = usage.fixed_bytes.load(std::memory_order_relaxed),
+                               .resident = usage.resident_bytes.load(std::memory_order_relaxed),
+                               .shortage = shortage,
+                               .free = shortage != 0 ? usage.free_bytes.load(std::memory_order_relaxed) : 0,
+                               .refusals = refusals,
+                               .fixed_for_now = usage.fixed_for_now_bytes.load(std::memory_order_relaxed)});
+}
+
 void Server::read_activity(Client& client) {
-  if (client.gpus.empty()) return;
-  const protocol::GpuUsage& page = client.usage->gpus[*client.gpus.begin()];
+  const bool shares = client.usage->shares.load() != 0;
+  for (Task& task : client.tasks) read_activity(task, client.usage->gpus[*GpuSet(task.gpus).begin()], shares);
+}
+
+// `page`: of one of the task's GPUs. The client says the same on all of them.
+void Server::read_activity(Task& task, const protocol::GpuUsage& page, bool shares) {
   const std::uint64_t calls = page.calls.load();
   const std::uint64_t samples = page.samples.load();
   const std::uint64_t switches = page.switches.load();
-  const bool shares = client.usage->shares.load() != 0;
   const std::array news{calls, samples, switches, std::uint64_t{shares}};
-  if (std::exchange(client.activity, news) == news) return;
+  if (std::exchange(task.activity, news) == news) return;
   // It is trusted no more than anything else that a client says.
   const auto time = [](const std::atomic<std::uint64_t>& ns) {
     return scheduler::Time(static_cast<std::int64_t>(std::min(ns.load(), kLatest)));
   };
-  step(scheduler::event::Activity{.client = client.id,
+  step(scheduler::event::Activity{.client = task.id,
                                   .calls = calls,
                                   .open = time(page.open_ns),
                                   .counted = time(page.counted_ns),

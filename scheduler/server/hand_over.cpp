@@ -17,18 +17,19 @@ const Server::Client* Server::taker_of(const Client& giver, std::uint32_t gpu) c
   scheduler::Bytes lacking = 0;
   core_.for_each_holder(gpu, [&](scheduler::ClientId id) {
     const scheduler::Bytes bytes = core_.lacking_bytes(id, gpu);
-    const auto found = clients_.find(id);
-    if (bytes <= lacking || found == clients_.end()) return;
-    const Client& client = *found->second;
-    if (&client == &giver || client.connection == 0 || !client.hands_over || client.domain != giver.domain) return;
-    most = &client;
+    const Client* const client = find_task(id).client;
+    if (bytes <= lacking || client == nullptr || client == &giver || client->connection == 0) return;
+    if (!client->hands_over || client->domain != giver.domain) return;
+    most = client;
     lacking = bytes;
   });
   return most;
 }
 
 bool Server::hands_over(const Client& client, std::uint32_t gpu) const {
-  const bool clears = !(core_.client(client.id)->held >> gpu & 1) && core_.bytes_to_clear(client.id, gpu) != 0;
+  const Task* const task = client.tasks.on(gpu);
+  const bool clears =
+      task != nullptr && !scheduler::has(state_of(*task).held, gpu) && core_.bytes_to_clear(task->id, gpu) != 0;
   return clears && taker_of(client, gpu) != nullptr;
 }
 
@@ -41,7 +42,7 @@ void Server::publish_takers() {
 void Server::publish_hand_overs() {
   for (const auto& [id, client] : clients_) {
     if (!client->hands_over) continue;
-    for (const std::uint32_t gpu : client->gpus) client->lease->gpus[gpu].hands_over = hands_over(*client, gpu);
+    for (const std::uint32_t gpu : client->gpus()) client->lease->gpus[gpu].hands_over = hands_over(*client, gpu);
   }
 }
 
@@ -56,7 +57,7 @@ void Server::on_descriptors(Connection& connection, const Message& message) {
   const std::string& sender = client.domain.payer();
   const protocol::Extent extent = message.body.extent;
   const Client* taker = nullptr;
-  if (message.kind == protocol::Kind::kHandOver && client.gpus.contains(extent.gpu) && !workers_.is_suspect(sender)) {
+  if (message.kind == protocol::Kind::kHandOver && client.gpus().contains(extent.gpu) && !workers_.is_suspect(sender)) {
     taker = taker_of(client, extent.gpu);
   }
   Message passed{.kind = protocol::Kind::kExtent};

@@ -172,7 +172,7 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
       activity_pass_(io, "read what programs do",
                      [this] {
                        for (const auto& [id, client] : clients_) {
-                         if ((core_.client(id)->touched & core_.shared_gpus()) != 0) read_activity(*client);
+                         if ((client->gpus().mask() & core_.shared_gpus()) != 0) read_activity(*client);
                        }
                      }),
       meter_(Meter::by_nvml(), [this](Meter::Answer answer) {

@@ -68,7 +68,7 @@ void Server::measure() {
   processes_when_asked_.clear();
   for (const auto& [id, client] : clients_) {
     processes_when_asked_.insert(client->pid);
-    for (const std::uint32_t gpu : client->gpus) {
+    for (const std::uint32_t gpu : client->gpus()) {
       client->measured[gpu].fixed_when_asked = counted_by_driver(*client->usage, gpu);
     }
   }
@@ -187,7 +187,7 @@ void Server::tell_added(scheduler::ClientId id, const protocol::Message& added) 
 // What was assumed for the client's contexts counts no longer where no reading can show them. A process that is not
 // named in a complete list has none yet: what is assumed for the one that it is about to have goes on counting.
 void Server::count_not_measured(const Client& client) {
-  for (const std::uint32_t gpu : client.gpus) {
+  for (const std::uint32_t gpu : client.gpus()) {
     const auto measured = client.measured.find(gpu);
     if (measured != client.measured.end() && measured->second.known) continue;
     const auto reading = readings_.find(gpu);
@@ -228,7 +228,7 @@ void Server::on_measured(const Meter::Answer& answer) {
   }
   for (const auto& [id, client] : clients_) {
     read_usage(*client);
-    for (const std::uint32_t gpu : client->gpus) {
+    for (const std::uint32_t gpu : client->gpus()) {
       client->measured[gpu].current = false;
       const auto reading = readings_.find(gpu);
       if (reading != readings_.end()) measure_client(*client, gpu, reading->second);
@@ -269,7 +269,7 @@ std::optional<scheduler::Bytes> Server::bytes_of_others(std::uint32_t gpu, const
   if (!reading.processes) return std::nullopt;
   std::set<pid_t> known = processes_when_asked_;
   for (const auto& [id, client] : clients_) {
-    if (client->pid == 0 && client->gpus.contains(gpu)) return std::nullopt;
+    if (client->pid == 0 && client->gpus().contains(gpu)) return std::nullopt;
     known.insert(client->pid);
   }
   scheduler::Bytes others = 0;
@@ -314,7 +314,7 @@ void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Byte
   log::debug("client {}: {} bytes on GPU {} beside its allocations", client.id, context, gpus_.number(gpu));
   // 0 would mean unknown.
   assumed_contexts_.set(client.id, client.domain.payer(), gpu, 0);
-  step(event::AddGpu{client.id, gpu, core_.gpu(gpu).total, std::max<scheduler::Bytes>(context, 1)});
+  step(event::AddGpu{client.tasks.id_on(gpu), gpu, core_.gpu(gpu).total, std::max<scheduler::Bytes>(context, 1)});
   carry_out(apply(limit::Measured{client.id, gpu, context}).outcome);
   publish_limits(client);
   publish_contexts(gpu);
@@ -329,7 +329,8 @@ scheduler::Bytes Server::contexts_before(const Client& client, std::uint32_t gpu
   if (same == by_process_.end()) return sum;
   for (const scheduler::ClientId id : same->second) {
     if (id >= client.id || sum >= enough) break;
-    sum += core_.context_bytes(id, gpu);
+    const auto other = clients_.find(id);
+    if (other != clients_.end()) sum += context_bytes(*other->second, gpu);
   }
   return sum;
 }
@@ -377,14 +378,14 @@ void Server::follow_size(std::uint32_t gpu) {
   const scheduler::Bytes assumed = scheduler::assumed_context(gpus_.least_bytes(gpu));
   if (std::exchange(followed_[gpu], std::pair(bytes, assumed)) == std::pair(bytes, assumed)) return;
   for (const auto& [id, client] : clients_) {
-    const scheduler::Bytes counted = core_.context_bytes(id, gpu);
+    const scheduler::Bytes counted = context_bytes(*client, gpu);
     if (counted == 0) continue;  // it has not named this GPU, or not yet
     const auto measured = client->measured.find(gpu);
     const bool known = measured != client->measured.end() && measured->second.known;
     const scheduler::Bytes context = known ? counted : std::min(counted, assumed);
     if (core_.gpu(gpu).total == bytes && context == counted) continue;
     if (!known && !is_trusted(*client)) assumed_contexts_.set(id, client->domain.payer(), gpu, context);
-    step(event::AddGpu{id, gpu, bytes, std::max<scheduler::Bytes>(context, 1)});
+    step(event::AddGpu{client->tasks.id_on(gpu), gpu, bytes, std::max<scheduler::Bytes>(context, 1)});
     apply(limit::SetTotal{gpu, bytes});
     if (context != counted) apply(limit::AddGpu{id, gpu, bytes, context, is_measurable(*client, gpu)});
     publish_contexts(gpu);

@@ -92,7 +92,7 @@ void Server::keep_place() {
   control_.listen_anew(std::move(*control));
   control_id_ = id_of(options_.control);
   place_problem_.clear();
-  if (std::ranges::any_of(clients_, [](const auto& entry) { return !entry.second->gpus.empty(); })) note_clients();
+  if (std::ranges::any_of(clients_, [](const auto& entry) { return !entry.second->gpus().empty(); })) note_clients();
   log::info("made the socket {} again, which was gone", options_.socket);
 }
 

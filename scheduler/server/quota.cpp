@@ -43,7 +43,7 @@ void Server::follow_host() {
 }
 
 void Server::on_limits(Client& client, const Message& message) {
-  const auto known = [&](std::uint32_t gpu) { return client.gpus.contains(gpu); };
+  const auto known = [&](std::uint32_t gpu) { return client.gpus().contains(gpu); };
   if (message.kind == Kind::kSession) {
     // The sessions of nested `rota run`s; a client that keeps naming new ones must not fill rotad's memory.
     if (client.sessions >= kMostSessions) return;
@@ -78,7 +78,7 @@ void Server::join_session(Client& client, const std::string& key) {
   Session& session = sessions_[key];
   client.session = key;
   if (session.clients++ == 0) session.number = ++last_session_;
-  step(event::Session{client.id, session.number});
+  for (const Task& task : client.tasks) step(event::Session{task.id, session.number});
 }
 
 void Server::leave_session(const std::string& key) {
@@ -202,11 +202,11 @@ void Server::tighten(Client& client) {
 void Server::publish_limits(Client& client) {
   const scheduler::Bytes limit = quota_.limit(client.id);
   client.lease->limit_bytes.store(limit, std::memory_order_relaxed);
-  for (const std::uint32_t gpu : client.gpus) {
+  for (const std::uint32_t gpu : client.gpus()) {
     const scheduler::Bytes left = limit == scheduler::kNoLimit ? scheduler::kNoLimit : quota_.left(client.id, gpu);
     protocol::GpuLease& lease = client.lease->gpus[gpu];
     lease.left_bytes.store(left, std::memory_order_relaxed);
-    lease.context_bytes.store(core_.context_bytes(client.id, gpu), std::memory_order_relaxed);
+    lease.context_bytes.store(context_bytes(client, gpu), std::memory_order_relaxed);
     lease.fixed_of_others_bytes.store(quota_.fixed_of_others(client.id, gpu), std::memory_order_relaxed);
   }
 }

@@ -74,6 +74,7 @@ void Server::stop() {
   for (const auto& [number, connection] : connections_) connection->close();
   connections_.clear();
   clients_.clear();
+  owners_.clear();
   stayers_.clear();
 }
 
@@ -116,23 +117,24 @@ void Server::on_message(Connection& connection, const Message& message) {
     case Kind::kAddGpu:
       on_add_gpu(connection, client, message.body.add_gpu);
       break;
-    case Kind::kWant: {
+    case Kind::kWant:
       read_usage(client);
       if (claims_.withdrawing()) break;  // it asks again
-      const bool young = now() - started_ < std::chrono::seconds(protocol::kReclaimSeconds);
-      const protocol::Want& want = message.body.want;
-      step(event::Want{client.id, want.gpus, want.running != 0 && young, want.urgent != 0, want.alone != 0});
+      on_want(client, message.body.want);
       break;
-    }
     case Kind::kGiveBack:
       read_usage(client);
-      step(event::GiveBack{client.id, message.body.give_back.grant});
+      if (const Task* task = client.tasks.on(message.body.give_back.gpu)) {
+        step(event::GiveBack{task->id, message.body.give_back.grant});
+      }
       break;
     case Kind::kUsage:
       read_usage(client);
       break;
     case Kind::kRoom:
-      step(event::Ask{client.id, message.body.room.gpu, message.body.room.bytes});
+      if (const Task* task = client.tasks.on(message.body.room.gpu)) {
+        step(event::Ask{task->id, message.body.room.gpu, message.body.room.bytes});
+      }
       break;
     case Kind::kSession:
     case Kind::kReserve:
@@ -152,7 +154,7 @@ void Server::on_end(Connection& connection, const std::string& problem) {
   const auto found = clients_.find(connection.client);
   if (found != clients_.end()) {
     Client& client = *found->second;
-    const bool may_stay = client.process && !client.gpus.empty();
+    const bool may_stay = client.process && !client.gpus().empty();
     if (may_stay && guarded("wait for a program", [&] { orphans_.insert(client.id); })) {
       // The process may be about to die (its descriptors close first), to come back, or to have exec'ed.
       client.connection = 0;
@@ -249,7 +251,7 @@ void Server::on_hello(Connection& connection, const Message& message) {
   const ClientId id = client->id;
   connection.client = id;
   clients_.emplace(id, std::move(client));
-  step(event::Join{id, true, take_number(*clients_.at(id))});
+  clients_.at(id)->domain_number = take_number(*clients_.at(id));
   share_host();
   watch_process(id);
   log::debug("client {}: {} (pid {}, user {})", id, hello.name, connection.peer().pid, connection.peer().uid);
@@ -293,12 +295,11 @@ void Server::remove_client(ClientId id, const char* why) {
   const Client& client = *entry.mapped();
   gone_.insert(std::move(entry));
   named_.erase(named_.lower_bound({id, {}}), named_.lower_bound({id + 1, {}}));
-  overdue_.erase(id);
   orphans_.erase(id);
   leave_session(client.session);
   leave_number(client);
-  if (!client.gpus.empty() && !place_lost_ &&
-      std::ranges::all_of(clients_, [](const auto& other) { return other.second->gpus.empty(); })) {
+  if (!client.gpus().empty() && !place_lost_ &&
+      std::ranges::all_of(clients_, [](const auto& other) { return other.second->gpus().empty(); })) {
     unlink(clients_note().c_str());
   }
   idle_since_ = now();
@@ -308,15 +309,18 @@ void Server::remove_client(ClientId id, const char* why) {
 
 // May be repeated.
 void Server::forget_client(ClientId id) {
-  step(event::Leave{id});
+  Client& client = *gone_.at(id);
+  for (const Task& task : client.tasks) {
+    step(event::Leave{task.id});
+    owners_.erase(task.id);
+  }
   carry_out(apply(limit::Leave{id}).outcome);
-  for (std::set<std::uint32_t>& gpus = gone_.at(id)->gpus; !gpus.empty();) {
-    const std::uint32_t gpu = *gpus.begin();
+  for (const std::uint32_t gpu : client.gpus()) {
     const std::string uuid = uuid_text(gpus_.at(gpu)->uuid);
-    const auto same = by_process_.find(process_of(*gone_.at(id), gpu));
+    const auto same = by_process_.find(process_of(client, gpu));
     if (same != by_process_.end() && same->second.erase(id) != 0 && same->second.empty()) by_process_.erase(same);
-    assumed_contexts_.set(id, gone_.at(id)->domain.payer(), gpu, 0);
-    gpus.erase(gpus.begin());
+    assumed_contexts_.set(id, client.domain.payer(), gpu, 0);
+    client.tasks.forget(gpu);
     const bool released = gpus_.remove_client(gpu);
     publish_contexts(gpu);
     if (released) claim(claims_.released(uuid));
@@ -377,20 +381,20 @@ void Server::step(const scheduler::Event& event) {
   const std::vector<scheduler::Decision>& decisions = core_.step(event, time);
   event_log_.write(event, time, decisions);
   for (const scheduler::Decision& decision : decisions) {
-    changed_.insert(decision.client);
-    const auto found = clients_.find(decision.client);
-    if (found == clients_.end()) continue;
-    if (decision.change == scheduler::Change::kRevoked) report_revoked(*found->second);
-    if (decision.change == scheduler::Change::kPassedOver) report_passed_over(*found->second, decision);
+    const auto [client, task] = find_task(decision.client);
+    if (client == nullptr) continue;
+    changed_.insert(client->id);
+    if (decision.change == scheduler::Change::kRevoked) report_revoked(*client);
+    if (decision.change == scheduler::Change::kPassedOver) report_passed_over(*client, decision);
     if (decision.change == scheduler::Change::kGranted) {
-      log::debug("client {}: grant {}", decision.client, decision.grant);
+      if (task != nullptr) task->last_grant = decision.grant;
+      log::debug("client {}, task {}: grant {}", client->id, decision.client, decision.grant);
     }
     if (decision.change == scheduler::Change::kPromised) {
-      log::debug("client {}: may have {} bytes on GPU {}", decision.client, decision.bytes, gpus_.number(decision.gpu));
+      log::debug("client {}: may have {} bytes on GPU {}", client->id, decision.bytes, gpus_.number(decision.gpu));
     }
     if (decision.change == scheduler::Change::kClear) {
-      log::debug("client {}: is to clear {} bytes of GPU {}", decision.client, decision.bytes,
-                 gpus_.number(decision.gpu));
+      log::debug("client {}: is to clear {} bytes of GPU {}", client->id, decision.bytes, gpus_.number(decision.gpu));
     }
   }
   const Published before = std::exchange(
@@ -402,8 +406,10 @@ void Server::step(const scheduler::Event& event) {
                                      (before.alone ^ published_.alone);
   if ((clearing | watched) != 0) {
     for (const auto& [id, client] : clients_) {
-      const scheduler::ClientState* const state = core_.client(id);
-      if (state != nullptr && ((state->held & clearing) | (state->touched & watched)) != 0) changed_.insert(id);
+      const bool concerned = std::ranges::any_of(client->tasks, [&](const Task& task) {
+        return ((state_of(task).held & clearing) | (task.gpus & watched)) != 0;
+      });
+      if (concerned) changed_.insert(id);
     }
   }
   if (before.movable != published_.movable || before.later != published_.later) contexts_pass_.run();
@@ -436,7 +442,7 @@ void Server::report_passed_over(Client& client, const scheduler::Decision& decis
   if (std::exchange(client.was_passed_over, true)) return;
   std::string others;
   for (const auto& [id, other] : clients_) {
-    const scheduler::Bytes fixed = core_.use(id, decision.gpu, modelled_now()).fixed;
+    const scheduler::Bytes fixed = core_.use(other->tasks.id_on(decision.gpu), decision.gpu, modelled_now()).fixed;
     if (id == client.id || fixed == 0) continue;
     others += fmt::format(", pid {} ({}) has {} of that", other->pid, other->name, bytes_text(fixed));
   }
@@ -447,7 +453,7 @@ void Server::report_passed_over(Client& client, const scheduler::Decision& decis
       "client {} ({}, pid {}) is passed over on GPU {} while others can use it: {} of its memory do not fit beside "
       "{}{}",
       client.id, client.name, client.pid, gpus_.number(decision.gpu), bytes_text(decision.bytes),
-      protocol::in_the_way_text(decision.bytes, core_.use(client.id, decision.gpu, modelled_now()).lacks_for_now),
+      protocol::in_the_way_text(decision.bytes, core_.use(decision.client, decision.gpu, modelled_now()).lacks_for_now),
       others);
 }
 

@@ -37,6 +37,7 @@
 #include "scheduler/server/paced.h"
 #include "scheduler/server/page.h"
 #include "scheduler/server/place.h"
+#include "scheduler/server/tasks.h"
 #include "scheduler/server/user_names.h"
 
 namespace rota::server {
@@ -104,6 +105,19 @@ class Server final : public ConnectionOwner {
   void remove_client(scheduler::ClientId id, const char* why);
   void forget_client(scheduler::ClientId id);
   void drop_connection(Connection& connection);
+
+  // coupling.cpp: tasks, as the core's clients.
+  struct OfTask {
+    Client* client = nullptr;
+    Task* task = nullptr;
+  };
+  OfTask find_task(scheduler::ClientId id) const;  // nulls: it has ended, or its client is gone
+  scheduler::ClientState state_of(const Task& task) const;
+  bool holds(const Task& task) const;
+  scheduler::Bytes context_bytes(const Client& client, std::uint32_t gpu) const;
+  void join(const Client& client, const Task& task);
+  void on_want(Client& client, const protocol::Want& want);
+  bool couple(Client& client, scheduler::GpuMask gpus);
 
   // claiming.cpp: GPUs that another rotad has, by their UUIDs as text.
   struct Elsewhere {
@@ -182,12 +196,17 @@ class Server final : public ConnectionOwner {
 
   void step(const scheduler::Event& event);
   void publish(Client& client);
+  void publish(const Client& client, const Task& task);
+  std::uint32_t shown_grant(const Task& task, std::uint32_t gpu) const;
+  std::uint32_t watch_of(const Client& client, const Task& task) const;
   void report_revoked(Client& client) const;
   void report_passed_over(Client& client, const scheduler::Decision& decision) const;
   void read_usage(Client& client);
   void read_others();
   bool read_some_others();
   void read_activity(Client& client);
+  void read_activity(Task& task, const protocol::GpuUsage& page, bool shares);
+  void tell_usage(const Client& client, std::uint32_t gpu);
   void note_moves(Client& client);
   void schedule_deadline();
   void tell_next(scheduler::Time time);
@@ -231,7 +250,6 @@ class Server final : public ConnectionOwner {
   Workers workers_;  // which those below leave sockets to
   std::map<std::string, Elsewhere> elsewhere_;
   std::map<std::pair<scheduler::ClientId, std::string>, protocol::AddGpu> named_;  // and not served yet
-  std::set<scheduler::ClientId> overdue_;  // holders that have not given back for another rotad
   bool letting_go_ = false;
   scheduler::Time machine_looked_at_{};
   bool place_lost_ = false;  // another rotad has this one's socket
@@ -268,6 +286,7 @@ class Server final : public ConnectionOwner {
   std::map<std::string, Domain> domains_;  // of payers that are not users by number
   scheduler::DomainId last_domain_ = 0;
   std::map<scheduler::ClientId, std::unique_ptr<Client>> clients_;
+  std::map<scheduler::ClientId, scheduler::ClientId> owners_;  // of tasks: their clients
   // Whose leaving the core and the limits' books have not carried out yet; empty, unless memory was lacking.
   std::map<scheduler::ClientId, std::unique_ptr<Client>> gone_;
   std::set<scheduler::ClientId> orphans_;  // clients whose connection closed

@@ -166,7 +166,7 @@ bool Server::add_to_snapshot(SnapshotWork& work) const {
     const Client& client = *next->second;
     work.rows.programs.push_back(program_row(client));
     work.programs.push_back(client.domain);
-    for (const std::uint32_t gpu : client.gpus) work.rows.tasks.push_back(task_row(client, gpu));
+    for (const std::uint32_t gpu : client.gpus()) work.rows.tasks.push_back(task_row(client, gpu));
     work.next_client = next->first + 1;
   }
   if (next != clients_.end()) return false;
@@ -222,7 +222,6 @@ protocol::GpuRow Server::gpu_row(std::uint32_t index, const GpuEntry& entry) con
 }
 
 protocol::ProgramRow Server::program_row(const Client& client) const {
-  const scheduler::ClientState& state = *core_.client(client.id);
   protocol::ProgramRow row{};
   row.client = client.id;
   row.pid = client.pid;
@@ -231,24 +230,30 @@ protocol::ProgramRow Server::program_row(const Client& client) const {
     row.session = session->second.number;
   }
   set_text(row.name, client.name);
-  row.gpus = state.touched;
-  row.held_gpus = state.held;
-  row.wanted_gpus = state.wanted;
-  if (state.held != 0) row.since_ns = nanoseconds(modelled_now() - state.held_since);
-  if (state.wanted != 0) row.since_ns = nanoseconds(modelled_now() - state.wanted_since);
-  if (!client.gpus.empty()) {
-    const scheduler::ClientUse use = core_.use(client.id, *client.gpus.begin(), modelled_now());
-    row.held_ns = nanoseconds(use.held);
-    row.waited_ns = nanoseconds(use.waited);
+  row.gpus = client.gpus().mask();
+  std::uint64_t held_since = 0;
+  std::uint64_t waits_since = 0;
+  for (const Task& task : client.tasks) {
+    const protocol::TaskRow shown = task_row(client, *GpuSet(task.gpus).begin());
+    const scheduler::ClientState state = state_of(task);
+    row.held_gpus |= state.held;
+    row.wanted_gpus |= state.wanted;
+    std::uint64_t& since = state.wanted != 0 ? waits_since : held_since;
+    since = std::max(since, shown.since_ns);
+    row.held_ns = std::max(row.held_ns, shown.held_ns);
+    row.waited_ns = std::max(row.waited_ns, shown.waited_ns);
+    row.overrun |= shown.overrun;
   }
-  row.overrun = state.overrun ? 1 : 0;
+  row.since_ns = row.wanted_gpus != 0 ? waits_since : held_since;
   row.moves = moves_of(*client.usage);
   return row;
 }
 
 protocol::TaskRow Server::task_row(const Client& client, std::uint32_t gpu) const {
   const protocol::GpuUsage& usage = client.usage->gpus[gpu];
-  const scheduler::ClientUse use = core_.use(client.id, gpu, modelled_now());
+  const Task& task = *client.tasks.on(gpu);
+  const scheduler::ClientState state = state_of(task);
+  const scheduler::ClientUse use = core_.use(task.id, gpu, modelled_now());
   protocol::TaskRow row{};
   row.client = client.id;
   row.gpu = gpu;
@@ -265,14 +270,22 @@ protocol::TaskRow Server::task_row(const Client& client, std::uint32_t gpu) cons
   row.busy_permille = thousandths(use.busy.value_or(0));
   row.calls_per_1000s = static_cast<std::uint64_t>(std::clamp(use.calls.value_or(0) * 1000, 0.0, 1e18));
   row.device_bytes = usage.device_bytes.load();
-  row.promised_bytes = core_.promised_bytes(client.id, gpu);
-  row.asked_bytes = core_.asked_bytes(client.id, gpu);
-  row.resident_bytes = core_.resident_bytes(client.id, gpu);
-  row.context_bytes = core_.context_bytes(client.id, gpu);
+  row.promised_bytes = core_.promised_bytes(task.id, gpu);
+  row.asked_bytes = core_.asked_bytes(task.id, gpu);
+  row.resident_bytes = core_.resident_bytes(task.id, gpu);
+  row.context_bytes = core_.context_bytes(task.id, gpu);
   row.fixed_bytes = use.fixed;
   row.fixed_for_now_bytes = use.fixed_for_now;
   row.lacks_bytes = use.lacks;
   row.lacks_for_now_bytes = use.lacks_for_now;
+  row.gpus = task.gpus;
+  if (state.held != 0) row.since_ns = nanoseconds(modelled_now() - state.held_since);
+  if (state.wanted != 0) row.since_ns = nanoseconds(modelled_now() - state.wanted_since);
+  row.held_ns = nanoseconds(use.held);
+  row.waited_ns = nanoseconds(use.waited);
+  row.holds = scheduler::has(state.held, gpu) ? 1 : 0;
+  row.waits = scheduler::has(state.wanted, gpu) ? 1 : 0;
+  row.overrun = state.overrun ? 1 : 0;
   return row;
 }
 

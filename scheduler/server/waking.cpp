@@ -46,12 +46,12 @@ void Server::tell_next(scheduler::Time time) {
   bool one_drains = false;
   scheduler::for_each_gpu(core_.waited_gpus(), [&](std::uint32_t gpu) {
     const auto first = core_.first_waiting(gpu);
-    const auto found = first ? clients_.find(*first) : clients_.end();
-    if (found == clients_.end()) return;
+    const auto [client, task] = find_task(first.value_or(0));
+    if (task == nullptr) return;
     const scheduler::Time at = core_.next_turn(*first);
     one_drains |= at != scheduler::Time{} && at <= time;
-    if (std::exchange(found->second->next_turn, at) == at) return;
-    changed_.insert(*first);
+    if (std::exchange(task->next_turn, at) == at) return;
+    changed_.insert(client->id);
     if (at != scheduler::Time{}) stay_awake(time_.real(at));
   });
   if (!one_drains) awake_until_ = {};

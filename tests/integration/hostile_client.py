@@ -70,10 +70,11 @@ def act(client, real, chance):
         client.send(USAGE)
     elif action == 5:
         for _ in range(times):
-            client.send(WANT, struct.pack("<QIIII", chance.choice([0, 1 << gpu, (1 << 64) - 1]), chance.randrange(2), 0, chance.randrange(2),
-                                          chance.randrange(2)))
+            task = chance.choice([0, 1 << gpu, 3, chance.getrandbits(64), (1 << 64) - 1])
+            client.send(WANT, struct.pack("<QIIIIQ", chance.choice([0, 1 << gpu, (1 << 64) - 1]), chance.randrange(2), 0, chance.randrange(2),
+                                          chance.randrange(2), task))
     elif action == 6:
-        client.send(GIVE_BACK, struct.pack("<I", chance.choice([client.grant(), 1, 0])))
+        client.send(GIVE_BACK, struct.pack("<II", chance.choice([client.grant(), 1, 0]), chance.choice([gpu, word() & 0xffffffff])))
     elif action == 7:
         for _ in range(times):
             client.send(ROOM, struct.pack("<IIQ", gpu, 0, word()))

@@ -136,7 +136,7 @@ nlohmann::json sharing_json(const protocol::GpuRow& gpu) {
           {"switch_ns", gpu.switch_ns == 0 ? nlohmann::json(nullptr) : nlohmann::json(gpu.switch_ns)}};
 }
 
-std::string use_text(const protocol::ProgramRow& program, const protocol::TaskRow* task, const protocol::GpuRow& gpu) {
+std::string use_text(const protocol::TaskRow* task, const protocol::GpuRow& gpu) {
   if (task == nullptr) return "";
   std::vector<std::string> parts;
   if (measured(gpu)) {
@@ -148,8 +148,8 @@ std::string use_text(const protocol::ProgramRow& program, const protocol::TaskRo
                         : "its rate of calls alone is not known yet");
     if (task->light != 0) parts.push_back("runs at any time");
   }
-  if (program.waited_ns != 0) {
-    parts.push_back(fmt::format("has waited {:.1f} s in all", static_cast<double>(program.waited_ns) / 1e9));
+  if (task->waited_ns != 0) {
+    parts.push_back(fmt::format("has waited {:.1f} s in all", static_cast<double>(task->waited_ns) / 1e9));
   }
   return fmt::format("{}", fmt::join(parts, ", "));
 }

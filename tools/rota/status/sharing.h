@@ -13,7 +13,7 @@ std::string sharing_text(const protocol::GpuRow& gpu);
 nlohmann::json sharing_json(const protocol::GpuRow& gpu);
 
 // A program's second line, without newline; empty if there is nothing to say. `task`: on this GPU; may be null.
-std::string use_text(const protocol::ProgramRow& program, const protocol::TaskRow* task, const protocol::GpuRow& gpu);
+std::string use_text(const protocol::TaskRow* task, const protocol::GpuRow& gpu);
 // For the line about a program that swaps: what of its memory stays on the GPU, and whether it is passed over for want
 // of room. `task` may be null.
 std::string staying_text(const protocol::TaskRow* task, bool holds);

@@ -46,10 +46,6 @@ std::string swap_text(const protocol::ProgramRow& client, const protocol::TaskRo
   return text;
 }
 
-bool has(std::uint64_t mask, std::uint32_t gpu) {
-  return gpu < 64 && (mask >> gpu & 1) != 0;
-}
-
 struct ServedHow {
   const char* option;  // the word of --memory, for programs
   const char* mode;    // for people
@@ -324,8 +320,8 @@ std::string status_as_text(const Status& status, const std::string& socket) {
       const protocol::ProgramRow& client = status.programs[i];
       const TaskRow* task = status.task(client.client, gpu.index);
       if (task == nullptr) continue;
-      const bool holds = has(client.held_gpus, gpu.index);
-      const char* doing = has(client.wanted_gpus, gpu.index) ? "waits" : holds ? "holds" : "idle";
+      const bool holds = task->holds != 0;
+      const char* doing = task->waits != 0 ? "waits" : holds ? "holds" : "idle";
       std::string more;
       if (task->mode != protocol::MemoryMode::kUnknown) {
         const ServedHow how = served_how(task->mode);
@@ -336,12 +332,12 @@ std::string status_as_text(const Status& status, const std::string& socket) {
       more += fmt::format(", contexts and modules: {} {}", size_text(task->context_bytes),
                           task->measured != 0 ? "measured" : "assumed");
       if (task->asked_bytes != 0) more += fmt::format(", waits for room for {}", size_text(task->asked_bytes));
-      if (client.overrun != 0) more += ", did not give the GPU back in time: others run at the same time";
+      if (task->overrun != 0) more += ", did not give the GPU back in time: others run at the same time";
       text += fmt::format("  {:<6} pid {:<8} {:>10}  {:>9}  {}{}\n", doing,
                           client.pid == 0 ? "?" : std::to_string(client.pid), size_text(task->device_bytes),
-                          fmt::format("{:.1f} s", static_cast<double>(client.since_ns) / 1e9),
+                          fmt::format("{:.1f} s", static_cast<double>(task->since_ns) / 1e9),
                           report::printable(client.name), more);
-      if (const std::string use = use_text(client, task, gpu); !use.empty()) text += fmt::format("         {}\n", use);
+      if (const std::string use = use_text(task, gpu); !use.empty()) text += fmt::format("         {}\n", use);
       if (i < status.commands.size() && !status.commands[i].user.empty()) {
         text += fmt::format("         {}: {}\n", status.commands[i].user, shown_command(status.commands[i].command));
       }

@@ -235,16 +235,17 @@ std::optional<std::string> Client::add_gpu(std::uint8_t which, std::uint32_t* in
   return std::nullopt;
 }
 
-void Client::want(std::uint64_t gpus, bool running) {
+void Client::want(std::uint64_t gpus, bool running, std::uint64_t task) {
   Message want = message(Kind::kWant);
   want.body.want.gpus = gpus;
   want.body.want.running = running ? 1 : 0;
+  want.body.want.task = task;
   send_packet(descriptor, &want, sizeof want);
 }
 
-void Client::give_back(std::uint32_t grant) {
+void Client::give_back(std::uint32_t grant, std::uint32_t gpu) {
   Message back = message(Kind::kGiveBack);
-  back.body.give_back.grant = grant;
+  back.body.give_back = {.grant = grant, .gpu = gpu};
   send_packet(descriptor, &back, sizeof back);
 }
 

@@ -96,8 +96,10 @@ class Client {
   // The refusal's text, or nothing and `index` set.
   std::optional<std::string> add_gpu(std::uint8_t number, std::uint32_t* index = nullptr,
                                      std::uint64_t total = std::uint64_t{1} << 30);
-  void want(std::uint64_t gpus, bool running = false);
-  void give_back(std::uint32_t grant);
+  // `task`: GPUs that are to be one task with these.
+  void want(std::uint64_t gpus, bool running = false, std::uint64_t task = 0);
+  // On this GPU, and with it those of the same task.
+  void give_back(std::uint32_t grant, std::uint32_t gpu = 0);
   void ask(std::uint32_t gpu, std::uint64_t bytes);
   void hand_over(std::uint32_t gpu, std::uint64_t bytes, std::initializer_list<int> memory) const;
   void use(std::uint32_t gpu, std::uint64_t bytes) { usage->gpus[gpu].device_bytes = bytes; }

@@ -61,7 +61,7 @@ TEST_CASE("what is not known is not told as zero") {
   CHECK(sharing_json(gpu)["switch_ns"].is_null());
   CHECK(sharing_json(gpu)["trial"].is_null());
   const protocol::TaskRow nothing{};
-  CHECK(use_text(kProgram, &nothing, gpu) ==
+  CHECK(use_text(&nothing, gpu) ==
         "how busy it keeps the GPU is not known yet, its rate of calls alone is not known yet");
   const auto json = use_json(one_client(gpu, nothing), kProgram);
   CHECK(on_gpu(json)["busy"].is_null());
@@ -69,7 +69,7 @@ TEST_CASE("what is not known is not told as zero") {
   protocol::ProgramRow other{};
   other.client = 1;
   CHECK(use_json(one_client(gpu, nothing), other).is_null());
-  CHECK(use_text(kProgram, nullptr, gpu).empty());
+  CHECK(use_text(nullptr, gpu).empty());
 }
 
 TEST_CASE("a share of zero that was measured is told as zero") {
@@ -77,9 +77,9 @@ TEST_CASE("a share of zero that was measured is told as zero") {
   protocol::TaskRow use{};
   use.known = protocol::kKnowsBusy | protocol::kKnowsCalls;
   use.calls_per_1000s = 1'234'500;
-  CHECK(use_text(kProgram, &use, gpu) == "keeps the GPU busy 0% of its own time, 1234 calls/s alone");
+  CHECK(use_text(&use, gpu) == "keeps the GPU busy 0% of its own time, 1234 calls/s alone");
   use.calls_per_1000s = 12'120;
-  CHECK(says(use_text(kProgram, &use, gpu), ", 12.1 calls/s alone"));
+  CHECK(says(use_text(&use, gpu), ", 12.1 calls/s alone"));
   use.calls_per_1000s = 1'234'500;
   const auto json = use_json(one_client(gpu, use), kProgram);
   CHECK(on_gpu(json)["busy"] == 0.0);
@@ -90,10 +90,11 @@ TEST_CASE("a program that runs at any time is told so of the GPU where it does")
   protocol::GpuRow gpu = shared_gpu(SharingReason::kTrial, Candidate::kLightOpen);
   protocol::TaskRow use{};
   use.light = 1;
+  use.waited_ns = 1'500'000'000;
   protocol::ProgramRow program{};
   program.held_ns = 7;
-  program.waited_ns = 1'500'000'000;
-  CHECK(says(use_text(program, &use, gpu), "runs at any time, has waited 1.5 s in all"));
+  program.waited_ns = 2'500'000'000;
+  CHECK(says(use_text(&use, gpu), "runs at any time, has waited 1.5 s in all"));
   Status status = one_client(gpu, use);
   // And of another GPU it says otherwise.
   gpu.index = 1;
@@ -104,7 +105,7 @@ TEST_CASE("a program that runs at any time is told so of the GPU where it does")
   status.tasks.push_back(use);
   const auto json = use_json(status, program);
   CHECK(json["held_ns"] == 7);
-  CHECK(json["waited_ns"] == 1'500'000'000);
+  CHECK(json["waited_ns"] == 2'500'000'000);
   REQUIRE(json["gpus"].size() == 2);
   CHECK(json["gpus"][uuid_text(status.gpus[0].uuid)]["runs_at_any_time"] == true);
   CHECK(json["gpus"][uuid_text(status.gpus[1].uuid)]["runs_at_any_time"] == false);
@@ -130,7 +131,7 @@ TEST_CASE("modes and memory are told where nothing is measured, whatever the can
   gpu.reason = SharingReason::kMemory;
   CHECK(says(sharing_text(gpu), "in turns, each of 50 ms: their memory does not fit together"));
   const protocol::TaskRow use{};
-  CHECK(use_text(kProgram, &use, gpu).empty());
+  CHECK(use_text(&use, gpu).empty());
   gpu.clients = 1;
   CHECK(sharing_text(gpu).empty());
 }

@@ -1,0 +1,98 @@
+// Begins and ends the core's clients that a client's tasks are, and couples tasks as its wants say.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "scheduler/server/client.h"
+#include "scheduler/server/log.h"
+
+namespace rota::server {
+
+using scheduler::Bytes;
+using scheduler::ClientId;
+using scheduler::GpuIndex;
+using scheduler::GpuMask;
+namespace event = scheduler::event;
+
+Server::OfTask Server::find_task(ClientId id) const {
+  const auto owner = owners_.find(id);
+  const auto client = owner == owners_.end() ? clients_.end() : clients_.find(owner->second);
+  if (client == clients_.end()) return {};
+  return {client->second.get(), client->second->tasks.with_id(id)};
+}
+
+scheduler::ClientState Server::state_of(const Task& task) const {
+  const scheduler::ClientState* const state = core_.client(task.id);
+  return state == nullptr ? scheduler::ClientState{} : *state;
+}
+
+bool Server::holds(const Task& task) const {
+  return state_of(task).held != 0;
+}
+
+Bytes Server::context_bytes(const Client& client, GpuIndex gpu) const {
+  return core_.context_bytes(client.tasks.id_on(gpu), gpu);
+}
+
+// The limits' lines in the event log have the client's number, the core's have the task's.
+void Server::join(const Client& client, const Task& task) {
+  owners_[task.id] = client.id;
+  event_log_.remark(fmt::format("task {} client {} pid {}", task.id, client.id, client.pid), modelled_now());
+  step(event::Join{task.id, true, client.domain_number, task.last_grant});
+  const auto session = sessions_.find(client.session);
+  if (session != sessions_.end()) step(event::Session{task.id, session->second.number});
+}
+
+void Server::on_want(Client& client, const protocol::Want& want) {
+  const GpuMask added = client.gpus().mask();
+  const GpuMask gpus = want.gpus & added;
+  if (gpus == 0) {
+    for (const Task& task : client.tasks) {
+      const bool meant = want.task == 0 || (task.gpus & want.task) != 0;
+      if (meant) step(event::Want{task.id, 0, false, false, false});
+    }
+    return;
+  }
+  const GpuMask together = want.task & added;
+  if (client.tasks.of(together) == nullptr && !couple(client, together)) return;
+  const bool young = now() - started_ < std::chrono::seconds(protocol::kReclaimSeconds);
+  step(event::Want{client.tasks.of(together)->id, gpus, want.running != 0 && young, want.urgent != 0, want.alone != 0});
+}
+
+// The core's new clients are told all that is known before the old ones leave: nobody gets in between what they leave.
+// What both have counts twice for that long.
+bool Server::couple(Client& client, GpuMask gpus) {
+  for (const Task& task : client.tasks) {
+    if ((task.gpus & gpus) == 0 || !holds(task)) continue;
+    log::debug("client {}: its GPUs are coupled once it has given back those that it holds", client.id);
+    return false;
+  }
+  if (!reserve_.is_whole()) return false;
+  std::vector<std::pair<GpuIndex, Bytes>> contexts;
+  for (const GpuIndex gpu : client.gpus()) {
+    contexts.emplace_back(gpu, context_bytes(client, gpu));
+  }
+  const Tasks::Change change = client.tasks.couple(gpus, [this] { return ++last_number_; });
+  for (const Task& task : change.begun) join(client, task);
+  GpuMask told = change.came;
+  for (const Task& task : change.begun) told |= task.gpus;
+  for (const auto& [gpu, context] : contexts) {
+    if (!scheduler::has(told, gpu)) continue;
+    step(event::AddGpu{client.tasks.id_on(gpu), gpu, core_.gpu(gpu).total, std::max<Bytes>(context, 1)});
+    tell_usage(client, gpu);
+  }
+  read_activity(client);
+  for (const Task& task : change.ended) {
+    step(event::Leave{task.id});
+    owners_.erase(task.id);
+  }
+  for (const auto& [gpu, context] : contexts) {
+    if (scheduler::has(told, gpu)) publish_too_much(gpu);
+  }
+  publish(client);
+  return true;
+}
+
+}  // namespace rota::server
