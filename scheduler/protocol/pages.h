@@ -19,11 +19,11 @@ inline constexpr std::size_t kPageBytes = 5 * 4096;  // of which only those are 
 
 // What rotad says of one GPU. Times are CLOCK_MONOTONIC nanoseconds.
 struct alignas(kRecordBytes) GpuLease {
-  // The grant in force, never 0 while a lease is held and never the same number twice in a row; 0 means none. GPUs that
-  // were granted together have the same number.
-  // After a give_back the page still shows the old grant for a moment: the client remembers what it gave back. A grant
-  // that disappears without a give_back was revoked: the client did not drain in time, and others run. It may also be
-  // replaced by another grant (the set grew).
+  // The grant in force, never 0 while a lease is held and never the same number twice in a row on one GPU; 0 means
+  // none. What is said here of grants, waiters, turns and activity is the task's (Want::task), and the same on all of
+  // its GPUs that it holds. Tasks number their grants by themselves. After a give_back the page still shows the old
+  // grant for a moment: the client remembers what it gave back. A grant that disappears without a give_back was
+  // revoked: the client did not drain in time, and others run. It may also be replaced by another grant (the set grew).
   std::atomic<std::uint32_t> grant;
   // Not 0 while another client needs a GPU of this grant: the number of waiters when that began, or when drain_at_ns
   // last changed. Clients give nothing back while this is 0.

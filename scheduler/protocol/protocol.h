@@ -75,7 +75,7 @@ enum class Kind : std::uint16_t {
   // client to rotad
   kHello = 1,      // Hello; answered by kWelcome or kRefused
   kAddGpu = 2,     // AddGpu, once more to be measured again; answered by kGpuAdded or kRefused
-  kWant = 3,       // Want: queue this client for the set; a later want replaces the set and keeps the place
+  kWant = 3,       // Want: queue a task; a later want of the task replaces its set of GPUs and keeps the place
   kGiveBack = 4,   // GiveBack: the named grant has drained; ignored unless it is the one in force
   kUsage = 5,      // no body: the usage page changed by enough to matter (rotad also looks by itself)
   kStatus = 6,     // no body, no hello needed; answered by the rows of a Snapshot (snapshot.h), kStatusDaemon last
@@ -122,9 +122,13 @@ struct GpuAdded {
 };
 
 // What a client does on one GPU is a *task*, which takes turns by itself. A client couples the tasks of GPUs that it
-// has to have together by naming them as one in its wants.
+// has to have together by naming them as one in its wants: from then on they are one task, until a want names one of
+// its GPUs in another task. Then every GPU that is not in that one is a task by itself again, and what the tasks that
+// have ended wanted is withdrawn. GPUs that were not added are left out of both masks.
 struct Want {
-  std::uint64_t gpus;  // mask of GPUs that were added; all at once or not at all; 0 withdraws the want
+  // Mask; all at once or not at all. 0 withdraws what is wanted of all tasks with a GPU in `task`, and of all of the
+  // client's if that is 0, too.
+  std::uint64_t gpus;
   // Not 0: this client's work already runs on these GPUs, by a grant of a rotad that died. Such a want is granted at
   // once while the new rotad is young (kReclaimSeconds); later it is a want like any other.
   std::uint32_t running;
@@ -135,8 +139,8 @@ struct Want {
   // Not 0, where GpuLease::watch has kWatchAlone: the client measures, and needs what it holds to itself until it sends
   // a want without this. GpuLease::alone_until_ns is the answer.
   std::uint32_t alone;
-  // All GPUs of the task, `gpus` among them. It may have other GPUs than in an earlier want; what the client holds of
-  // those that come or go it has to give back first: until then the want is ignored.
+  // All GPUs of the task: `gpus` are among them, whether or not the mask has them. While that couples GPUs otherwise
+  // than they are, and the client holds a GPU of one of the tasks that would end or change, the want is ignored.
   std::uint64_t task;
 };
 inline constexpr int kReclaimSeconds = 10;
@@ -145,7 +149,7 @@ inline constexpr int kLastPart = 4;
 
 struct GiveBack {
   std::uint32_t grant;  // GpuLease::grant as the client saw it,
-  std::uint32_t gpu;    // on this GPU: it and those that were granted with it go back
+  std::uint32_t gpu;    // on this GPU: all that its task holds goes back
 };
 
 struct Room {

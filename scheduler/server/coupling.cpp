@@ -61,8 +61,7 @@ void Server::on_want(Client& client, const protocol::Want& want) {
   step(event::Want{client.tasks.of(together)->id, gpus, want.running != 0 && young, want.urgent != 0, want.alone != 0});
 }
 
-// The core's new clients are told all that is known before the old ones leave: nobody gets in between what they leave.
-// What both have counts twice for that long.
+// Whether the GPUs are one task now.
 bool Server::couple(Client& client, GpuMask gpus) {
   for (const Task& task : client.tasks) {
     if ((task.gpus & gpus) == 0 || !holds(task)) continue;
@@ -71,13 +70,29 @@ bool Server::couple(Client& client, GpuMask gpus) {
   }
   if (!reserve_.is_whole()) return false;
   std::vector<std::pair<GpuIndex, Bytes>> contexts;
-  for (const GpuIndex gpu : client.gpus()) {
-    contexts.emplace_back(gpu, context_bytes(client, gpu));
+  for (const GpuIndex gpu : client.gpus()) contexts.emplace_back(gpu, context_bytes(client, gpu));
+  {
+    const struct Coupling {
+      explicit Coupling(bool& set) : coupling(set) { coupling = true; }
+      ~Coupling() { coupling = false; }
+      bool& coupling;
+    } coupling(coupling_);
+    replace(client, client.tasks.couple(gpus, [this] { return ++last_number_; }), contexts);
   }
-  const Tasks::Change change = client.tasks.couple(gpus, [this] { return ++last_number_; });
-  for (const Task& task : change.begun) join(client, task);
+  changed_.insert(client.id);
+  publish_changes(modelled_now());
+  return true;
+}
+
+// The core's new clients are told all that is known before the old ones leave, so nobody gets in between. For that long
+// what they have counts twice, which keeps others out rather than letting them in.
+void Server::replace(Client& client, const Tasks::Change& change,
+                     const std::vector<std::pair<GpuIndex, Bytes>>& contexts) {
   GpuMask told = change.came;
-  for (const Task& task : change.begun) told |= task.gpus;
+  for (const Task& task : change.begun) {
+    join(client, task);
+    told |= task.gpus;
+  }
   for (const auto& [gpu, context] : contexts) {
     if (!scheduler::has(told, gpu)) continue;
     step(event::AddGpu{client.tasks.id_on(gpu), gpu, core_.gpu(gpu).total, std::max<Bytes>(context, 1)});
@@ -88,11 +103,7 @@ bool Server::couple(Client& client, GpuMask gpus) {
     step(event::Leave{task.id});
     owners_.erase(task.id);
   }
-  for (const auto& [gpu, context] : contexts) {
-    if (scheduler::has(told, gpu)) publish_too_much(gpu);
-  }
-  publish(client);
-  return true;
+  for (const GpuIndex gpu : GpuSet(told)) publish_too_much(gpu);
 }
 
 }  // namespace rota::server

@@ -397,6 +397,10 @@ void Server::step(const scheduler::Event& event) {
       log::debug("client {}: is to clear {} bytes of GPU {}", client->id, decision.bytes, gpus_.number(decision.gpu));
     }
   }
+  if (!coupling_) publish_changes(time);
+}
+
+void Server::publish_changes(scheduler::Time time) {
   const Published before = std::exchange(
       published_, {core_.clearing_gpus(), core_.shared_gpus(), core_.sampling_gpus(), core_.metered_gpus(),
                    core_.movable_gpus(), core_.timed_gpus(), core_.alone_gpus(), core_.later_gpus()});

@@ -118,6 +118,8 @@ class Server final : public ConnectionOwner {
   void join(const Client& client, const Task& task);
   void on_want(Client& client, const protocol::Want& want);
   bool couple(Client& client, scheduler::GpuMask gpus);
+  void replace(Client& client, const Tasks::Change& change,
+               const std::vector<std::pair<scheduler::GpuIndex, scheduler::Bytes>>& contexts);
 
   // claiming.cpp: GPUs that another rotad has, by their UUIDs as text.
   struct Elsewhere {
@@ -195,6 +197,7 @@ class Server final : public ConnectionOwner {
   void forget_old_measurements();
 
   void step(const scheduler::Event& event);
+  void publish_changes(scheduler::Time time);
   void publish(Client& client);
   void publish(const Client& client, const Task& task);
   std::uint32_t shown_grant(const Task& task, std::uint32_t gpu) const;
@@ -251,6 +254,7 @@ class Server final : public ConnectionOwner {
   std::map<std::string, Elsewhere> elsewhere_;
   std::map<std::pair<scheduler::ClientId, std::string>, protocol::AddGpu> named_;  // and not served yet
   bool letting_go_ = false;
+  bool coupling_ = false;  // pages are written once all has been carried out
   scheduler::Time machine_looked_at_{};
   bool place_lost_ = false;  // another rotad has this one's socket
   GpuTable gpus_;
