@@ -43,10 +43,11 @@ def least_recently_used(order):
 
 def books(events):
     """From rotad's event log: (time, client, bytes that it has, of them on the GPU), as they change."""
+    client = swap_switches.clients(events)
     for line in events.splitlines():
         words = line.split()
         if len(words) >= 7 and words[1] == "usage":
-            yield int(words[0]), int(words[2]), int(words[4]), int(words[6])
+            yield int(words[0]), client[int(words[2])], int(words[4]), int(words[6])
 
 
 def compare(events, logs, capacity, extent, turns_before=1):

@@ -43,9 +43,14 @@ class Said:
                 self.drained[int(found[1])] = int(found[3]) * 1000
 
 
+def clients(events):
+    """By the number of the task, which is what the log's events have: whose it is, by the number that the program knows."""
+    return {int(words[3]): int(words[5]) for words in map(str.split, events.splitlines()) if words[:1] == ["#"] and words[2:3] == ["task"]}
+
+
 def grants(events):
     """(time, client, grant, (client, grant) of the one that gave back with it or None), in order."""
-    found, at, ended = [], 0, None
+    found, at, ended, client = [], 0, None, clients(events)
     for line in events.splitlines():
         words = line.split()
         if not words or words[0] == "#":
@@ -53,9 +58,9 @@ def grants(events):
         if words[0] != ">":
             at = int(words[0]) if words[0].isdigit() else 0
         elif words[1] == "ended":
-            ended = (int(words[2]), int(words[3]))
+            ended = (client[int(words[2])], int(words[3]))
         elif words[1] == "granted":
-            found.append((at, int(words[2]), int(words[3]), ended))
+            found.append((at, client[int(words[2])], int(words[3]), ended))
             ended = None
     return found
 

@@ -184,6 +184,8 @@ nlohmann::json use_json(const Status& status, const protocol::ProgramRow& progra
         {"calls_per_second",
          calls ? nlohmann::json(static_cast<double>(task->calls_per_1000s) / 1000) : nlohmann::json(nullptr)},
         {"runs_at_any_time", task->light != 0},
+        {"holds", task->holds != 0},
+        {"waits", task->waits != 0},
         {"fixed_bytes", task->fixed_bytes},
         {"fixed_for_now_bytes", task->fixed_for_now_bytes},
         {"lacks_bytes", task->lacks_bytes},

@@ -90,6 +90,7 @@ TEST_CASE("a program that runs at any time is told so of the GPU where it does")
   protocol::GpuRow gpu = shared_gpu(SharingReason::kTrial, Candidate::kLightOpen);
   protocol::TaskRow use{};
   use.light = 1;
+  use.holds = 1;
   use.waited_ns = 1'500'000'000;
   protocol::ProgramRow program{};
   program.held_ns = 7;
@@ -102,6 +103,8 @@ TEST_CASE("a program that runs at any time is told so of the GPU where it does")
   status.gpus.push_back(gpu);
   use.gpu = 1;
   use.light = 0;
+  use.holds = 0;
+  use.waits = 1;
   status.tasks.push_back(use);
   const auto json = use_json(status, program);
   CHECK(json["held_ns"] == 7);
@@ -109,6 +112,10 @@ TEST_CASE("a program that runs at any time is told so of the GPU where it does")
   REQUIRE(json["gpus"].size() == 2);
   CHECK(json["gpus"][uuid_text(status.gpus[0].uuid)]["runs_at_any_time"] == true);
   CHECK(json["gpus"][uuid_text(status.gpus[1].uuid)]["runs_at_any_time"] == false);
+  CHECK(json["gpus"][uuid_text(status.gpus[0].uuid)]["holds"] == true);
+  CHECK(json["gpus"][uuid_text(status.gpus[0].uuid)]["waits"] == false);
+  CHECK(json["gpus"][uuid_text(status.gpus[1].uuid)]["holds"] == false);
+  CHECK(json["gpus"][uuid_text(status.gpus[1].uuid)]["waits"] == true);
 }
 
 TEST_CASE("that programs have not collided, or did not fit a moment ago, is told as why they run at once") {
