@@ -7,6 +7,10 @@ namespace {
 
 constexpr std::size_t kFewDomains = 16;
 
+constexpr std::uint32_t is_gang(GpuMask wanted) {
+  return (wanted & (wanted - 1)) != 0 ? 1 : 0;
+}
+
 }  // namespace
 
 Bookkeeping::Bookkeeping() : gpus_(protocol::kMaxGpus) {}
@@ -372,8 +376,9 @@ void Bookkeeping::stand(const Client& client, Share& share, Time now) {
   const bool due = client.state.waiters != 0 && client.state.drain_at <= now;
   const bool ends_by_itself = share.stands == As::kHolds && as != As::kHolds && !due;
   const Time had = now - client.state.held_since;
-  // One in a hurry does not wait until it is its turn.
-  if (share.stands == As::kWaits && as == As::kHolds && !client.urgent_turn) {
+  // One in a hurry does not wait until it is its turn, nor does one that is let in before waiters ahead of it.
+  const bool in_its_turn = !client.urgent_turn && client.let_in_until == Time{};
+  if (share.stands == As::kWaits && as == As::kHolds && in_its_turn) {
     gpus_[share.gpu].virtual_time.next(share.party->domain.standing);
     share.party->domain.virtual_time.next(share.party->standing);
     share.party->members.next(share.standing);
@@ -398,6 +403,8 @@ void Bookkeeping::set_wanted(Client& client, GpuMask gpus, Time now) {
       waited_ |= bit(index);
     }
   });
+  gangs_ += is_gang(gpus);
+  gangs_ -= is_gang(client.state.wanted);
   client.state.wanted = gpus;
   changed_ |= changed;
   for_each_gpu(changed, [&](GpuIndex index) { stand(client, *client.share(index), now); });

@@ -180,6 +180,12 @@ struct Client {
   std::uint64_t queue_number = 0;  // increases with each client that is queued
   bool keeps_place = false;        // when queued again, it keeps its number
 
+  // backfill.h: from when on all GPUs that it waits for are reserved for it (0: not known yet); and until when it may
+  // hold GPUs that it got although waiters ahead of it want them (0: it got none of those).
+  Time reserves_at{};
+  Time let_in_until{};
+  bool overtaken = false;  // while it waits
+
   bool passed_over = false;  // on some GPU that it waits for, a turn would be in vain (incomplete.h)
 
   // The client is in a hurry (event::Want::urgent): it waits at the head of the queue, or holds a turn that it got in
@@ -273,6 +279,8 @@ class Bookkeeping {
   GpuMask shared() const { return shared_; }  // GPUs that several clients touch
   GpuMask waited() const { return waited_; }  // GPUs that some client wants and does not hold yet
   GpuMask asked() const { return asked_; }    // GPUs with askers
+  // How many clients wait for more than one GPU.
+  std::uint32_t gangs() const { return gangs_; }
   // GPUs where clients that do not hold them have memory that could be cleared.
   GpuMask movable() const { return movable_; }
   // GPUs where such clients have memory that is fixed for now.
@@ -348,6 +356,7 @@ class Bookkeeping {
   GpuMask later_ = 0;
   GpuMask changed_ = 0;
   std::uint64_t asks_ = 0;
+  std::uint32_t gangs_ = 0;
 };
 
 }  // namespace rota::scheduler

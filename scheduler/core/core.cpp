@@ -17,7 +17,8 @@ Core::Core(const Settings& settings)
       admission_(settings_, books_, sharing_, alone_),
       pressure_(settings_, books_, order_, sharing_, alone_),
       clearing_(books_),
-      incomplete_(books_) {
+      incomplete_(books_),
+      backfill_(settings_, books_, sharing_, pressure_) {
   assert(settings.quantum.count() > 0);
 }
 
@@ -236,7 +237,7 @@ void Core::on(const event::Want& want, Time now) {
     // Withdrawn, or already held.
     set_wanted(*client, 0, now);
   } else if (want.running) {
-    grant(*client, gpus, now);
+    grant(*client, gpus, {}, now);
   } else {
     set_wanted(*client, gpus, now);
     if (want.urgent) hurry(*client, now);
@@ -322,6 +323,8 @@ void Core::set_wanted(Client& client, GpuMask gpus, Time now) {
   } else if (gpus == 0) {
     order_.remove(client);
     client.urgent = false;
+    client.reserves_at = {};
+    client.overtaken = false;
   }
 }
 
@@ -379,8 +382,9 @@ void Core::calm(GpuIndex index) {
   if (any) order_.ranks_grew();
 }
 
-void Core::grant(Client& client, GpuMask gpus, Time now) {
+void Core::grant(Client& client, GpuMask gpus, Time let_in_until, Time now) {
   client.urgent_turn = client.urgent;
+  client.let_in_until = let_in_until;
   client.waited_time = Bookkeeping::waited_time(client, now);
   // There may be other clients on the GPUs that it gets.
   if (client.state.held != 0 && alone_.wants(client, false, now)) told_alone(client, now);
@@ -418,8 +422,12 @@ void Core::end_grant(Client& client, Change change, Time now) {
       if (change == Change::kRevoked) calm(index);
     });
   }
-  // An urgent turn is in addition to the regular turn that it was waiting for.
-  client.keeps_place = std::exchange(client.urgent_turn, false) && !client.woke;
+  // An urgent turn is in addition to the regular turn that it was waiting for, and so is one that was cut short for a
+  // waiter ahead of it.
+  const Time let_in_until = std::exchange(client.let_in_until, Time{});
+  const Time half = backfill_.turn(client.state.held) / Backfill::kKeepsPlacePart;
+  const bool cut_short = let_in_until != Time{} && let_in_until - client.state.held_since < half;
+  client.keeps_place = (std::exchange(client.urgent_turn, false) || cut_short) && !client.woke;
   client.held_time = Bookkeeping::held_time(client, now);
   const GpuMask had = client.state.held;
   incomplete_.ending(client, now);
@@ -461,10 +469,10 @@ void Core::settle(Time now) {
   });
   for_each_gpu(books_.waited() | books_.changed(), [&](GpuIndex index) { books_.gpu(index).lacks_room = false; });
   pressed_ = order_.serve(
-      books_, sharing_.beside(),
+      books_, backfill_, sharing_.beside(), now,
       [this](const Client& client, GpuIndex index) { return sharing_.open_to(client, index); },
       [this](const Client& client, GpuIndex index) { return admission_.conflicts(client, index); },
-      [this, now](Client& client) { grant(client, client.state.wanted, now); });
+      [this, now](Client& client, Time until) { grant(client, client.state.wanted, until, now); });
   alone_.judge(now, [&](const Client& client) { told_alone(client, now); });  // it may have asked before it held
   // A client that was just granted a GPU was found to fit, so the excess need not be computed again.
   alone_pressed_ = alone_.gpus();

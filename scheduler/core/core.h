@@ -3,8 +3,10 @@
 // run the same code.
 //
 // Clients touch GPUs, want a set of them, get the whole set at once (a grant) and give it back. The queue is first
-// come, first served, and a waiter that cannot run yet *reserves* its whole set: nobody behind it gets a GPU of that
-// set. So a client that wants many GPUs is not starved by clients that want one.
+// come, first served. A waiter that cannot run yet *reserves* its whole set once all holders in its way have begun to
+// drain: nobody behind it gets a GPU of that set. Until then clients behind it may use those GPUs of the set that it
+// could have, if their turns end when it can start (backfill.h). So a client that wants many GPUs is not starved by
+// clients that want one, and GPUs do not idle while it waits for others.
 //
 // A waiter cannot run on a GPU if it *conflicts* with the holders:
 //   exclusive   another client holds it
@@ -33,8 +35,8 @@
 //
 // Each question has its own part: how much memory each client has on each GPU (bookkeeping.h), which clients may run
 // beside each other (admission.h), how they share a GPU that they fit (sharing.h), which one measures there (alone.h),
-// which is next (order.h), whose turns would be in vain (incomplete.h), which must yield and until when (pressure.h),
-// and whose swap memory leaves a GPU (clearing.h). This class connects them.
+// which is next (order.h), who may run before it (backfill.h), whose turns would be in vain (incomplete.h), which must
+// yield and until when (pressure.h), and whose swap memory leaves a GPU (clearing.h). This class connects them.
 #pragma once
 
 #include <functional>
@@ -43,6 +45,7 @@
 
 #include "scheduler/core/admission.h"
 #include "scheduler/core/alone.h"
+#include "scheduler/core/backfill.h"
 #include "scheduler/core/bookkeeping.h"
 #include "scheduler/core/clearing.h"
 #include "scheduler/core/event.h"
@@ -146,7 +149,7 @@ class Core {
   void move_back(const Share& had);
   void calm(GpuIndex index);
   void hurry(Client& client, Time now);
-  void grant(Client& client, GpuMask gpus, Time now);
+  void grant(Client& client, GpuMask gpus, Time let_in_until, Time now);
   void end_grant(Client& client, Change change, Time now);
   void told_alone(const Client& client, Time now);
   void settle(Time now);
@@ -161,6 +164,7 @@ class Core {
   Pressure pressure_;
   Clearing clearing_;
   Incomplete incomplete_;
+  Backfill backfill_;
   GpuMask pressed_ = 0;        // GPUs at which a waiter conflicts with the holders
   GpuMask alone_pressed_ = 0;  // GPUs that others left for a client that measures
   std::vector<Decision> decisions_;

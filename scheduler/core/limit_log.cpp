@@ -26,7 +26,7 @@ std::string word_of(const std::string& key) {
   return word;
 }
 
-struct EventWords {
+struct LimitEventWords {
   std::string operator()(const limit::Hold& hold) const { return words("hold", hold.until.count()); }
   std::string operator()(const limit::Join& join) const { return words("join", join.client); }
   std::string operator()(const limit::SetLimits& set) const {
@@ -161,7 +161,7 @@ std::optional<LimitEvent> read_limit_event(std::string_view name, Words& words) 
 
 std::string log_lines(const LimitEvent& event, Time now, Time logged) {
   const std::string begin = words("", logged.count()).substr(1) + words(" limits", now.count()) + ' ';
-  std::string lines = begin + std::visit(EventWords(), event) + '\n';
+  std::string lines = begin + std::visit(LimitEventWords(), event) + '\n';
   // One line each: a process may belong to many cgroups.
   if (const auto* join = std::get_if<limit::Join>(&event)) {
     for (const Quota::Membership& each : join->accounts) {

@@ -1,11 +1,12 @@
 // Which client is next: first those in a hurry (event::Want::urgent), then, with measured turns, the one that has had
 // least of the GPU (Share::rank, set before it is queued), otherwise first come, first served. A waiter that cannot run
-// yet reserves its whole set against those behind it, so that a client that wants many GPUs is not starved by clients
-// that want one.
+// yet has its GPUs reserved against those behind it, except for those that they may use until it can (backfill.h). So a
+// client that wants many GPUs is not starved by clients that want one.
 #pragma once
 
 #include <algorithm>
 #include <list>
+#include <optional>
 #include <utility>
 
 #include "scheduler/core/bookkeeping.h"
@@ -60,36 +61,56 @@ class Order {
   // The first client in the queue that wants this GPU and is not passed over; null if there is none.
   const Client* first(GpuIndex gpu) const { return find(gpu, false); }
 
-  // From the head of the queue: calls `grant(client)`, which takes the client out of the queue, for each client that
-  // can run. `conflicts(client, gpu)` tells which cannot. On the GPUs in `beside` there may be clients that run beside
-  // others' turns (`is_beside(client, gpu)`); reservations do not block those. Returns the GPUs on which some client
-  // cannot run.
-  template <typename IsBeside, typename Conflicts, typename Grant>
-  GpuMask serve(const Bookkeeping& books, GpuMask beside, IsBeside is_beside, Conflicts conflicts, Grant grant) {
-    GpuMask reserved = 0;
-    GpuMask pressed = 0;
-    for (auto next = queue_.begin(); next != queue_.end() && (books.waited() & (~reserved | beside)) != 0;) {
-      Client& client = **next++;
-      if (client.passed_over) continue;
-      GpuMask blocked = client.state.wanted & reserved;
-      for_each_gpu(blocked & beside, [&](GpuIndex index) {
-        if (is_beside(client, index)) blocked &= ~bit(index);
-      });
-      for_each_gpu(client.state.wanted, [&](GpuIndex index) {
-        if (!conflicts(client, index)) return;
-        blocked |= bit(index);
-        pressed |= bit(index);
-      });
-      if (blocked == 0) {
-        grant(client);
-      } else {
-        reserved |= client.state.wanted;
+  // From the head of the queue: calls `grant(client, until)`, which takes the client out of the queue, for each client
+  // that can run; with a time that is not 0 if it is let in before waiters ahead of it, until then. `conflicts(client,
+  // gpu)` tells which cannot. On the GPUs in `beside` there may be clients that run beside others' turns
+  // (`is_beside(client, gpu)`); reservations do not block those. Returns the GPUs on which some client cannot run.
+  template <typename Backfill, typename IsBeside, typename Conflicts, typename Grant>
+  GpuMask serve(const Bookkeeping& books, Backfill& backfill, GpuMask beside, Time now, IsBeside is_beside,
+                Conflicts conflicts, Grant grant) {
+    while (true) {
+      GpuMask reserved = 0;
+      GpuMask pressed = 0;
+      bool let_in = false;
+      backfill.begin(now);
+      for (auto next = queue_.begin(); next != queue_.end() && (books.waited() & (~reserved | beside)) != 0;) {
+        Client& client = **next++;
+        if (client.passed_over) continue;
+        GpuMask ahead = client.state.wanted & (reserved | backfill.open());  // that waiters ahead of it want
+        for_each_gpu(ahead & beside, [&](GpuIndex index) {
+          if (is_beside(client, index)) ahead &= ~bit(index);
+        });
+        GpuMask in_way = 0;
+        for_each_gpu(client.state.wanted, [&](GpuIndex index) {
+          if (conflicts(client, index)) in_way |= bit(index);
+        });
+        pressed |= in_way;
+        if (const auto until = in_way == 0 ? may_run_until(backfill, client, ahead, reserved) : std::nullopt) {
+          let_in |= *until != Time{};
+          grant(client, *until);
+        } else {
+          reserved |= backfill.pass(client, in_way, pressed, reserved);
+        }
       }
+      if (!let_in) return pressed;  // otherwise it may be in the way of waiters ahead of it
     }
-    return pressed;
   }
 
  private:
+  // For a client that conflicts with no holder: until when it may run, 0 if it is its turn; nothing if it may not.
+  // `ahead`: what waiters ahead of it want of its GPUs.
+  template <typename Backfill>
+  std::optional<Time> may_run_until(Backfill& backfill, const Client& client, GpuMask ahead, GpuMask reserved) {
+    if (ahead == 0) return Time{};
+    if ((ahead & reserved) == 0) return backfill.may_run_until(client, ahead);
+    const std::optional<Time> until = backfill.may_overtake_until(client);
+    if (!until) return until;
+    for (Client* other : queue_) {
+      if (other == &client) break;
+      if ((other->state.wanted & client.state.wanted) != 0 && !other->passed_over) backfill.overtaken(*other);
+    }
+    return until;
+  }
   const Client* foremost(GpuIndex gpu) const { return find(gpu, true); }
   const Client* find(GpuIndex gpu, bool passed_over) const {
     for (const Client* client : queue_) {

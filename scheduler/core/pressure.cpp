@@ -9,7 +9,7 @@ namespace rota::scheduler {
 // much of the GPU as the first in the queue; or earlier, once the holder has had more, if that client comes back after
 // a pause and will be done soon, going by its last two spells of work. So a program that needs little of a GPU gets it
 // at once and in one piece, and nobody has to say which program that is.
-Time Pressure::drain_at(const Client& holder, GpuIndex index, Time now) const {
+Pressure::End Pressure::end(const Client& holder, GpuIndex index, Time now) const {
   const Gpu& gpu = books_.gpu(index);
   const Client* next = order_.first(index);
   // Holders that ran together end their turn together. One that is let in beside them while another client waits does
@@ -17,8 +17,9 @@ Time Pressure::drain_at(const Client& holder, GpuIndex index, Time now) const {
   const Time together = next == nullptr ? gpu.latest_grant : std::min(gpu.latest_grant, next->state.wanted_since);
   const Time begun = holder.urgent_turn ? holder.state.held_since : std::max(holder.state.held_since, together);
   const Time over = begun + (holder.urgent_turn ? std::min(kUrgentTurn, sharing_.turn(index)) : sharing_.turn(index));
-  if (next != nullptr && next->urgent) return holder.urgent_turn ? over : std::min(over, next->urgent_at);
-  if (!settings_.measured_turns || next == nullptr) return over;
+  const auto at = [](Time time) { return End{time, time}; };
+  if (next != nullptr && next->urgent) return at(holder.urgent_turn ? over : std::min(over, next->urgent_at));
+  if (!settings_.measured_turns || next == nullptr) return at(over);
   const std::int64_t holders = std::max<std::int64_t>(gpu.virtual_time.holders(), 1);
   const Time even = books_.even_at(*holder.share(index), *next->share(index), now);
   // However much the holder is owed, a turn has an end: if the other had to leave sooner than that, it would have the
@@ -26,7 +27,7 @@ Time Pressure::drain_at(const Client& holder, GpuIndex index, Time now) const {
   const Time longest = std::max(sharing_.turn(index), Sharing::kCredit + 3 * sharing_.switching(index));
   const Time even_at = std::min(even, begun + (even == Time::max() ? longest : VirtualTime::kMostOwed));
   // Where memory comes in page by page, sending a holder away costs more than is known.
-  if (!next->woke || sharing_.pages_in(index)) return std::max(over, even_at);
+  if (!next->woke || sharing_.pages_in(index)) return {over, std::max(over, even_at)};
   // Sending a holder away costs two hand-overs.
   const Time cost = holder.share(index)->switching + next->share(index)->switching;
   Time worth_while = even_at + cost * holders;
@@ -35,17 +36,33 @@ Time Pressure::drain_at(const Client& holder, GpuIndex index, Time now) const {
   if (gpu.crowded) {
     worth_while = std::max(worth_while, begun + holder.share(index)->switching + next->evidence.spell);
   }
-  return std::max(std::min(over, worth_while), std::max(even_at, next->state.wanted_since));
+  return at(std::max(std::min(over, worth_while), std::max(even_at, next->state.wanted_since)));
 }
 
-bool Pressure::refresh(Client& client, GpuMask pressed, Time now) {
+// Whether the holder was let in before the first waiter there (backfill.h). If that one has been in a hurry only since,
+// the holder drains like any other.
+bool Pressure::let_in_before(const Client& holder, GpuIndex index) const {
+  if (holder.let_in_until == Time{}) return false;
+  const Client* next = order_.first(index);
+  if (next == nullptr || next->state.wanted_since > holder.state.held_since) return false;
+  return !next->urgent || next->urgent_at <= holder.state.held_since;
+}
+
+Pressure::Demand Pressure::demand(const Client& client, GpuMask pressed, Time now) const {
   std::uint32_t waiters = 0;
   Time drain_at{};
+  Time even_at = Time::max();
+  bool let_in_before = false;
   for_each_gpu(client.state.held & pressed, [&](GpuIndex index) {
     if (sharing_.open_to(client, index) && alone_.on(index) != &client) return;
     waiters = std::max(waiters, books_.gpu(index).waiters);
-    drain_at = std::max(drain_at, this->drain_at(client, index, now));
+    const End end = this->end(client, index, now);
+    drain_at = std::max(drain_at, end.over);
+    even_at = std::min(even_at, end.even);
+    let_in_before |= this->let_in_before(client, index);
   });
+  // A client that is owed more of one of its GPUs does not make up for that at the cost of those that wait for another.
+  if (waiters != 0) drain_at = let_in_before ? client.let_in_until : std::max(drain_at, even_at);
   if (client.yields != 0) {
     // At the end of its turn, or at once if it has nothing to lose: the driver refuses it the memory to begin it.
     Time own{};
@@ -65,6 +82,11 @@ bool Pressure::refresh(Client& client, GpuMask pressed, Time now) {
     waiters = std::max(waiters, 1U);
   });
   if (waiters != 0 && alone_.is_first(client)) drain_at = std::max(drain_at, Alone::undisturbed_until(client));
+  return {waiters, drain_at};
+}
+
+bool Pressure::refresh(Client& client, GpuMask pressed, Time now) {
+  auto [waiters, drain_at] = demand(client, pressed, now);
   ClientState& state = client.state;
   const bool was_pressed = state.waiters != 0;
   if (waiters != 0 && !was_pressed) client.pressed_since = now;

@@ -27,6 +27,10 @@ class Pressure {
   // Updates a holder's waiters, its time to drain and its deadline. `pressed`: GPUs on which a client waits because of
   // the holders. Returns whether what its lease page shows has changed.
   bool refresh(Client& client, GpuMask pressed, Time now);
+  // When a holder will begin to drain while clients wait on these GPUs because of the holders; 0: it will not.
+  Time drains_at(const Client& holder, GpuMask pressed, Time now) const {
+    return demand(holder, pressed, now).drain_at;
+  }
   // The client's grant has ended.
   void relieve(Client& client);
 
@@ -36,7 +40,18 @@ class Pressure {
   std::optional<ClientId> late(Time now) const;
 
  private:
-  Time drain_at(const Client& holder, GpuIndex gpu, Time now) const;
+  struct Demand {
+    std::uint32_t waiters = 0;
+    Time drain_at{};
+  };
+  // When a turn ends on one GPU: `over`, or later if the holder is owed more.
+  struct End {
+    Time over;
+    Time even;
+  };
+  Demand demand(const Client& holder, GpuMask pressed, Time now) const;
+  bool let_in_before(const Client& holder, GpuIndex gpu) const;
+  End end(const Client& holder, GpuIndex gpu, Time now) const;
 
   const Settings& settings_;
   const Bookkeeping& books_;
