@@ -162,7 +162,8 @@ Result<std::string> gate_body(const Api& api, const Function& function, const Fu
     for (std::size_t index = 0; plain && index < plain->size(); ++index) {
       looked_at += (index == 0 ? "(" : ", ") + as_pointer(function, (*plain)[index]);
     }
-    call += indent + "const gate::MappingScope scope" + looked_at + (looked_at.empty() ? ";\n" : ");\n") + refusal(indent);
+    call +=
+        indent + "const gate::MappingScope scope" + looked_at + (looked_at.empty() ? ";\n" : ");\n") + refusal(indent);
   }
   call += fmt::format("{}return {};\n", indent, real_call(function, guard));
   if (!guard.needs_room) return body + call;

@@ -6,8 +6,8 @@
 namespace rota::overrides {
 
 api::CUresult cuCtxEnablePeerAccess(api::CUcontext peerContext, unsigned int Flags) {
-  const api::CUresult result = runtime().memory.enable_peer_access(
-      peerContext, [&] { return real::cuCtxEnablePeerAccess(peerContext, Flags); });
+  const api::CUresult result =
+      runtime().memory.enable_peer_access(peerContext, [&] { return real::cuCtxEnablePeerAccess(peerContext, Flags); });
   if (result == api::CUDA_SUCCESS) runtime().monitor.settle_reach();
   return result;
 }

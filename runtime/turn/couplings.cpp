@@ -9,8 +9,7 @@ bool Couplings::ask_until(gate::Devices devices, Time until, Time now) {
   if (std::popcount(devices) < 2) return false;
   const std::lock_guard lock(mutex_);
   std::erase_if(all_, [&](const Coupling& one) { return one.until < now; });
-  const auto known =
-      std::ranges::find_if(all_, [&](const Coupling& one) { return (devices & ~one.devices) == 0; });
+  const auto known = std::ranges::find_if(all_, [&](const Coupling& one) { return (devices & ~one.devices) == 0; });
   if (known != all_.end()) {
     if (known->devices == devices) known->until = std::max(known->until, until);
     if (known->devices == devices || known->until >= until) return false;

@@ -14,7 +14,7 @@ class Couplings {
  public:
   // GPUs that were needed together stay coupled for so long after the last time. A judgment: longer than a program
   // takes from one exchange between its GPUs to the next, and short beside its life.
-  static constexpr Time kLasts = std::chrono::seconds(10);
+  static constexpr Time kLasts = std::chrono::seconds(2);
   static constexpr Time kLastsAfterDrain = std::chrono::minutes(10);
 
   // These GPUs are needed at the same time, as of now. Returns whether that is new.

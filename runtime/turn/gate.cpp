@@ -1,4 +1,5 @@
-// The gates' slow side: closing, entering where one is closed, waiting. scope.h has the fast path and gate.h the protocol.
+// The gates' slow side: closing, entering where one is closed, waiting. scope.h has the fast path and gate.h the
+// protocol.
 #include "runtime/turn/gate.h"
 
 #include <linux/membarrier.h>
@@ -16,6 +17,7 @@
 namespace rota::gate {
 
 constinit std::atomic<std::uint32_t> state{kOpen};
+constinit std::atomic<std::uint32_t> state_across{kOpen};
 constinit std::atomic<Devices> out_of_place{0};
 constinit std::atomic<api::CUresult> refusal{api::CUDA_SUCCESS};
 
@@ -88,8 +90,8 @@ std::uint64_t enter_slowly(Thread& thread, const void* frame, Site site, api::CU
   for (;;) {
     // With the fence, all threads see the store of the word and the load of the state in one order.
     thread.word.fetch_add(0, memory_order_seq_cst);
-    const std::uint32_t now = state.load(memory_order_seq_cst);
-    if ((now & (kClosedBit | kMeteredBit | kSortedBit)) == 0 || thread.exempt) return word_of(thread);
+    const std::uint32_t now = (site.reaches == Reaches::kNoOther ? state : state_across).load(memory_order_seq_cst);
+    if ((now & ~kFencedBit) == 0 || thread.exempt) return word_of(thread);
     forget_left_before(thread, frame, kEnter);
     // A call inside a call: the outer one is already counted, and the closer waits for it. Waiting here would mean
     // waiting for ourselves.
@@ -135,8 +137,8 @@ std::uint64_t hold_slowly(Thread& thread, const void* frame, bool known, const v
     if ((inside != kEnterMapping && inside != 0) || thread.exempt) return word_of(thread);
     Gate* gate = the_gate.load(memory_order_acquire);
     if (gate == nullptr) return word_of(thread);
-    const Devices looked_at = gate->reached(
-        [&](Attendant& attendant) { return known ? attendant.reached(first, second) : kAllDevices; });
+    const Devices looked_at =
+        gate->reached([&](Attendant& attendant) { return known ? attendant.reached(first, second) : kAllDevices; });
     const Devices closed = gate->closed_.load(memory_order_seq_cst) & out & looked_at;
     if (closed == 0) return word_of(thread);
     if (refuses()) return kRefused;
@@ -171,13 +173,24 @@ Gate::Gate(Barrier barrier) {
   fenced_ = barrier == Barrier::kFenced || !register_membarrier();
   make_thread_end_key();
   the_gate.store(this, memory_order_release);
-  state.store(fenced_ ? kFencedBit : kOpen, memory_order_seq_cst);
+  clear(~std::uint32_t{0});
+  if (fenced_) set(kFencedBit);
 }
 
 Gate::~Gate() {
   the_gate.store(nullptr, memory_order_release);
   refusal.store(api::CUDA_SUCCESS, memory_order_seq_cst);
-  state.store(kOpen, memory_order_seq_cst);
+  clear(~std::uint32_t{0});
+}
+
+void Gate::set(std::uint32_t bits) {
+  state.fetch_or(bits & ~kSeveralBit, memory_order_seq_cst);
+  state_across.fetch_or(bits, memory_order_seq_cst);
+}
+
+void Gate::clear(std::uint32_t bits) {
+  state.fetch_and(~bits, memory_order_seq_cst);
+  state_across.fetch_and(~bits, memory_order_seq_cst);
 }
 
 // Those of them whose gates count.
@@ -201,15 +214,16 @@ Devices Gate::reached(const Reached& ask) const {
 // Under the mutex: what the fast path sees.
 void Gate::show_closed() {
   if (counted(closed_.load(memory_order_relaxed)) != 0) {
-    state.fetch_or(kClosedBit, memory_order_seq_cst);
+    set(kClosedBit);
   } else {
-    state.fetch_and(~kClosedBit, memory_order_seq_cst);
+    clear(kClosedBit);
   }
 }
 
 void Gate::count(Devices devices) {
   const std::lock_guard lock(mutex_);
   counted_.fetch_or(devices, memory_order_seq_cst);
+  if (std::popcount(counted_.load(memory_order_relaxed)) > 1) set(kSeveralBit);
   show_closed();
 }
 
@@ -228,7 +242,7 @@ void Gate::close(Devices devices) {
   // call is fenced. A call that read "open" just before may not be visible yet; a pause much longer than the lifetime
   // of a store buffer rules that out.
   fenced_ = true;
-  state.fetch_or(kFencedBit, memory_order_seq_cst);
+  set(kFencedBit);
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
@@ -260,18 +274,18 @@ bool Gate::may_submit(const Call& call) const {
 
 void Gate::set_metered(bool metered) {
   if (metered) {
-    state.fetch_or(kMeteredBit, memory_order_seq_cst);
+    set(kMeteredBit);
     return;
   }
-  state.fetch_and(~kMeteredBit, memory_order_seq_cst);
+  clear(kMeteredBit);
   resume();
 }
 
 void Gate::set_sorted(bool sorted) {
   if (sorted) {
-    state.fetch_or(kSortedBit, memory_order_seq_cst);
+    set(kSortedBit);
   } else {
-    state.fetch_and(~kSortedBit, memory_order_seq_cst);
+    clear(kSortedBit);
   }
 }
 
@@ -310,8 +324,7 @@ bool Gate::wait_metered(Devices devices, std::uint64_t resumed) {
   stand(
       held, place, nullptr,
       // A gate that closes wakes it, and it looks whether that is its own.
-      [&](auto&) { return resumed_.load(memory_order_relaxed) != resumed || !metered(); },
-      [&] { interrupted = true; });
+      [&](auto&) { return resumed_.load(memory_order_relaxed) != resumed || !metered(); }, [&] { interrupted = true; });
   return interrupted;
 }
 
@@ -476,6 +489,7 @@ void forget_other_threads() {
     }
   }
   state.store(kOpen, memory_order_seq_cst);
+  state_across.store(kOpen, memory_order_seq_cst);
 }
 
 }  // namespace rota::gate

@@ -98,7 +98,9 @@ class Gate {
   // How many threads the attendant has made wait, for GPUs among these.
   std::uint32_t held_up(Devices devices = kAllDevices) const { return count(held_, devices); }
   // Whether any of these gates is closed, of those that count.
-  bool closed(Devices devices = kAllDevices) const { return counted(closed_.load(std::memory_order_acquire) & devices) != 0; }
+  bool closed(Devices devices = kAllDevices) const {
+    return counted(closed_.load(std::memory_order_acquire) & devices) != 0;
+  }
 
   // Runs `work` inside the gate of a GPU if it is open, and returns whether it did; never waits. For rota's own work
   // (prefetches) on the program's threads.
@@ -133,6 +135,8 @@ class Gate {
   template <typename Reached>
   Devices reached(const Reached& ask) const;
   void show_closed();
+  static void set(std::uint32_t bits);
+  static void clear(std::uint32_t bits);
   bool wait_outside(Devices devices, bool interrupted = false);
   bool wait_awake(int device, const HeldSignals& signals, std::unique_lock<std::mutex>& lock);
   bool may_submit(const Call& call) const;
@@ -146,7 +150,7 @@ class Gate {
   PerDevice held_;     // threads that the attendant has made wait
   bool for_good_ = false;
   std::atomic<Devices> closed_{0};
-  std::atomic<Devices> counted_{0};                         // 0: all
+  std::atomic<Devices> counted_{0};                      // 0: all
   std::array<std::atomic<std::uint64_t>, 64> sorted_{};  // calls that have entered and reach this GPU only
   std::chrono::steady_clock::time_point roused_until_{};
   Devices roused_ = 0;

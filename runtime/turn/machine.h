@@ -96,18 +96,18 @@ struct Look {
   std::uint32_t inside = 0;  // threads inside the gate
   // Threads that wait until less of their own work is in flight, or have just been woken, there or at the gate.
   std::uint32_t about_to_call = 0;
-  std::uint32_t standing = 0;  // threads that wait in front of the gate
+  std::uint32_t standing = 0;    // threads that wait in front of the gate
   bool stand_elsewhere = false;  // others wait in front of other gates of this process
-  bool interrupted = false;    // a signal handler has run in one of these since the gate closed
-  bool looked = false;         // the next two are known (they are asked for while watches_gpu())
-  bool done = false;           // all work before the last mark has finished
-  std::uint64_t reached = 0;   // marks passed since the process began
-  bool resident = true;        // all movable memory is where work expects it; managed memory always is
-  GpuMask lacking = 0;         // held GPUs on which the process has or is about to have more than it is promised
-  GpuMask unasked = 0;         // held GPUs for which rotad must be told again how much that is
-  bool measures = false;       // work that the program times is under way: the turn does not end before that is over
-  bool alone = false;          // and others should stay off its GPUs during that time
-  bool sharer_waits = false;   // it and a process that waits for its GPUs both share memory or events with others
+  bool interrupted = false;      // a signal handler has run in one of these since the gate closed
+  bool looked = false;           // the next two are known (they are asked for while watches_gpu())
+  bool done = false;             // all work before the last mark has finished
+  std::uint64_t reached = 0;     // marks passed since the process began
+  bool resident = true;          // all movable memory is where work expects it; managed memory always is
+  GpuMask lacking = 0;           // held GPUs on which the process has or is about to have more than it is promised
+  GpuMask unasked = 0;           // held GPUs for which rotad must be told again how much that is
+  bool measures = false;         // work that the program times is under way: the turn does not end before that is over
+  bool alone = false;            // and others should stay off its GPUs during that time
+  bool sharer_waits = false;     // it and a process that waits for its GPUs both share memory or events with others
 };
 }  // namespace event
 

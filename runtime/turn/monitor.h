@@ -319,7 +319,7 @@ class Monitor final : public gate::Attendant {
   std::unique_ptr<Connection> unanswered_;  // to a rotad that has not answered yet
   bool said_silent_ = false;                // the user knows that rotad does not answer
   std::vector<Gpu> gpus_;
-  std::uint32_t round_ = 0;  // of tightening, on this connection
+  std::uint32_t round_ = 0;                  // of tightening, on this connection
   std::atomic<Time> kept_until_{Time{0}};    // keep_in_place()
   std::mutex loads_mutex_;                   // the field below
   std::map<std::string, Time> brought_for_;  // when bring_back_for() last returned
@@ -333,17 +333,17 @@ class Monitor final : public gate::Attendant {
   // Attempts to bring memory back that the driver refused for reasons other than room, since all of it was last there.
   int refused_ = 0;
   Time refused_since_{0};
-  bool lost_ = false;      // and that was the last attempt
-  bool prepares_ = false;  // prepares room on the host
+  bool lost_ = false;                  // and that was the last attempt
+  bool prepares_ = false;              // prepares room on the host
   bool reached_from_outside_ = false;  // memory can be accessed without calls that rota sees
   Time next_look_outside_{0};
   Time next_collect_{0};
   Time next_sweep_{0};
   Time next_count_{0};  // of what could be given back to the host
   Waiting waiting_{[this] { return awaited(); }};
-  Meter meter_;    // shared with the program's threads
-  Timing timing_;  // the same
-  Timing::Wish measured_;  // as last seen
+  Meter meter_;                               // shared with the program's threads
+  Timing timing_;                             // the same
+  Timing::Wish measured_;                     // as last seen
   std::vector<std::unique_ptr<Task>> tasks_;  // at least one; each GPU that was touched is in one of them
 };
 

@@ -318,13 +318,11 @@ void Monitor::swap_out_of_the_way(Task& task, const std::vector<Destination>& fr
     task.stuck_until = std::max(task.stuck_until, now() + kCheckpointed);
     return;
   }
-  gate::Devices users = 0;
-  for (const Destination& each : from) users |= memory_.swap().reachers(each.device);
-  if ((users & touched() & ~task.devices) != 0) {
-    // Work of other tasks may use it: from now on they take their turns together.
-    couplings_.ask((users & touched()) | task.devices, now());
-    return;
-  }
+  gate::Devices users = task.devices;
+  for (const Destination& each : from) users |= memory_.swap().reachers(each.device) & touched();
+  // Work of other tasks may use it: they take their turns together first.
+  couplings_.ask(users, now());
+  if (couplings_.with(task.devices, now()) != task.devices) return;
   const gate::ContextLife context = contexts_.any(from.front().device);
   bool none_captures = false;
   gate_.close(task.devices);

@@ -54,7 +54,7 @@ void Monitor::sort_calls() {
 
 void Monitor::sleep(std::uint32_t heard, std::uint32_t event_seen) {
   Time look_at = std::min(meter_.look_at(), timing_.look_at());
-  Time turn{0};         // the earliest that is about to begin,
+  Time turn{0};          // the earliest that is about to begin,
   gate::Devices at = 0;  // on these GPUs
   std::optional<Time> draining;
   bool unanswered = false;

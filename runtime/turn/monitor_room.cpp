@@ -255,7 +255,8 @@ void Monitor::close_for_room(int device, FunctionRef<void()> begin) {
   if (!others_can_clear(device)) return;
   begin();
   bell_.ring();
-  while (!gate_.closed(gate::bit_of(device)) && !stopping() && others_can_clear(device)) std::this_thread::sleep_for(kGateCloses);
+  while (!gate_.closed(gate::bit_of(device)) && !stopping() && others_can_clear(device))
+    std::this_thread::sleep_for(kGateCloses);
 }
 
 bool Monitor::crowded(int device) {

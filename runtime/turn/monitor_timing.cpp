@@ -29,7 +29,8 @@ api::CUresult Monitor::record(api::CUevent event, api::CUstream stream, bool per
   const Timing::Key key = key_of(stream, per_thread, current);
   Timing::Place place = timing_.place(event, key, now());
   if (place == Timing::Place::kOpens) {
-    const gate::Call recorded{.symbol = Symbol::k_cuEventRecord, .stream = stream, .has_stream = true, .per_thread = per_thread};
+    const gate::Call recorded{
+        .symbol = Symbol::k_cuEventRecord, .stream = stream, .has_stream = true, .per_thread = per_thread};
     if (!opens(event, key, several() ? reached(recorded) : gate::kAllDevices)) place = Timing::Place::kNone;
   }
   const api::CUresult result = call();

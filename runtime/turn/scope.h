@@ -87,9 +87,14 @@ inline constexpr std::uint32_t kFencedBit = 2;
 inline constexpr std::uint32_t kMeteredBit = 4;
 // Calls are counted by the GPU that they reach.
 inline constexpr std::uint32_t kSortedBit = 8;
+// The process has touched several GPUs.
+inline constexpr std::uint32_t kSeveralBit = 16;
 
 // One set of gates per process: globals, so that the fast path loads no pointer. Gate (gate.h) is their only writer.
 [[gnu::visibility("hidden")]] extern constinit std::atomic<std::uint32_t> state;
+// The same for calls that may reach other GPUs than their stream's; with kSeveralBit: such a call has to be noticed
+// even if all gates are open, since what it does on one GPU uses memory of another, which must not leave meanwhile.
+[[gnu::visibility("hidden")]] extern constinit std::atomic<std::uint32_t> state_across;
 // GPUs some of whose memory is not where its addresses lead, or is about to move. Set only while their gates are
 // closed.
 [[gnu::visibility("hidden")]] extern constinit std::atomic<Devices> out_of_place;
@@ -131,10 +136,11 @@ class Scope {
       thread_->outermost.store(__builtin_dwarf_cfa(), std::memory_order_relaxed);
     thread_->word.store(raised_, std::memory_order_relaxed);
     std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps only the compiler from swapping the two
-    if (state.load(std::memory_order_acquire) != kOpen) [[unlikely]] {
-      const std::uint64_t entered =
-          enter_slowly(*thread_, __builtin_dwarf_cfa(),
-                       Site{call.symbol, call.has_stream, call.per_thread, call.reaches}, call.stream, call.first, call.second);
+    const std::atomic<std::uint32_t>& seen = call.reaches == Reaches::kNoOther ? state : state_across;
+    if (seen.load(std::memory_order_acquire) != kOpen) [[unlikely]] {
+      const std::uint64_t entered = enter_slowly(*thread_, __builtin_dwarf_cfa(),
+                                                 Site{call.symbol, call.has_stream, call.per_thread, call.reaches},
+                                                 call.stream, call.first, call.second);
       refused_ = entered == kRefused;
       if (!refused_) raised_ = entered;
     }

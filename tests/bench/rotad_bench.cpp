@@ -205,7 +205,7 @@ class Client {
   }
   void want() const {
     Message want = message(Kind::kWant);
-    want.body.want = {.gpus = std::uint64_t{1} << gpu, .running = 0, .padding = 0, .urgent = 0, .alone = 0};
+    want.body.want = {.gpus = std::uint64_t{1} << gpu, .running = 0, .padding = 0, .urgent = 0, .alone = 0, .task = 0};
     send(want);
   }
   void give_back() const {

@@ -31,7 +31,6 @@ class Tasks(Case):
         keeper = self.ready(self.program("--touch", "2", "--work", "1", "--hold"))
         other = self.said(self.program("--touch", "1", "--work", "0", "--steps", "50"))
         self.assertEqual((other["steps"], other["wrong"]), (50, 0))
-        keeper.stdin.close()
         self.assertEqual(self.said(keeper)["wrong"], 0)
 
     def test_two_programs_that_work_on_one_gpu_each_do_not_take_turns(self):
@@ -40,12 +39,10 @@ class Tasks(Case):
         two = self.ready(self.program("--touch", "2", "--work", "1", "--hold"))
 
         def both_hold():
-            held = {(task["pid"], task["gpu"]) for task in self.tasks() if task["holds"]}
-            return {(one.pid, 0), (two.pid, 1)} <= held and not any(task["waits"] for task in self.tasks())
+            return {(one.pid, 0), (two.pid, 1)} <= self.doing("holds") and not self.doing("waits")
 
         self.eventually(both_hold, "each holds the GPU that it works on, and nobody waits")
         for child in (one, two):
-            child.stdin.close()
             self.assertEqual(self.said(child)["wrong"], 0)
 
     def test_a_copy_from_one_gpu_to_the_other_waits_for_both(self):
@@ -63,7 +60,6 @@ class Tasks(Case):
         three = self.program("--touch", "2", "--bytes", "100M", "--work", "1", "--steps", "200")
         self.assertEqual(self.said(two)["wrong"], 0)
         self.assertEqual(self.said(three)["wrong"], 0)
-        both.stdin.close()
         self.assertEqual(self.said(both)["wrong"], 0)
 
     def test_memory_that_work_of_the_other_gpu_may_use_does_not_move_during_that(self):
@@ -73,12 +69,11 @@ class Tasks(Case):
         for child in programs:
             self.assertEqual(self.said(child)["wrong"], 0)
 
-    def tasks(self):
-        rows = []
-        for client in self.clients():
-            for task in client.get("gpus", []):
-                rows.append(dict(task, pid=client["pid"]))
-        return rows
+    def doing(self, what):
+        """(pid, number of the GPU) of each task that does this: "holds" or "waits"."""
+        status = self.status()
+        number = {gpu["uuid"]: gpu["index"] for gpu in status["gpus"]}
+        return {(client["pid"], number[uuid]) for client in status["clients"] if client["use"] for uuid, task in client["use"]["gpus"].items() if task[what]}
 
 
 if __name__ == "__main__":

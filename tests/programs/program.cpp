@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <map>
+#include <mutex>
 #include <sstream>
 
 namespace program {
@@ -78,27 +80,44 @@ void start(int ordinal) {
   CHECK(cuCtxSetCurrent(context));
 }
 
-CUfunction kernel(const char* name) {
-  static CUmodule module = [] {
-    char path[4096];
-    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
-    std::string image = kAnyModule;
-    if (length > 0) {
-      std::string folder(path, static_cast<size_t>(length));
-      folder.resize(folder.rfind('/') + 1);
-      if (std::ifstream file(folder + "kernels.ptx"); file) {
-        std::ostringstream content;
-        content << file.rdbuf();
-        image = content.str();
-      }
+namespace {
+
+// Into the current context.
+CUmodule load_module() {
+  char path[4096];
+  ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+  std::string image = kAnyModule;
+  if (length > 0) {
+    std::string folder(path, static_cast<size_t>(length));
+    folder.resize(folder.rfind('/') + 1);
+    if (std::ifstream file(folder + "kernels.ptx"); file) {
+      std::ostringstream content;
+      content << file.rdbuf();
+      image = content.str();
     }
-    CUmodule loaded = nullptr;
-    // The driver is older than the compiler that built kernels.ptx: this is only supported on simgpu, where any module
-    // will do.
-    if (cuda().cuModuleLoadData(&loaded, image.c_str()) == CUDA_ERROR_UNSUPPORTED_PTX_VERSION) image = kAnyModule;
-    if (loaded == nullptr) CHECK(cuModuleLoadData(&loaded, image.c_str()));
-    return loaded;
-  }();
+  }
+  CUmodule loaded = nullptr;
+  // The driver is older than the compiler that built kernels.ptx: this is only supported on simgpu, where any module
+  // will do.
+  if (cuda().cuModuleLoadData(&loaded, image.c_str()) == CUDA_ERROR_UNSUPPORTED_PTX_VERSION) image = kAnyModule;
+  if (loaded == nullptr) CHECK(cuModuleLoadData(&loaded, image.c_str()));
+  return loaded;
+}
+
+}  // namespace
+
+CUfunction kernel(const char* name) {
+  static std::mutex mutex;
+  static std::map<CUcontext, CUmodule> modules;
+  CUcontext context = nullptr;
+  CHECK(cuCtxGetCurrent(&context));
+  CUmodule module = nullptr;
+  {
+    const std::lock_guard lock(mutex);
+    CUmodule& loaded = modules[context];
+    if (loaded == nullptr) loaded = load_module();
+    module = loaded;
+  }
   CUfunction function = nullptr;
   CUresult result = cuda().cuModuleGetFunction(&function, module, name);
   if (result != CUDA_SUCCESS) {

@@ -37,6 +37,7 @@ inline void fail(const char* format, ...) {
   USE(cuDeviceGet, "cuDeviceGet", 2000, 0)                                           \
   USE(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, 0)                 \
   USE(cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease", 11000, 0)           \
+  USE(cuCtxGetCurrent, "cuCtxGetCurrent", 4000, 0)                                   \
   USE(cuCtxSetCurrent, "cuCtxSetCurrent", 4000, 0)                                   \
   USE(cuCtxSynchronize, "cuCtxSynchronize", 2000, 0)                                 \
   USE(cuMemAlloc_v2, "cuMemAlloc", 3020, 0)                                          \

@@ -64,8 +64,8 @@ int main(int argc, char** argv) {
   options.end();
   start();
   auto* const copy = reinterpret_cast<cuMemcpyDtoD_v2_fn*>(cuda().find("cuMemcpyDtoD_v2", "cuMemcpyDtoD", 3020, 0));
-  auto* const enable =
-      reinterpret_cast<cuCtxEnablePeerAccess_fn*>(cuda().find("cuCtxEnablePeerAccess", "cuCtxEnablePeerAccess", 4000, 0));
+  auto* const enable = reinterpret_cast<cuCtxEnablePeerAccess_fn*>(
+      cuda().find("cuCtxEnablePeerAccess", "cuCtxEnablePeerAccess", 4000, 0));
   std::vector<Gpu> gpus(static_cast<std::size_t>(touch));
   for (int number = 0; number < touch; ++number) {
     Gpu& gpu = gpus[static_cast<std::size_t>(number)];
@@ -115,7 +115,8 @@ int main(int argc, char** argv) {
     }
     for (const Gpu* gpu : workers) CHECK(cuStreamSynchronize(gpu->stream));
     if (cross != 0 && (steps + 1) % cross == 0) across();
-    if (pause != 0 || workers.empty()) std::this_thread::sleep_for(std::chrono::microseconds(pause != 0 ? pause : 1000));
+    if (pause != 0 || workers.empty())
+      std::this_thread::sleep_for(std::chrono::microseconds(pause != 0 ? pause : 1000));
     longest = std::max(longest, seconds() - step_begins);
   }
   const double took = seconds() - begin;

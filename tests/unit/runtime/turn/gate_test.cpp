@@ -431,7 +431,9 @@ TEST_CASE("calls wait at the gates of the GPUs that they reach, and no other") {
   gate.close(2);
   CHECK(gate.closed(2));
   CHECK_FALSE(gate.closed(1));
-  { const gate::Scope scope(on(0)); }
+  {
+    const gate::Scope scope(on(0));
+  }
   std::atomic<int> passed{0};
   std::thread one([&] {
     const gate::Scope scope(on(1));
@@ -494,7 +496,9 @@ TEST_CASE("memory that is out of place on one GPU keeps no call waiting that loo
   gate.count(3);
   gate.close(2);
   gate::out_of_place.store(2);
-  { const gate::MappingScope scope(reinterpret_cast<const void*>(1)); }
+  {
+    const gate::MappingScope scope(reinterpret_cast<const void*>(1));
+  }
   std::thread other([] { const gate::MappingScope scope(reinterpret_cast<const void*>(2)); });
   std::thread any([] { const gate::MappingScope scope; });
   CHECK(eventually([&] { return gate.standing(2) == 2; }));

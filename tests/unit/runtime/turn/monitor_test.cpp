@@ -26,7 +26,8 @@ namespace {
 
 struct Program {
   Program()
-      : memory([this](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); }, ledger, {.small_bytes = 0}),
+      : memory([this](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); }, ledger,
+               {.small_bytes = 0}),
         monitor(gate, contexts, memory) {
     context = driver.enter_context(0);
   }

@@ -342,7 +342,8 @@ TEST_CASE(
                            back.lacking));
         }
         const Swap::Moved again = swap().bring_in(0, carrier.mover());
-        if (again.failed || !swap().use_if_in_place(rota::memory::kAllDevices, [] {})) note(when + ": it does not come back after that");
+        if (again.failed || !swap().use_if_in_place(rota::memory::kAllDevices, [] {}))
+          note(when + ": it does not come back after that");
         expect_pattern(memory, 2 * kMiB, 7, when);
       }
     });

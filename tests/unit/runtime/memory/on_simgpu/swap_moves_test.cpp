@@ -142,19 +142,20 @@ TEST_CASE("what the driver has no room for ends up out of place, behind a gate t
     Swap grows([&](int, const memory::OwnWork& work) {
       if (open) work();
     });
-    grows.set_observer({.out_of_place = [&] { told = true; },
-                        .resident = {},
-                        .contexts = {},
-                        .fits = {},
-                        .close_for_room =
-                            [&](int, const std::function<void()>& begin) {
-                              ++asked;
-                              EXPECT(grows.in_place());
-                              if (!closes) return;
-                              begin();
-                              EXPECT(!grows.use_if_in_place(rota::memory::kAllDevices, [] {}));  // the monitor sees it and closes
-                              open = false;
-                            }});
+    grows.set_observer(
+        {.out_of_place = [&](int) { told = true; },
+         .resident = {},
+         .contexts = {},
+         .fits = {},
+         .close_for_room =
+             [&](int, const std::function<void()>& begin) {
+               ++asked;
+               EXPECT(grows.in_place());
+               if (!closes) return;
+               begin();
+               EXPECT(!grows.use_if_in_place(rota::memory::kAllDevices, [] {}));  // the monitor sees it and closes
+               open = false;
+             }});
     EXPECT(grows.serves(0));
     fails_with = CUDA_ERROR_OUT_OF_MEMORY;
     CUdeviceptr address = 0;
@@ -169,7 +170,7 @@ TEST_CASE("what the driver has no room for ends up out of place, behind a gate t
       EXPECT(!grows.use_if_in_place(rota::memory::kAllDevices, [] {}));
       fails_at.clear();
       grows.bring_in(0, carrier.mover());
-      EXPECT(grows.use_if_in_place([&] { open = true; }));
+      EXPECT(grows.use_if_in_place(memory::kAllDevices, [&] { open = true; }));
       EXPECT_OK(real::cuMemsetD8_v2(address, 7, 8 * kMiB));
       EXPECT_OK(real::cuCtxSynchronize());
       grows.free(address);
@@ -231,7 +232,7 @@ TEST_CASE(
     std::uint64_t most = 20 * kMiB;
     int asked = 0;
     int waits = 0;
-    swap().set_observer({.out_of_place = [] {},
+    swap().set_observer({.out_of_place = [](int) {},
                          .resident = [](int) {},
                          .contexts = {},
                          .fits =
@@ -272,7 +273,7 @@ TEST_CASE(
 TEST_CASE("what was freed in a stream's order and has been passed makes room for an allocation of another size") {
   check([] {
     enter(0);
-    swap().set_observer({.out_of_place = [] {},
+    swap().set_observer({.out_of_place = [](int) {},
                          .resident = [](int) {},
                          .contexts = {},
                          .fits =
