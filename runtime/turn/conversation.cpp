@@ -210,15 +210,17 @@ void Monitor::is_refused(Gpu& gpu, const std::string& why) {
             service_.waits() ? "" : " for now, and its memory stays there", why);
 }
 
-void Monitor::announce_gpus() {
-  {
-    const std::lock_guard lock(new_gpus_mutex_);
-    for (const Gpu& gpu : new_gpus_) {
-      add_task(gate::bit_of(gpu.device));
-      gpus_.push_back(gpu);
-    }
-    new_gpus_.clear();
+// Those that the program has touched since the last time.
+void Monitor::add_gpus() {
+  const std::lock_guard lock(new_gpus_mutex_);
+  for (const Gpu& gpu : new_gpus_) {
+    add_task(gate::bit_of(gpu.device));
+    gpus_.push_back(gpu);
   }
+  new_gpus_.clear();
+}
+
+void Monitor::announce_gpus() {
   for (Gpu& gpu : gpus_) {
     if (gpu.told || gpu.unusable || !connection_) continue;
     Message message;

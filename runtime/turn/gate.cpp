@@ -233,8 +233,7 @@ void Gate::close(Devices devices) {
     if (for_good_) return;
     closed_.fetch_or(devices, memory_order_seq_cst);
     show_closed();
-    resumed_.fetch_add(1, memory_order_seq_cst);
-    wake(held_, kAllDevices);  // from now on they wait at the closed gate
+    wake(held_, kAllDevices);  // those that reach one of these wait at its closed gate from now on
   }
   if (fenced_) return;
   if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) return;
@@ -323,8 +322,8 @@ bool Gate::wait_metered(Devices devices, std::uint64_t resumed) {
   // Its own work is in the way, not another program's turn: there is nothing to report.
   stand(
       held, place, nullptr,
-      // A gate that closes wakes it, and it looks whether that is its own.
-      [&](auto&) { return resumed_.load(memory_order_relaxed) != resumed || !metered(); }, [&] { interrupted = true; });
+      [&](auto&) { return resumed_.load(memory_order_relaxed) != resumed || closed(devices) || !metered(); },
+      [&] { interrupted = true; });
   return interrupted;
 }
 

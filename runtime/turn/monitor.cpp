@@ -247,6 +247,7 @@ void Monitor::run() {
       return task->machine.grant() != 0 && !memory_.swap().in_place(task->devices);
     });
     if (connection_ && !lacks) connection_->drop_extents();
+    add_gpus();
     if (connection_) announce_gpus();
     if (connection_) send_asks();
     recouple();

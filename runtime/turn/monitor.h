@@ -247,6 +247,7 @@ class Monitor final : public gate::Attendant {
   bool opens(api::CUevent event, const Timing::Key& stream, gate::Devices devices);
   void sleep(std::uint32_t heard, std::uint32_t event_seen);
   void read_messages();
+  void add_gpus();
   void announce_gpus();
   void tell_gpus();
   void is_served(Gpu& gpu);

@@ -243,9 +243,59 @@ TEST_CASE("a policy with an empty reason to pass, or a wait for nobody, is refus
   CHECK_THAT(policy_error("[driver]\ncuA = { frees = \"x\", pases = \"why\" }\n"), Contains("unknown fact 'pases'"));
 }
 
+TEST_CASE("a call that submits says which GPUs it reaches besides its stream's, as far as its parameters tell") {
+  constexpr const char* kAddresses = R"(
+typedef enum cudaError_enum { CUDA_SUCCESS = 0 } CUresult;
+typedef struct CUstream_st* CUstream;
+typedef struct CUcontext_st* CUcontext;
+typedef unsigned long long CUdeviceptr;
+typedef struct { unsigned long long bytes; CUdeviceptr from; CUdeviceptr to; } CUcopy;
+extern "C" {
+CUresult cuSet(CUdeviceptr to, CUstream hStream);
+CUresult cuCopy(CUdeviceptr to, CUdeviceptr from, CUstream hStream);
+CUresult cuCopyBy(const CUcopy* pCopy, CUstream hStream);
+CUresult cuCopyMany(CUdeviceptr* to, unsigned long long count, CUstream hStream);
+CUresult cuCopyTwice(CUdeviceptr to, CUdeviceptr from, CUdeviceptr too, CUstream hStream);
+CUresult cuRecord(CUcontext hCtx);
+CUresult cuLaunchWith(CUdeviceptr argument, CUstream hStream);
+CUresult cuPlay(CUstream hStream);
+CUresult cuWait(CUstream hStream);
+}
+)";
+  constexpr const char* kFacts = R"([driver]
+cuSet = { submits = "hStream" }
+cuCopy = { submits = "hStream" }
+cuCopyBy = { submits = "hStream", params = { pCopy = "in" } }
+cuCopyMany = { submits = "hStream", params = { to = "in[count]" } }
+cuCopyTwice = { submits = "hStream" }
+cuRecord = { submits = "hCtx" }
+cuLaunchWith = { submits = "hStream" }
+cuPlay = { submits = "hStream", reaches = "all" }
+cuWait = { submits = "hStream" }
+)";
+  const auto files = emit_gates(inputs_from(kAddresses, kFacts));
+  REQUIRE(files);
+  const auto scope = [&](const std::string& function) {
+    const std::string body = body_of(files->back().content, function);
+    const std::size_t begin = body.find("Symbol::k_" + function) + function.size() + 10;
+    return body.substr(begin, body.find("});", begin) - begin);
+  };
+  CHECK(scope("cuWait") == ", hStream, true, false");
+  CHECK(scope("cuLaunchWith") == ", hStream, true, false");
+  CHECK(scope("cuSet") == ", hStream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(to)");
+  CHECK_THAT(scope("cuCopy"),
+             Contains("kAddresses, reinterpret_cast<const void*>(to), reinterpret_cast<const void*>(from)"));
+  CHECK_THAT(scope("cuCopyBy"), Contains("kRecord, static_cast<const void*>(pCopy), gate::in_record(8, 16)"));
+  for (const char* function : {"cuCopyMany", "cuCopyTwice", "cuRecord", "cuPlay"}) {
+    CHECK_THAT(scope(function), Contains("gate::Reaches::kAll"));
+  }
+  CHECK_THAT(policy_error("[driver]\ncuPlay = { submits = \"hStream\", reaches = \"some\" }"),
+             Contains("reaches must be \"all\", or left out"));
+}
+
 TEST_CASE("a call that needs its mapping is made within a scope that holds memory in place") {
-  CHECK(body_of(gates(), "cuLook") ==
-        "  const gate::MappingScope scope;\n" + refusal("  ") + "  return real::cuLook(address);\n");
+  CHECK(body_of(gates(), "cuLook") == "  const gate::MappingScope scope(static_cast<const void*>(address));\n" +
+                                          refusal("  ") + "  return real::cuLook(address);\n");
 }
 
 TEST_CASE("a call for which the driver needs memory of its own is tried again when others have made room") {
@@ -254,7 +304,8 @@ TEST_CASE("a call for which the driver needs memory of its own is tried again wh
         "  return contract::with_room([=]() __attribute__((always_inline)) {\n    return real::cuForm(address);\n  "
         "});\n");
   CHECK(body_of(source, "cuFormOf") ==
-        "  return contract::with_room([=]() __attribute__((always_inline)) {\n    const gate::MappingScope scope;\n" +
+        "  return contract::with_room([=]() __attribute__((always_inline)) {\n    const gate::MappingScope "
+        "scope(static_cast<const void*>(address));\n" +
             refusal("    ") + "    return real::cuFormOf(address);\n  });\n");
 }
 
@@ -267,11 +318,13 @@ TEST_CASE("no such scope stands around what waits for others or runs the program
 
 TEST_CASE("a call that exports marks the process when it has succeeded, before memory may move again") {
   const std::string source = gates();
-  CHECK(body_of(source, "cuShare") == "  const gate::MappingScope scope;\n" + refusal("  ") +
+  CHECK(body_of(source, "cuShare") == "  const gate::MappingScope scope(static_cast<const void*>(address));\n" +
+                                          refusal("  ") +
                                           "  return contract::exported(Symbol::k_cuShare, real::cuShare(address));\n");
   CHECK(body_of(source, "cuSendOut") ==
         "  return contract::with_room([=]() __attribute__((always_inline)) {\n"
-        "    gate::Scope scope({Symbol::k_cuSendOut, hStream, true, false});\n" +
+        "    gate::Scope scope({Symbol::k_cuSendOut, hStream, true, false, gate::Reaches::kAddresses, "
+        "static_cast<const void*>(address)});\n" +
             refusal("    ") +
             "    return contract::exported(Symbol::k_cuSendOut, real::cuSendOut(address, hStream));\n  });\n");
   // Without the scope the mark cannot wait for the result.
