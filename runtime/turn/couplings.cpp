@@ -9,13 +9,14 @@ bool Couplings::ask_until(gate::Devices devices, Time until, Time now) {
   if (std::popcount(devices) < 2) return false;
   const std::lock_guard lock(mutex_);
   std::erase_if(all_, [&](const Coupling& one) { return one.until < now; });
-  const auto known = std::ranges::find_if(all_, [&](const Coupling& one) { return (devices & ~one.devices) == 0; });
-  if (known != all_.end()) {
-    if (known->devices == devices) known->until = std::max(known->until, until);
-    if (known->devices == devices || known->until >= until) return false;
+  const bool coupled = std::ranges::any_of(all_, [&](const Coupling& one) { return (devices & ~one.devices) == 0; });
+  const auto same = std::ranges::find(all_, devices, &Coupling::devices);
+  if (same != all_.end()) {
+    same->until = std::max(same->until, until);
+  } else {
+    all_.push_back({devices, until});
   }
-  all_.push_back({devices, until});
-  return true;
+  return !coupled;
 }
 
 gate::Devices Couplings::with(gate::Devices devices, Time now) const {

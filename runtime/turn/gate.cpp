@@ -102,7 +102,9 @@ std::uint64_t enter_slowly(Thread& thread, const void* frame, Site site, api::CU
     const Devices counted = gate->counted(kAllDevices);
     const Devices reached = gate->reached([&](Attendant& attendant) { return attendant.reached(call); });
     Attendant* attendant = gate->attendant_.load(memory_order_acquire);
-    if (attendant != nullptr && std::popcount(reached) > 1) attendant->couples(reached);
+    // Not for a call that is the first that is seen of its GPU: which GPUs there are has just changed.
+    const bool across = std::popcount(reached) > 1 && gate->counted(kAllDevices) == counted;
+    if (attendant != nullptr && across) attendant->couples(reached);
     const Devices closed = gate->closed_.load(memory_order_seq_cst) & reached;
     if (closed == 0) {
       if ((now & kMeteredBit) == 0 || gate->may_submit(call)) return inside_of(thread, *gate, reached);

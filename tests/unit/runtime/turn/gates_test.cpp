@@ -16,6 +16,7 @@ namespace {
 
 // The stream's handle says which GPU a call reaches; a call without a stream reaches all.
 struct Sorting : gate::Attendant {
+  using gate::Attendant::reached;
   void arrived() override {}
   bool submits_nothing(const gate::Call&) override { return false; }
   gate::Devices reached(const gate::Call& call) override {
@@ -95,6 +96,7 @@ TEST_CASE("a thread inside a call for one GPU is not inside for another, unless 
 
 TEST_CASE("memory that is out of place on one GPU keeps no call waiting that looks at another's") {
   struct : Sorting {
+    using Sorting::reached;
     gate::Devices reached(const void* first, const void*) override { return reinterpret_cast<std::uintptr_t>(first); }
   } sorting;
   Gate gate;

@@ -199,6 +199,8 @@ TEST_CASE("couplings join what they have in common, and end when nothing asks fo
   CHECK(couplings.with(1, kNow) == 7);
   CHECK(couplings.with(8, kNow) == 24);
   CHECK(couplings.with(32, kNow) == 32);
+  // Pairs of those that are coupled already are nothing new, however often they are asked for.
+  for (int i = 0; i < 1000; ++i) CHECK_FALSE(couplings.ask(3, kNow + turn::Time(i)));
   const turn::Time later = kNow + 200ms + Couplings::kLasts;
   CHECK(couplings.with(1, later) == 1);
   CHECK(couplings.with(2, later) == 6);
