@@ -98,17 +98,20 @@ std::vector<Task*> Monitor::to_recouple(Task& task) {
   const gate::Devices wanted = couplings_.with(task.devices, now());
   std::vector<Task*> concerned;
   for (const auto& other : tasks_) {
-    if ((other->devices & wanted) != 0 && other->served != 0) concerned.push_back(other.get());
+    // One that runs beside the others has its gate open and will not rest for minutes: the rest takes its turns.
+    const bool open = other->served == 0 || other->machine.phase() == Phase::kBeside;
+    if ((other->devices & wanted) != 0 && !open) concerned.push_back(other.get());
   }
   // One that was to be coupled, until that was not needed any more, is formed anew by itself.
   const bool changes = concerned.size() > 1 || parts(task) || task.machine.retires();
-  return changes && task.served != 0 ? concerned : std::vector<Task*>{};
+  const bool among = std::ranges::find(concerned, &task) != concerned.end();
+  return changes && among ? concerned : std::vector<Task*>{};
 }
 
 // Whether it has GPUs that need not be held at the same time any more.
 bool Monitor::parts(const Task& task) const {
   const gate::Devices first = task.devices & -task.devices;
-  return task.devices != first && couplings_.with(first, now()) != task.devices;
+  return (task.devices & ~couplings_.with(first, now())) != 0;
 }
 
 // Their tasks rest: others take their places.

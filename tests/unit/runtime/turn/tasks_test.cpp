@@ -188,6 +188,27 @@ TEST_CASE("what was not served takes no turns, and does not keep the other GPU f
   thread.join();
 }
 
+TEST_CASE("GPUs are coupled without one that takes no turns, and then get theirs") {
+  test::FakeRotad rotad;
+  rotad.refuse_gpus(1);
+  test::FakeDriver driver;
+  gate::Gate gate;
+  gate::Contexts contexts;
+  memory::Ledger ledger;
+  memory::Memory memory([&](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); }, ledger,
+                        {.small_bytes = 0});
+  turn::Monitor monitor(gate, contexts, memory);
+  for (int device : {2, 1, 0}) monitor.context_made(driver.enter_context(device), device, true);
+  REQUIRE(eventually([&] { return !gate.closed(4); }));
+  std::thread thread([&] {
+    driver.enter_context(0);
+    Program::launch_graph();
+  });
+  for (Message want = rotad.next(); want.body.want.gpus != 3; want = rotad.next()) CHECK(want.kind != Kind::kGiveBack);
+  rotad.grant(5, 3);
+  thread.join();
+}
+
 TEST_CASE("couplings join what they have in common, and end when nothing asks for them any more") {
   Couplings couplings;
   constexpr turn::Time kNow = 100s;
