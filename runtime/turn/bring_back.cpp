@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "generated/driver_real.h"
+#include "runtime/core/devices.h"
 #include "runtime/driver/context.h"
 
 namespace rota::turn {
@@ -195,7 +196,9 @@ Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destinatio
 Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& destinations,
                 const ExchangeOf& exchange, FunctionRef<bool()> stopping, FunctionRef<bool()> idle) {
   Back back;
+  Devices devices = 0;
   for (const auto& [device, most] : destinations) {
+    devices |= bit_of(device);
     if (memory.swap().out_bytes(device) != 0) release_failed(contexts, memory, device);
     if (memory.swap().out_bytes(device) == 0) continue;
     std::size_t free = 0;
@@ -217,7 +220,7 @@ Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vec
     if (all.error != api::CUDA_SUCCESS) back.error = all.error;
     if (all.lacking != 0) back.shortages.push_back({device, all.lacking, free});
   }
-  back.resident = memory.swap().in_place();
+  back.resident = memory.swap().in_place(devices);
   if (!back.resident) return back;
   Moves moves(contexts);
   for (const auto& [device, most] : destinations) {

@@ -275,6 +275,7 @@ void Machine::look_holding(Time now) {
   }
   if (!covered_) return bring_back(now);
   if (!resident_) return hold_without_memory(now);
+  if (away_since_) came_back(now);  // the last of it with another GPU's turn, or nothing was there to be brought
   watches_gpu_ = lease.waiters != 0;
   if (!watches_gpu_) {
     // Nobody gives anything back while nobody waits: no event is recorded and nothing is looked at.

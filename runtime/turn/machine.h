@@ -101,7 +101,7 @@ struct Look {
   bool interrupted = false;      // a signal handler has run in one of these since the gate closed
   bool looked = false;           // the next two are known (they are asked for while watches_gpu())
   bool done = false;             // all work before the last mark has finished
-  std::uint64_t reached = 0;     // marks passed since the process began
+  std::uint64_t reached = 0;     // marks passed in the task's contexts
   bool resident = true;          // all movable memory is where work expects it; managed memory always is
   GpuMask lacking = 0;           // held GPUs on which the process has or is about to have more than it is promised
   GpuMask unasked = 0;           // held GPUs for which rotad must be told again how much that is
@@ -299,6 +299,7 @@ class Machine {
   bool idle_long_enough(Time now);
   void pause_ended(Time now);
   void bring_back(Time now);
+  void came_back(Time now);
   void hold_without_memory(Time now);
   void wait_for_memory(Time now);
   void say_interrupted(Time now);

@@ -163,7 +163,11 @@ void Machine::on(const event::Brought& brought, Time now) {
     bring_again_at_ = look_at_ = now + std::clamp((now - came_at_) / 16, kNoRoom, kLongestPause);
     return;
   }
-  // Its turn begins now.
+  came_back(now);
+}
+
+// All of it: the turn begins now.
+void Machine::came_back(Time now) {
   memory_took_ = away_since_ ? now - *away_since_ : Time{0};
   earliest_yield_ = now + std::clamp(memory_took_, kShortestTurn, kLongestUse);
   taken_at_ = now;

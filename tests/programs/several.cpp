@@ -76,6 +76,7 @@ int main(int argc, char** argv) {
     gpu.pattern = 0x1000U * static_cast<unsigned>(number + 1) + static_cast<unsigned>(getpid() & 0xfff);
     CHECK(cuMemAlloc_v2(&gpu.memory, bytes));
     CHECK(cuMemsetD32_v2(gpu.memory, gpu.pattern, bytes / 4));
+    CHECK(cuCtxSynchronize());
     CHECK(cuStreamCreate(&gpu.stream, CU_STREAM_NON_BLOCKING));
     gpu.spin = kernel("_Z4spinm");
   }
@@ -98,6 +99,7 @@ int main(int argc, char** argv) {
     for (const std::uint32_t word : words) wrong += word != gpus[0].pattern;
     use(gpus[1]);
     CHECK(cuMemsetD32_v2(gpus[1].memory, gpus[1].pattern, 1 << 14));
+    CHECK(cuCtxSynchronize());
   };
   if (cross != 0) across();
   std::printf("ready\n");

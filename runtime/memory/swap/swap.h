@@ -164,9 +164,7 @@ class SwapBackend final : public Backend {
   void set_peer(int accessing, int owner, bool may);
 
   // The GPUs whose work may use memory of this one: itself, and those that have ever been given access to any of it.
-  Devices reachers(int device) const {
-    return reachers_[static_cast<std::size_t>(device)].load() | Devices{1} << device;
-  }
+  Devices reachers(int device) const { return reachers_[static_cast<std::size_t>(device)].load() | bit_of(device); }
   // All GPUs whose memory work of these may use.
   Devices reachable(Devices devices) const;
 
@@ -176,7 +174,8 @@ class SwapBackend final : public Backend {
   // What has to be there at once when this process runs, in use or about to be: everything except kept ranges.
   std::uint64_t needed_bytes(int device) const { return needed_[static_cast<std::size_t>(device)].load(); }
   // Whether all memory of these GPUs is where work expects it.
-  bool in_place(Devices devices = kAllDevices) const;
+  bool in_place(Devices devices) const;
+  bool all_in_place() const { return in_place(kAllDevices); }
   // Runs `work` if it is, under the lock that keeps allocations from ending up out of place during that.
   bool if_in_place(Devices devices, FunctionRef<void()> work);
   // The same for work that opens these GPUs' gates: from then on memory there may be written.
@@ -445,7 +444,7 @@ class SwapBackend final : public Backend {
     once.fill(1);
     return once;
   }();
-  std::array<std::atomic<Devices>, kMaxDevices> reachers_{};  // but for the GPU itself
+  std::array<std::atomic<Devices>, kMaxDevices> reachers_{};  // not always with the GPU itself
   std::array<std::atomic<std::uint64_t>, kMaxDevices> resident_{};
   std::array<std::atomic<std::uint64_t>, kMaxDevices> out_{};
   std::array<std::atomic<std::uint64_t>, kMaxDevices> needed_{};

@@ -144,7 +144,7 @@ TEST_CASE("handlers of a process that exits wait for no memory that was freed wh
   REQUIRE(program.memory.swap().serves(0));
   REQUIRE(program.memory.swap().allocate({program.context, 0}, &address, kBytes) == api::CUDA_SUCCESS);
   program.memory.swap().free(address);
-  CHECK(program.memory.swap().in_place());
+  CHECK(program.memory.swap().all_in_place());
   CHECK(gate::out_of_place.load());
   program.monitor.at_exit();
   CHECK(eventually([&] { return !program.gate.closed(); }));
@@ -347,7 +347,7 @@ TEST_CASE("memory that ends up out of place behind a gate closed for a moment is
   looked_at = &swap;
   launches_in_place = -1;
   program.driver.set<api::cuLaunchKernel_fn>(Symbol::k_cuLaunchKernel, [](auto...) {
-    launches_in_place = looked_at.load()->in_place() ? 1 : 0;
+    launches_in_place = looked_at.load()->all_in_place() ? 1 : 0;
     return api::CUDA_SUCCESS;
   });
   // The host is low, so the monitor closes the gate and gives back to it what nobody needs.

@@ -56,6 +56,6 @@ TEST_CASE("memory that is out comes back, for good, once it may be reached witho
   CHECK(program.gate.standing() == 0);
   CHECK(swap.pinned());
   rotad.grant(1, 1, 1024 * kMega);
-  CHECK(eventually([&] { return swap.in_place() && !program.gate.closed(); }));
+  CHECK(eventually([&] { return swap.all_in_place() && !program.gate.closed(); }));
   CHECK(swap.resident_bytes(0) == kBytes);
 }

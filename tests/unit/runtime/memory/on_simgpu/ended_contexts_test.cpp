@@ -84,7 +84,7 @@ bool reset_in_front_of(int number, bool looks, const std::vector<CUdeviceptr>& p
   objects.end();
   Carrier next(enter(0));
   next.looks = looks;
-  for (int tries = 0; tries < 3 && !swap().in_place(); ++tries) swap().bring_in(0, next.mover());
+  for (int tries = 0; tries < 3 && !swap().all_in_place(); ++tries) swap().bring_in(0, next.mover());
   EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
   for (std::size_t index = 0; index < pieces.size(); ++index) {
     expect_pattern(pieces[index], kPiece, static_cast<unsigned char>(index + 1), "after a reset in front of a step");
@@ -122,7 +122,7 @@ TEST_CASE("a context is reset in front of any step in which memory comes: nothin
       Carrier out(carrier.context);
       EXPECT(!swap().move_out(0, kAll, out.mover()).failed);
       EXPECT_OK(cu.cuStreamDestroy_v2(out.stream));
-      EXPECT(!swap().in_place());
+      EXPECT(!swap().all_in_place());
       swap().bring_in(0, carrier.mover());
     };
     while (reset_in_front_of(number, false, pieces, come)) ++number;
@@ -147,7 +147,7 @@ TEST_CASE("the host's copy goes to the kept blocks where the context ends before
       if (std::exchange(low, false)) reset(context);
     };
     swap().bring_in(0, carrier.mover());
-    EXPECT(swap().in_place());
+    EXPECT(swap().all_in_place());
     EXPECT(swap().host().kept_bytes() == swap().host().bytes());
     Carrier next(enter(0));
     swap().give_host_back();

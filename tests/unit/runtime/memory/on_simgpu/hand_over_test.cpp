@@ -268,7 +268,7 @@ TEST_CASE("memory that the driver does not unmap has not left: it is not handed 
       EXPECT(swap().resident_bytes(0) + swap().out_bytes(0) == 2 * kLarge);
       EXPECT(between.pieces.size() == swap().out_bytes(0) / kLarge);
       EXPECT(free_on_gpu() == free_before + swap().out_bytes(0));
-      if (refused == kAlways) EXPECT(swap().in_place() && swap().out_bytes(0) == 0);
+      if (refused == kAlways) EXPECT(swap().all_in_place() && swap().out_bytes(0) == 0);
       fails_at.clear();
       between.in();
       EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
@@ -296,11 +296,11 @@ TEST_CASE(
     EXPECT(swap().resident_bytes(0) == kLarge && swap().out_bytes(0) == kLarge);
     // It is in the way of what comes back.
     fails_at = {{Symbol::k_cuMemUnmap, kAlways}};
-    EXPECT(between.in().failed && !swap().in_place());
+    EXPECT(between.in().failed && !swap().all_in_place());
     EXPECT(free_before + kLarge == free_on_gpu() + swap().resident_bytes(0));
     fails_at.clear();
     const Swap::Moved back = between.in();
-    EXPECT(!back.failed && back.bytes == kLarge && swap().in_place());
+    EXPECT(!back.failed && back.bytes == kLarge && swap().all_in_place());
     EXPECT(swap().resident_bytes(0) == kLarge && swap().out_bytes(0) == 0 && free_on_gpu() == free_before);
     expect_pattern(one, kLarge, 3, "at the one address");
     expect_pattern(other, kLarge, 3, "at the other");

@@ -125,7 +125,7 @@ TEST_CASE("memory that cannot be mapped for rota when it may first leave stays, 
     for (const Symbol refused : {Symbol::k_cuMemMap, Symbol::k_cuMemSetAccess}) {
       fails_at = {{refused, kAlways}};
       EXPECT(swap().move_out(0, kAll, carrier.mover()).without_copy == 0);
-      EXPECT(swap().resident_bytes(0) == kPiece && swap().in_place());
+      EXPECT(swap().resident_bytes(0) == kPiece && swap().all_in_place());
       fails_at.clear();
       expect_pattern(address, kPiece, 5, "where it was");
     }
@@ -154,7 +154,7 @@ TEST_CASE("memory that is lost can still be unmapped and released") {
     unmap(other, 2 * kMiB);
     EXPECT_OK(cu.cuMemRelease(out));
     EXPECT_OK(cu.cuMemRelease(there));
-    EXPECT(swap().in_place() && swap().out_bytes(0) == 0 && free_on_gpu() == free_before);
+    EXPECT(swap().all_in_place() && swap().out_bytes(0) == 0 && free_on_gpu() == free_before);
     // The same after an error that sticks.
     const Handle failed = create();
     const CUdeviceptr third = map(failed);

@@ -69,7 +69,7 @@ inline void go(const Carrier& carrier) {
 
 inline void come(const Carrier& carrier) {
   const Swap::Moved moved = swap().bring_in(0, const_cast<Carrier&>(carrier).mover());
-  EXPECT(!moved.failed && moved.lacking == 0 && swap().in_place());
+  EXPECT(!moved.failed && moved.lacking == 0 && swap().all_in_place());
   EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
 }
 

@@ -242,7 +242,7 @@ TEST_CASE("access is each mapping's own, and is the same after the memory was ou
     EXPECT_OK(cu.cuMemUnmap(never, kPiece));
     EXPECT_OK(cu.cuMemRelease(first));
     EXPECT_OK(cu.cuMemRelease(second));
-    EXPECT(swap().in_place());
+    EXPECT(swap().all_in_place());
     for (const auto& [address, bytes] : {std::pair{place, 2 * kPiece}, {alias, kPiece}, {never, kPiece}}) {
       EXPECT_OK(cu.cuMemAddressFree(address, bytes));
     }
@@ -408,7 +408,7 @@ TEST_CASE("a range of memory that moves and memory that stays is unmapped and al
       EXPECT_OK(cu.cuMemRelease(stays));
       EXPECT_OK(cu.cuMemRelease(moves));
       EXPECT_OK(cu.cuMemAddressFree(place, 3 * kPiece));
-      EXPECT(swap().in_place());
+      EXPECT(swap().all_in_place());
       EXPECT_EMPTY_BOOKS();
     }
   });
@@ -460,8 +460,8 @@ TEST_CASE("memory that is made at a released address while others come back is n
     EXPECT(!own.bring_in(0, carrier.mover()).failed);
     before = [](Symbol) {};
     EXPECT(made == all[1]);  // or this shows nothing
-    if (!own.in_place()) EXPECT(!own.bring_in(0, carrier.mover()).failed);
-    EXPECT(own.in_place() && own.resident_bytes(0) == 3 * kPiece && own.out_bytes(0) == 0);
+    if (!own.all_in_place()) EXPECT(!own.bring_in(0, carrier.mover()).failed);
+    EXPECT(own.all_in_place() && own.resident_bytes(0) == 3 * kPiece && own.out_bytes(0) == 0);
     CUmemAllocationProp has{};
     EXPECT_OK(real::cuMemGetAllocationPropertiesFromHandle(&has, own.handle_of(made)));
     EXPECT(has.allocFlags.gpuDirectRDMACapable != 0);

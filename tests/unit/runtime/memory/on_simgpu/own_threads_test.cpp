@@ -67,7 +67,7 @@ TEST_CASE("threads map, unmap and release memory while it leaves and comes back"
     goes_on.store(false);
     for (std::thread& thread : threads) thread.join();
     EXPECT(!swap().bring_in(0, carrier.mover()).failed);
-    EXPECT(swap().in_place());
+    EXPECT(swap().all_in_place());
     for (std::size_t number = 0; number < places.size(); ++number) {
       expect_pattern(places[number], kSmallPiece, static_cast<unsigned char>(number + 1), "after all moves");
       unmap(places[number], kSmallPiece);

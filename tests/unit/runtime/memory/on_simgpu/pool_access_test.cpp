@@ -108,7 +108,7 @@ void out_and_in(const Pooled& pooled) {
   const Swap::Moved moved = swap().move_out(0, kAll, carrier.mover());
   EXPECT(moved.bytes + moved.without_copy >= kBytes);
   EXPECT(!swap().bring_in(0, carrier.mover()).failed);
-  EXPECT(swap().in_place());
+  EXPECT(swap().all_in_place());
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ TEST_CASE("what a pool gave is there after its context, leaves and comes by anot
       EXPECT_OK(cu.cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, large + 5));
       EXPECT(type == CU_MEMORYTYPE_DEVICE && start == large && owner == nullptr);
       EXPECT(!swap().bring_in(0, carrier.mover()).failed);
-      EXPECT(swap().in_place());
+      EXPECT(swap().all_in_place());
     }
     EXPECT_OK(cu.cuMemFree_v2(large));
     EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMemFree_v2(large));
@@ -130,7 +130,7 @@ TEST_CASE("what a pool keeps unused leaves first and comes back, both without a 
     moved = swap().move_out(0, kAll, carrier.mover());
     EXPECT(moved.bytes == used && swap().resident_bytes(0) == 0);
     const Swap::Moved back = swap().bring_in(0, carrier.mover());
-    EXPECT(!back.failed && swap().in_place() && back.bytes == used);
+    EXPECT(!back.failed && swap().all_in_place() && back.bytes == used);
     EXPECT(swap().resident_bytes(0) == resident && swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     expect_pattern(held, 6 * kMiB, 1, "beside unused memory");
     expect_pattern(plain, 4 * kMiB, 4, "beside a pool's");
@@ -229,7 +229,7 @@ TEST_CASE("what a pool gave comes back where no context is left on its GPU, so t
       EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes >= 4 * kMiB);
     }
     EXPECT_OK(cu.cuCtxDestroy_v2(context));
-    EXPECT(!swap().in_place());
+    EXPECT(!swap().all_in_place());
     EXPECT(runtime().contexts.none(0));
     const turn::Back back = turn::bring_back(
         runtime().contexts, runtime().memory, {{0, kAll}}, [](int) { return memory::Exchange{}; }, [] { return false; },
@@ -251,9 +251,9 @@ TEST_CASE("what belongs to no context is released when every context of its GPU 
     const CUdeviceptr plain = allocate(4 * kMiB, 2);
     swap().move_out(0, kAll, carrier.mover());
     swap().context_failed(context, 0);
-    EXPECT(!swap().in_place());
+    EXPECT(!swap().all_in_place());
     swap().context_failed(nullptr, 0);
-    EXPECT(swap().in_place());
+    EXPECT(swap().all_in_place());
     EXPECT(swap().resident_bytes(0) == 0 && swap().out_bytes(0) == 0);
     EXPECT_OK(cu.cuMemFree_v2(block));
     EXPECT_OK(cu.cuMemFree_v2(plain));

@@ -82,7 +82,7 @@ class Moved {
     const Swap::Moved left = out();
     const std::uint64_t resident = swap().resident_bytes(0);
     const Swap::Moved back = in();
-    if (left.failed || back.failed || resident != 0 || !swap().in_place()) {
+    if (left.failed || back.failed || resident != 0 || !swap().all_in_place()) {
       note(fmt::format("{}: the next move leaves {} bytes there and {} out (errors {}, {})", when, resident,
                        swap().out_bytes(0), static_cast<int>(left.error), static_cast<int>(back.error)));
     }
@@ -228,11 +228,11 @@ std::size_t refuse(const std::vector<Refused>& all, std::size_t first, const Wat
     fails_at = {{symbol, call}};
     program.out();
     program.books(when + ", out", free_without, kernel_bytes);
-    for (int tries = 0; tries < 5 && !swap().in_place(); ++tries) {
+    for (int tries = 0; tries < 5 && !swap().all_in_place(); ++tries) {
       program.in();
       program.books(when + ", in", free_without, kernel_bytes);
     }
-    if (!swap().in_place()) {
+    if (!swap().all_in_place()) {
       note(when + ": does not come back");
       break;
     }

@@ -77,7 +77,7 @@ TEST_CASE("host memory that the driver does not pin is used all the same") {
     EXPECT(!moved.failed && !moved.lacks_host);
     EXPECT(moved.bytes == 8 * kMiB);
     swap().bring_in(0, carrier.mover());
-    EXPECT(swap().in_place());
+    EXPECT(swap().all_in_place());
     expect_pattern(block, 8 * kMiB, 1, "after the swap");
     EXPECT_OK(cu.cuMemFree_v2(block));
     EXPECT_EMPTY_BOOKS();
@@ -184,7 +184,7 @@ struct Swapped {
 bool change_places(Swapped& coming, Swapped& leaving, Carrier& carrier) {
   for (int round = 0; round < 50; ++round) {
     const Swap::Moved came = coming.swap.bring_in(0, carrier.mover());
-    if (coming.swap.in_place()) return true;
+    if (coming.swap.all_in_place()) return true;
     leaving.swap.move_out(0, came.lacking, carrier.mover());
   }
   return false;

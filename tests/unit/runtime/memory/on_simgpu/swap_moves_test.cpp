@@ -42,7 +42,7 @@ TEST_CASE("small extents beside each other get their access by one call, and eac
       EXPECT(moved.failed == (refused.size() == 2));
       if (moved.failed) EXPECT(moved.error == CUDA_ERROR_UNKNOWN);
       if (refused.empty()) EXPECT(calls == 2);
-      EXPECT(swap().in_place() == !moved.failed);
+      EXPECT(swap().all_in_place() == !moved.failed);
       EXPECT(swap().resident_bytes(0) + swap().out_bytes(0) == 28 * kMiB);
       EXPECT(free_before - free_on_gpu() == swap().resident_bytes(0));
       before = [](Symbol) {};
@@ -65,7 +65,7 @@ TEST_CASE("of small extents beside each other the driver has room for some, or d
         swap().move_out(0, kAll, carrier.mover());
         fails_at = {{symbol, call}};
         fails_with = call % 2 == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
-        for (int tries = 0; tries < 3 && !swap().in_place(); ++tries) {
+        for (int tries = 0; tries < 3 && !swap().all_in_place(); ++tries) {
           swap().bring_in(0, carrier.mover());
           EXPECT(swap().resident_bytes(0) + swap().out_bytes(0) == 32 * kMiB);
         }
@@ -92,7 +92,7 @@ TEST_CASE("memory that is freed while other memory leaves does not leave as well
     EXPECT(moved.bytes == 8 * kMiB);
     EXPECT(swap().out_bytes(0) == 8 * kMiB);
     swap().bring_in(0, carrier.mover());
-    EXPECT(swap().in_place());
+    EXPECT(swap().all_in_place());
     expect_pattern(large, 8 * kMiB, 1, "after the swap");
     EXPECT_OK(cu.cuMemFree_v2(large));
     EXPECT_EMPTY_BOOKS();
@@ -123,7 +123,7 @@ TEST_CASE("a context ends while its memory is about to move") {
     EXPECT_OK(cu.cuCtxDestroy_v2(other));
     monitor.join();
     EXPECT_OK(cu.cuCtxSetCurrent(context));
-    EXPECT(swap().in_place());
+    EXPECT(swap().all_in_place());
     EXPECT(swap().resident_bytes(0) == 0);
     EXPECT(swap().out_bytes(0) == 0);
     EXPECT(free_on_gpu() == free_before);
@@ -150,7 +150,7 @@ TEST_CASE("what the driver has no room for ends up out of place, behind a gate t
          .close_for_room =
              [&](int, const std::function<void()>& begin) {
                ++asked;
-               EXPECT(grows.in_place());
+               EXPECT(grows.all_in_place());
                if (!closes) return;
                begin();
                EXPECT(!grows.use_if_in_place(rota::memory::kAllDevices, [] {}));  // the monitor sees it and closes
@@ -206,7 +206,7 @@ TEST_CASE("a program that has no turn is refused more extents than the GPU can h
     EXPECT(never.out_bytes(0) == blocks.size() * 4 * kMiB);
     EXPECT(never.out_bytes(0) < kGpuBytes);
     for (const CUdeviceptr block : blocks) never.free(block);
-    EXPECT(never.in_place());
+    EXPECT(never.all_in_place());
     EXPECT(never.out_bytes(0) == 0);
   });
 }
@@ -220,7 +220,7 @@ TEST_CASE("a program that has no turn is refused what would not fit beside every
     EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, take(never, {context, 0}, &address, kGpuBytes - 99 * kMiB));
     EXPECT_OK(take(never, {context, 0}, &address, kGpuBytes - 100 * kMiB));
     never.free(address);
-    EXPECT(never.in_place());
+    EXPECT(never.all_in_place());
     EXPECT(never.needed_bytes(0) == 0);
   });
 }
@@ -335,7 +335,7 @@ TEST_CASE("what a context had that has failed for good is released, and nothing 
     swap().move_out(0, 8 * kMiB, carrier.mover());
     EXPECT(swap().out_bytes(0) == 8 * kMiB);
     EXPECT(swap().context_failed(context, 0) == 4 * kMiB);
-    EXPECT(swap().in_place());
+    EXPECT(swap().all_in_place());
     EXPECT(swap().resident_bytes(0) == 0 && swap().out_bytes(0) == 0);
     EXPECT(free_on_gpu() >= free_before - 2 * kMiB);  // but for a byte that stays
     const Swap::Moved moved = swap().move_out(0, kAll, carrier.mover());
@@ -355,10 +355,10 @@ TEST_CASE("memory that will never come back makes room for others at once, and c
     swap().move_out(0, 8 * kMiB, carrier.mover());
     swap().release_all();
     EXPECT(swap().resident_bytes(0) == 0 && swap().out_bytes(0) == 12 * kMiB);
-    EXPECT(!swap().in_place());
+    EXPECT(!swap().all_in_place());
     EXPECT_OK(cu.cuMemFree_v2(large));
     EXPECT_OK(cu.cuMemFree_v2(other));
-    EXPECT(swap().out_bytes(0) == 0 && swap().in_place());
+    EXPECT(swap().out_bytes(0) == 0 && swap().all_in_place());
     EXPECT_EMPTY_BOOKS();
   });
 }

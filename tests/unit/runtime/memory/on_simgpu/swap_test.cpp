@@ -197,7 +197,7 @@ TEST_CASE("after each of many forced swaps all of it is as it was written, neigh
             EXPECT(driver_free() == free + left.bytes + left.without_copy);
             EXPECT(swap_backend().resident_bytes(0) == resident - left.bytes - left.without_copy);
             if (random() % 2 == 0 && program.count() > 10) program.give(random);
-            EXPECT(!moves.in().failed && swap_backend().in_place() && swap_backend().out_bytes(0) == 0);
+            EXPECT(!moves.in().failed && swap_backend().all_in_place() && swap_backend().out_bytes(0) == 0);
             program.check();
           }
           program.give_all();
@@ -328,7 +328,7 @@ TEST_CASE("whichever of its calls the driver refuses nothing is lost and the nex
               calls_until_failure = 0;
               EXPECT(swap_backend().resident_bytes(0) + swap_backend().out_bytes(0) == all);
               moves.in();
-              EXPECT(swap_backend().in_place());
+              EXPECT(swap_backend().all_in_place());
               program.check();
             }
             program.give_all();

@@ -20,7 +20,7 @@ constexpr std::uint64_t kChunk = memory::fingerprint::kChunkBytes;
 Swap::Moved there_and_back(Carrier& carrier, std::uint64_t bytes = kAll) {
   EXPECT_OK(cu.cuCtxSynchronize());
   const Swap::Moved moved = swap().move_out(0, bytes, carrier.mover());
-  for (int tries = 0; tries < 3 && !swap().in_place(); ++tries) swap().bring_in(0, carrier.mover());
+  for (int tries = 0; tries < 3 && !swap().all_in_place(); ++tries) swap().bring_in(0, carrier.mover());
   EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
   return moved;
 }
@@ -181,7 +181,7 @@ TEST_CASE("memory that is looked at stays mapped until that is over, though the 
     freeing.join();
     before = [](Symbol) {};
     swap().bring_in(0, carrier.mover());
-    EXPECT(swap().in_place());
+    EXPECT(swap().all_in_place());
     expect_pattern(other, 8 * kMiB, 2, "beside what was freed");
     EXPECT_OK(cu.cuMemFree_v2(other));
     EXPECT_EMPTY_BOOKS();
@@ -243,7 +243,7 @@ TEST_CASE("a look whose end cannot be learned leaves what it reads mapped until 
     EXPECT(!swap().move_out(0, kAll, carrier.mover()).failed);
     before = [](Symbol) {};
     EXPECT_OK(cu.cuCtxSynchronize());
-    for (int tries = 0; tries < 3 && !swap().in_place(); ++tries) swap().bring_in(0, carrier.mover());
+    for (int tries = 0; tries < 3 && !swap().all_in_place(); ++tries) swap().bring_in(0, carrier.mover());
     EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     for (const CUdeviceptr block : blocks) expect_pattern(block, 6 * kMiB, 1, "after the swap");
   });

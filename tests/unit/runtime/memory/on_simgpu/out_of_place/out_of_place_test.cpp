@@ -42,7 +42,7 @@ std::string in_child(const std::vector<Case>& cases, Afterwards afterwards) {
       try_out(turns, fixtures, trials);
       if (afterwards == Afterwards::kStays) {
         EXPECT(!turns.take_away());
-        EXPECT(runtime().memory.swap().in_place());
+        EXPECT(runtime().memory.swap().all_in_place());
       }
     }
   });
@@ -261,7 +261,7 @@ TEST_CASE("what has a library loaded that uses GPU memory privately keeps its me
           const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
           EXPECT(mmap(nullptr, 1, PROT_READ, MAP_SHARED, file, 0) != MAP_FAILED);
           EXPECT(!turns.take_away());
-          EXPECT(runtime().memory.swap().in_place() && runtime().memory.swap().pinned());
+          EXPECT(runtime().memory.swap().all_in_place() && runtime().memory.swap().pinned());
           std::error_code ignored;
           std::filesystem::remove_all(folder, ignored);
         }) == "");

@@ -90,7 +90,7 @@ TEST_CASE("without a turn a program maps, allows, unmaps, releases and makes mem
     turns.give();
     expect_pattern(other, kPiece, 0x11, "mapped while it was out");
     expect_pattern(third, kPiece, 0, "made while nothing was on the GPU");
-    EXPECT(swap().in_place() && swap().resident_bytes(0) == 2 * kPiece);
+    EXPECT(swap().all_in_place() && swap().resident_bytes(0) == 2 * kPiece);
     EXPECT_OK(cu.cuMemRelease(handle));
     EXPECT_OK(cu.cuMemRelease(fresh));
     unmap(other);
@@ -152,7 +152,7 @@ TEST_CASE("a descriptor of memory that is out brings it back first, and nothing 
     EXPECT(waiting.results() == std::vector<CUresult>{CUDA_SUCCESS});
     ::close(file);
     EXPECT(!turns.take_away());
-    EXPECT(swap().in_place());
+    EXPECT(swap().all_in_place());
     turns.give();
     expect_pattern(address, kPiece, 5, "after all");
     EXPECT_OK(cu.cuMemRelease(handle));
@@ -170,7 +170,7 @@ struct {
   bool in_place = false;
   CUresult agrees(Handle given = 0) {
     handle = given;
-    in_place = swap().in_place();
+    in_place = swap().all_in_place();
     return CUDA_SUCCESS;
   }
 } agreed;
@@ -256,7 +256,7 @@ void check_pins(const std::function<CUresult(Handle handle, CUdeviceptr address)
         EXPECT(!by_handle || agreed.handle == runtime().memory.own_physical().driver_handle(handle));
         EXPECT(by_handle == (driver(Symbol::k_cuMulticastBindMem, nullptr) != nullptr));
         EXPECT(!turns.take_away());
-        EXPECT(swap().in_place());
+        EXPECT(swap().all_in_place());
         turns.give();
         expect_pattern(address, kPiece, 5, "after all");
       },

@@ -31,7 +31,7 @@ struct Watched<kSymbol, CUresult(Parameters...)> {
   static CUresult call(Parameters... parameters) {
     Tried* const tried = at_hand;
     if (tried == nullptr) return simulated(parameters...);
-    const bool in_place = runtime().memory.swap().in_place();
+    const bool in_place = runtime().memory.swap().all_in_place();
     // A range that is given back has no memory behind it any more, and may go wherever it lies.
     const bool gives_back = kSymbol == Symbol::k_cuMemAddressFree;
     if (!in_place && !gives_back && (is_out(*tried, parameters) || ...)) {

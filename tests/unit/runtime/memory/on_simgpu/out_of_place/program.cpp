@@ -115,7 +115,7 @@ bool Turns::take_away() {
   rotad_.clear(0);
   rotad_.grant(0, 0);
   rotad_.somebody_waits(0);
-  return back && swap().resident_bytes(0) == 0 && !swap().in_place();
+  return back && swap().resident_bytes(0) == 0 && !swap().all_in_place();
 }
 
 void Turns::give() {
