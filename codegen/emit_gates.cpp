@@ -84,6 +84,17 @@ Result<std::string> capture_body(const Function& function, const Guard& guard) {
       guard.holds_memory ? "    const gate::MappingScope scope;\n" + refusal("    ") : "", real_call(function, guard));
 }
 
+// What a graph does is in its nodes, which may lie on any GPU.
+bool is_graph(const TypeRef& type) {
+  return (type.base == "CUgraph" || type.base == "CUgraphExec") && type.pointers.empty();
+}
+
+// Whether a parameter leads to several elements.
+bool is_list(const FunctionPolicy& policy, const std::string& parameter) {
+  const auto use = policy.parameters.find(parameter);
+  return use != policy.parameters.end() && !use->second.count.empty();
+}
+
 // A parameter's value, as the scopes take it.
 std::string as_pointer(const Function& function, std::size_t parameter) {
   const Parameter& named = function.parameters[parameter];
@@ -107,10 +118,11 @@ std::optional<std::vector<std::size_t>> plain_addresses(const Function& function
 // Which GPUs a call reaches besides its stream's: further arguments of its scope.
 std::string reached(const Function& function, const FunctionPolicy& policy, std::vector<AddressPlace> places) {
   const std::string all = ", gate::Reaches::kAll";
-  if (policy.reaches_all) return all;
-  if (std::ranges::any_of(function.parameters, [](const Parameter& each) { return is_context(each.type); })) {
-    if (places.empty()) return all;
-  }
+  if (std::ranges::any_of(function.parameters, [](const Parameter& each) { return is_graph(each.type); })) return all;
+  if (is_list(policy, policy.submits.substr(0, policy.submits.find('.')))) return all;
+  const bool of_context =
+      std::ranges::any_of(function.parameters, [](const Parameter& each) { return is_context(each.type); });
+  if (of_context && places.empty()) return all;
   // A kernel's arguments and attributes.
   if (function.base.starts_with("cuLaunch")) places.clear();
   if (places.empty()) return "";
@@ -119,10 +131,10 @@ std::string reached(const Function& function, const FunctionPolicy& policy, std:
     for (const std::size_t parameter : *plain) text += ", " + as_pointer(function, parameter);
     return text;
   }
-  const auto use = policy.parameters.find(function.parameters[places[0].parameter].name);
-  const bool list = use == policy.parameters.end() || !use->second.count.empty();
+  const std::string& record = function.parameters[places[0].parameter].name;
+  const bool one = policy.parameters.contains(record) && !is_list(policy, record);
   const auto in_record = [&](const AddressPlace& place) {
-    return !list && place.parameter == places[0].parameter && place.offsets.size() == 2 && place.offsets[0] == 0;
+    return one && place.parameter == places[0].parameter && place.offsets.size() == 2 && place.offsets[0] == 0;
   };
   if (places.size() > 2 || !std::ranges::all_of(places, in_record)) return all;
   return fmt::format(", gate::Reaches::kRecord, {}, gate::in_record({}, {})", as_pointer(function, places[0].parameter),

@@ -165,9 +165,6 @@ class PolicyReader {
       const std::string_view key = key_node.str();
       if (key == "submits") {
         read_text(node, key, function.submits);
-      } else if (key == "reaches") {
-        function.reaches_all = node.value_exact<std::string>().value_or("") == "all";
-        if (!function.reaches_all) fail(node, "reaches must be \"all\", or left out");
       } else if (key == "needs_mapping") {
         read_list(node, key, function.needs_mapping);
       } else if (key == "needs_room") {

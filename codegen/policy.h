@@ -39,9 +39,8 @@ struct MemoryPlace {
 // The facts of one base name (every version and stream form inherits them). An empty fact does not apply.
 struct FunctionPolicy {
   std::string base;
-  int line = 0;              // in policy.toml
-  std::string submits;       // parameter, "parameter.field" or "current"
-  bool reaches_all = false;  // reaches = "all": GPUs that neither its stream nor the addresses that it names tell
+  int line = 0;         // in policy.toml
+  std::string submits;  // parameter, "parameter.field" or "current"
   std::vector<std::string> needs_mapping;
   bool needs_room = false;
   bool may_block = false;

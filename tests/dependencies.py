@@ -17,6 +17,7 @@ LOG = "runtime/core/log.h"
 FILES = "runtime/core/files.h"  # one way to read a small file and to reserve a large one
 OWN_THREAD = "runtime/core/own_thread.h"  # one way to start a thread that is not the program's
 FUNCTION_REF = "runtime/core/function_ref.h"  # a callable that is passed down
+DEVICES = "runtime/core/devices.h"  # sets of GPUs
 BYTE_SIZE = "scheduler/protocol/byte_size.h"  # one way to write a size, everywhere
 RESULT = "scheduler/protocol/result.h"  # one type for a value or why there is none
 DESCRIPTOR = "scheduler/protocol/descriptor.h"  # one owner of a file descriptor
@@ -38,8 +39,8 @@ ALLOWED = {
     "runtime/hooks": ["runtime/account/account.h", "runtime/memory", "runtime/turn", "runtime/driver", "generated", "runtime/overrides.inc",
                       "runtime/core/runtime.h", "runtime/core/attach.h", "runtime/core/tables.h", LOG],
     "runtime/turn": ["runtime/account/account.h", "runtime/driver", "scheduler/protocol", "runtime/memory/memory.h", "generated", LOG,
-                     OWN_THREAD, FUNCTION_REF],
-    "runtime/memory": ["runtime/account/account.h", "runtime/driver", "scheduler/protocol", "generated", LOG, OWN_THREAD, FUNCTION_REF],
+                     OWN_THREAD, FUNCTION_REF, DEVICES],
+    "runtime/memory": ["runtime/account/account.h", "runtime/driver", "scheduler/protocol", "generated", LOG, OWN_THREAD, FUNCTION_REF, DEVICES],
     "runtime/trace": ["generated", BYTE_SIZE, LOG, FILES],
     "scheduler/protocol": [],
     "scheduler/core": ["scheduler/protocol"],

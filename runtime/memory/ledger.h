@@ -25,14 +25,14 @@
 #include <vector>
 
 #include "generated/driver_types.h"
+#include "runtime/core/devices.h"
 #include "runtime/memory/spare_nodes.h"
 
 namespace rota::memory {
 
-// Memory on CUDA devices with higher ordinals is not accounted for; no process sees that many GPUs.
-inline constexpr int kMaxDevices = 64;
-using Devices = std::uint64_t;  // a set of GPUs, by the driver's ordinals
-inline constexpr Devices kAllDevices = ~Devices{0};
+using rota::Devices;
+using rota::kAllDevices;
+using rota::kMaxDevices;
 // Charged to no GPU: host memory, and memory that another process exported and is charged for.
 inline constexpr int kNobody = -1;
 

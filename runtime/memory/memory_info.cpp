@@ -96,7 +96,7 @@ int Memory::device_of(api::CUdeviceptr address) const {
   if (known && known->device != kNobody) return known->kind.backing == Backing::kUnified ? -1 : known->device;
   if (swap_.any()) {
     if (const auto range = swap_.find(address)) return range->device;
-    if (const auto own = own_physical_.device_of(address)) return *own;
+    if (const auto own = own_physical_.find(address)) return own->device;
   }
   unsigned int type = 0;
   int device = -1;

@@ -214,7 +214,7 @@ void Monitor::is_refused(Gpu& gpu, const std::string& why) {
 void Monitor::add_gpus() {
   const std::lock_guard lock(new_gpus_mutex_);
   for (const Gpu& gpu : new_gpus_) {
-    add_task(gate::bit_of(gpu.device));
+    add_task(gpu.device);
     gpus_.push_back(gpu);
   }
   new_gpus_.clear();

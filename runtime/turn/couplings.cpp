@@ -8,15 +8,23 @@ namespace rota::turn {
 bool Couplings::ask_until(gate::Devices devices, Time until, Time now) {
   if (std::popcount(devices) < 2) return false;
   const std::lock_guard lock(mutex_);
-  std::erase_if(all_, [&](const Coupling& one) { return one.until < now; });
+  std::erase_if(all_, [&](const Coupling& one) { return one.over(now); });
   const bool coupled = std::ranges::any_of(all_, [&](const Coupling& one) { return (devices & ~one.devices) == 0; });
   const auto same = std::ranges::find(all_, devices, &Coupling::devices);
   if (same != all_.end()) {
     same->until = std::max(same->until, until);
+    same->in_use = true;
   } else {
     all_.push_back({devices, until});
   }
   return !coupled;
+}
+
+void Couplings::at_rest(gate::Devices devices) {
+  const std::lock_guard lock(mutex_);
+  for (Coupling& one : all_) {
+    if ((one.devices & ~devices) == 0) one.in_use = false;
+  }
 }
 
 gate::Devices Couplings::with(gate::Devices devices, Time now) const {
@@ -24,7 +32,7 @@ gate::Devices Couplings::with(gate::Devices devices, Time now) const {
   for (gate::Devices before = 0; before != devices;) {
     before = devices;
     for (const Coupling& one : all_) {
-      if (one.until >= now && (one.devices & devices) != 0) devices |= one.devices;
+      if (!one.over(now) && (one.devices & devices) != 0) devices |= one.devices;
     }
   }
   return devices;

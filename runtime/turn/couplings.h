@@ -21,13 +21,18 @@ class Couplings {
   bool ask(gate::Devices devices, Time now) { return ask_until(devices, now + kLasts, now); }
   // The same for longer: work of one seems to have waited for a call of another.
   bool ask_after_drain(gate::Devices devices, Time now) { return ask_until(devices, now + kLastsAfterDrain, now); }
-  // The set of GPUs that must be one task with this one.
+  // These GPUs are at rest, all at once: what was submitted when they were asked for is over. Before that no coupling
+  // ends, however long ago it was asked for.
+  void at_rest(gate::Devices devices);
+  // The set of GPUs that must be one task with these.
   gate::Devices with(gate::Devices devices, Time now) const;
 
  private:
   struct Coupling {
     gate::Devices devices;
     Time until;
+    bool in_use = true;  // its GPUs have not been at rest since it was last asked for
+    bool over(Time now) const { return !in_use && until < now; }
   };
   bool ask_until(gate::Devices devices, Time until, Time now);
 

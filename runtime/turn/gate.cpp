@@ -23,7 +23,6 @@ constinit std::atomic<api::CUresult> refusal{api::CUDA_SUCCESS};
 
 namespace {
 
-using std::memory_order_acq_rel;
 using std::memory_order_acquire;
 using std::memory_order_relaxed;
 using std::memory_order_release;
@@ -102,10 +101,11 @@ std::uint64_t enter_slowly(Thread& thread, const void* frame, Site site, api::CU
     const Devices counted = gate->counted(kAllDevices);
     const Devices reached = gate->reached([&](Attendant& attendant) { return attendant.reached(call); });
     Attendant* attendant = gate->attendant_.load(memory_order_acquire);
-    // Not for a call that is the first that is seen of its GPU: which GPUs there are has just changed.
+    const Devices closed = gate->closed_.load(memory_order_seq_cst) & reached;
+    // After that: if the thread is inside, none of these GPUs is found to be at rest before it has left. Not for a call
+    // that is the first that is seen of its GPU: which GPUs there are has just changed.
     const bool across = std::popcount(reached) > 1 && gate->counted(kAllDevices) == counted;
     if (attendant != nullptr && across) attendant->couples(reached);
-    const Devices closed = gate->closed_.load(memory_order_seq_cst) & reached;
     if (closed == 0) {
       if ((now & kMeteredBit) == 0 || gate->may_submit(call)) return inside_of(thread, *gate, reached);
       const std::uint64_t resumed = gate->resumed_.load(memory_order_acquire);

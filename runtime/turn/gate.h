@@ -101,6 +101,7 @@ class Gate {
   bool closed(Devices devices = kAllDevices) const {
     return counted(closed_.load(std::memory_order_acquire) & devices) != 0;
   }
+  bool all_closed(Devices devices) const { return (devices & ~closed_.load(std::memory_order_acquire)) == 0; }
 
   // Runs `work` inside the gate of a GPU if it is open, and returns whether it did; never waits. For rota's own work
   // (prefetches) on the program's threads.
@@ -127,7 +128,7 @@ class Gate {
                                    const void* second);
   friend bool wait_in_place();
   friend Thread* register_this_thread();
-  using PerDevice = std::array<Waiters, 64>;
+  using PerDevice = std::array<Waiters, kMaxDevices>;
   Devices counted(Devices devices) const;
   Devices some() const;
   std::uint32_t count(const PerDevice& waiters, Devices devices) const;
@@ -150,8 +151,8 @@ class Gate {
   PerDevice held_;     // threads that the attendant has made wait
   bool for_good_ = false;
   std::atomic<Devices> closed_{0};
-  std::atomic<Devices> counted_{0};                      // 0: all
-  std::array<std::atomic<std::uint64_t>, 64> sorted_{};  // calls that have entered and reach this GPU only
+  std::atomic<Devices> counted_{0};                               // 0: all
+  std::array<std::atomic<std::uint64_t>, kMaxDevices> sorted_{};  // calls that have entered and reach this GPU only
   std::chrono::steady_clock::time_point roused_until_{};
   Devices roused_ = 0;
   // One of them spins, at most until then (wait_awake).

@@ -279,11 +279,9 @@ void Monitor::run() {
 }
 
 void Monitor::look_at_tasks() {
-  // By number: a task may come with a GPU that a look finds.
-  for (std::size_t number = 0; number < tasks_.size(); ++number) {
-    Task& task = *tasks_[number];
-    feed(task, look(task));
-    look_at_activity(task);
+  for (const auto& task : tasks_) {
+    feed(*task, look(*task));
+    look_at_activity(*task);
   }
 }
 

@@ -188,7 +188,6 @@ class Monitor final : public gate::Attendant {
   std::optional<OnPage> on_page(int device) const;
 
   bool others_closed(int device);
-  bool all_closed(gate::Devices devices) const;
 
   // --- the monitor's thread
   void run();
@@ -197,8 +196,7 @@ class Monitor final : public gate::Attendant {
   void carry_out(Task& task, const Action& action);
   void to_all(const Event& event);
   event::Look look(Task& task);
-  Task& add_task(gate::Devices devices);
-  Task& task_of(int device);
+  void add_task(int device);
   void recouple();
   std::vector<Task*> to_recouple(Task& task);
   bool parts(const Task& task) const;

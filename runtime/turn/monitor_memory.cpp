@@ -27,6 +27,9 @@ constexpr Time kStuck = 10s;
 // How long memory of a process that is being checkpointed counts as fixed before the driver is asked again. A judgment.
 constexpr Time kCheckpointed = 1s;
 
+// The same for memory that work of another GPU may use, before the GPUs are one task. A judgment.
+constexpr Time kCouples = 100ms;
+
 // The same for memory of a process that exits, unless one of its handlers waits for a turn. A judgment.
 constexpr Time kExits = 1s;
 
@@ -263,7 +266,7 @@ bool Monitor::pins_what_is_reached() {
 // rota does not see the opening of a device, so a device that is opened while memory is swapped out is found a little
 // later. The memory comes back with a turn that no thread at the gate waits for.
 void Monitor::look_outside() {
-  if (reached_from_outside_ || memory_.swap().in_place() || now() < next_look_outside_) return;
+  if (reached_from_outside_ || memory_.swap().all_in_place() || now() < next_look_outside_) return;
   next_look_outside_ = now() + kLookOutside;
   pins_what_is_reached();
 }
@@ -322,7 +325,10 @@ void Monitor::swap_out_of_the_way(Task& task, const std::vector<Destination>& fr
   for (const Destination& each : from) users |= memory_.swap().reachers(each.device) & touched();
   // Work of other tasks may use it: they take their turns together first.
   couplings_.ask(users, now());
-  if (couplings_.with(task.devices, now()) != task.devices) return;
+  if (couplings_.with(task.devices, now()) != task.devices) {
+    task.stuck_until = std::max(task.stuck_until, now() + kCouples);
+    return;
+  }
   const gate::ContextLife context = contexts_.any(from.front().device);
   bool none_captures = false;
   gate_.close(task.devices);

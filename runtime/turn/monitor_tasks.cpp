@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "runtime/core/log.h"
+#include "runtime/driver/gpu_number.h"
 #include "runtime/turn/monitor.h"
 
 namespace rota::turn {
@@ -14,6 +15,8 @@ namespace {
 
 // Between two looks at whether gates have closed that others close.
 constexpr auto kOthersClose = 50us;
+// How long a call may wait for that before it is said. A judgment.
+constexpr Time kSayOthers = 2s;
 
 }  // namespace
 
@@ -24,21 +27,17 @@ constexpr auto kOthersClose = 50us;
 bool Monitor::others_closed(int device) {
   const gate::Devices own = gate::bit_of(device);
   const gate::Devices others = memory_.swap().reachers(device) & touched() & ~own;
-  const auto settled = [&] {
-    return others == 0 || stopping() || !gate_.closed(own) || (gate_.closed(others) && all_closed(others));
-  };
+  const auto settled = [&] { return stopping() || !gate_.closed(own) || gate_.all_closed(others); };
   if (settled()) return true;
   couples(own | others);
   if (gate::may_not_wait() || contexts_.captures() != 0) return true;
-  while (!settled()) std::this_thread::sleep_for(kOthersClose);
-  return gate_.closed(own);
-}
-
-bool Monitor::all_closed(gate::Devices devices) const {
-  for (gate::Devices rest = devices; rest != 0; rest &= rest - 1) {
-    if (!gate_.closed(rest & -rest)) return false;
+  static log::Once once;
+  for (const Time begun = now(); !settled(); std::this_thread::sleep_for(kOthersClose)) {
+    if (now() - begun < kSayOthers || !once.first()) continue;
+    log::warn("a call of this program waits until its work on other GPUs, which may use memory of GPU {}, has finished",
+              driver::gpu_number(device));
   }
-  return true;
+  return gate_.closed(own);
 }
 
 void Monitor::settle_reach() {
@@ -47,12 +46,8 @@ void Monitor::settle_reach() {
 
 // --- the monitor's thread
 
-Task& Monitor::task_of(int device) {
-  return **std::ranges::find_if(tasks_, [&](const auto& task) { return task->has(device); });
-}
-
 // The first one is there before there is a GPU.
-Task& Monitor::add_task(gate::Devices devices) {
+void Monitor::add_task(int device) {
   Task* task = tasks_.front().get();
   if (task->devices != 0) {
     const bool alone = task->machine.phase() == Phase::kAlone;
@@ -61,8 +56,7 @@ Task& Monitor::add_task(gate::Devices devices) {
     // As one whose rotad has been gone for long, if the others run without it.
     if (alone) task->machine.step(event::Lost{}, now() - Machine::kGrace);
   }
-  task->devices = devices;
-  return *task;
+  task->devices = gate::bit_of(device);
 }
 
 bool Monitor::all_still() const {
@@ -78,6 +72,9 @@ bool Monitor::may_recouple(const Task& task) const {
 // they hold: there is nothing else that could be lost.
 void Monitor::recouple() {
   if (std::popcount(touched()) < 2) return;
+  for (const auto& task : tasks_) {
+    if (task->machine.rests()) couplings_.at_rest(task->devices);
+  }
   for (const auto& task : tasks_) {
     if (!connection_) return;
     const std::vector<Task*> concerned = to_recouple(*task);

@@ -12,16 +12,14 @@
 
 #include "generated/driver_symbols.h"
 #include "generated/driver_types.h"
+#include "runtime/core/devices.h"
 #include "runtime/core/function_ref.h"
 
 namespace rota::gate {
 
-// GPUs, by the driver's ordinals.
-using Devices = std::uint64_t;
-inline constexpr Devices kAllDevices = ~Devices{0};
-constexpr Devices bit_of(int device) {
-  return device >= 0 && device < 64 ? Devices{1} << device : 0;
-}
+using rota::bit_of;
+using rota::Devices;
+using rota::kAllDevices;
 
 // Which GPUs a call reaches besides that of its stream or, without one, of the current context.
 enum class Reaches : std::uint8_t {

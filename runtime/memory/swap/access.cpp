@@ -72,14 +72,13 @@ void SwapBackend::catch_up(const Range& range, const Extent& extent, const Acces
 Devices SwapBackend::reachable(Devices devices) const {
   Devices all = devices;
   for (int owner = 0; owner < kMaxDevices; ++owner) {
-    if ((reachers_[static_cast<std::size_t>(owner)].load() & devices) != 0) all |= Devices{1} << owner;
+    if ((reachers_[static_cast<std::size_t>(owner)].load() & devices) != 0) all |= bit_of(owner);
   }
   return all;
 }
 
 void SwapBackend::may_reach(int owner, int accessing) {
-  if (accessing == owner || accessing < 0 || accessing >= kMaxDevices) return;
-  reachers_[static_cast<std::size_t>(owner)].fetch_or(Devices{1} << accessing);
+  reachers_[static_cast<std::size_t>(owner)].fetch_or(bit_of(accessing));
 }
 
 void SwapBackend::set_peer(int accessing, int owner, bool may) {

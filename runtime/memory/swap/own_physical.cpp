@@ -192,14 +192,8 @@ std::optional<OwnPhysical::Found> OwnPhysical::find(std::uint64_t address) const
   const std::lock_guard lock(mutex_);
   const auto found = mapping_at(address);
   if (found == mappings_.end()) return std::nullopt;
-  return Found{.buffer_id = found->second.buffer_id, .block_id = pieces_.at(found->second.piece).block_id};
-}
-
-std::optional<int> OwnPhysical::device_of(std::uint64_t address) const {
-  if (!any()) return std::nullopt;
-  const std::lock_guard lock(mutex_);
-  const auto found = mapping_at(address);
-  return found != mappings_.end() ? std::optional(pieces_.at(found->second.piece).device()) : std::nullopt;
+  const Piece& piece = pieces_.at(found->second.piece);
+  return Found{.buffer_id = found->second.buffer_id, .block_id = piece.block_id, .device = piece.device()};
 }
 
 api::CUresult OwnPhysical::unmap(std::uint64_t address, std::uint64_t bytes, const UnmapPart& call,

@@ -58,14 +58,13 @@ class OwnPhysical {
 
   // Whether any of these addresses belongs to a mapping of such memory.
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
-  // Numbers that the driver changes whenever memory comes back.
+  // Numbers that the driver changes whenever memory comes back, and the GPU that has the memory.
   struct Found {
     std::uint64_t buffer_id;  // of the mapping
     std::uint64_t block_id;   // of the memory
+    int device;
   };
   std::optional<Found> find(std::uint64_t address) const;
-  // The GPU of the memory that is mapped there; nothing: none of these is.
-  std::optional<int> device_of(std::uint64_t address) const;
   // The range may contain other mappings, too: `call` is the driver's function for it or for a part of it; if none of
   // the mappings are these, it is all that is called. `freed`: the GPUs whose bytes are freed by it.
   api::CUresult unmap(std::uint64_t address, std::uint64_t bytes, const UnmapPart& call, std::vector<int>* freed);

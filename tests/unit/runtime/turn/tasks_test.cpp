@@ -209,7 +209,7 @@ TEST_CASE("GPUs are coupled without one that takes no turns, and then get theirs
   thread.join();
 }
 
-TEST_CASE("couplings join what they have in common, and end when nothing asks for them any more") {
+TEST_CASE("couplings join what they have in common, and end at rest when nothing asks for them any more") {
   Couplings couplings;
   constexpr turn::Time kNow = 100s;
   CHECK_FALSE(couplings.ask(4, kNow));  // one GPU
@@ -222,12 +222,20 @@ TEST_CASE("couplings join what they have in common, and end when nothing asks fo
   CHECK(couplings.with(32, kNow) == 32);
   // Pairs of those that are coupled already are nothing new, however often they are asked for.
   for (int i = 0; i < 1000; ++i) CHECK_FALSE(couplings.ask(3, kNow + turn::Time(i)));
+  // What a call has submitted may still run, however long ago that was.
+  CHECK(couplings.with(1, kNow + 1h) == 7);
+  couplings.at_rest(1);  // work on the other GPU may use memory of this one
+  CHECK(couplings.with(1, kNow + 1h) == 7);
+  couplings.at_rest(31);
   const turn::Time later = kNow + 200ms + Couplings::kLasts;
   CHECK(couplings.with(1, later) == 1);
   CHECK(couplings.with(2, later) == 6);
   CHECK(couplings.ask(3, later));
   CHECK(couplings.with(1, later) == 7);
   couplings.ask_after_drain(3, later);
+  CHECK(couplings.with(1, later + Couplings::kLasts * 2) == 3);
+  CHECK(couplings.with(1, later + Couplings::kLastsAfterDrain * 2) == 3);
+  couplings.at_rest(3);
   CHECK(couplings.with(1, later + Couplings::kLasts * 2) == 3);
   CHECK(couplings.with(1, later + Couplings::kLastsAfterDrain * 2) == 1);
 }

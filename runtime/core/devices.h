@@ -1,0 +1,17 @@
+// Sets of GPUs, by the driver's ordinals.
+#pragma once
+
+#include <cstdint>
+
+namespace rota {
+
+// CUDA devices with higher ordinals are in no set, and their memory is not accounted for; no process sees that many.
+inline constexpr int kMaxDevices = 64;
+using Devices = std::uint64_t;
+inline constexpr Devices kAllDevices = ~Devices{0};
+// Of an ordinal that is none: the empty set.
+constexpr Devices bit_of(int device) {
+  return device >= 0 && device < kMaxDevices ? Devices{1} << device : 0;
+}
+
+}  // namespace rota
