@@ -72,6 +72,14 @@ struct alignas(kRecordBytes) GpuLease {
   // By how much more than the GPU has all clients, their contexts and what is outside take together, so that some of it
   // cannot be there.
   std::atomic<std::uint64_t> too_much_bytes;
+  // Not 0: the task is one of a gang (protocol.h), by rotad's number of it, and its grant is the gang's: the same for
+  // all members, also for those that have asked for nothing. Such a one keeps it and may use it until the gang's end.
+  std::atomic<std::uint32_t> gang;
+  // Not 0: the gang drains, and no gate of a member opens. It grows by at least 1 with each drain, and whenever one
+  // more call may be made at each member that rests with calls waiting (GpuUsage::gang_rest).
+  std::atomic<std::uint32_t> gang_step;
+  // The gang's grant with which it is over: all members rest, and each gives back.
+  std::atomic<std::uint32_t> gang_ends;
 };
 
 // Written by rotad, read by the client. Single writer.
@@ -138,7 +146,13 @@ struct alignas(kRecordBytes) GpuUsage {
   std::atomic<std::uint64_t> spell_samples;  // those of busy_samples that came five or more in a row
   std::atomic<std::uint64_t> switches;
   std::atomic<std::uint64_t> switch_ns;
+  // Of a member of a gang that holds a grant: kGang..., or-ed, and shifted by 32 bits the GpuLease::gang_step that it
+  // says this about. Who says that it rests, makes no call before the step has changed and it has said otherwise.
+  std::atomic<std::uint64_t> gang_rest;
 };
+inline constexpr std::uint32_t kGangRests = 1;   // the gate is closed, and all work is proven to have finished
+inline constexpr std::uint32_t kGangStands = 2;  // calls wait at the gate
+inline constexpr std::uint32_t kGangIdle = 4;    // before the gang drains: it has had nothing to do for a while
 
 // Written by the client, read by rotad, which trusts it only in what concerns that client. (What a client could give
 // back, host_spare_bytes, counts as left for others, but for no more than the kernel says that its process has.)

@@ -56,6 +56,12 @@
 // what its swap memory takes in the pieces that it moves in (swapped_bytes). rotad refuses any request that would leave
 // some client without room for its swap memory.
 //
+// Gangs. Tasks of several clients that have to run at the same time (the ranks of one job) name the same gang (kGang),
+// and rotad grants them together or not at all. While others wait and the gang's turn is over, or all its members are
+// idle, it drains as one: a kernel of one member may wait for a call that another has yet to make. So each closes its
+// gates and says in its usage page once its work has finished. As long as some have not, each of the others may make
+// one call at a time (GpuLease::gang_step). Once all rest, all give back.
+//
 // Every field that comes from the other side is checked before it is used.
 #pragma once
 
@@ -85,6 +91,7 @@ enum class Kind : std::uint16_t {
   kReserve = 10,   // Reserve: what this client is going to have on a GPU; answered by kReserved
   kState = 11,     // State: what this client has on a GPU and will not exceed before it has reserved more
   kHandOver = 12,  // Extent, with one descriptor: memory for whoever lacks it
+  kGang = 13,      // Gang: this client's tasks are members from their next grants on
   // rotad to client
   kWelcome = 101,
   kGpuAdded = 102,
@@ -166,6 +173,23 @@ struct Session {
   std::uint64_t host_bytes;    // the most of it that may have to be in the host's memory; the same
 };
 
+// Why tasks are granted together.
+enum class GangWhy : std::uint8_t {
+  kNone = 0,
+  kNamed = 1,       // `rota run --gang`
+  kCollective = 2,  // they launch collective kernels, and one launcher has started them
+};
+inline constexpr int kLastGangWhy = 2;
+
+// A gang belongs to one user and, where its clients are of sessions, to one of these: elsewhere the same name is that
+// of another gang. The latest that a client names counts.
+struct Gang {
+  char name[kNameLength];  // NUL-terminated; empty: none
+  std::uint32_t size;      // clients that it has; until all are there, but no longer than a minute, none is granted
+  GangWhy why;
+  std::uint8_t padding[3];
+};
+
 struct Reserve {
   std::uint32_t gpu;
   std::uint32_t number;         // comes back with the answer
@@ -232,6 +256,7 @@ struct Message {
     GiveBack give_back;
     Room room;
     Session session;
+    Gang gang;
     Reserve reserve;
     State state;
     Extent extent;
@@ -272,6 +297,8 @@ constexpr std::size_t bytes_of(Kind kind) {
       return with(sizeof(Room));
     case Kind::kSession:
       return with(sizeof(Session));
+    case Kind::kGang:
+      return with(sizeof(Gang));
     case Kind::kReserve:
       return with(sizeof(Reserve));
     case Kind::kState:

@@ -118,10 +118,11 @@ struct TaskRow {
   // Since it began: how long it has held any of its GPUs, and how long it has waited for some and held none.
   std::uint64_t held_ns;
   std::uint64_t waited_ns;
-  std::uint8_t holds;    // not 0: it holds this GPU,
-  std::uint8_t waits;    // and waits for it
-  std::uint8_t overrun;  // not 0: it did not give its last grant back in time; others run beside it
-  std::uint8_t padding[5];
+  std::uint8_t holds;     // not 0: it holds this GPU,
+  std::uint8_t waits;     // and waits for it
+  std::uint8_t overrun;   // not 0: it did not give its last grant back in time; others run beside it
+  std::uint8_t gang_why;  // protocol.h: GangWhy
+  std::uint32_t gang;     // whose member it is; 0: of none
 };
 
 // Everything that one `rota run` started.

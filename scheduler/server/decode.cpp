@@ -47,6 +47,9 @@ Result<Message> decode(const void* bytes, std::size_t length) {
     case Kind::kSession:
       protocol::make_printable(message.body.session.id);
       return message;
+    case Kind::kGang:
+      protocol::make_printable(message.body.gang.name);
+      return message;
     case Kind::kWant:
       message.body.want.task |= message.body.want.gpus;
       return message;

@@ -37,7 +37,7 @@ constexpr auto kComeBack = 3s;
 // After which rotad's books are larger. The others change what is there.
 bool needs_memory(Kind kind) {
   return kind == Kind::kHello || kind == Kind::kAddGpu || kind == Kind::kSession || kind == Kind::kStatus ||
-         kind == Kind::kStay;
+         kind == Kind::kStay || kind == Kind::kGang;
 }
 
 }  // namespace
