@@ -103,9 +103,10 @@ enum class Kind : std::uint16_t {
   kStatusGpu = 120,
   kStatusProgram = 121,
   kStatusTask = 122,
-  kStatusSession = 123,
-  kStatusAccount = 124,
-  kStatusDaemon = 125,  // the last
+  kStatusGang = 123,
+  kStatusSession = 124,
+  kStatusAccount = 125,
+  kStatusDaemon = 126,  // the last
 };
 
 struct Hello {
@@ -173,16 +174,10 @@ struct Session {
   std::uint64_t host_bytes;    // the most of it that may have to be in the host's memory; the same
 };
 
-// Why tasks are granted together.
-enum class GangWhy : std::uint8_t {
-  kNone = 0,
-  kNamed = 1,       // `rota run --gang`
-  kCollective = 2,  // they launch collective kernels, and one launcher has started them
-};
-inline constexpr int kLastGangWhy = 2;
+inline constexpr std::uint32_t kMostInGang = 1024;  // clients that others wait for
 
 // A gang belongs to one user and, where its clients are of sessions, to one of these: elsewhere the same name is that
-// of another gang. The latest that a client names counts.
+// of another gang. The first that a client names counts.
 struct Gang {
   char name[kNameLength];  // NUL-terminated; empty: none
   std::uint32_t size;      // clients that it has; until all are there, but no longer than a minute, none is granted
@@ -268,6 +263,7 @@ struct Message {
     GpuRow gpu;
     ProgramRow program;
     TaskRow task;
+    GangRow gang_row;
     SessionRow session_row;
     AccountRow account;
     DaemonRow daemon;
@@ -322,6 +318,8 @@ constexpr std::size_t bytes_of(Kind kind) {
       return with(sizeof(ProgramRow));
     case Kind::kStatusTask:
       return with(sizeof(TaskRow));
+    case Kind::kStatusGang:
+      return with(sizeof(GangRow));
     case Kind::kStatusSession:
       return with(sizeof(SessionRow));
     case Kind::kStatusAccount:
@@ -354,6 +352,9 @@ inline RowAdded add_row(Snapshot& all, Message row) {
       if (body.task.mode > static_cast<MemoryMode>(kLastMemoryMode)) body.task.mode = MemoryMode::kUnknown;
       all.tasks.push_back(body.task);
       return RowAdded::kYes;
+    case Kind::kStatusGang:
+      if (body.gang_row.why > static_cast<GangWhy>(kLastGangWhy)) body.gang_row.why = GangWhy::kNone;
+      return add(all.gangs, body.gang_row, body.gang_row.name);
     case Kind::kStatusSession:
       return add(all.sessions, body.session_row, body.session_row.id);
     case Kind::kStatusAccount:

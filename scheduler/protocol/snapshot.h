@@ -118,11 +118,31 @@ struct TaskRow {
   // Since it began: how long it has held any of its GPUs, and how long it has waited for some and held none.
   std::uint64_t held_ns;
   std::uint64_t waited_ns;
-  std::uint8_t holds;     // not 0: it holds this GPU,
-  std::uint8_t waits;     // and waits for it
-  std::uint8_t overrun;   // not 0: it did not give its last grant back in time; others run beside it
-  std::uint8_t gang_why;  // protocol.h: GangWhy
-  std::uint32_t gang;     // whose member it is; 0: of none
+  std::uint8_t holds;    // not 0: it holds this GPU,
+  std::uint8_t waits;    // and waits for it
+  std::uint8_t overrun;  // not 0: it did not give its last grant back in time; others run beside it
+  std::uint8_t padding;
+  std::uint32_t gang;  // GangRow::number; 0: it takes its turns by itself
+};
+
+// Why tasks are granted together.
+enum class GangWhy : std::uint8_t {
+  kNone = 0,
+  kNamed = 1,       // `rota run --gang`
+  kCollective = 2,  // they launch collective kernels, and one launcher has started them
+};
+inline constexpr int kLastGangWhy = 2;
+
+// Programs whose tasks have their turns together.
+struct GangRow {
+  std::uint32_t number;
+  std::uint32_t programs;
+  std::uint32_t size;  // programs that it is to have; 0: not known
+  GangWhy why;
+  std::uint8_t drains;  // not 0: its turn is over, and its members come to rest
+  std::uint8_t apart;   // not 0: they could not be brought to rest together and take turns by themselves for now
+  std::uint8_t padding;
+  char name[kNameLength];
 };
 
 // Everything that one `rota run` started.
@@ -159,6 +179,7 @@ struct Snapshot {
   std::vector<GpuRow> gpus;
   std::vector<ProgramRow> programs;
   std::vector<TaskRow> tasks;
+  std::vector<GangRow> gangs;
   std::vector<SessionRow> sessions;
   std::vector<AccountRow> accounts;
   DaemonRow daemon{};

@@ -14,6 +14,7 @@
 #include "scheduler/protocol/unix_address.h"
 #include "scheduler/server/client.h"
 #include "scheduler/server/decode.h"
+#include "scheduler/server/gangs.h"
 #include "scheduler/server/log.h"
 
 namespace rota::server {
@@ -85,8 +86,9 @@ void Server::serve_gpu(Client& client, const protocol::AddGpu& named) {
     const std::uint64_t total = gpus_.bytes(index);
     const scheduler::Bytes context = believed_context(client, index, gpu.context_bytes);
     if (!is_trusted(client)) assumed_contexts_.set(client.id, client.domain.payer(), index, context);
-    step(event::AddGpu{task.id, index, total, context});
-    apply(limit::AddGpu{client.id, index, total, core_.context_bytes(task.id, index), is_measurable(client, index)});
+    say_gpu(client, index, total, context);
+    if (client.gang != 0) gangs_due_.insert(client.gang);
+    apply(limit::AddGpu{client.id, index, total, context_bytes(client, index), is_measurable(client, index)});
     publish_limits(client);
     publish_contexts_of(client, scheduler::bit(index));
     publish_contexts(index);
@@ -307,6 +309,8 @@ void Server::withdraw() {
       if (state_of(task).wanted != 0) step(event::Want{task.id, 0, false, false, false});
     }
   }
+  for (const auto& [number, gang] : gangs_) gangs_due_.insert(number);
+  settle_gangs();
   for (const auto& [id, client] : clients_) publish(*client);
   look_if_quiet();
 }

@@ -41,6 +41,7 @@ struct Server::Client {
   bool hands_over = false;                // takes over memory of others in its domain, and hands it over to them
   std::size_t sessions = 0;               // that it has named
   std::string session;                    // the outermost of them; empty: none
+  std::uint32_t gang = 0;                 // that it has named; 0: none
   // A Tighten has been sent and not answered; another one is due after the answer.
   bool tightening = false;
   bool tighten_again = false;

@@ -8,7 +8,7 @@
 #include <climits>
 #include <utility>
 
-#include "scheduler/server/client.h"
+#include "scheduler/server/gangs.h"
 #include "scheduler/server/log.h"
 #include "scheduler/server/processor_time.h"
 #include "scheduler/server/server.h"
@@ -27,7 +27,7 @@ constexpr std::uint64_t kLatest = std::chrono::nanoseconds(std::chrono::hours(24
 // What the page of a task's client shows; 0: nothing, or not any more.
 std::uint32_t Server::shown_grant(const Task& task, std::uint32_t gpu) const {
   const scheduler::ClientState state = state_of(task);
-  const bool taken = claims_.withdrawing() && task.overdue;
+  const bool taken = (claims_.withdrawing() && task.overdue) || task.gave_back;
   return scheduler::has(state.held, gpu) && !taken ? state.grant : 0;
 }
 
@@ -65,12 +65,16 @@ void Server::publish(Client& client) {
 void Server::publish(const Client& client, const Task& task) {
   scheduler::ClientState state = state_of(task);
   scheduler::Time give_back_by = core_.give_back_by(task.id);
-  if (claims_.withdrawing() && state.held != 0) {
-    // As if somebody waited and its turn were over: another rotad is to have the GPUs.
+  const Gang* const gang = gang_of(task);
+  const bool withdraws = claims_.withdrawing() && state.held != 0;
+  if (state.held != 0 && (withdraws || is_to_join(client, task))) {
+    // As if somebody waited and its turn were over: another rotad is to have the GPUs, or a gang.
     state.waiters = std::max<std::uint32_t>(state.waiters, 1);
     if (state.drain_at.count() == 0 || state.drain_at > modelled_now()) state.drain_at = modelled_now();
-    const scheduler::Time by = time_.modelled(claims_.withdraw_by());
-    if (give_back_by.count() == 0 || give_back_by > by) give_back_by = by;
+    if (withdraws) {
+      const scheduler::Time by = time_.modelled(claims_.withdraw_by());
+      if (give_back_by.count() == 0 || give_back_by > by) give_back_by = by;
+    }
   }
   const auto real = [&](scheduler::Time time) {
     return time.count() == 0 ? 0 : static_cast<std::uint64_t>(time_.real(time).count());
@@ -84,13 +88,13 @@ void Server::publish(const Client& client, const Task& task) {
     protocol::GpuLease& lease = client.lease->gpus[gpu];
     const std::uint32_t grant = shown_grant(task, gpu);
     if (lease.grant.load() != grant) lease.grant = 0;
-    lease.promised_bytes = core_.promised_bytes(task.id, gpu);
-    const scheduler::Bytes resident = core_.resident_bytes(task.id, gpu);
+    lease.promised_bytes = promised_bytes(client, task, gpu);
+    const scheduler::Bytes resident = resident_bytes(task, gpu);
     if (lease.clear_from_bytes.load() != resident) {
       lease.clear_bytes = 0;
       lease.clear_from_bytes = resident;
     }
-    lease.clear_bytes = core_.bytes_to_clear(task.id, gpu);
+    lease.clear_bytes = bytes_to_clear(client, task, gpu);
     lease.too_much_bytes = too_much_[gpu];
     lease.hands_over = hands_over(client, gpu);
     lease.clearing = scheduler::has(core_.clearing_gpus(), gpu);
@@ -102,6 +106,9 @@ void Server::publish(const Client& client, const Task& task) {
     lease.give_back_by_ns = by;
     lease.alone_until_ns = alone_until;
     lease.next_turn_ns = next_turn;
+    lease.gang_ends = gang != nullptr && gang->drain.ended() ? state.grant : 0;
+    lease.gang_step = gang != nullptr ? gang->drain.step() : 0;
+    lease.gang = task.gang;
     lease.grant = grant;
   }
 }
@@ -157,26 +164,31 @@ void Server::read_usage(Client& client) {
   }
   read_host(client);
   read_activity(client);
+  if (client.gang != 0) gangs_due_.insert(client.gang);
 }
 
-void Server::tell_usage(const Client& client, std::uint32_t gpu) {
+void Server::tell_usage(Client& client, std::uint32_t gpu) {
   const protocol::GpuUsage& usage = client.usage->gpus[gpu];
   const std::uint32_t refusals = usage.refusals.load();  // first: it is written last
   const scheduler::Bytes shortage = usage.short_bytes.load();
-  step(scheduler::event::Usage{.client = client.tasks.id_on(gpu),
-                               .gpu = gpu,
-                               .used = usage.device_bytes.load(std::memory_order_relaxed),
-                               .fixed = usage.fixed_bytes.load(std::memory_order_relaxed),
-                               .resident = usage.resident_bytes.load(std::memory_order_relaxed),
-                               .shortage = shortage,
-                               .free = shortage != 0 ? usage.free_bytes.load(std::memory_order_relaxed) : 0,
-                               .refusals = refusals,
-                               .fixed_for_now = usage.fixed_for_now_bytes.load(std::memory_order_relaxed)});
+  Task* const task = client.tasks.on(gpu);
+  if (task == nullptr) return;
+  say_usage(*task, scheduler::event::Usage{.client = task->id,
+                                           .gpu = gpu,
+                                           .used = usage.device_bytes.load(std::memory_order_relaxed),
+                                           .fixed = usage.fixed_bytes.load(std::memory_order_relaxed),
+                                           .resident = usage.resident_bytes.load(std::memory_order_relaxed),
+                                           .shortage = shortage,
+                                           .free = shortage != 0 ? usage.free_bytes.load(std::memory_order_relaxed) : 0,
+                                           .refusals = refusals,
+                                           .fixed_for_now = usage.fixed_for_now_bytes.load(std::memory_order_relaxed)});
 }
 
 void Server::read_activity(Client& client) {
   const bool shares = client.usage->shares.load() != 0;
-  for (Task& task : client.tasks) read_activity(task, client.usage->gpus[*GpuSet(task.gpus).begin()], shares);
+  for (Task& task : client.tasks) {
+    if (reports_activity(client, task)) read_activity(task, client.usage->gpus[*GpuSet(task.gpus).begin()], shares);
+  }
 }
 
 // `page`: of one of the task's GPUs. The client says the same on all of them.

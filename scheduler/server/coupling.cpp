@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "scheduler/server/client.h"
+#include "scheduler/server/gangs.h"
 #include "scheduler/server/log.h"
 
 namespace rota::server {
@@ -29,11 +29,13 @@ scheduler::ClientState Server::state_of(const Task& task) const {
 }
 
 bool Server::holds(const Task& task) const {
-  return state_of(task).held != 0;
+  return state_of(task).held != 0 && !task.gave_back;
 }
 
 Bytes Server::context_bytes(const Client& client, GpuIndex gpu) const {
-  return core_.context_bytes(client.tasks.id_on(gpu), gpu);
+  const Task* const task = client.tasks.on(gpu);
+  if (task == nullptr) return 0;
+  return task->gang == 0 ? core_.context_bytes(task->id, gpu) : task->parts.at(gpu).context;
 }
 
 // The limits' lines in the event log have the client's number, the core's have the task's.
@@ -49,14 +51,26 @@ void Server::on_want(Client& client, const protocol::Want& want) {
   const GpuMask added = client.gpus().mask();
   const GpuMask gpus = want.gpus & added;
   if (gpus == 0) {
-    for (const Task& task : client.tasks) {
-      const bool meant = want.task == 0 || (task.gpus & want.task) != 0;
-      if (meant) step(event::Want{task.id, 0, false, false, false});
+    for (Task& task : client.tasks) {
+      if (want.task != 0 && (task.gpus & want.task) == 0) continue;
+      if (Gang* const gang = gang_of(task)) {
+        task.wants = false;
+        want_together(*gang, false);
+      } else {
+        step(event::Want{task.id, 0, false, false, false});
+      }
     }
     return;
   }
   const GpuMask together = want.task & added;
   if (client.tasks.of(together) == nullptr && !couple(client, together)) return;
+  if (Task& task = *client.tasks.of(together); Gang* const gang = gang_of(task)) {
+    task.wants = true;
+    if (task.gave_back) gangs_due_.insert(gang->number);
+    want_together(*gang, want.urgent != 0);
+    publish_changes(modelled_now());
+    return;
+  }
   const bool young = now() - started_ < std::chrono::seconds(protocol::kReclaimSeconds);
   step(event::Want{client.tasks.of(together)->id, gpus, want.running != 0 && young, want.urgent != 0, want.alone != 0});
 }
@@ -68,6 +82,7 @@ bool Server::couple(Client& client, GpuMask gpus) {
     log::debug("client {}: its GPUs are coupled once it has given back those that it holds", client.id);
     return false;
   }
+  if (!leave_gang_to_couple(client)) return false;
   if (!reserve_.is_whole()) return false;
   std::vector<std::pair<GpuIndex, Bytes>> contexts;
   for (const GpuIndex gpu : client.gpus()) contexts.emplace_back(gpu, context_bytes(client, gpu));
@@ -95,7 +110,7 @@ void Server::replace(Client& client, const Tasks::Change& change,
   }
   for (const auto& [gpu, context] : contexts) {
     if (!scheduler::has(told, gpu)) continue;
-    step(event::AddGpu{client.tasks.id_on(gpu), gpu, core_.gpu(gpu).total, std::max<Bytes>(context, 1)});
+    say_gpu(client, gpu, core_.gpu(gpu).total, context);
     tell_usage(client, gpu);
   }
   read_activity(client);

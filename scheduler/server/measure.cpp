@@ -312,9 +312,8 @@ void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Byte
   if (!news) return;
   measured.context = context;
   log::debug("client {}: {} bytes on GPU {} beside its allocations", client.id, context, gpus_.number(gpu));
-  // 0 would mean unknown.
   assumed_contexts_.set(client.id, client.domain.payer(), gpu, 0);
-  step(event::AddGpu{client.tasks.id_on(gpu), gpu, core_.gpu(gpu).total, std::max<scheduler::Bytes>(context, 1)});
+  say_gpu(client, gpu, core_.gpu(gpu).total, context);
   carry_out(apply(limit::Measured{client.id, gpu, context}).outcome);
   publish_limits(client);
   publish_contexts(gpu);
@@ -385,7 +384,7 @@ void Server::follow_size(std::uint32_t gpu) {
     const scheduler::Bytes context = known ? counted : std::min(counted, assumed);
     if (core_.gpu(gpu).total == bytes && context == counted) continue;
     if (!known && !is_trusted(*client)) assumed_contexts_.set(id, client->domain.payer(), gpu, context);
-    step(event::AddGpu{client->tasks.id_on(gpu), gpu, bytes, std::max<scheduler::Bytes>(context, 1)});
+    say_gpu(*client, gpu, bytes, context);
     apply(limit::SetTotal{gpu, bytes});
     if (context != counted) apply(limit::AddGpu{id, gpu, bytes, context, is_measurable(*client, gpu)});
     publish_contexts(gpu);

@@ -78,7 +78,9 @@ void Server::join_session(Client& client, const std::string& key) {
   Session& session = sessions_[key];
   client.session = key;
   if (session.clients++ == 0) session.number = ++last_session_;
-  for (const Task& task : client.tasks) step(event::Session{task.id, session.number});
+  for (const Task& task : client.tasks) {
+    if (task.gang == 0) step(event::Session{task.id, session.number});
+  }
 }
 
 void Server::leave_session(const std::string& key) {

@@ -16,6 +16,7 @@
 #include "scheduler/protocol/byte_text.h"
 #include "scheduler/server/client.h"
 #include "scheduler/server/decode.h"
+#include "scheduler/server/gangs.h"
 #include "scheduler/server/guarded.h"
 #include "scheduler/server/log.h"
 
@@ -75,6 +76,7 @@ void Server::stop() {
   connections_.clear();
   clients_.clear();
   owners_.clear();
+  gangs_.clear();
   stayers_.clear();
 }
 
@@ -100,6 +102,7 @@ void Server::on_message(Connection& connection, const Message& message) {
     case Kind::kUsage:
     case Kind::kRoom:
     case Kind::kSession:
+    case Kind::kGang:
     case Kind::kReserve:
     case Kind::kState:
     case Kind::kHandOver:
@@ -124,16 +127,24 @@ void Server::on_message(Connection& connection, const Message& message) {
       break;
     case Kind::kGiveBack:
       read_usage(client);
-      if (const Task* task = client.tasks.on(message.body.give_back.gpu)) {
+      if (Task* const task = client.tasks.on(message.body.give_back.gpu); task == nullptr) {
+        break;
+      } else if (gang_of(*task) != nullptr) {
+        gave_back(client, *task, message.body.give_back.grant);
+      } else {
         step(event::GiveBack{task->id, message.body.give_back.grant});
       }
       break;
     case Kind::kUsage:
       read_usage(client);
+      if (client.gang != 0) publish_changes(modelled_now());
+      break;
+    case Kind::kGang:
+      on_gang(client, message.body.gang);
       break;
     case Kind::kRoom:
-      if (const Task* task = client.tasks.on(message.body.room.gpu)) {
-        step(event::Ask{task->id, message.body.room.gpu, message.body.room.bytes});
+      if (Task* const task = client.tasks.on(message.body.room.gpu)) {
+        say_asked(*task, message.body.room.gpu, message.body.room.bytes);
       }
       break;
     case Kind::kSession:
@@ -310,10 +321,13 @@ void Server::remove_client(ClientId id, const char* why) {
 // May be repeated.
 void Server::forget_client(ClientId id) {
   Client& client = *gone_.at(id);
+  leave_gang(client);
   for (const Task& task : client.tasks) {
+    if (task.gang != 0) continue;
     step(event::Leave{task.id});
     owners_.erase(task.id);
   }
+  publish_changes(modelled_now());
   carry_out(apply(limit::Leave{id}).outcome);
   for (const std::uint32_t gpu : client.gpus()) {
     const std::string uuid = uuid_text(gpus_.at(gpu)->uuid);
@@ -381,9 +395,14 @@ void Server::step(const scheduler::Event& event) {
   const std::vector<scheduler::Decision>& decisions = core_.step(event, time);
   event_log_.write(event, time, decisions);
   for (const scheduler::Decision& decision : decisions) {
+    if (const auto gang = gangs_in_core_.find(decision.client); gang != gangs_in_core_.end()) {
+      decided(*gangs_.at(gang->second), decision);
+      continue;
+    }
     const auto [client, task] = find_task(decision.client);
     if (client == nullptr) continue;
     changed_.insert(client->id);
+    if (client->gang != 0) gangs_due_.insert(client->gang);
     if (decision.change == scheduler::Change::kRevoked) report_revoked(*client);
     if (decision.change == scheduler::Change::kPassedOver) report_passed_over(*client, decision);
     if (decision.change == scheduler::Change::kGranted) {
@@ -397,10 +416,12 @@ void Server::step(const scheduler::Event& event) {
       log::debug("client {}: is to clear {} bytes of GPU {}", client->id, decision.bytes, gpus_.number(decision.gpu));
     }
   }
-  if (!coupling_) publish_changes(time);
+  publish_changes(time);
 }
 
 void Server::publish_changes(scheduler::Time time) {
+  if (coupling_ || settling_gangs_) return;
+  settle_gangs();
   const Published before = std::exchange(
       published_, {core_.clearing_gpus(), core_.shared_gpus(), core_.sampling_gpus(), core_.metered_gpus(),
                    core_.movable_gpus(), core_.timed_gpus(), core_.alone_gpus(), core_.later_gpus()});

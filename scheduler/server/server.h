@@ -76,6 +76,7 @@ class Server final : public ConnectionOwner {
 
  private:
   struct Client;
+  struct Gang;
   struct Stayer;
 
   Server(asio::io_context& io, Options options, LockPlace locks, LockFile lock, Descriptor listener, Descriptor control,
@@ -120,6 +121,38 @@ class Server final : public ConnectionOwner {
   bool couple(Client& client, scheduler::GpuMask gpus);
   void replace(Client& client, const Tasks::Change& change,
                const std::vector<std::pair<scheduler::GpuIndex, scheduler::Bytes>>& contexts);
+
+  // gangs.cpp
+  void on_gang(Client& client, const protocol::Gang& named);
+  void leave_gang(const Client& client);
+  bool leave_gang_to_couple(Client& client);
+  Gang* gang_of(const Task& task) const;  // null: it is a member of none
+  template <typename Visit>
+  void for_each_member(const Gang& gang, const Visit& visit) const;
+  void for_each_task_of(scheduler::ClientId id, const std::function<void(Client&, Task&)>& visit) const;
+  template <typename Of>
+  scheduler::Bytes sum(const Gang& gang, std::uint32_t gpu, const Of& of) const;
+  bool holds(const Gang& gang) const;
+  bool is_to_join(const Client& client, const Task& task) const;
+  bool is_apart(const Gang& gang) const;
+  bool is_whole(Gang& gang);
+  void settle_gangs();
+  void form(Gang& gang);
+  void rebuild(Gang& gang, const std::vector<OfTask>& members);
+  void become_alone(Client& client, Task& task);
+  void want_together(Gang& gang, bool urgent);
+  void look_at(Gang& gang);
+  void look_later(Gang& gang, scheduler::Time in);
+  void gave_back(const Client& client, Task& task, std::uint32_t grant);
+  void decided(Gang& gang, const scheduler::Decision& decision);
+  void say_gpu(Client& client, std::uint32_t gpu, scheduler::Bytes total, scheduler::Bytes context);
+  void say_usage(Task& task, const scheduler::event::Usage& usage);
+  void say_asked(Task& task, std::uint32_t gpu, scheduler::Bytes bytes);
+  scheduler::Bytes promised_bytes(const Client& client, const Task& task, std::uint32_t gpu) const;
+  scheduler::Bytes resident_bytes(const Task& task, std::uint32_t gpu) const;
+  scheduler::Bytes bytes_to_clear(const Client& client, const Task& task, std::uint32_t gpu) const;
+  Client* lacking_on(scheduler::ClientId id, std::uint32_t gpu) const;
+  bool reports_activity(const Client& client, const Task& task) const;
 
   // claiming.cpp: GPUs that another rotad has, by their UUIDs as text.
   struct Elsewhere {
@@ -209,7 +242,7 @@ class Server final : public ConnectionOwner {
   bool read_some_others();
   void read_activity(Client& client);
   void read_activity(Task& task, const protocol::GpuUsage& page, bool shares);
-  void tell_usage(const Client& client, std::uint32_t gpu);
+  void tell_usage(Client& client, std::uint32_t gpu);
   void note_moves(Client& client);
   void schedule_deadline();
   void tell_next(scheduler::Time time);
@@ -234,6 +267,7 @@ class Server final : public ConnectionOwner {
   protocol::GpuRow gpu_row(std::uint32_t index, const GpuEntry& entry) const;
   protocol::ProgramRow program_row(const Client& client) const;
   protocol::TaskRow task_row(const Client& client, std::uint32_t gpu) const;
+  protocol::GangRow gang_row(const Gang& gang) const;
   std::optional<protocol::AccountRow> account_row(const scheduler::Quota::Account& account) const;
   protocol::DaemonRow daemon_row() const;
 
@@ -291,6 +325,12 @@ class Server final : public ConnectionOwner {
   scheduler::DomainId last_domain_ = 0;
   std::map<scheduler::ClientId, std::unique_ptr<Client>> clients_;
   std::map<scheduler::ClientId, scheduler::ClientId> owners_;  // of tasks: their clients
+  std::map<std::uint32_t, std::unique_ptr<Gang>> gangs_;
+  std::map<std::string, std::uint32_t> gang_numbers_;           // by key
+  std::map<scheduler::ClientId, std::uint32_t> gangs_in_core_;  // by the core's client
+  std::set<std::uint32_t> gangs_due_;                           // that have to be looked at
+  bool settling_gangs_ = false;
+  std::uint32_t last_gang_ = 0;
   // Whose leaving the core and the limits' books have not carried out yet; empty, unless memory was lacking.
   std::map<scheduler::ClientId, std::unique_ptr<Client>> gone_;
   std::set<scheduler::ClientId> orphans_;  // clients whose connection closed

@@ -8,6 +8,7 @@
 
 #include "scheduler/server/client.h"
 #include "scheduler/server/decode.h"
+#include "scheduler/server/gangs.h"
 #include "scheduler/server/guarded.h"
 #include "scheduler/server/processor_time.h"
 
@@ -47,6 +48,7 @@ std::optional<Message> row_at(const Snapshot& all, std::size_t at) {
   if (auto row = row_at(all.gpus, at, Kind::kStatusGpu, &Body::gpu)) return row;
   if (auto row = row_at(all.programs, at, Kind::kStatusProgram, &Body::program)) return row;
   if (auto row = row_at(all.tasks, at, Kind::kStatusTask, &Body::task)) return row;
+  if (auto row = row_at(all.gangs, at, Kind::kStatusGang, &Body::gang_row)) return row;
   if (auto row = row_at(all.sessions, at, Kind::kStatusSession, &Body::session_row)) return row;
   if (auto row = row_at(all.accounts, at, Kind::kStatusAccount, &Body::account)) return row;
   if (at != 0) return std::nullopt;
@@ -78,9 +80,10 @@ void hide(protocol::ProgramRow& program) {
 // What is being made, and for whom; and once it is made, what those read.
 struct Server::SnapshotWork {
   Snapshot rows;
-  // Whose the programs, sessions and accounts are, in their order.
+  // Whose the programs, gangs, sessions and accounts are, in their order.
   std::vector<TrustDomain> programs;
-  std::vector<std::string> sessions;  // keys
+  std::vector<std::string> gangs;     // keys
+  std::vector<std::string> sessions;  // the same
   std::vector<std::string> accounts;  // the same
   scheduler::ClientId next_client = 0;
   std::vector<std::pair<std::weak_ptr<Connection>, Budget::Share>> askers;
@@ -143,12 +146,15 @@ void Server::send_snapshot(Connection& connection, const std::shared_ptr<const S
 bool Server::SnapshotWork::shows(Message& row, std::size_t at, const TrustDomain* only) const {
   if (only == nullptr) return true;
   const std::size_t first_program = rows.gpus.size();
-  const std::size_t first_session = first_program + rows.programs.size() + rows.tasks.size();
+  const std::size_t first_gang = first_program + rows.programs.size() + rows.tasks.size();
+  const std::size_t first_session = first_gang + rows.gangs.size();
   const std::size_t first_account = first_session + rows.sessions.size();
   switch (row.kind) {
     case Kind::kStatusProgram:
       if (programs[at - first_program] != *only) hide(row.body.program);
       return true;
+    case Kind::kStatusGang:
+      return gangs[at - first_gang].starts_with(only->key() + "\n");
     case Kind::kStatusSession:
       return is_of(sessions[at - first_session], *only);
     case Kind::kStatusAccount:
@@ -172,6 +178,10 @@ bool Server::add_to_snapshot(SnapshotWork& work) const {
   if (next != clients_.end()) return false;
   for (std::uint32_t gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
     if (const GpuEntry* entry = gpus_.at(gpu)) work.rows.gpus.push_back(gpu_row(gpu, *entry));
+  }
+  for (const auto& [number, gang] : gangs_) {
+    work.rows.gangs.push_back(gang_row(*gang));
+    work.gangs.push_back(gang->key);
   }
   for (const auto& [key, session] : sessions_) {
     protocol::SessionRow& row = work.rows.sessions.emplace_back();
@@ -236,8 +246,8 @@ protocol::ProgramRow Server::program_row(const Client& client) const {
   for (const Task& task : client.tasks) {
     const protocol::TaskRow shown = task_row(client, *GpuSet(task.gpus).begin());
     const scheduler::ClientState state = state_of(task);
-    row.held_gpus |= state.held;
-    row.wanted_gpus |= state.wanted;
+    row.held_gpus |= state.held & task.gpus;
+    row.wanted_gpus |= state.wanted & task.gpus;
     std::uint64_t& since = state.wanted != 0 ? waits_since : held_since;
     since = std::max(since, shown.since_ns);
     row.held_ns = std::max(row.held_ns, shown.held_ns);
@@ -270,10 +280,10 @@ protocol::TaskRow Server::task_row(const Client& client, std::uint32_t gpu) cons
   row.busy_permille = thousandths(use.busy.value_or(0));
   row.calls_per_1000s = static_cast<std::uint64_t>(std::clamp(use.calls.value_or(0) * 1000, 0.0, 1e18));
   row.device_bytes = usage.device_bytes.load();
-  row.promised_bytes = core_.promised_bytes(task.id, gpu);
+  row.promised_bytes = promised_bytes(client, task, gpu);
   row.asked_bytes = core_.asked_bytes(task.id, gpu);
-  row.resident_bytes = core_.resident_bytes(task.id, gpu);
-  row.context_bytes = core_.context_bytes(task.id, gpu);
+  row.resident_bytes = resident_bytes(task, gpu);
+  row.context_bytes = context_bytes(client, gpu);
   row.fixed_bytes = use.fixed;
   row.fixed_for_now_bytes = use.fixed_for_now;
   row.lacks_bytes = use.lacks;
@@ -286,6 +296,19 @@ protocol::TaskRow Server::task_row(const Client& client, std::uint32_t gpu) cons
   row.holds = scheduler::has(state.held, gpu) ? 1 : 0;
   row.waits = scheduler::has(state.wanted, gpu) ? 1 : 0;
   row.overrun = state.overrun ? 1 : 0;
+  row.gang = task.gang;
+  return row;
+}
+
+protocol::GangRow Server::gang_row(const Gang& gang) const {
+  protocol::GangRow row{};
+  row.number = gang.number;
+  row.programs = static_cast<std::uint32_t>(gang.clients.size());
+  row.size = gang.size;
+  row.why = gang.why;
+  row.drains = holds(gang) && gang.drain.drains() ? 1 : 0;
+  row.apart = is_apart(gang) ? 1 : 0;
+  set_text(row.name, gang.name);
   return row;
 }
 

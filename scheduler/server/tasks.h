@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "scheduler/core/event.h"
@@ -47,6 +48,17 @@ struct Task {
   scheduler::Time next_turn{};              // as it was last told
   std::array<std::uint64_t, 4> activity{};  // as last reported to the core: calls, samples, switches, shares
   bool overdue = false;                     // it holds what it should have given back for another rotad
+  // Of a member of a gang, whose client in the core is the gang's.
+  std::uint32_t gang = 0;  // 0: of none
+  bool wants = false;      // it has asked for the gang's next turn
+  bool gave_back = false;  // its part of the gang's grant
+  // What it has on each GPU, of which the core knows the sums over all members.
+  struct Part {
+    scheduler::event::Usage usage{};
+    scheduler::Bytes context = 0;
+    scheduler::Bytes asked = 0;
+  };
+  std::map<scheduler::GpuIndex, Part> parts{};
 };
 
 class Tasks {

@@ -46,12 +46,16 @@ void Server::tell_next(scheduler::Time time) {
   bool one_drains = false;
   scheduler::for_each_gpu(core_.waited_gpus(), [&](std::uint32_t gpu) {
     const auto first = core_.first_waiting(gpu);
-    const auto [client, task] = find_task(first.value_or(0));
-    if (task == nullptr) return;
+    if (!first) return;
     const scheduler::Time at = core_.next_turn(*first);
     one_drains |= at != scheduler::Time{} && at <= time;
-    if (std::exchange(task->next_turn, at) == at) return;
-    changed_.insert(client->id);
+    bool news = false;
+    for_each_task_of(*first, [&](const Client& client, Task& task) {
+      if (std::exchange(task.next_turn, at) == at) return;
+      news = true;
+      changed_.insert(client.id);
+    });
+    if (!news) return;
     if (at != scheduler::Time{}) stay_awake(time_.real(at));
   });
   if (!one_drains) awake_until_ = {};

@@ -184,6 +184,7 @@ nlohmann::json use_json(const Status& status, const protocol::ProgramRow& progra
         {"calls_per_second",
          calls ? nlohmann::json(static_cast<double>(task->calls_per_1000s) / 1000) : nlohmann::json(nullptr)},
         {"runs_at_any_time", task->light != 0},
+        {"gang", task->gang == 0 ? nlohmann::json(nullptr) : nlohmann::json(task->gang)},
         {"holds", task->holds != 0},
         {"waits", task->waits != 0},
         {"fixed_bytes", task->fixed_bytes},

@@ -167,6 +167,26 @@ int show(bool json) {
   return print("rota status", text) ? 0 : 1;
 }
 
+std::string gang_why(const protocol::GangRow& gang) {
+  switch (gang.why) {
+    case protocol::GangWhy::kNamed:
+      return "named by --gang";
+    case protocol::GangWhy::kCollective:
+      return "launch collective kernels";
+    case protocol::GangWhy::kNone:
+      break;
+  }
+  return "for a reason that this release does not know";
+}
+
+std::string gang_doing(const protocol::GangRow& gang) {
+  if (gang.apart != 0) {
+    return ", take turns by themselves for now: they could not be brought to rest together";
+  }
+  if (gang.programs < 2) return ", the others are not there";
+  return gang.drains != 0 ? ", come to rest since their turn is over" : "";
+}
+
 }  // namespace
 
 std::string status_as_json(const Status& status, const std::string& socket) {
@@ -275,6 +295,16 @@ std::string status_as_json(const Status& status, const std::string& socket) {
   for (const protocol::SessionRow& session : status.sessions) {
     sessions.push_back({{"id", session.id}, {"programs", session.programs}});
   }
+  nlohmann::json gangs = nlohmann::json::array();
+  for (const protocol::GangRow& gang : status.gangs) {
+    gangs.push_back({{"number", gang.number},
+                     {"name", gang.name},
+                     {"why", gang_why(gang)},
+                     {"programs", gang.programs},
+                     {"size", gang.size == 0 ? nlohmann::json(nullptr) : nlohmann::json(gang.size)},
+                     {"drains", gang.drains != 0},
+                     {"apart", gang.apart != 0}});
+  }
   const nlohmann::json whole = {{"daemon",
                                  {{"pid", status.daemon.pid},
                                   {"socket", socket},
@@ -285,6 +315,7 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                                 {"gpus", gpus},
                                 {"elsewhere", elsewhere},
                                 {"clients", clients},
+                                {"gangs", gangs},
                                 {"sessions", sessions},
                                 {"limits", limits},
                                 {"without_rota", without}};
@@ -331,6 +362,7 @@ std::string status_as_text(const Status& status, const std::string& socket) {
       }
       more += fmt::format(", contexts and modules: {} {}", size_text(task->context_bytes),
                           task->measured != 0 ? "measured" : "assumed");
+      if (task->gang != 0) more += fmt::format(", gang {}", task->gang);
       if (task->asked_bytes != 0) more += fmt::format(", waits for room for {}", size_text(task->asked_bytes));
       if (task->overrun != 0) more += ", did not give the GPU back in time: others run at the same time";
       text += fmt::format("  {:<6} pid {:<8} {:>10}  {:>9}  {}{}\n", doing,
@@ -342,6 +374,12 @@ std::string status_as_text(const Status& status, const std::string& socket) {
         text += fmt::format("         {}: {}\n", status.commands[i].user, shown_command(status.commands[i].command));
       }
     }
+  }
+  if (!status.gangs.empty()) text += "\nGangs: programs that have their turns together\n";
+  for (const protocol::GangRow& gang : status.gangs) {
+    text += fmt::format("  {}  {}: {}{} program{}, {}{}\n", gang.number, report::printable(gang.name), gang.programs,
+                        gang.size == 0 ? "" : fmt::format(" of {}", gang.size), gang.programs == 1 ? "" : "s",
+                        gang_why(gang), gang_doing(gang));
   }
   if (!status.accounts.empty()) text += "\nLimits\n";
   for (const protocol::AccountRow& account : status.accounts) {

@@ -1,0 +1,450 @@
+// Forms the gangs that clients name, and ends their turns.
+#include "scheduler/server/gangs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "scheduler/server/guarded.h"
+#include "scheduler/server/log.h"
+
+namespace rota::server {
+
+using scheduler::Bytes;
+using scheduler::ClientId;
+using scheduler::GangDrain;
+using scheduler::GpuIndex;
+using scheduler::GpuMask;
+namespace event = scheduler::event;
+
+namespace {
+
+// How long the first members of a gang wait for the others, where it is known how many there are.
+constexpr std::chrono::seconds kWaitForAll{60};
+// After so many turns in a row that had to be revoked, the members take turns by themselves for so long: their work
+// waits for something that rotad does not see. Judgments.
+constexpr unsigned kMostRevoked = 3;
+constexpr std::chrono::minutes kApart{10};
+
+}  // namespace
+
+// By client, in the order of their numbers.
+template <typename Visit>
+void Server::for_each_member(const Gang& gang, const Visit& visit) const {
+  for (const ClientId id : gang.clients) {
+    const auto client = clients_.find(id);
+    if (client == clients_.end()) continue;
+    for (Task& task : client->second->tasks) {
+      if (task.gang == gang.number) visit(*client->second, task);
+    }
+  }
+}
+
+void Server::for_each_task_of(ClientId id, const std::function<void(Client&, Task&)>& visit) const {
+  if (const auto gang = gangs_in_core_.find(id); gang != gangs_in_core_.end()) {
+    return for_each_member(*gangs_.at(gang->second), visit);
+  }
+  if (const auto [client, task] = find_task(id); task != nullptr) visit(*client, *task);
+}
+
+template <typename Of>
+Bytes Server::sum(const Gang& gang, GpuIndex gpu, const Of& of) const {
+  Bytes all = 0;
+  for_each_member(gang, [&](const Client&, const Task& task) {
+    if (const auto part = task.parts.find(gpu); part != task.parts.end()) all += of(part->second);
+  });
+  return all;
+}
+
+// ---- who is a member
+
+void Server::on_gang(Client& client, const protocol::Gang& named) {
+  const std::string name = named.name;
+  if (client.gang != 0 || name.empty()) return;
+  const std::string key = fmt::format("{}\n{}\n{}", client.domain.key(), client.session, name);
+  std::uint32_t& number = gang_numbers_[key];
+  if (number == 0) {
+    auto made = std::make_unique<Gang>(io_);
+    made->number = ++last_gang_;
+    made->key = key;
+    made->name = name;
+    made->since = now();
+    gangs_.emplace(made->number, std::move(made));
+    number = last_gang_;
+  }
+  Gang& gang = *gangs_.at(number);
+  gang.clients.insert(client.id);
+  gang.size = std::max(gang.size, std::min<std::uint32_t>(named.size, protocol::kMostInGang));
+  if (static_cast<int>(named.why) <= protocol::kLastGangWhy) gang.why = std::max(gang.why, named.why);
+  client.gang = number;
+  log::debug("client {} ({}, pid {}) is of gang {} ({}), with {} others", client.id, client.name, client.pid,
+             gang.number, gang.name, gang.clients.size() - 1);
+  gangs_due_.insert(number);
+  publish_changes(modelled_now());
+}
+
+// Of a client that is gone.
+void Server::leave_gang(const Client& client) {
+  const auto found = gangs_.find(client.gang);
+  if (found == gangs_.end()) return;
+  found->second->clients.erase(client.id);
+  gangs_due_.insert(found->first);
+}
+
+// For as long as its GPUs become other tasks. False: the gang holds a grant, which ends first.
+bool Server::leave_gang_to_couple(Client& client) {
+  const auto found = gangs_.find(client.gang);
+  if (found == gangs_.end()) return true;
+  Gang& gang = *found->second;
+  gangs_due_.insert(gang.number);  // those that come of it are members again at once
+  if (gang.must_end = holds(gang); gang.must_end) return false;
+  std::vector<OfTask> others;
+  for_each_member(gang, [&](Client& other, Task& task) {
+    if (other.id != client.id) others.push_back({&other, &task});
+  });
+  if (gang.id != 0) rebuild(gang, others);
+  return true;
+}
+
+Server::Gang* Server::gang_of(const Task& task) const {
+  const auto found = gangs_.find(task.gang);
+  return task.gang == 0 || found == gangs_.end() ? nullptr : found->second.get();
+}
+
+bool Server::holds(const Gang& gang) const {
+  const scheduler::ClientState* const state = core_.client(gang.id);
+  return state != nullptr && state->held != 0;
+}
+
+// After each step, for those that it concerned.
+void Server::settle_gangs() {
+  if (settling_gangs_ || gangs_due_.empty()) return;
+  const struct Settling {
+    explicit Settling(bool& set) : settling(set) { settling = true; }
+    ~Settling() { settling = false; }
+    bool& settling;
+  } settling(settling_gangs_);
+  while (!gangs_due_.empty()) {
+    const auto found = gangs_.find(*gangs_due_.begin());
+    gangs_due_.erase(gangs_due_.begin());
+    if (found == gangs_.end()) continue;
+    Gang& gang = *found->second;
+    form(gang);
+    look_at(gang);
+    if (!gang.clients.empty() || gang.id != 0) continue;
+    gang_numbers_.erase(gang.key);
+    gangs_.erase(found);
+  }
+}
+
+// Whether the task is to be a member and holds a grant of its own: it is asked to give that back.
+bool Server::is_to_join(const Client& client, const Task& task) const {
+  const auto gang = gangs_.find(client.gang);
+  return task.gang == 0 && gang != gangs_.end() && gang->second->clients.size() > 1 && !is_apart(*gang->second);
+}
+
+bool Server::is_apart(const Gang& gang) const {
+  return now() < gang.apart_until;
+}
+
+// Makes members of the tasks whose clients have named the gang, while nothing is held: a grant is for all or for none.
+void Server::form(Gang& gang) {
+  std::vector<OfTask> members;
+  if (gang.clients.size() > 1 && !is_apart(gang)) {  // one alone needs no gang
+    for (const ClientId id : gang.clients) {
+      Client& client = *clients_.at(id);
+      for (Task& task : client.tasks) {
+        if (task.gang != 0 || !holds(task)) {
+          members.push_back({&client, &task});
+        } else {
+          changed_.insert(id);  // its page asks for that grant
+        }
+      }
+    }
+  }
+  GpuMask gpus = 0;
+  for (const OfTask& each : members) gpus |= each.task->gpus;
+  bool same =
+      gpus == gang.gpus && std::ranges::all_of(members, [](const OfTask& each) { return each.task->gang != 0; });
+  for_each_member(gang, [&](const Client&, const Task& task) {
+    same = same && std::ranges::any_of(members, [&](const OfTask& each) { return each.task == &task; });
+  });
+  if (same) return;
+  gang.must_end = holds(gang);
+  if (!gang.must_end || gang.clients.empty()) rebuild(gang, members);
+}
+
+// The core's clients cannot lose a GPU, so a new one takes the place of the gang's. As in replace(), what the members
+// have counts twice for a moment.
+void Server::rebuild(Gang& gang, const std::vector<OfTask>& members) {
+  if (!reserve_.is_whole()) return;  // it is tried again with the next step that concerns the gang
+  const bool coupling = std::exchange(coupling_, true);
+  std::vector<ClientId> ended;
+  if (gang.id != 0) ended.push_back(std::exchange(gang.id, 0));
+  std::vector<OfTask> leaving;
+  for_each_member(gang, [&](Client& client, Task& task) { leaving.push_back({&client, &task}); });
+  for (const OfTask& each : members) {
+    std::erase_if(leaving, [&](const OfTask& other) { return other.task == each.task; });
+    gang.last_grant = std::max(gang.last_grant, each.task->last_grant);
+  }
+  for (const auto& [client, task] : leaving) become_alone(*client, *task);
+  gang.gpus = 0;
+  if (!members.empty()) {
+    gang.id = ++last_number_;
+    const Client& first = *members.front().client;
+    event_log_.remark(fmt::format("gang {} task {}", gang.number, gang.id), modelled_now());
+    step(event::Join{gang.id, true, first.domain_number, gang.last_grant});
+    const auto session = sessions_.find(first.session);
+    if (session != sessions_.end()) step(event::Session{gang.id, session->second.number});
+  }
+  for (const auto& [client, task] : members) {
+    const ClientId before = std::exchange(task->id, gang.id);
+    for (const GpuIndex gpu : GpuSet(task->gpus)) {
+      if (task->gang == 0) task->parts[gpu] = {.context = core_.context_bytes(before, gpu)};
+    }
+    if (task->gang == 0) {
+      task->wants = core_.client(before)->wanted != 0;
+      ended.push_back(before);
+      owners_.erase(before);
+    }
+    task->gang = gang.number;
+    gang.gpus |= task->gpus;
+  }
+  for (const auto& [client, task] : members) {
+    for (const GpuIndex gpu : GpuSet(task->gpus)) {
+      say_gpu(*client, gpu, core_.gpu(gpu).total, task->parts[gpu].context);
+      tell_usage(*client, gpu);
+    }
+    changed_.insert(client->id);
+  }
+  if (gang.id != 0) gangs_in_core_[gang.id] = gang.number;
+  for (const ClientId id : ended) {
+    step(event::Leave{id});
+    gangs_in_core_.erase(id);
+  }
+  coupling_ = coupling;
+  if (gang.id == 0) return;
+  log::debug("gang {} ({}): {} tasks of {} programs have their turns together", gang.number, gang.name, members.size(),
+             gang.clients.size());
+}
+
+// A member that takes its turns by itself again.
+void Server::become_alone(Client& client, Task& task) {
+  const auto parts = std::exchange(task.parts, {});
+  task.gang = 0;
+  task.gave_back = false;
+  task.id = ++last_number_;
+  join(client, task);
+  for (const auto& [gpu, part] : parts) {
+    say_gpu(client, gpu, core_.gpu(gpu).total, part.context);
+    tell_usage(client, gpu);
+  }
+  if (std::exchange(task.wants, false)) step(event::Want{task.id, task.gpus, false, false, false});
+  changed_.insert(client.id);
+}
+
+// ---- its turns
+
+void Server::want_together(Gang& gang, bool urgent) {
+  if (claims_.withdrawing() || gang.id == 0 || holds(gang) || !is_whole(gang)) return;
+  bool any = false;
+  for_each_member(gang, [&](const Client&, const Task& task) { any = any || task.wants; });
+  const GpuMask gpus = any ? gang.gpus : 0;
+  if (core_.client(gang.id)->wanted == gpus && !urgent) return;
+  step(event::Want{gang.id, gpus, false, urgent, false});
+}
+
+// Whether all of its clients are there, or have had the time to come.
+bool Server::is_whole(Gang& gang) {
+  if (gang.clients.size() >= gang.size) return true;
+  const scheduler::Time left = gang.since + kWaitForAll - now();
+  if (left <= scheduler::Time{0}) {
+    if (!std::exchange(gang.said_incomplete, true)) {
+      log::warn("gang {}: {} of its {} programs have come within {} s: they begin without the others", gang.name,
+                gang.clients.size(), gang.size, kWaitForAll.count());
+    }
+    return true;
+  }
+  look_later(gang, left);
+  return false;
+}
+
+void Server::look_later(Gang& gang, scheduler::Time in) {
+  gang.timer.expires_after(in);
+  gang.timer.async_wait([this, number = gang.number](std::error_code error) {
+    if (error || stopped_ || !gangs_.contains(number)) return;
+    guarded("look at a gang", [&] {
+      gangs_due_.insert(number);
+      publish_changes(modelled_now());
+    });
+  });
+}
+
+void Server::look_at(Gang& gang) {
+  if (gang.id == 0) {
+    if (is_apart(gang) && gang.clients.size() > 1) look_later(gang, gang.apart_until - now());
+    return;
+  }
+  const scheduler::ClientState state = *core_.client(gang.id);
+  if (std::exchange(gang.grant, state.grant) != state.grant && state.grant != 0) {
+    gang.drain.begin_turn();
+    gang.must_end = false;
+    for_each_member(gang, [&](const Client&, Task& task) { task.wants = task.gave_back = false; });
+  }
+  if (state.grant == 0) return want_together(gang, false);
+  std::vector<GangDrain::Word> words;
+  bool all_gave_back = true;
+  for_each_member(gang, [&](const Client& client, const Task& task) {
+    all_gave_back = all_gave_back && task.gave_back;
+    if (task.gave_back) {
+      gang.must_end = gang.must_end || task.wants;  // it cannot go on in this turn
+      return;
+    }
+    words.push_back(GangDrain::word_of(client.usage->gpus[*GpuSet(task.gpus).begin()].gang_rest.load()));
+  });
+  if (all_gave_back) return step(event::GiveBack{gang.id, state.grant});
+  const bool pressed = state.waiters != 0 || gang.must_end || claims_.withdrawing();
+  if (pressed || gang.drain.drains()) {
+    const bool news = gang.drain.look(words, gang.must_end || claims_.withdrawing(), modelled_now());
+    if (news) for_each_member(gang, [&](const Client& client, const Task&) { changed_.insert(client.id); });
+    if (const auto next = gang.drain.next()) look_later(gang, time_.real(*next) - now());
+  }
+}
+
+void Server::gave_back(const Client& client, Task& task, std::uint32_t grant) {
+  Gang& gang = *gang_of(task);
+  if (gang.id == 0 || core_.client(gang.id)->grant != grant) return;
+  task.gave_back = true;
+  task.wants = false;
+  changed_.insert(client.id);
+  gangs_due_.insert(gang.number);
+  publish_changes(modelled_now());
+}
+
+// As the core has decided.
+void Server::decided(Gang& gang, const scheduler::Decision& decision) {
+  using scheduler::Change;
+  gangs_due_.insert(gang.number);
+  for_each_member(gang, [&](Client& client, Task& task) {
+    changed_.insert(client.id);
+    if (decision.change == Change::kGranted) task.last_grant = decision.grant;
+    if (decision.change == Change::kRevoked) report_revoked(client);
+    if (decision.change == Change::kPassedOver && task.parts.contains(decision.gpu))
+      report_passed_over(client, decision);
+  });
+  if (decision.change == Change::kGranted) log::debug("gang {}: grant {}", gang.number, decision.grant);
+  if (decision.change == Change::kEnded) gang.revoked = 0;
+  if (decision.change != Change::kRevoked || ++gang.revoked < kMostRevoked) return;
+  gang.revoked = 0;
+  gang.apart_until = now() + kApart;
+  log::warn(
+      "gang {}: its programs could not be brought to rest together {} times: for {} minutes they take their turns by "
+      "themselves, or run beside the others",
+      gang.name, kMostRevoked, kApart.count());
+}
+
+// Whose memory is missing on a GPU that a client of the core holds; null: nobody's.
+Server::Client* Server::lacking_on(ClientId id, GpuIndex gpu) const {
+  const auto gang = gangs_in_core_.find(id);
+  if (gang == gangs_in_core_.end()) return find_task(id).client;
+  Client* most = nullptr;
+  Bytes lacking = 0;
+  for_each_member(*gangs_.at(gang->second), [&](Client& client, const Task& task) {
+    const auto part = task.parts.find(gpu);
+    if (part == task.parts.end() || part->second.usage.shortage <= lacking) return;
+    most = &client;
+    lacking = part->second.usage.shortage;
+  });
+  return most;
+}
+
+// ---- what its members have, as the core is told
+
+void Server::say_gpu(Client& client, GpuIndex gpu, Bytes total, Bytes context) {
+  Task& task = *client.tasks.on(gpu);
+  context = std::max<Bytes>(context, 1);  // 0 would mean unknown
+  if (const Gang* gang = gang_of(task)) {
+    task.parts[gpu].context = context;
+    context = sum(*gang, gpu, [](const Task::Part& part) { return part.context; });
+  }
+  step(event::AddGpu{task.id, gpu, total, context});
+}
+
+void Server::say_usage(Task& task, const event::Usage& usage) {
+  event::Usage all = usage;
+  if (const Gang* gang = gang_of(task)) {
+    task.parts[usage.gpu].usage = usage;
+    const auto add = [&](auto event::Usage::* field) {
+      all.*field = sum(*gang, usage.gpu, [&](const Task::Part& part) { return part.usage.*field; });
+    };
+    add(&event::Usage::used);
+    add(&event::Usage::fixed);
+    add(&event::Usage::resident);
+    add(&event::Usage::shortage);
+    add(&event::Usage::refusals);
+    add(&event::Usage::fixed_for_now);
+    for_each_member(*gang, [&](const Client&, const Task& other) {
+      const auto part = other.parts.find(usage.gpu);
+      if (part != other.parts.end()) all.free = std::max(all.free, part->second.usage.free);
+    });
+  }
+  all.client = task.id;
+  step(all);
+}
+
+void Server::say_asked(Task& task, GpuIndex gpu, Bytes bytes) {
+  if (const Gang* gang = gang_of(task)) {
+    task.parts[gpu].asked = bytes;
+    bytes = sum(*gang, gpu, [](const Task::Part& part) { return std::max(part.asked, part.usage.used); });
+  }
+  step(event::Ask{task.id, gpu, bytes});
+}
+
+// ---- and what it says, as each of them is told
+
+// Of what the gang is promised, what the others of its members on this GPU have or have asked for is theirs.
+Bytes Server::promised_bytes(const Client& client, const Task& task, GpuIndex gpu) const {
+  const Bytes promised = core_.promised_bytes(task.id, gpu);
+  const Gang* const gang = gang_of(task);
+  if (gang == nullptr) return promised;
+  Bytes others = 0;
+  for_each_member(*gang, [&](const Client& other, const Task& its) {
+    const auto part = its.parts.find(gpu);
+    if (other.id == client.id || part == its.parts.end()) return;
+    others += std::max(part->second.asked, part->second.usage.used);
+  });
+  return promised - std::min(promised, others);
+}
+
+Bytes Server::resident_bytes(const Task& task, GpuIndex gpu) const {
+  return task.gang == 0 ? core_.resident_bytes(task.id, gpu) : task.parts.at(gpu).usage.resident;
+}
+
+// The first members clear theirs first.
+Bytes Server::bytes_to_clear(const Client& client, const Task& task, GpuIndex gpu) const {
+  Bytes bytes = core_.bytes_to_clear(task.id, gpu);
+  const Gang* const gang = gang_of(task);
+  if (gang == nullptr || bytes == 0) return bytes;
+  const auto can_leave = [&](const Task& its) {
+    const event::Usage& usage = its.parts.at(gpu).usage;
+    const Bytes most = usage.resident != 0 ? usage.resident : usage.used;
+    return most - std::min(most, usage.fixed);
+  };
+  bool before = true;
+  for_each_member(*gang, [&](const Client& other, const Task& its) {
+    before = before && other.id != client.id;
+    if (before && its.parts.contains(gpu)) bytes -= std::min(bytes, can_leave(its));
+  });
+  return std::min(bytes, can_leave(task));
+}
+
+// The core takes one for all: they run at the same times.
+bool Server::reports_activity(const Client& client, const Task& task) const {
+  const Gang* const gang = gang_of(task);
+  if (gang == nullptr) return true;
+  return *gang->clients.begin() == client.id && &task == &*client.tasks.begin();
+}
+
+}  // namespace rota::server

@@ -1,0 +1,348 @@
+// Gangs: tasks of several clients that have their turns together.
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <cstring>
+
+#include "tests/unit/scheduler/server/processes.h"
+
+namespace rota::test {
+namespace {
+
+using protocol::GpuLease;
+using protocol::kGangMayEnd;
+using protocol::kGangRests;
+using protocol::kGangStands;
+using protocol::Kind;
+using protocol::LeasePage;
+
+constexpr std::uint64_t kGpuBytes = std::uint64_t{1} << 30;
+
+const std::vector<std::string> kExclusive = {"--mode", "exclusive", "--quantum", "20ms"};
+
+// A client with one GPU, by rotad's index.
+struct Rank : Client {
+  std::uint32_t gpu;
+
+  Rank(const std::string& socket, std::uint32_t index, const std::string& name = "rank")
+      : Client(socket, name, false), gpu(index) {
+    std::uint32_t got = 99;
+    for (std::uint32_t each = 0; each <= index; ++each) {
+      if (each == index) REQUIRE_FALSE(add_gpu(static_cast<std::uint8_t>(each + 1), &got, kGpuBytes));
+    }
+    gpu = got;
+    use(gpu, kGpuBytes / 4);
+  }
+  void send_kind(Kind kind) const {
+    const protocol::Message sent = message(kind);
+    send_packet(descriptor, &sent, protocol::bytes_of(kind));
+  }
+  void join(const std::string& gang, std::uint32_t size = 0) const {
+    protocol::Message named = message(Kind::kGang);
+    strncpy(named.body.gang.name, gang.c_str(), sizeof named.body.gang.name - 1);
+    named.body.gang.size = size;
+    named.body.gang.why = protocol::GangWhy::kNamed;
+    send_packet(descriptor, &named, protocol::bytes_of(Kind::kGang));
+  }
+  const GpuLease& page() const { return lease->gpus[gpu]; }
+  void want_mine() { want(std::uint64_t{1} << gpu); }
+  void say(std::uint32_t step, std::uint32_t flags) {
+    usage->gpus[gpu].gang_rest = std::uint64_t{step} << 32 | flags;
+    send_kind(Kind::kUsage);
+  }
+  void give_back_mine() { give_back(page().grant, gpu); }
+  template <typename Condition>
+  bool shows(Condition condition) const {
+    return wait_for([&](const LeasePage&) { return condition(page()); });
+  }
+  bool is_granted() const {
+    return shows([](const GpuLease& page) { return page.grant != 0; });
+  }
+  bool ended() const {
+    return shows([](const GpuLease& page) { return page.grant == 0; });
+  }
+  bool is_member() const {
+    return shows([](const GpuLease& page) { return page.gang != 0; });
+  }
+  bool drains(std::uint32_t from = 1) const {
+    return shows([&](const GpuLease& page) { return page.gang_step >= from; });
+  }
+  bool waited_for() const {
+    return shows([](const GpuLease& page) { return page.waiters != 0; });
+  }
+  // rotad has carried out what this client has sent.
+  void catch_up() { REQUIRE_FALSE(add_gpu(static_cast<std::uint8_t>(gpu + 1), nullptr, kGpuBytes)); }
+};
+
+void end_turn(Rank& one, Rank& two) {
+  for (Rank* rank : {&one, &two}) rank->say(0, kGangMayEnd);
+  REQUIRE(one.drains());
+  REQUIRE(two.drains());
+  for (Rank* rank : {&one, &two}) rank->say(rank->page().gang_step, kGangRests);
+  REQUIRE(one.shows([](const GpuLease& page) { return page.gang_ends == page.grant; }));
+  one.give_back_mine();
+  two.give_back_mine();
+}
+
+TEST_CASE("the members of a gang are granted all their GPUs or none") {
+  Daemon daemon(kExclusive);
+  Rank one(daemon.socket(), 0);
+  Rank two(daemon.socket(), 1);
+  Rank other(daemon.socket(), 1, "other");
+  other.want_mine();
+  REQUIRE(other.is_granted());
+  one.join("job");
+  two.join("job");
+  REQUIRE(one.is_member());
+  one.want_mine();
+  REQUIRE(other.waited_for());
+  CHECK(one.page().grant == 0);
+  other.give_back_mine();
+  REQUIRE(one.is_granted());
+  REQUIRE(two.is_granted());  // although it has asked for nothing
+  CHECK(one.page().grant == two.page().grant);
+  CHECK(one.page().gang == two.page().gang);
+}
+
+TEST_CASE("a gang ends its turn once all of its members may and all rest, and is withdrawn together") {
+  Daemon daemon(kExclusive);
+  Rank one(daemon.socket(), 0);
+  Rank two(daemon.socket(), 1);
+  Rank other(daemon.socket(), 0, "other");
+  one.join("job");
+  two.join("job");
+  REQUIRE(two.is_member());
+  two.want_mine();
+  REQUIRE(one.is_granted());
+  other.want_mine();
+  REQUIRE(one.waited_for());
+  REQUIRE(two.waited_for());  // nobody wants its own GPU
+  one.say(0, kGangMayEnd);
+  one.catch_up();
+  CHECK(one.page().gang_step == 0);
+  two.say(0, kGangMayEnd);
+  REQUIRE(one.drains());
+  REQUIRE(two.drains());
+  const std::uint32_t step = one.page().gang_step;
+  // The first has run ahead: its work waits for a call of the second.
+  one.say(step, 0);
+  two.say(step, kGangRests | kGangStands);
+  REQUIRE(two.drains(step + 1));
+  const std::uint32_t next = two.page().gang_step;
+  two.say(next, 0);
+  two.say(next, kGangRests);
+  one.say(step, kGangRests);  // of an earlier one
+  one.catch_up();
+  CHECK(one.page().gang_ends == 0);
+  one.say(next, kGangRests);
+  REQUIRE(one.shows([](const GpuLease& page) { return page.gang_ends == page.grant; }));
+  one.give_back_mine();
+  REQUIRE(one.ended());
+  two.catch_up();
+  CHECK(other.page().grant == 0);
+  CHECK(two.page().grant != 0);
+  two.give_back_mine();
+  REQUIRE(other.is_granted());
+  CHECK(two.page().grant == 0);
+}
+
+TEST_CASE("a gang is one of those that take turns, however its members ask") {
+  Daemon daemon(kExclusive);
+  Rank one(daemon.socket(), 0);
+  Rank two(daemon.socket(), 1);
+  Rank other(daemon.socket(), 1, "other");
+  one.join("job");
+  two.join("job");
+  REQUIRE(two.is_member());
+  for (int turn = 0; turn < 5; ++turn) {
+    Rank& asks = turn % 2 == 0 ? one : two;
+    asks.want_mine();
+    REQUIRE(one.is_granted());
+    REQUIRE(two.is_granted());
+    other.want_mine();
+    REQUIRE(one.waited_for());
+    end_turn(one, two);
+    REQUIRE(other.is_granted());
+    asks.want_mine();
+    REQUIRE(other.waited_for());
+    other.give_back_mine();
+    REQUIRE(one.is_granted());
+    other.want_mine();
+    REQUIRE(two.waited_for());
+    end_turn(one, two);
+    REQUIRE(other.is_granted());
+    other.give_back_mine();
+    REQUIRE(other.ended());
+  }
+}
+
+TEST_CASE("one program is no gang, and another name is another one") {
+  Daemon daemon(kExclusive);
+  Rank one(daemon.socket(), 0);
+  Rank two(daemon.socket(), 1);
+  one.join("job");
+  two.join("another");
+  one.want_mine();
+  REQUIRE(one.is_granted());
+  CHECK(one.page().gang == 0);
+  two.catch_up();
+  CHECK(two.page().grant == 0);
+  const protocol::Snapshot all = status(daemon.socket());
+  REQUIRE(all.gangs.size() == 2);
+  CHECK(all.gangs.at(0).programs == 1);
+  CHECK(all.task(one.number, one.gpu)->gang == 0);
+}
+
+TEST_CASE("who holds a GPU when it becomes a member gives that back first") {
+  Daemon daemon(kExclusive);
+  Rank one(daemon.socket(), 0);
+  Rank two(daemon.socket(), 1);
+  one.want_mine();
+  two.want_mine();
+  REQUIRE(one.is_granted());
+  REQUIRE(two.is_granted());
+  one.join("job");
+  two.join("job");
+  REQUIRE(one.waited_for());
+  REQUIRE(two.waited_for());
+  CHECK(one.page().drain_at_ns != 0);
+  one.give_back_mine();
+  two.give_back_mine();
+  REQUIRE(one.is_member());
+  REQUIRE(two.is_member());
+  one.want_mine();
+  REQUIRE(two.is_granted());
+  CHECK(one.page().gang == two.page().gang);
+}
+
+TEST_CASE("a program that joins a gang which holds its GPUs ends that turn, and has the next with it") {
+  Daemon daemon(kExclusive);
+  Rank one(daemon.socket(), 0);
+  Rank two(daemon.socket(), 1);
+  Rank three(daemon.socket(), 2);
+  one.join("job");
+  two.join("job");
+  REQUIRE(two.is_member());
+  one.want_mine();
+  REQUIRE(two.is_granted());
+  three.join("job");
+  three.want_mine();
+  REQUIRE(one.drains());
+  end_turn(one, two);
+  REQUIRE(three.is_granted());
+  CHECK(one.page().grant == three.page().grant);
+  CHECK(two.page().grant == three.page().grant);
+}
+
+TEST_CASE("when a member dies the others' turn ends, and they go on without it") {
+  Daemon daemon(kExclusive);
+  Rank one(daemon.socket(), 0);
+  Rank two(daemon.socket(), 1);
+  Rank other(daemon.socket(), 2, "other");
+  auto three = std::make_unique<Rank>(daemon.socket(), 2);
+  for (Rank* rank : {&one, &two, three.get()}) rank->join("job");
+  REQUIRE(three->is_member());
+  one.want_mine();
+  REQUIRE(three->is_granted());
+  other.want_mine();
+  SECTION("its connection ends") {
+    // Its process lives on: only a hello from it, or time, says that it is gone.
+    three.reset();
+  }
+  SECTION("it says that its turn may end first") {
+    three->say(0, kGangMayEnd);
+    three.reset();
+  }
+  Client again(daemon.socket());  // the same process: what its closed connection held is no longer meant
+  REQUIRE(one.drains());
+  end_turn(one, two);
+  REQUIRE(other.is_granted());
+  two.want_mine();
+  REQUIRE(one.is_granted());
+  CHECK(other.page().grant != 0);
+}
+
+TEST_CASE("a gang of a size that is known waits for all of its programs") {
+  Daemon daemon(kExclusive);
+  Rank one(daemon.socket(), 0);
+  Rank two(daemon.socket(), 1);
+  Rank three(daemon.socket(), 2);
+  one.join("job", 3);
+  two.join("job", 3);
+  REQUIRE(two.is_member());
+  one.want_mine();
+  one.catch_up();
+  CHECK(one.page().grant == 0);
+  three.join("job", 3);
+  REQUIRE(three.is_granted());
+  CHECK(one.page().grant == three.page().grant);
+}
+
+TEST_CASE("a gang that is revoked again and again is none for a while") {
+  Daemon daemon({"--mode", "exclusive", "--quantum", "5ms", "--grace", "20ms"});
+  Rank one(daemon.socket(), 0);
+  Rank two(daemon.socket(), 1);
+  Rank other(daemon.socket(), 0, "other");
+  one.join("job");
+  two.join("job");
+  REQUIRE(two.is_member());
+  for (int turn = 0; turn < 3; ++turn) {
+    one.want_mine();
+    REQUIRE(one.is_granted());
+    other.want_mine();
+    REQUIRE(one.ended());  // for all at once
+    REQUIRE(two.ended());
+    REQUIRE(other.is_granted());
+    other.give_back_mine();
+    REQUIRE(other.ended());
+  }
+  REQUIRE(one.shows([](const GpuLease& page) { return page.gang == 0; }));
+  REQUIRE(two.shows([](const GpuLease& page) { return page.gang == 0; }));
+  CHECK(status(daemon.socket()).gangs.at(0).apart != 0);
+  two.want_mine();
+  REQUIRE(two.is_granted());
+  CHECK(one.page().grant == 0);
+}
+
+TEST_CASE("members on one GPU hold it at the same time, and count as one with all that they have") {
+  Daemon daemon(kExclusive);
+  Rank one(daemon.socket(), 0);
+  Rank two(daemon.socket(), 0);
+  Rank other(daemon.socket(), 0, "other");
+  one.use(0, kGpuBytes / 4);
+  two.use(0, kGpuBytes / 2);
+  one.join("job");
+  two.join("job");
+  REQUIRE(two.is_member());
+  const auto used = [&] { return status(daemon.socket()).gpus.at(0).used_bytes; };
+  for (Rank* rank : {&one, &two, &other}) rank->say(0, 0);
+  CHECK(eventually([&] { return used() == kGpuBytes; }));
+  one.want_mine();
+  REQUIRE(one.is_granted());
+  REQUIRE(two.is_granted());
+  CHECK(one.page().promised_bytes >= kGpuBytes / 4);
+  CHECK(two.page().promised_bytes >= kGpuBytes / 2);
+  other.want_mine();
+  REQUIRE(two.waited_for());
+  end_turn(one, two);
+  REQUIRE(other.is_granted());
+}
+
+TEST_CASE("GPUs of a member can be coupled: it stays a member") {
+  Daemon daemon(kExclusive);
+  Rank one(daemon.socket(), 0);
+  Rank two(daemon.socket(), 1);
+  REQUIRE_FALSE(one.add_gpu(3, nullptr, kGpuBytes));
+  one.join("job");
+  two.join("job");
+  REQUIRE(two.is_member());
+  one.want(5, false, 5);
+  REQUIRE(two.is_granted());
+  CHECK(one.lease->gpus[0].grant == two.page().grant);
+  CHECK(one.lease->gpus[2].grant == two.page().grant);
+  const protocol::Snapshot all = status(daemon.socket());
+  CHECK(all.task(one.number, 2)->gpus == 5);
+  CHECK(all.task(one.number, 2)->gang == all.task(two.number, 1)->gang);
+}
+
+}  // namespace
+}  // namespace rota::test
