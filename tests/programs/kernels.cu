@@ -147,3 +147,18 @@ __global__ void spin_until(unsigned* flag) {
   while (*reinterpret_cast<volatile unsigned*>(flag) == 0 && nanoseconds_now() - start < 60000000000UL) {
   }
 }
+
+__global__ void ncclDevKernel_meet(unsigned* rounds, unsigned rank, unsigned ranks, unsigned round) {
+  volatile unsigned* all = rounds;
+  __threadfence_system();
+  all[rank] = round;
+  long long begin = clock64();
+  for (unsigned other = 0; other < ranks;) {
+    if (all[other] >= round) {
+      ++other;
+    } else if (clock64() - begin > 60ll * 2000000000ll) {
+      __trap();
+    }
+  }
+  __threadfence_system();
+}

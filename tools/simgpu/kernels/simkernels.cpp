@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <thread>
 
 #include "tools/simgpu/kernel.h"
 
@@ -217,6 +218,25 @@ void spin_until(Launch& launch, Pointer<unsigned> flag) {
   }
 }
 
+// A collective kernel of as many processes as there are ranks, over memory of the host that all have mapped: says that
+// its rank has come to a round, and runs until all others have; gives up after a minute.
+void meet(Launch& launch, Pointer<unsigned> rounds, unsigned rank, unsigned ranks, unsigned round) {
+  auto* all = rounds.range(launch, ranks);
+  if (all == nullptr || rank >= ranks) return;
+  __atomic_store_n(all + rank, round, __ATOMIC_RELEASE);
+  auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  for (unsigned other = 0; other < ranks;) {
+    if (__atomic_load_n(all + other, __ATOMIC_ACQUIRE) >= round) {
+      ++other;
+    } else if (launch.cancelled() || std::chrono::steady_clock::now() > limit) {
+      return launch.fail("not all ranks have come within a minute");
+    } else {
+      launch.busy(20'000);
+      std::this_thread::sleep_for(std::chrono::microseconds(20));  // also where modelled time takes none
+    }
+  }
+}
+
 // What rota runs on a GPU to find out which memory has changed (runtime/memory/swap/fingerprint.cu): for each chunk,
 // two checksums of the contents and whether any byte is nonzero. These are not the sums of a real GPU, but good enough
 // for a simulated one.
@@ -272,6 +292,7 @@ ROTA_SIM_KERNEL("_Z4pokePjj", poke)
 ROTA_SIM_KERNEL("_Z4spinm", spin)
 ROTA_SIM_KERNEL("_Z11takes_100usv", takes<100'000>)
 ROTA_SIM_KERNEL("_Z10spin_untilPj", spin_until)
+ROTA_SIM_KERNEL("_Z18ncclDevKernel_meetPjjjj", meet)
 ROTA_SIM_KERNEL("rota_fingerprint", fingerprint)
 ROTA_SIM_KERNEL("rota_demo_mix", rota_demo_mix)
 ROTA_SIM_KERNELS_END
