@@ -1,5 +1,5 @@
-// The gates' slow side: closing, entering where one is closed, waiting. scope.h has the fast path and gate.h the
-// protocol.
+// The gates' slow side: closing, and entering where one is closed. scope.h has the fast path and gate.h the protocol;
+// gate_waiting.cpp is what threads do that wait.
 #include "runtime/turn/gate.h"
 
 #include <linux/membarrier.h>
@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <thread>
 
 #include "runtime/turn/own_tid.h"
@@ -28,8 +27,6 @@ using std::memory_order_relaxed;
 using std::memory_order_release;
 using std::memory_order_seq_cst;
 
-constinit std::atomic<Stood*> stood{nullptr};
-
 long membarrier(int command) {
   return syscall(SYS_membarrier, command, 0, 0);
 }
@@ -37,10 +34,6 @@ long membarrier(int command) {
 bool register_membarrier() {
   return membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0 &&
          membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0;
-}
-
-bool refuses() {
-  return refusal.load(memory_order_seq_cst) != api::CUDA_SUCCESS;
 }
 
 // forget_left() for a scope of this thread which has raised the word by `own` itself.
@@ -119,10 +112,14 @@ std::uint64_t enter_slowly(Thread& thread, const void* frame, Site site, api::CU
     if (attendant != nullptr && attendant->submits_nothing(call)) return word_of(thread);
     // The call may be the first that is seen of its GPU.
     if (gate->counted(kAllDevices) != counted) continue;
+    // The closer does not see a thread without a record: it would take the gate for empty.
+    const bool seen = &thread != &no_memory;
+    // The word is raised already, so the closer finds either the admission or this thread.
+    if (seen && gate->takes_admission(closed)) return inside_of(thread, *gate, reached);
     // Lower all of it, even if this is a profiler's callback within a call that only holds memory in place: that call
     // does not continue before this one returns, and when the gate opens everything is where it was.
     const Lowered lowered(thread, inside);
-    interrupted = gate->wait_outside(closed, interrupted);
+    interrupted = gate->wait_outside(closed, interrupted, seen);
   }
 }
 
@@ -145,7 +142,7 @@ std::uint64_t hold_slowly(Thread& thread, const void* frame, bool known, const v
     if (closed == 0) return word_of(thread);
     if (refuses()) return kRefused;
     const Lowered lowered(thread, inside);
-    interrupted = gate->wait_outside(closed, interrupted);
+    interrupted = gate->wait_outside(closed, interrupted, false);
   }
 }
 
@@ -234,6 +231,7 @@ void Gate::close(Devices devices) {
     const std::lock_guard lock(mutex_);
     if (for_good_) return;
     closed_.fetch_or(devices, memory_order_seq_cst);
+    forget_admissions(devices);
     show_closed();
     wake(held_, kAllDevices);  // those that reach one of these wait at its closed gate from now on
   }
@@ -249,6 +247,11 @@ void Gate::close(Devices devices) {
 
 bool Gate::wait_until_empty(std::chrono::steady_clock::time_point deadline, Devices devices) {
   auto pause = std::chrono::microseconds(5);
+  // First: whoever has taken one has raised its word before.
+  while (admits(devices)) {
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(pause);
+  }
   for (Thread* thread = threads.load(memory_order_acquire); thread != nullptr;) {
     if (!may_reach(thread->word.load(memory_order_seq_cst), devices)) {
       thread = thread->next;
@@ -296,42 +299,10 @@ void Gate::resume() {
   wake(held_, kAllDevices);
 }
 
-template <typename MayGo, typename Interrupted>
-void Gate::stand(Waiters& waiters, Waiters::Place& place, Attendant* attendant, MayGo may_go, Interrupted interrupted) {
-  if (Stood* const told = stood.load(memory_order_acquire)) told(std::nullopt);
-  struct Stay {  // however it ends
-    ~Stay() {
-      if (Stood* const told = stood.load(memory_order_acquire)) told(so_far());
-    }
-    std::chrono::nanoseconds so_far() const { return std::chrono::steady_clock::now() - begin; }
-    const std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
-  } const stay;
-  for (std::chrono::nanoseconds so_far{0};; so_far = stay.so_far()) {
-    if (attendant != nullptr) attendant = attendant_.load(memory_order_acquire);
-    const auto next = attendant != nullptr ? attendant->stands(so_far) : std::nullopt;
-    const auto until = next ? stay.begin + *next : std::chrono::steady_clock::time_point::max();
-    std::unique_lock lock(mutex_);
-    if (waiters.wait(place, lock, until, [&] { return may_go(lock); }, interrupted)) return;
-  }
-}
-
-// True: a signal handler has run meanwhile.
-bool Gate::wait_metered(Devices devices, std::uint64_t resumed) {
-  Waiters& held = held_[static_cast<std::size_t>(std::countr_zero(devices))];
-  Waiters::Place place(held, mutex_);
-  if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
-  bool interrupted = false;
-  // Its own work is in the way, not another program's turn: there is nothing to report.
-  stand(
-      held, place, nullptr,
-      [&](auto&) { return resumed_.load(memory_order_relaxed) != resumed || closed(devices) || !metered(); },
-      [&] { interrupted = true; });
-  return interrupted;
-}
-
 void Gate::open(Devices devices) {
   const std::lock_guard lock(mutex_);
   closed_.fetch_and(~devices, memory_order_seq_cst);
+  forget_admissions(devices);
   show_closed();
   wake(outside_, devices);
 }
@@ -374,7 +345,7 @@ bool Gate::run_if_open(int device, FunctionRef<void()> work) {
 }
 
 Gate::Traffic Gate::traffic(Devices devices) const {
-  Traffic sum{0, 0};
+  Traffic sum{0, admits(devices) ? 1U : 0U};  // first, as in wait_until_empty()
   for (const Thread* thread = threads.load(memory_order_acquire); thread != nullptr; thread = thread->next) {
     const std::uint64_t word = thread->word.load(memory_order_acquire);
     sum.calls += word >> kCallsShift;
@@ -409,72 +380,6 @@ void Gate::wake(PerDevice& waiters, Devices devices) {
 // Where threads may wait: at the first gate as long as it is not known which GPUs there are.
 Devices Gate::some() const {
   return counted_.load(memory_order_seq_cst) | 1;
-}
-
-void Gate::pass(Devices devices) {
-  for (;;) {
-    const Devices closed = counted(closed_.load(memory_order_seq_cst) & devices);
-    if (closed == 0 || refuses()) return;
-    wait_outside(closed);
-  }
-}
-
-// Waits at the first of these gates. `interrupted`, and what this returns: a signal handler has run since the call
-// began to wait. That is told again whenever the thread finds the gate closed: it may have been open for too short a
-// time for this thread to pass.
-bool Gate::wait_outside(Devices devices, bool interrupted) {
-  const int device = std::countr_zero(devices);
-  Waiters& outside = outside_[static_cast<std::size_t>(device)];
-  Waiters::Place place(outside, mutex_);
-  if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
-  const auto tell = [&] {
-    interrupted = true;
-    if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->interrupted(device);
-  };
-  const auto waits = [&] { return closed(bit_of(device)) && !refuses(); };
-  const auto done = [&](std::unique_lock<std::mutex>& lock) {
-    while (waits() && wait_awake(device, place.signals(), lock)) tell();
-    if (!waits()) return true;
-    if (interrupted) tell();
-    return false;
-  };
-  stand(outside, place, attendant_.load(memory_order_acquire), done, tell);
-  return interrupted;
-}
-
-void tell_of_waits(Stood* told) {
-  stood.store(told, memory_order_release);
-}
-
-void Gate::rouse(std::chrono::steady_clock::time_point until, Devices devices) {
-  const std::lock_guard lock(mutex_);
-  if (until <= roused_until_ && (devices & ~roused_) == 0) return;
-  roused_until_ = until;
-  roused_ = devices;
-  if (awake_until_ > std::chrono::steady_clock::now()) return;
-  wake(outside_, devices);
-}
-
-// Returns true if the gate is still closed and a signal handler has run in this thread. Most of the time is spent in a
-// system call that a handler interrupts, and which takes a fraction of a microsecond: one that happens to run between
-// two of them is missed.
-bool Gate::wait_awake(int device, const HeldSignals& signals, std::unique_lock<std::mutex>& lock) {
-  constexpr int kUntilYield = 128;
-  const auto begin = std::chrono::steady_clock::now();
-  if (awake_until_ > begin || roused_until_ <= begin || (roused_ & bit_of(device)) == 0) return false;
-  const auto until = awake_until_ = roused_until_;
-  lock.unlock();
-  bool interrupted = false;
-  const auto go_on = [&] { return closed(bit_of(device)) && !refuses() && !interrupted; };
-  while (go_on() && std::chrono::steady_clock::now() < until) {
-    for (int i = 0; i < kUntilYield && go_on(); ++i) {
-      interrupted = interrupted_sleep(std::chrono::nanoseconds{0}, &signals.programs());
-    }
-    std::this_thread::yield();
-  }
-  lock.lock();
-  if (awake_until_ == until) awake_until_ = {};
-  return interrupted && closed(bit_of(device));
 }
 
 void forget_other_threads() {

@@ -79,6 +79,12 @@ class Gate {
   bool wait_until_empty(std::chrono::steady_clock::time_point deadline, Devices devices = kAllDevices);
   // Lets threads go that wait at these gates. Any thread.
   void open(Devices devices = kAllDevices);
+  // Lets one call in, although they are closed: one that waits, or the next that comes. Only one that reaches no other
+  // closed gate, and whose memory is in place. Until a thread has taken it traffic() counts it as inside, and
+  // wait_until_empty() waits; then the thread itself is inside. close() and open() take it back. The closer's thread.
+  void admit(Devices devices = kAllDevices);
+  // Nobody is let in any more who is not inside already.
+  void withdraw(Devices devices = kAllDevices);
   // The same for all, and close() does nothing from then on: no rotad serves this process, or it is exiting.
   void open_for_good();
   // All threads that wait at these gates, and those that reach one while it is closed, return this error. Permanent.
@@ -138,8 +144,13 @@ class Gate {
   void show_closed();
   static void set(std::uint32_t bits);
   static void clear(std::uint32_t bits);
-  bool wait_outside(Devices devices, bool interrupted = false);
-  bool wait_awake(int device, const HeldSignals& signals, std::unique_lock<std::mutex>& lock);
+  bool wait_outside(Devices devices, bool interrupted, bool admissible);
+  bool wait_awake(int device, const HeldSignals& signals, std::unique_lock<std::mutex>& lock,
+                  FunctionRef<bool()> waits);
+  void forget_admissions(Devices devices);
+  bool admits(Devices devices) const;
+  std::atomic<Devices>* admission_for(Devices closed);
+  bool takes_admission(Devices closed);
   bool may_submit(const Call& call) const;
   bool wait_metered(Devices devices, std::uint64_t resumed);
   // Waits, and meanwhile calls the attendant, if there is one. `may_go` and `interrupted` are those of Waiters::wait().
@@ -151,6 +162,8 @@ class Gate {
   PerDevice held_;     // threads that the attendant has made wait
   bool for_good_ = false;
   std::atomic<Devices> closed_{0};
+  // For which GPUs one call is let in: each at the first of them; 0: none. Made and withdrawn under the mutex.
+  std::array<std::atomic<Devices>, kMaxDevices> admissions_{};
   std::atomic<Devices> counted_{0};                               // 0: all
   std::array<std::atomic<std::uint64_t>, kMaxDevices> sorted_{};  // calls that have entered and reach this GPU only
   std::chrono::steady_clock::time_point roused_until_{};

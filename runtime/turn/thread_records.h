@@ -19,6 +19,9 @@ namespace rota::gate {
 // may share it.
 [[gnu::visibility("hidden")]] extern constinit Thread no_memory;
 
+inline bool refuses() {
+  return refusal.load(std::memory_order_seq_cst) != api::CUDA_SUCCESS;
+}
 // What a thread is inside of, as far as its record tells.
 inline std::uint64_t depth_of_own(const Thread& thread) {
   return &thread == &no_memory ? 0 : thread.word.load(std::memory_order_relaxed) & kDepthMask;
