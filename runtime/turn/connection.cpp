@@ -276,6 +276,10 @@ Lease Connection::lease(GpuMask task) const {
       if (grant == 0 || (seen.grant != 0 && grant != seen.grant)) return;
       seen.grant = grant;
       seen.held |= GpuMask{1} << index;
+      // They are the same on all GPUs of the task, unless rotad is about to change them: then the gang drains.
+      seen.gang = std::max(seen.gang, gpu(index).gang.load());
+      seen.step = std::max(seen.step, gpu(index).gang_step.load());
+      seen.ends |= gpu(index).gang_ends.load() == grant;
     });
     if ((before & 1) == 0 && lease_->grants_change.load() == before) break;
   }

@@ -1,7 +1,6 @@
 // What threads do that wait at the gates, and how single ones are let in although they are closed.
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <thread>
 
 #include "runtime/turn/gate.h"

@@ -27,8 +27,13 @@ Machine::Machine() = default;
 
 const std::vector<Action>& Machine::step(const Event& event, Time now) {
   actions_.clear();
+  may_open_ = false;
   looked_at_memory_ = std::holds_alternative<event::Look>(event) || std::holds_alternative<event::Brought>(event);
   std::visit([&](const auto& which) { on(which, now); }, event);
+  if (admitting_ && phase_ != Phase::kDraining) {
+    admitting_ = false;
+    act(Act::kDismiss);
+  }
   settle_gate();
   return actions_;
 }
@@ -48,6 +53,8 @@ void Machine::settle_gate() {
   if (open == gate_open_) return;
   // The program may have allocated since memory was last checked: what has no place on the GPU yet is not resident.
   if (open && !looked_at_memory_) return;
+  // Nor is it known whether the gang has begun to drain, unless this was just looked at.
+  if (open && phase_ == Phase::kHolding && gang_ != 0 && !may_open_) return;
   gate_open_ = open;
   if (open) still_ = moved_out_ = finishes_ = false;
   act(open ? Act::kOpen : Act::kClose);
@@ -70,7 +77,7 @@ void Machine::withdraw() {
 
 void Machine::give_back(std::uint32_t grant) {
   given_back_ = grant;
-  grant_ = 0;
+  grant_ = gang_ = 0;
   actions_.push_back({.act = Act::kGiveBack, .grant = grant});
 }
 
@@ -163,7 +170,10 @@ bool Machine::is_new_grant() const {
 }
 
 void Machine::look_resting(Time now) {
-  if (is_new_grant()) give_back(seen_.lease.grant);  // the request was withdrawn
+  if (is_new_grant()) {
+    if (seen_.lease.gang != 0 && keeps_gang_grant(now)) return;
+    give_back(seen_.lease.grant);  // the request was withdrawn
+  }
   finish(now);
   move_out_of_the_way(now);
   if (seen_.standing == 0 || lost_ || retires_) return;
@@ -187,7 +197,13 @@ void Machine::look_waiting(Time now) {
     phase_ = Phase::kResting;
     return look_resting(now);
   }
-  if (is_new_grant()) {
+  if (is_new_grant() && seen_.lease.gang != 0) {
+    if (keeps_gang_grant(now)) return;
+    if (!gate_open_) {
+      give_back(seen_.lease.grant);
+      wanted_ = 0;  // the request ended with the grant
+    }
+  } else if (is_new_grant()) {
     if (covers(seen_.lease)) return take(now);
     // The grant covers fewer GPUs than this process has touched by now. Nothing has run under it, and keeping it would
     // make others wait until rotad revokes it.
@@ -210,6 +226,8 @@ void Machine::look_waiting(Time now) {
 void Machine::take(Time now) {
   phase_ = Phase::kHolding;
   grant_ = seen_.lease.grant;
+  gang_ = seen_.lease.gang;
+  if (gang_ != 0) report(0);
   wanted_ = 0;
   runs_until_.reset();
   lost_since_.reset();
@@ -236,6 +254,7 @@ void Machine::take(Time now) {
 bool Machine::reads_lease(Time now) {
   const std::uint32_t grant = seen_.lease.grant;
   if (grant != 0) {
+    gang_ = seen_.lease.gang;
     grant_ = grant;  // possibly a replacement, because the set of GPUs grew
     no_grant_since_.reset();
     return true;
@@ -246,7 +265,7 @@ bool Machine::reads_lease(Time now) {
     return false;
   }
   say(Note::kRevoked, grant_);
-  grant_ = 0;
+  grant_ = gang_ = 0;
   phase_ = Phase::kResting;
   begin_to_finish(now);
   return false;
@@ -255,15 +274,19 @@ bool Machine::reads_lease(Time now) {
 void Machine::look_holding(Time now) {
   held_by_measurement_ = false;
   if (!reads_lease(now) || moving_) return;
-  if (retires_ && now >= retry_at_) return begin_drain(false, now);
-  ask_alone();
   const Lease& lease = seen_.lease;
+  if (gang_ != 0 && (lease.step != 0 || lease.ends)) return begin_drain(false, now);
+  // A gang ends when others wait: otherwise that may take for ever.
+  const bool ends_itself = gang_ == 0 || lease.waiters == 0;
+  if (retires_ && ends_itself && now >= retry_at_) return begin_drain(false, now);
+  ask_alone();
   if (seen_.unasked != 0) actions_.push_back({.act = Act::kAskRoom, .gpus = seen_.unasked});
   if (!covered_ && seen_.lacking != 0) {
     // The process allocated between its request and the grant. If there is room, rotad answers at once. If others have
     // to make room and some process waits for this one, this one gives the lease back: its next grant covers all of its
     // memory.
-    if (lease.waiters != 0 && now - taken_at_ >= idle_grace_ && now >= retry_at_) return begin_drain(false, now);
+    const bool gives_way = lease.waiters != 0 && gang_ == 0;
+    if (gives_way && now - taken_at_ >= idle_grace_ && now >= retry_at_) return begin_drain(false, now);
     look_at_ = now + (lease.waiters != 0 ? idle_grace_ : kLookAtPage);
     return;
   }
@@ -282,8 +305,9 @@ void Machine::look_holding(Time now) {
     idle_since_.reset();
     idle_proof_ = false;
     mark_due_ = true;
-    return;
   }
+  if (gang_ != 0) return hold_in_gang(now);
+  if (!watches_gpu_) return;
   const Time end = std::min(std::max(lease.drain_at, earliest_yield_), last_moment(lease));
   const bool over = lease.drain_at != Time{0} && now >= end;
   // A process that waits for this one's GPU may be what this one's work waits for.
@@ -366,18 +390,18 @@ void Machine::begin_drain(bool idle, Time now) {
 
 void Machine::look_draining(Time now) {
   if (grant_ != 0) {
+    const std::uint32_t before = grant_;
     if (!reads_lease(now)) return;
+    const bool joint = gang_ != 0 && (seen_.lease.step != 0 || seen_.lease.ends);
+    // The gang drains no more, or it has been granted anew before this process noticed the end.
+    if (drain_.joint && (!joint || grant_ != before)) return take(now);
+    if (joint) return drain_with_gang(now);
   } else if (wanted_ != 0 && is_new_grant() && covers(seen_.lease)) {
     return take(now);
   }
-  // This Look was taken after the gate had closed: threads that are inside now may submit, later ones cannot.
-  if (seen_.inside == 0 && !drain_.empty) {
-    drain_.empty = true;
-    drain_.next_mark = now;
-  }
-  const bool reached_marks = seen_.looked && seen_.done;
-  if (drain_.proof && reached_marks) return drained(now);
+  if (proven(now)) return drained(now);
 
+  const bool reached_marks = seen_.looked && seen_.done;
   // There is progress: the GPU passes marks, calls return, or a thread inside works on the CPU while the GPU is idle.
   const bool works_on_cpu = !drain_.empty && drain_.marked && reached_marks && now - drain_.begun < kLongestCall;
   if ((seen_.looked && seen_.reached != drain_.reached) || seen_.calls != drain_.calls || works_on_cpu) {
@@ -392,6 +416,20 @@ void Machine::look_draining(Time now) {
     if (seen_.standing > 0 || seen_.stand_elsewhere || seen_.sharer_waits) return drain_failed(now);
     drain_.deadline = now + 100ms;
   }
+  prove(now);
+}
+
+// Whether all work has finished that was submitted before the gate closed.
+bool Machine::proven(Time now) {
+  // This Look was taken after the gate had closed: threads that are inside now may submit, later ones cannot.
+  if (seen_.inside == 0 && !drain_.empty) {
+    drain_.empty = true;
+    drain_.next_mark = now;
+  }
+  return drain_.proof && seen_.looked && seen_.done;
+}
+
+void Machine::prove(Time now) {
   if (!drain_.proof && now >= drain_.next_mark) act(Act::kMark);
   look_at_ = now + drain_.pause;
   // The shorter a drain, the more it costs to notice its end late.

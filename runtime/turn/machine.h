@@ -54,6 +54,10 @@ struct Lease {
   Time give_back_by{0};  // when rotad revokes it; 0: no time is set
   // GPUs that memory of this process has to leave: with the lease or, where it does not hold the GPU, at once.
   GpuMask in_the_way = 0;
+  // Not 0: the grant is a gang's (GpuLease::gang), which drains while `step` is not 0, and ends.
+  std::uint32_t gang = 0;
+  std::uint32_t step = 0;
+  bool ends = false;
 };
 
 namespace event {
@@ -96,18 +100,19 @@ struct Look {
   std::uint32_t inside = 0;  // threads inside the gate
   // Threads that wait until less of their own work is in flight, or have just been woken, there or at the gate.
   std::uint32_t about_to_call = 0;
-  std::uint32_t standing = 0;    // threads that wait in front of the gate
-  bool stand_elsewhere = false;  // others wait in front of other gates of this process
-  bool interrupted = false;      // a signal handler has run in one of these since the gate closed
-  bool looked = false;           // the next two are known (they are asked for while watches_gpu())
-  bool done = false;             // all work before the last mark has finished
-  std::uint64_t reached = 0;     // marks passed in the task's contexts
-  bool resident = true;          // all movable memory is where work expects it; managed memory always is
-  GpuMask lacking = 0;           // held GPUs on which the process has or is about to have more than it is promised
-  GpuMask unasked = 0;           // held GPUs for which rotad must be told again how much that is
-  bool measures = false;         // work that the program times is under way: the turn does not end before that is over
-  bool alone = false;            // and others should stay off its GPUs during that time
-  bool sharer_waits = false;     // it and a process that waits for its GPUs both share memory or events with others
+  std::uint32_t standing = 0;     // threads that wait in front of the gate
+  std::uint32_t not_at_gate = 0;  // of these, those that wait for room, or for memory
+  bool stand_elsewhere = false;   // others wait in front of other gates of this process
+  bool interrupted = false;       // a signal handler has run in one of these since the gate closed
+  bool looked = false;            // the next two are known (they are asked for while watches_gpu())
+  bool done = false;              // all work before the last mark has finished
+  std::uint64_t reached = 0;      // marks passed in the task's contexts
+  bool resident = true;           // all movable memory is where work expects it; managed memory always is
+  GpuMask lacking = 0;            // held GPUs on which the process has or is about to have more than it is promised
+  GpuMask unasked = 0;            // held GPUs for which rotad must be told again how much that is
+  bool measures = false;          // work that the program times is under way: the turn does not end before that is over
+  bool alone = false;             // and others should stay off its GPUs during that time
+  bool sharer_waits = false;      // it and a process that waits for its GPUs both share memory or events with others
 };
 }  // namespace event
 
@@ -126,6 +131,9 @@ enum class Act {
   kAskRoom,    // tell rotad how much the process needs: `gpus`
   kMoveOut,    // make room for others on `gpus`: the gate is closed, and no work of the process runs (see still())
   kCollect,    // free what the driver frees only when the GPU is idle: now, with the gate closed
+  kReport,     // tell rotad what this member of a gang does: `word` (GpuUsage::gang_rest)
+  kAdmit,      // let one call in through the closed gate; until it has left, Look::inside is not 0
+  kDismiss,    // if no call has come in yet, none does
   kSay,        // log one line for the user: `note`
 };
 
@@ -150,6 +158,7 @@ struct Action {
   bool urgent = false;
   bool alone = false;
   std::uint32_t grant = 0;
+  std::uint64_t word = 0;
   Note note{};
   Time held{0};      // kGaveBack…: since the grant
   Time draining{0};  // kGaveBack…: of that, since the gate closed
@@ -221,6 +230,11 @@ class Machine {
   // When the user is told that the memory does not come back, counted over all turns in which that happened.
   static constexpr Time kSayNoRoom = std::chrono::seconds(10);
 
+  // How long a call may take to come that is let in while the gang drains: after kAdmits nobody stands any more who
+  // could make it, and those that stand do not make it after kAdmitsAtMost. Judgments.
+  static constexpr Time kAdmits = std::chrono::milliseconds(5);
+  static constexpr Time kAdmitsAtMost = std::chrono::milliseconds(100);
+
   // Connected to a rotad, the gate closed, no GPU touched yet.
   Machine();
 
@@ -252,6 +266,8 @@ class Machine {
   // Whether it has nothing and wants nothing, with no work on a GPU.
   bool rests() const { return phase_ == Phase::kResting && !gate_open_ && !moving_ && still_ && wanted_ == 0; }
   bool retires() const { return retires_; }
+  // Whether it has drained, and waits for its gang: nothing of it has to be looked at.
+  bool rests_in_gang() const { return phase_ == Phase::kDraining && drain_.rests; }
 
  private:
   struct Drain {
@@ -266,6 +282,8 @@ class Machine {
     std::uint64_t reached = 0;
     std::uint64_t calls = 0;
     Time pause{0};
+    bool joint = false;  // with the gang
+    bool rests = false;  // all that the process has submitted has finished
   };
 
   void on(const event::Connected&, Time now);
@@ -307,6 +325,16 @@ class Machine {
   void begin_to_finish(Time now);
   void finish(Time now);
   void settle_gate();
+  bool proven(Time now);
+  void prove(Time now);
+  // the gang (machine_gang.cpp)
+  bool keeps_gang_grant(Time now);
+  void hold_in_gang(Time now);
+  void drain_with_gang(Time now);
+  void admit(Time now);
+  bool has_memory(Time now);
+  bool next_step() const;
+  void report(std::uint32_t flags);
   void act(Act which) { actions_.push_back({.act = which}); }
   void say(Note note, std::uint32_t grant = 0) { actions_.push_back({.act = Act::kSay, .grant = grant, .note = note}); }
 
@@ -377,6 +405,13 @@ class Machine {
   int failed_drains_ = 0;
   Time verdict_ = kFirstVerdict;
   Time beside_until_{0};
+
+  // the gang
+  std::uint32_t gang_ = 0;  // whose grant is in force; 0: of none
+  std::uint64_t told_ = 0;  // the last report on this connection
+  bool may_open_ = false;   // the event of this step shows that the gang does not drain
+  bool admitting_ = false;  // a call has been let in, or may still come
+  Time admitted_at_{0};
 };
 
 }  // namespace rota::turn

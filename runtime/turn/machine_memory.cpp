@@ -102,7 +102,8 @@ Time Machine::last_moment(const Lease& lease) const {
 // It keeps trying while memory arrives or nobody waits, but not until rotad would revoke the lease.
 void Machine::hold_without_memory(Time now) {
   const Lease& lease = seen_.lease;
-  const bool over = lease.waiters != 0 && lease.drain_at != Time{0} && now >= lease.drain_at && now >= retry_at_;
+  const bool ends_itself = lease.waiters != 0 && gang_ == 0;
+  const bool over = ends_itself && lease.drain_at != Time{0} && now >= lease.drain_at && now >= retry_at_;
   const Time latest = std::min(away_since_ ? came_at_ + kNothingComes : now, last_moment(lease));
   if (!over || now < latest) {
     wait_for_memory(now);

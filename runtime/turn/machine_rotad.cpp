@@ -13,6 +13,7 @@ void Machine::on(const event::Connected&, Time now) {
   served_ = 0;
   unanswered_since_ = now;
   seen_.lease = {};
+  told_ = 0;
   look_at_ = now;
 }
 
@@ -36,7 +37,7 @@ void Machine::on(const event::Lost&, Time now) {
   } else {
     next_attempt_ = now;
   }
-  grant_ = given_back_ = 0;
+  grant_ = given_back_ = gang_ = 0;
   wanted_ = 0;
   runs_until_.reset();
   no_grant_since_.reset();

@@ -368,6 +368,18 @@ void Monitor::carry_out(Task& task, const Action& action) {
     case Act::kMoveOut:
       move_out_of_the_way(task, action.gpus);
       break;
+    case Act::kReport:
+      for (const Gpu& gpu : gpus_) {
+        if (task.has(gpu.device)) usage_.set_gang_rest(gpu.device, action.word);
+      }
+      send_news();  // the other members wait for it
+      break;
+    case Act::kAdmit:
+      admit(task);
+      break;
+    case Act::kDismiss:
+      gate_.withdraw(task.devices);
+      break;
     case Act::kCollect:
       memory_.sweep_deferred();
       if (all_still() && (memory_.has_deferred() || has_unneeded_host())) collect();
@@ -407,7 +419,8 @@ event::Look Monitor::look(Task& task) {
   const gate::Gate::Traffic traffic = gate_.traffic(task.devices);
   seen.calls = traffic.calls;
   seen.inside = traffic.inside;
-  seen.standing = gate_.standing(task.devices) + (machine.grant() != 0 ? room_.standing() : 0);
+  seen.not_at_gate = machine.grant() != 0 ? room_.standing() : 0;
+  seen.standing = gate_.standing(task.devices) + seen.not_at_gate;
   seen.stand_elsewhere = tasks_.size() > 1 && gate_.standing(~task.devices) != 0;
   seen.interrupted = (interrupted_.load() & task.devices) != 0;
   if (&task == tasks_.front().get()) measured_ = look_at_timing();
@@ -415,7 +428,10 @@ event::Look Monitor::look(Task& task) {
   seen.alone = measured_.alone;
   seen.sharer_waits = connection_ && (connection_->watch(task.served) & protocol::kWatchSharers) != 0;
   // Whoever accesses that memory is in effect waiting for it.
-  if ((reached_from_outside_ || kept()) && !seen.resident) ++seen.standing;
+  if ((reached_from_outside_ || kept()) && !seen.resident) {
+    ++seen.standing;
+    ++seen.not_at_gate;
+  }
   if (machine.watches_gpu()) {
     const gate::Contexts::Progress progress = contexts_.progress(task.devices);
     seen.looked = progress.looked;

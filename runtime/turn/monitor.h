@@ -213,6 +213,7 @@ class Monitor final : public gate::Attendant {
   bool pins_what_is_reached();
   void look_outside();
   bool open_gate(Task& task);
+  void admit(Task& task);
   void collect_if_idle();
   bool lose_memory(api::CUresult error);
   void give_host_back_if_low();

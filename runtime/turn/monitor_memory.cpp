@@ -253,6 +253,14 @@ bool Monitor::open_gate(Task& task) {
   });
 }
 
+// One call of a member of a gang: it uses memory as any call of a turn does. Where memory is out of place by now, none.
+void Monitor::admit(Task& task) {
+  memory_.swap().use_if_in_place(memory_.swap().reachable(task.devices), [&] {
+    gate::out_of_place.fetch_and(~task.devices);
+    gate_.admit(task.devices);
+  });
+}
+
 // Whether memory may be accessed without a call that rota sees: then it no longer leaves the GPU.
 bool Monitor::pins_what_is_reached() {
   const std::string outside = memory::SwapBackend::reached_from_outside();

@@ -63,7 +63,8 @@ void Monitor::sleep(std::uint32_t heard, std::uint32_t event_seen) {
     const Machine& machine = task->machine;
     look_at = std::min({look_at, machine.look_at(), task->activity.look_at()});
     due |= !task->due.empty();
-    if (machine.phase() == Phase::kDraining) draining = std::max(draining.value_or(Time{0}), machine.draining_since());
+    const bool drains = machine.phase() == Phase::kDraining && !machine.rests_in_gang();
+    if (drains) draining = std::max(draining.value_or(Time{0}), machine.draining_since());
     unanswered |= task->told && task->told->any && !task->told->answered;
     if (machine.phase() != Phase::kWaiting || !connection_) continue;
     const Time begins = connection_->next_turn(task->served);

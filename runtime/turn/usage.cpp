@@ -64,6 +64,14 @@ void Usage::set_short(int device, std::uint64_t bytes, std::uint64_t free_bytes)
   news_.store(true, std::memory_order_release);
 }
 
+void Usage::set_gang_rest(int device, std::uint64_t word) {
+  const int index = slots_[static_cast<std::size_t>(device)].index.load(std::memory_order_acquire);
+  protocol::UsagePage* page = page_.load(std::memory_order_acquire);
+  if (index < 0 || page == nullptr) return;
+  page->gpus[index].gang_rest.store(word);
+  news_.store(true, std::memory_order_release);
+}
+
 void Usage::set_total(int device, std::uint64_t bytes) {
   slots_[static_cast<std::size_t>(device)].worth_telling.store(bytes / kFraction, std::memory_order_relaxed);
 }

@@ -35,6 +35,8 @@ class Usage {
   // How much of this process's memory the driver had no room for although the process holds the GPU, and how much the
   // driver reported free then. Bytes; 0: nothing.
   void set_short(int device, std::uint64_t bytes, std::uint64_t free_bytes);
+  // What this process, a member of a gang, does there (GpuUsage::gang_rest).
+  void set_gang_rest(int device, std::uint64_t word);
   // Whether extents can leave the GPU: not for now, because it is not proven that no work of this process uses them or
   // the driver did not release them; or never again. Returns what it was before.
   enum class Pinned { kNo, kForNow, kForGood };

@@ -98,6 +98,15 @@ class FakeRotad {
     lease_->gpus[gpu].promised_bytes = bytes;
     changed();
   }
+  // The grant of a gang, which drains in this step, and ends with this grant.
+  void gang(std::uint32_t number, std::uint32_t step = 0, std::uint32_t ends = 0) {
+    ++lease_->grants_change;
+    on_all(&protocol::GpuLease::gang, number);
+    on_all(&protocol::GpuLease::gang_step, step);
+    on_all(&protocol::GpuLease::gang_ends, ends);
+    ++lease_->grants_change;
+    changed();
+  }
   // How much must leave the GPU before the lease is given back, and by when that must happen.
   void clear(std::uint64_t bytes, std::uint64_t by_ns = 0, unsigned gpu = 0) {
     lease_->gpus[gpu].clear_bytes = bytes;

@@ -199,6 +199,10 @@ void World::carry_out(Program& program, const turn::Action& action) {
     case Act::kCollect:
       if (program.works()) fail(&program, "takes its GPU for idle, and it works");
       break;
+    case Act::kReport:  // there are no gangs
+    case Act::kAdmit:
+    case Act::kDismiss:
+      break;
     case Act::kSay:
       if (action.note == turn::Note::kGaveBackUnused) ++unused_;
       break;
