@@ -287,6 +287,7 @@ void Machine::look_holding(Time now) {
     // memory.
     const bool gives_way = lease.waiters != 0 && gang_ == 0;
     if (gives_way && now - taken_at_ >= idle_grace_ && now >= retry_at_) return begin_drain(false, now);
+    if (gang_ != 0) report(lease.waiters != 0 && now - taken_at_ >= idle_grace_ ? protocol::kGangMayEnd : 0);
     look_at_ = now + (lease.waiters != 0 ? idle_grace_ : kLookAtPage);
     return;
   }
@@ -308,8 +309,7 @@ void Machine::look_holding(Time now) {
   }
   if (gang_ != 0) return hold_in_gang(now);
   if (!watches_gpu_) return;
-  const Time end = std::min(std::max(lease.drain_at, earliest_yield_), last_moment(lease));
-  const bool over = lease.drain_at != Time{0} && now >= end;
+  const bool over = turn_is_over(now);
   // A process that waits for this one's GPU may be what this one's work waits for.
   const bool long_enough = now - taken_at_ >= std::max(kSharersTurn, 2 * memory_took_);
   const bool gives_way = over || (seen_.sharer_waits && long_enough);
@@ -319,6 +319,12 @@ void Machine::look_holding(Time now) {
   Time pause = std::max<Time>(idle_grace_ / 2, 500us);
   if (lease.drain_at > now) pause = std::min(pause, lease.drain_at - now);
   look_at_ = now + std::max<Time>(pause, 100us);
+}
+
+bool Machine::turn_is_over(Time now) const {
+  const Lease& lease = seen_.lease;
+  const Time end = std::min(std::max(lease.drain_at, earliest_yield_), last_moment(lease));
+  return lease.drain_at != Time{0} && now >= end;
 }
 
 // Idle: for a while there has been no call since the last mark, no thread is inside or about to be, and the mark has

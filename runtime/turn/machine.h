@@ -314,6 +314,7 @@ class Machine {
   void begin_drain(bool idle, Time now);
   void drained(Time now);
   void drain_failed(Time now);
+  bool turn_is_over(Time now) const;
   bool idle_long_enough(Time now);
   void pause_ended(Time now);
   void bring_back(Time now);

@@ -9,7 +9,7 @@
 namespace rota::turn {
 
 using namespace std::chrono_literals;
-using protocol::kGangIdle;
+using protocol::kGangMayEnd;
 using protocol::kGangRests;
 using protocol::kGangStands;
 
@@ -44,8 +44,8 @@ bool Machine::keeps_gang_grant(Time now) {
     const bool stands = seen_.standing > seen_.not_at_gate;
     const bool takes = lease.step == 0 ? stands || phase_ == Phase::kWaiting : stands && next_step();
     if (!takes) {
-      const std::uint32_t idle = lease.step == 0 ? kGangIdle : 0;
-      report(still_ ? kGangRests | idle | (stands ? kGangStands : 0) : 0);
+      const std::uint32_t may_end = lease.step == 0 ? kGangMayEnd : 0;
+      report(still_ ? kGangRests | may_end | (stands ? kGangStands : 0) : 0);
       if (!still_ && !finishes_) begin_to_finish(now);  // rotad went away during a drain
       finish(now);                                      // work of an earlier turn
       return true;
@@ -55,15 +55,18 @@ bool Machine::keeps_gang_grant(Time now) {
   return true;
 }
 
-// When the turn ends is rotad's affair, which knows the other members.
+// When the turn ends is rotad's affair, which knows the other members: it begins to drain once all of them could.
 void Machine::hold_in_gang(Time now) {
   may_open_ = true;
-  bool idle = false;
+  bool may_end = false;
   if (watches_gpu_) {
+    const Time drain_at = seen_.lease.drain_at;
     look_at_ = now + std::max<Time>(idle_grace_ / 2, 500us);
-    idle = !seen_.measures && !seen_.alone && idle_long_enough(now);
+    if (drain_at > now) look_at_ = std::min(look_at_, drain_at);
+    const bool idle = !seen_.measures && !seen_.alone && idle_long_enough(now);
+    may_end = idle || (turn_is_over(now) && !measures(now));
   }
-  report(idle ? kGangIdle : 0);
+  report(may_end ? kGangMayEnd : 0);
 }
 
 // There is no limit for it: if the members do not all come to rest, rotad revokes the grant.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/turn/machine.h"
+#include "scheduler/protocol/pages.h"
 
 namespace rota::turn {
 
@@ -102,12 +103,13 @@ Time Machine::last_moment(const Lease& lease) const {
 // It keeps trying while memory arrives or nobody waits, but not until rotad would revoke the lease.
 void Machine::hold_without_memory(Time now) {
   const Lease& lease = seen_.lease;
-  const bool ends_itself = lease.waiters != 0 && gang_ == 0;
-  const bool over = ends_itself && lease.drain_at != Time{0} && now >= lease.drain_at && now >= retry_at_;
+  const bool over = lease.waiters != 0 && lease.drain_at != Time{0} && now >= lease.drain_at && now >= retry_at_;
   const Time latest = std::min(away_since_ ? came_at_ + kNothingComes : now, last_moment(lease));
-  if (!over || now < latest) {
+  const bool in_vain = over && now >= latest;
+  if (gang_ != 0) report(in_vain ? protocol::kGangMayEnd : 0);
+  if (!in_vain || gang_ != 0) {
     wait_for_memory(now);
-    if (over) look_at_ = std::min(look_at_, latest);
+    if (over && !in_vain) look_at_ = std::min(look_at_, latest);
     return;
   }
   // It has run in this turn and now needs more memory.

@@ -176,8 +176,8 @@ struct Session {
 
 inline constexpr std::uint32_t kMostInGang = 1024;  // clients that others wait for
 
-// A gang belongs to one user and, where its clients are of sessions, to one of these: elsewhere the same name is that
-// of another gang. The first that a client names counts.
+// A gang belongs to one user, whatever the sessions of its clients: another user's of the same name is another one. The
+// first that a client names counts.
 struct Gang {
   char name[kNameLength];  // NUL-terminated; empty: none
   std::uint32_t size;      // clients that it has; until all are there, but no longer than a minute, none is granted

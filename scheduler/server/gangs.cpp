@@ -63,7 +63,7 @@ Bytes Server::sum(const Gang& gang, GpuIndex gpu, const Of& of) const {
 void Server::on_gang(Client& client, const protocol::Gang& named) {
   const std::string name = named.name;
   if (client.gang != 0 || name.empty()) return;
-  const std::string key = fmt::format("{}\n{}\n{}", client.domain.key(), client.session, name);
+  const std::string key = fmt::format("{}\n{}", client.domain.key(), name);
   std::uint32_t& number = gang_numbers_[key];
   if (number == 0) {
     auto made = std::make_unique<Gang>(io_);

@@ -7,7 +7,7 @@
 #include "tests/unit/runtime/turn/machine_process.h"
 
 using namespace rota::test;
-using rota::protocol::kGangIdle;
+using rota::protocol::kGangMayEnd;
 using rota::protocol::kGangRests;
 using rota::protocol::kGangStands;
 
@@ -78,7 +78,7 @@ TEST_CASE("a member keeps a grant that it has not asked for, and takes it once t
   CHECK_FALSE(member.did(Act::kGiveBack));
   CHECK_FALSE(member.did(Act::kWant));
   CHECK_FALSE(member.machine.gate_open());
-  CHECK(member.told == word(0, kGangRests | kGangIdle));
+  CHECK(member.told == word(0, kGangRests | kGangMayEnd));
   SECTION("before the gang drains") {
     member.seen.standing = 1;
     member.look();
@@ -179,7 +179,7 @@ TEST_CASE("the gang's turn is not over for one member alone") {
   member.seen.done = true;
   member.run(1s);
   CHECK(member.machine.gate_open());
-  CHECK(member.told == word(0, kGangIdle));
+  CHECK(member.told == word(0, kGangMayEnd));
   ++member.seen.calls;
   member.seen.done = false;
   member.run(10ms);

@@ -29,7 +29,7 @@ TEST_CASE("a member of a gang says when it rests, makes single calls, and gives 
   rotad.gang(kGang);
   program.hold(rotad, kGrant, protocol::kMaxGpuBytes);
   rotad.somebody_waits(1, 1);  // the turn has been over for long
-  CHECK(tells(rotad, 0, protocol::kGangIdle));
+  CHECK(tells(rotad, 0, protocol::kGangMayEnd));
   CHECK_FALSE(program.gate.closed());
   rotad.gang(kGang, 1);
   CHECK(tells(rotad, 1, kGangRests));
@@ -64,7 +64,7 @@ TEST_CASE("a member of a gang that has asked for nothing uses its grant when it 
   REQUIRE(eventually([&] { return program.monitor.served(); }));
   rotad.gang(kGang);
   rotad.grant(kGrant, 1, protocol::kMaxGpuBytes);
-  CHECK(tells(rotad, 0, kGangRests | protocol::kGangIdle));
+  CHECK(tells(rotad, 0, kGangRests | protocol::kGangMayEnd));
   program.launch();
   program.launcher.join();
   CHECK(tells(rotad, 0, 0));
