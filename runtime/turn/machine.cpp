@@ -439,7 +439,7 @@ void Machine::prove(Time now) {
   if (!drain_.proof && now >= drain_.next_mark) act(Act::kMark);
   look_at_ = now + drain_.pause;
   // The shorter a drain, the more it costs to notice its end late.
-  const Time longest = std::clamp<Time>((now - drain_.begun) / 100, 30us, 500us);
+  const Time longest = std::clamp<Time>((now - draining_since()) / 100, 30us, 500us);
   drain_.pause = std::min<Time>(drain_.pause * 3 / 2, longest);
 }
 

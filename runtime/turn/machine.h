@@ -5,6 +5,7 @@
 // README.md in this folder describes a turn.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -248,7 +249,8 @@ class Machine {
   bool watches_gpu() const { return watches_gpu_; }
 
   Phase phase() const { return phase_; }
-  Time draining_since() const { return drain_.begun; }
+  // The beginning of a drain, or the last call that was let in during it.
+  Time draining_since() const { return std::max(drain_.begun, admitted_at_); }
   bool connected() const { return connected_; }
   // Whether work of a turn that was revoked is waited for, with the gate closed.
   bool finishes() const { return finishes_; }

@@ -107,9 +107,21 @@ TEST_CASE("a member keeps a grant that it has not asked for, and takes it once t
     CHECK_FALSE(member.machine.gate_open());
     CHECK_FALSE(member.did(Act::kOpen));
     CHECK_FALSE(member.did(Act::kAdmit));
+    CHECK(member.machine.still());
     member.seen.lease.step = 3;
     member.look();
     CHECK(member.did(Act::kAdmit));
+    CHECK_FALSE(member.machine.still());
+    // Its first call in this turn.
+    member.seen.standing = 0;
+    member.seen.looked = true;
+    member.seen.done = false;
+    ++member.seen.calls;
+    member.run(1s);
+    CHECK(member.told == word(3, 0));
+    member.seen.done = true;
+    member.run(5ms);
+    CHECK(member.told == word(3, kGangRests));
   }
   SECTION("and gives it back at the end") {
     member.seen.lease.step = 1;
@@ -378,6 +390,21 @@ TEST_CASE("threads that wait for room are no calls that wait") {
   member.seen.standing = member.seen.not_at_gate = 1;
   member.run(1s);
   CHECK(member.told == word(1, kGangRests));
+}
+
+TEST_CASE("a member that has touched another GPU gives its grant back by itself, and asks for both") {
+  Member member;
+  const bool holds = GENERATE(false, true);
+  if (holds) member.hold();
+  member.seen.lease = kGranted;
+  member.look();
+  member.seen.done = true;
+  member.step(event::Gpus{.any = true, .answered = true, .served = 3});
+  member.seen.standing = 1;
+  member.run(10ms);
+  CHECK(member.did(Act::kGiveBack));
+  CHECK(member.did(Act::kWant));
+  CHECK_FALSE(member.machine.gate_open());
 }
 
 TEST_CASE("a new rotad is told from the beginning") {
