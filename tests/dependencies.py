@@ -46,7 +46,7 @@ ALLOWED = {
     "scheduler/core": ["scheduler/protocol"],
     "scheduler/server": ["scheduler/core", "scheduler/protocol"],
     "tools": ["scheduler/core", "scheduler/protocol", "generated", "runtime/trace/format.h", "runtime/trace/names.h",
-              "runtime/account/format.h", "runtime/account/test_interface.h", "runtime/turn/admission.h", "runtime/preload/symbol_list.h",
+              "runtime/account/format.h", "runtime/account/test_interface.h", "runtime/turn/admission.h", "runtime/turn/gang_name.h", "runtime/preload/symbol_list.h",
               "runtime/preload/standard_error.h", "runtime/preload/cuda/locate.h", "runtime/preload/cuda/clean_environment.h", "runtime/preload/attachment.h"],
     # Accounts that processes leave, and which build's functions they count.
     "tools/rota/report": ["tools", "scheduler/protocol", "generated", "runtime/account/format.h", "runtime/account/groups.h",

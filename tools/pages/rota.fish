@@ -17,6 +17,7 @@ complete -c rota -n '__fish_seen_subcommand_from run' -l memory -x -a 'managed n
 complete -c rota -n '__fish_seen_subcommand_from run' -l gpu-mem -r -F -d 'limit on the memory of the program and all that it starts, together, on each GPU, as in 8G'
 complete -c rota -n '__fish_seen_subcommand_from run' -l host-mem -r -F -d 'limit on how much of that memory may have to be in the host\'s memory while others use the GPU'
 complete -c rota -n '__fish_seen_subcommand_from run' -l oversubscribe -d 'let the program have more memory than the GPU (up to most of what is left of the host\'s)'
+complete -c rota -n '__fish_seen_subcommand_from run' -l gang -r -F -d 'all programs of this user that name the same gang have their turns together, as ranks of one job need it that wait for each other; with a size, as in train:4, none begins its first turn before so many are there, for at most 60 s'
 complete -c rota -n '__fish_seen_subcommand_from run' -l system-preload -d 'reach also programs that are started with a clean environment (env -i, bazel, a script that unsets LD_PRELOAD): by /etc/ld.so.preload in a mount namespace of the command\'s own'
 complete -c rota -n '__fish_seen_subcommand_from run' -l report -r -F -d 'afterwards write what the program and all that it starts did on GPUs: to a file .txt, .json, .xml (JUnit) or .html, or to a folder all of them with what they were made of, for rota report'
 complete -c rota -n '__fish_seen_subcommand_from run' -l name -r -F -d 'what the report calls the job'

@@ -22,6 +22,7 @@ constexpr std::array kVariables = {
     "ROTA_MACHINE_SOCKET",
     "ROTA_SESSION",
     "ROTA_SILENT_ROTAD",
+    "ROTA_GANG",
     "ROTA_MEMORY",
     "ROTA_MEMORY_SMALL",
     "ROTA_MOVE_OUT",

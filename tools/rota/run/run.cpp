@@ -1,10 +1,11 @@
 // `rota run [--mode M] [--quantum Q] [--memory M] [--gpu-mem B] [--host-mem B] [--oversubscribe]
-// [--system-preload] [--report FILE] [--name NAME] [--] command …`
+// [--gang NAME[:SIZE]] [--system-preload] [--report FILE] [--name NAME] [--] command …`
 #include "tools/rota/run/run.h"
 
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "runtime/turn/gang_name.h"
 #include "tools/rota/report/record.h"
 #include "tools/rota/run/options.h"
 
@@ -14,6 +15,16 @@ void register_run(CLI::App& app) {
   auto options = std::make_shared<LaunchOptions>();
   CLI::App* run = app.add_subcommand("run", "start a program that shares the GPUs with others under rota");
   add_launch_options(*run, options);
+  run->add_option_function<std::string>(
+         "--gang", [options](const std::string& text) { options->environment.emplace_back("ROTA_GANG", text); },
+         "all programs of this user that name the same gang have their turns together, as ranks of one job need it "
+         "that wait for each other; with a size, as in train:4, none begins its first turn before so many are there, "
+         "for at most 60 s")
+      ->type_name("NAME[:SIZE]")
+      ->check([](const std::string& text) {
+        if (turn::named_gang(text)) return std::string();
+        return "'" + text + "' names no gang: " + turn::kGangForm;
+      });
   add_system_preload_option(*run, options);
   auto reported = std::make_shared<report::Recording>();
   CLI::Option* const wanted = run->add_option(

@@ -31,7 +31,8 @@ void leave_rota() {
     kept.empty() ? unsetenv("LD_PRELOAD") : setenv("LD_PRELOAD", kept.c_str(), 1);
   }
   // Variables that a preload set by hand further down would read.
-  for (const char* name : {"ROTA_SESSION", "ROTA_GPU_MEM_LIMIT", "ROTA_MEMORY", "ROTA_OVERSUBSCRIBE", "ROTA_TRACE"}) {
+  for (const char* name :
+       {"ROTA_SESSION", "ROTA_GANG", "ROTA_GPU_MEM_LIMIT", "ROTA_MEMORY", "ROTA_OVERSUBSCRIBE", "ROTA_TRACE"}) {
     unsetenv(name);
   }
 }
