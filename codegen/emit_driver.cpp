@@ -43,6 +43,18 @@ EmittedFile emit_export_tables_inc(const Inputs& inputs) {
   return {"driver_export_tables.inc", text};
 }
 
+EmittedFile emit_collective_kernels_inc(const Inputs& inputs) {
+  std::string text = banner(inputs);
+  text +=
+      "// ROTA_COLLECTIVE_KERNEL(prefix): with what the names of kernels begin that wait for those of other "
+      "processes,\n"
+      "// from policy.toml.\n";
+  for (const std::string& prefix : inputs.policy.collective_kernels) {
+    text += fmt::format("ROTA_COLLECTIVE_KERNEL(\"{}\")\n", prefix);
+  }
+  return {"driver_collective_kernels.inc", text};
+}
+
 // The enumerators of one enum, as in the header.
 Result<EmittedFile> emit_errors(const Inputs& inputs, const Api& api, const std::string& name,
                                 const std::string& file) {
@@ -257,10 +269,17 @@ std::string banner(const Inputs& inputs) {
 Result<std::vector<EmittedFile>> emit_driver(const Inputs& inputs) {
   auto types = emit_types_h(inputs);
   if (!types) return types.error();
-  std::vector<EmittedFile> files{
-      emit_symbols_inc(inputs),       emit_symbols_h(inputs),     emit_releases_h(inputs), *types,
-      emit_functions_h(inputs),       emit_real_h(inputs),        emit_lookup_inc(inputs), emit_signatures_test(inputs),
-      emit_export_tables_inc(inputs), emit_undeclared_inc(inputs)};
+  std::vector<EmittedFile> files{emit_symbols_inc(inputs),
+                                 emit_symbols_h(inputs),
+                                 emit_releases_h(inputs),
+                                 *types,
+                                 emit_functions_h(inputs),
+                                 emit_real_h(inputs),
+                                 emit_lookup_inc(inputs),
+                                 emit_signatures_test(inputs),
+                                 emit_export_tables_inc(inputs),
+                                 emit_undeclared_inc(inputs),
+                                 emit_collective_kernels_inc(inputs)};
   auto errors = emit_errors(inputs, inputs.driver, "cudaError_enum", "driver_errors.inc");
   if (!errors) return errors.error();
   files.push_back(*errors);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 
 #include <fmt/format.h>
 #include <toml++/toml.h>
@@ -11,6 +12,7 @@
 namespace rota::codegen {
 namespace {
 
+constexpr std::array kTables = {"driver", "runtime", "export_tables", "collective_kernels"};
 constexpr std::array kContexts = {"init",    "create",  "destroy", "attach",   "current",
                                   "primary", "release", "reset",   "settings", "peer"};
 constexpr std::array kCaptures = {"begin", "end", "update", "query", "thread_mode"};
@@ -21,8 +23,8 @@ class PolicyReader {
 
   Result<Policy> read(const toml::table& root) {
     for (const auto& [key, node] : root) {
-      if (key.str() != "driver" && key.str() != "runtime" && key.str() != "export_tables")
-        fail(node, fmt::format("unknown table '{}' (known: driver, runtime, export_tables)", key.str()));
+      if (std::ranges::find(kTables, key.str()) == kTables.end())
+        fail(node, fmt::format("unknown table '{}' (known: {})", key.str(), fmt::join(kTables, ", ")));
     }
     const toml::table* driver = root["driver"].as_table();
     if (!driver) return Error{fmt::format("{}: the table [driver] is missing", path_)};
@@ -39,6 +41,7 @@ class PolicyReader {
     if (const toml::table* tables = root["export_tables"].as_table()) {
       for (const auto& [key, node] : *tables) read_export_table(std::string(key.str()), node);
     }
+    if (const toml::node* kernels = root.get("collective_kernels")) read_collective_kernels(*kernels);
     if (!failures_.empty()) return Error{failures_};
     return std::move(policy_);
   }
@@ -274,6 +277,24 @@ class PolicyReader {
     if (table.evidence.empty())
       fail(node, fmt::format("{}: evidence is missing: state what was observed of its users", uuid));
     policy_.export_tables.push_back(std::move(table));
+  }
+
+  void read_collective_kernels(const toml::node& node) {
+    const toml::table* table = node.as_table();
+    if (!table || table->size() != 1 || !table->contains("prefixes")) {
+      fail(node, "collective_kernels is a table with prefixes = [...] and nothing else");
+      return;
+    }
+    const toml::node& prefixes = *table->get("prefixes");
+    read_list(prefixes, "prefixes", policy_.collective_kernels);
+    for (const std::string& prefix : policy_.collective_kernels) {
+      // Almost every kernel's name begins with "_Z".
+      const bool is_name =
+          std::ranges::all_of(prefix, [](unsigned char letter) { return std::isalnum(letter) != 0 || letter == '_'; });
+      if (prefix.size() < 8 || !is_name)
+        fail(prefixes,
+             fmt::format("'{}' does not tell collective kernels apart: use 8 or more letters, digits and _", prefix));
+    }
   }
 
   const std::string& path_;

@@ -87,6 +87,7 @@ struct Policy {
   // differs. They state only how parameters are used, since the runtime does everything through the driver.
   FactTable runtime;
   std::vector<ExportTable> export_tables;
+  std::vector<std::string> collective_kernels;  // with what the names of kernels begin that wait for other processes
   const FunctionPolicy* find(std::string_view base) const;
 };
 

@@ -388,6 +388,20 @@ TEST_CASE("the driver's private tables are listed by identifier and length") {
                       "0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 0xff)\n"));
 }
 
+TEST_CASE("what the names of collective kernels begin with is listed, and must tell them from others") {
+  const std::string table = "[collective_kernels]\n";
+  const auto files = emit_driver(inputs_from(kHeader, std::string(kPolicy) + table + "prefixes = [\"ncclKernel\"]\n"));
+  REQUIRE(files);
+  const auto file = std::ranges::find(*files, "driver_collective_kernels.inc", &EmittedFile::name);
+  REQUIRE(file != files->end());
+  CHECK_THAT(file->content, Contains("\nROTA_COLLECTIVE_KERNEL(\"ncclKernel\")\n"));
+  for (const char* prefix : {"", "_Z", "nccl Kernel", "nccl\\\"Kernel"}) {
+    CHECK_THAT(policy_error("[driver]\n" + table + "prefixes = [\"" + prefix + "\"]\n"),
+               Contains("policy.toml:3:") && Contains("does not tell collective kernels apart"));
+  }
+  CHECK_THAT(policy_error("[driver]\n" + table + "names = []\n"), Contains("a table with prefixes = [...]"));
+}
+
 TEST_CASE("a private table through which work is submitted is gated, if its length is known") {
   const std::string table =
       "[export_tables]\n\"01020304-0506-0708-090a-0b0c0d0e0fff\" = { asked_by = \"x\", evidence = \"seen\", ";
