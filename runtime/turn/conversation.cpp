@@ -101,6 +101,19 @@ void Monitor::connected() {
   for (const protocol::SessionEntry& session : sessions_) {
     if (connection_) send(message_of(session));
   }
+  gang_.connected();
+  tell_gang();
+}
+
+// Before the first GPU: from then on rotad may grant it.
+void Monitor::tell_gang() {
+  if (!connection_) return;
+  const std::optional<protocol::Gang> gang = gang_.take_untold();
+  if (!gang) return;
+  Message message;
+  message.kind = Kind::kGang;
+  message.body.gang = *gang;
+  send(message);
 }
 
 Message Monitor::message_of(const protocol::SessionEntry& session) {
@@ -221,6 +234,7 @@ void Monitor::add_gpus() {
 }
 
 void Monitor::announce_gpus() {
+  tell_gang();
   for (Gpu& gpu : gpus_) {
     if (gpu.told || gpu.unusable || !connection_) continue;
     Message message;

@@ -26,6 +26,7 @@
 #include "runtime/turn/connection.h"
 #include "runtime/turn/contexts.h"
 #include "runtime/turn/couplings.h"
+#include "runtime/turn/gang_evidence.h"
 #include "runtime/turn/gate.h"
 #include "runtime/turn/machine.h"
 #include "runtime/turn/meter.h"
@@ -73,6 +74,10 @@ class Monitor final : public gate::Attendant {
   // This process has handed memory or events to others, which may have to run at the same time: tells rotad.
   void shares();
   bool shared() const { return shares_.load(); }
+  // The program has looked up a kernel by name, which may make it a member of a gang: tells rotad.
+  void kernel_found(const char* name) {
+    if (gang_.kernel_found(name)) bell_.ring();
+  }
   void arrived() override;
   void interrupted(int device) override;
   gate::Devices reached(const gate::Call& call) override;
@@ -242,6 +247,7 @@ class Monitor final : public gate::Attendant {
   void look_at_activity(Task& task);
   void sort_calls();
   void tell_shares();
+  void tell_gang();
   void answer_account();
   bool opens(api::CUevent event, const Timing::Key& stream, gate::Devices devices);
   void sleep(std::uint32_t heard, std::uint32_t event_seen);
@@ -297,6 +303,7 @@ class Monitor final : public gate::Attendant {
   std::atomic<bool> shares_{false};
   Reached reached_;
   Couplings couplings_;
+  GangEvidence gang_;
   std::atomic<std::uint64_t> devices_seen_{0};
   std::atomic<std::uint64_t> unusable_devices_{0};  // that rotad is not asked for
   Bell bell_;

@@ -1,0 +1,48 @@
+// Why this process's tasks have to be granted together with those of others, and in which gang (protocol.h).
+//
+// Named: by ROTA_GANG. Otherwise by what the process does: it is one of the ranks that a launcher has started on this
+// machine, and has looked up a collective kernel by name. Such a kernel waits for those of the other ranks. Looking up
+// is not launching. NCCL looks up its kernels when a communicator is made, not when the library is loaded (unless with
+// CUDA_MODULE_LOADING=EAGER), so whoever has done so is about to launch some. At that time launches are not seen yet,
+// and no launch costs more for it.
+#pragma once
+
+#include <atomic>
+#include <optional>
+
+#include "runtime/core/function_ref.h"
+#include "scheduler/protocol/protocol.h"
+
+namespace rota::turn {
+
+// By the list in cuda_headers/policy.toml. The name as in the module, mangled or not; may be null.
+bool is_collective_kernel(const char* name);
+
+struct Launch {
+  std::optional<protocol::Gang> gang;  // of all ranks of this launch; none: there is no launcher, or only one rank
+  bool several_machines = false;       // the launcher says so; then there is no gang, since rotad sees only some ranks
+};
+// `variable`: like getenv.
+Launch launched_gang(FunctionRef<const char*(const char*)> variable);
+
+class GangEvidence {
+ public:
+  GangEvidence();  // reads ROTA_GANG
+
+  // A kernel was looked up by name, by any thread. Whether that has decided the matter.
+  bool kernel_found(const char* name);
+
+  // --- the monitor, or who connects before it runs
+  void connected() { told_ = false; }
+  // What rotad has not been told on this connection. Where a gang would be on several machines, the user is told.
+  std::optional<protocol::Gang> take_untold();
+
+ private:
+  std::optional<protocol::Gang> gang_;  // written once, before known_; none then: it would be on several machines
+  std::atomic<bool> known_{false};
+  std::atomic<bool> decided_{false};  // kernels' names say nothing new
+  bool told_ = false;
+  bool said_ = false;  // why there is none
+};
+
+}  // namespace rota::turn
