@@ -19,9 +19,9 @@ namespace rota::scheduler {
 
 class GangDrain {
  public:
-  // How long a step is, since who rests need not wait for the others and a call is often all that they lack; longer
-  // once so many have not been enough. Judgments.
-  static constexpr Time kStep = std::chrono::microseconds(500);
+  // How long a step is at least: about as long as a call, its work and its report take, so that those who would rest in
+  // a moment may. Longer once so many steps have not been enough. Judgments.
+  static constexpr Time kStep = std::chrono::microseconds(100);
   static constexpr int kManySteps = 100;
   static constexpr Time kLongestStep = std::chrono::milliseconds(10);
 
