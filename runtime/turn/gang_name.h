@@ -13,12 +13,11 @@
 namespace rota::turn {
 
 inline constexpr std::size_t kGangNameBytes = 31;
-inline constexpr std::uint32_t kMostInGang = 1024;
 static_assert(kGangNameBytes < protocol::kNameLength);
 
 // For messages: what is right.
 inline constexpr const char* kGangForm =
-    "use NAME or NAME:SIZE, with a name of 1 to 31 printable characters and no colon and a size from 1 to 1024, as in "
+    "use NAME or NAME:SIZE, with a name of 1 to 31 printable characters and no colon and a size from 1 to 256, as in "
     "train:4";
 
 // Nothing if the text is not of that form. Without a size that is 0: nobody waits for the others.
@@ -31,7 +30,7 @@ inline std::optional<protocol::Gang> named_gang(std::string_view text) {
   if (name.size() == text.size()) return gang;
   const std::string_view size = text.substr(name.size() + 1);
   const auto [end, error] = std::from_chars(size.data(), size.data() + size.size(), gang.size);
-  if (error != std::errc() || end != size.data() + size.size() || gang.size == 0 || gang.size > kMostInGang) {
+  if (error != std::errc() || end != size.data() + size.size() || gang.size == 0 || gang.size > protocol::kMostInGang) {
     return std::nullopt;
   }
   return gang;

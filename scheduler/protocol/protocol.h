@@ -174,7 +174,7 @@ struct Session {
   std::uint64_t host_bytes;    // the most of it that may have to be in the host's memory; the same
 };
 
-inline constexpr std::uint32_t kMostInGang = 1024;  // clients that others wait for
+inline constexpr std::uint32_t kMostInGang = 256;  // clients
 
 // A gang belongs to one user, whatever the sessions of its clients: another user's of the same name is another one. The
 // first that a client names counts.

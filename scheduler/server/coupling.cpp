@@ -87,11 +87,7 @@ bool Server::couple(Client& client, GpuMask gpus) {
   std::vector<std::pair<GpuIndex, Bytes>> contexts;
   for (const GpuIndex gpu : client.gpus()) contexts.emplace_back(gpu, context_bytes(client, gpu));
   {
-    const struct Coupling {
-      explicit Coupling(bool& set) : coupling(set) { coupling = true; }
-      ~Coupling() { coupling = false; }
-      bool& coupling;
-    } coupling(coupling_);
+    const Within changing(coupling_);
     replace(client, client.tasks.couple(gpus, [this] { return ++last_number_; }), contexts);
   }
   changed_.insert(client.id);

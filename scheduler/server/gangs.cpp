@@ -75,6 +75,13 @@ void Server::on_gang(Client& client, const protocol::Gang& named) {
     number = last_gang_;
   }
   Gang& gang = *gangs_.at(number);
+  if (gang.clients.size() >= protocol::kMostInGang) {
+    if (!std::exchange(gang.said_full, true)) {
+      log::warn("client {} ({}, pid {}): gang {} has {} programs already, and no more can have their turns together",
+                client.id, client.name, client.pid, gang.name, protocol::kMostInGang);
+    }
+    return;
+  }
   gang.clients.insert(client.id);
   gang.size = std::max(gang.size, std::min<std::uint32_t>(named.size, protocol::kMostInGang));
   if (static_cast<int>(named.why) <= protocol::kLastGangWhy) gang.why = std::max(gang.why, named.why);
@@ -121,11 +128,7 @@ bool Server::holds(const Gang& gang) const {
 // After each step, for those that it concerned.
 void Server::settle_gangs() {
   if (settling_gangs_ || gangs_due_.empty()) return;
-  const struct Settling {
-    explicit Settling(bool& set) : settling(set) { settling = true; }
-    ~Settling() { settling = false; }
-    bool& settling;
-  } settling(settling_gangs_);
+  const Within settling(settling_gangs_);
   while (!gangs_due_.empty()) {
     const auto found = gangs_.find(*gangs_due_.begin());
     gangs_due_.erase(gangs_due_.begin());
@@ -154,10 +157,11 @@ void Server::form(Gang& gang) {
   std::vector<OfTask> members;
   if (gang.clients.size() > 1 && !is_apart(gang)) {  // one alone needs no gang
     for (const ClientId id : gang.clients) {
-      Client& client = *clients_.at(id);
-      for (Task& task : client.tasks) {
+      const auto client = clients_.find(id);
+      if (client == clients_.end()) continue;
+      for (Task& task : client->second->tasks) {
         if (task.gang != 0 || !holds(task)) {
-          members.push_back({&client, &task});
+          members.push_back({client->second.get(), &task});
         } else {
           changed_.insert(id);  // its page asks for that grant
         }
@@ -165,13 +169,14 @@ void Server::form(Gang& gang) {
     }
   }
   GpuMask gpus = 0;
-  for (const OfTask& each : members) gpus |= each.task->gpus;
-  bool same =
-      gpus == gang.gpus && std::ranges::all_of(members, [](const OfTask& each) { return each.task->gang != 0; });
-  for_each_member(gang, [&](const Client&, const Task& task) {
-    same = same && std::ranges::any_of(members, [&](const OfTask& each) { return each.task == &task; });
-  });
-  if (same) return;
+  bool same = true;
+  for (const auto& [client, task] : members) {
+    gpus |= task->gpus;
+    same = same && task->gang != 0;
+  }
+  std::size_t before = 0;
+  for_each_member(gang, [&](const Client&, const Task&) { ++before; });
+  if (same && gpus == gang.gpus && before == members.size()) return;
   gang.must_end = holds(gang);
   if (!gang.must_end || gang.clients.empty()) rebuild(gang, members);
 }
@@ -180,7 +185,7 @@ void Server::form(Gang& gang) {
 // have counts twice for a moment.
 void Server::rebuild(Gang& gang, const std::vector<OfTask>& members) {
   if (!reserve_.is_whole()) return;  // it is tried again with the next step that concerns the gang
-  const bool coupling = std::exchange(coupling_, true);
+  const Within changing(coupling_);
   std::vector<ClientId> ended;
   if (gang.id != 0) ended.push_back(std::exchange(gang.id, 0));
   std::vector<OfTask> leaving;
@@ -224,7 +229,6 @@ void Server::rebuild(Gang& gang, const std::vector<OfTask>& members) {
     step(event::Leave{id});
     gangs_in_core_.erase(id);
   }
-  coupling_ = coupling;
   if (gang.id == 0) return;
   log::debug("gang {} ({}): {} tasks of {} programs have their turns together", gang.number, gang.name, members.size(),
              gang.clients.size());

@@ -21,6 +21,7 @@ struct Server::Gang {
   std::set<scheduler::ClientId> clients;  // that have named it
   scheduler::Time since{};                // the first of them
   bool said_incomplete = false;
+  bool said_full = false;
   scheduler::ClientId id = 0;    // the core's client; 0: it has no members
   scheduler::GpuMask gpus = 0;   // that one's
   std::uint32_t last_grant = 0;  // the highest number of a grant that it or a member has had

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "scheduler/core/event.h"
@@ -39,6 +40,19 @@ class GpuSet {
 
  private:
   scheduler::GpuMask mask_;
+};
+
+// Set for as long as it exists, however that ends; also within another one.
+class Within {
+ public:
+  explicit Within(bool& set) : set_(set), before_(std::exchange(set, true)) {}
+  ~Within() { set_ = before_; }
+  Within(const Within&) = delete;
+  Within& operator=(const Within&) = delete;
+
+ private:
+  bool& set_;
+  bool before_;
 };
 
 struct Task {

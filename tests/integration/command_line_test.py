@@ -29,12 +29,12 @@ class CommandLine(Case):
         for text in "train", "train:4":
             self.assertEqual(self.checked(ROTA, "run", "--gang", text, "--", "printenv", "ROTA_GANG", ROTA_GANG="outer").stdout, text + "\n")
         touched = self.scratch / "touched"
-        for text in "", ":4", "train:", "train:0", "train:1025", "train:four", "train:4:4", "t" * 32, "a\x1bb":
+        for text in "", ":4", "train:", "train:0", "train:257", "train:four", "train:4:4", "t" * 32, "a\x1bb":
             result = self.call(ROTA, "run", "--gang", text, "--", "touch", touched)
             self.assertEqual(result.returncode, 125, text)
             shown = text.replace("\x1b", "\\x1b")
             self.assertEqual(result.stderr, f"rota run: --gang: '{shown}' names no gang: use NAME or NAME:SIZE, with a name of 1 to 31 printable characters and no "
-                                            "colon and a size from 1 to 1024, as in train:4; `rota run --help` says more\n")
+                                            "colon and a size from 1 to 256, as in train:4; `rota run --help` says more\n")
         self.assertFalse(touched.exists())
 
     def test_a_trace_that_is_none_is_said_to_be_none(self):
