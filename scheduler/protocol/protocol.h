@@ -99,14 +99,14 @@ enum class Kind : std::uint16_t {
   kReserved = 107,
   kTighten = 108,  // Tighten: answered by kState for each GPU
   kExtent = 110,   // Extent, with one descriptor: somebody's memory, for this client's use
-  // The rows of a Snapshot, in this order.
+  // The rows of a Snapshot: in this order, but that gangs come before sessions.
   kStatusGpu = 120,
   kStatusProgram = 121,
   kStatusTask = 122,
-  kStatusGang = 123,
-  kStatusSession = 124,
-  kStatusAccount = 125,
-  kStatusDaemon = 126,  // the last
+  kStatusSession = 123,
+  kStatusAccount = 124,
+  kStatusDaemon = 125,  // the last
+  kStatusGang = 126,
 };
 
 struct Hello {

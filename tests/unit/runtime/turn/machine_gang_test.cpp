@@ -181,7 +181,7 @@ TEST_CASE("the gang's turn is not over for one member alone") {
   Member member;
   member.hold();
   member.seen.lease.waiters = 1;
-  member.seen.lease.drain_at = member.now;
+  member.seen.lease.drain_at = member.now + 1h;
   member.seen.sharer_waits = true;
   ++member.seen.calls;
   member.seen.done = false;
@@ -202,6 +202,15 @@ TEST_CASE("the gang's turn is not over for one member alone") {
     member.run(1s);
     CHECK(member.told == word(0, 0));
   }
+  SECTION("it may end once its own time is over, busy or not") {
+    member.seen.lease.drain_at = member.now;
+    member.run(10ms);
+    CHECK(member.told == word(0, kGangMayEnd));
+    CHECK(member.machine.gate_open());
+    member.seen.measures = true;
+    member.run(10ms);
+    CHECK(member.told == word(0, 0));
+  }
   SECTION("nor because its GPUs are to become another task's, while others wait") {
     member.step(event::Retire{});
     member.seen.done = true;
@@ -219,6 +228,25 @@ TEST_CASE("the gang's turn is not over for one member alone") {
     CHECK_FALSE(member.machine.gate_open());
     CHECK(member.machine.phase() == Phase::kDraining);
   }
+}
+
+TEST_CASE("a member whose memory does not come may end its turn once that is over, and goes on trying") {
+  Member member;
+  member.resident = member.seen.resident = false;
+  member.seen.standing = 1;
+  member.seen.lease = {.grant = 7, .held = 1, .waiters = 1, .drain_at = member.now + 20ms, .gang = 3};
+  member.look();
+  member.run(10ms);
+  CHECK(member.told == word(0, 0));
+  member.run(1s);
+  CHECK(member.told == word(0, kGangMayEnd));
+  CHECK(member.machine.phase() == Phase::kHolding);
+  member.seen.lease.step = 1;
+  member.run(10ms);
+  CHECK(member.told == word(1, kGangRests));
+  member.seen.lease.ends = true;
+  member.run(10ms);
+  CHECK(member.did(Act::kGiveBack));
 }
 
 TEST_CASE("a member that has drained waits for the others, and gives back at the end") {
