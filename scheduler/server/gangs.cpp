@@ -145,7 +145,14 @@ void Server::settle_gangs() {
 // Whether the task is to be a member and holds a grant of its own: it is asked to give that back.
 bool Server::is_to_join(const Client& client, const Task& task) const {
   const auto gang = gangs_.find(client.gang);
-  return task.gang == 0 && gang != gangs_.end() && gang->second->clients.size() > 1 && !is_apart(*gang->second);
+  return task.gang == 0 && gang != gangs_.end() && is_needed(*gang->second);
+}
+
+// Whether its clients' tasks are to be its members. One alone needs no gang, unless others are known to come: then it
+// does not begin without them.
+bool Server::is_needed(const Gang& gang) const {
+  const bool others_come = !gang.whole && gang.size > 1;
+  return (gang.clients.size() > 1 || others_come) && !is_apart(gang);
 }
 
 bool Server::is_apart(const Gang& gang) const {
@@ -155,7 +162,7 @@ bool Server::is_apart(const Gang& gang) const {
 // Makes members of the tasks whose clients have named the gang, while nothing is held: a grant is for all or for none.
 void Server::form(Gang& gang) {
   std::vector<OfTask> members;
-  if (gang.clients.size() > 1 && !is_apart(gang)) {  // one alone needs no gang
+  if (is_needed(gang)) {
     for (const ClientId id : gang.clients) {
       const auto client = clients_.find(id);
       if (client == clients_.end()) continue;
@@ -260,16 +267,19 @@ void Server::want_together(Gang& gang, bool urgent) {
   step(event::Want{gang.id, gpus, false, urgent, false});
 }
 
-// Whether all of its clients are there, or have had the time to come.
+// Whether all of its clients have come to a GPU, or have had the time to. Some may have ended since.
 bool Server::is_whole(Gang& gang) {
-  if (gang.clients.size() >= gang.size) return true;
+  const auto has_come = [&](ClientId id) {
+    const auto client = clients_.find(id);
+    return client != clients_.end() && !client->second->gpus().empty();
+  };
+  gang.whole = gang.whole || std::ranges::count_if(gang.clients, has_come) >= gang.size;
+  if (gang.whole) return true;
   const scheduler::Time left = gang.since + kWaitForAll - now();
   if (left <= scheduler::Time{0}) {
-    if (!std::exchange(gang.said_incomplete, true)) {
-      log::warn("gang {}: {} of its {} programs have come within {} s: they begin without the others", gang.name,
-                gang.clients.size(), gang.size, kWaitForAll.count());
-    }
-    return true;
+    log::warn("gang {}: {} of its {} programs have come within {} s: they begin without the others", gang.name,
+              gang.clients.size(), gang.size, kWaitForAll.count());
+    return gang.whole = true;
   }
   look_later(gang, left);
   return false;

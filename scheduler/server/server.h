@@ -134,6 +134,7 @@ class Server final : public ConnectionOwner {
   scheduler::Bytes sum(const Gang& gang, std::uint32_t gpu, const Of& of) const;
   bool holds(const Gang& gang) const;
   bool is_to_join(const Client& client, const Task& task) const;
+  bool is_needed(const Gang& gang) const;
   bool is_apart(const Gang& gang) const;
   bool is_whole(Gang& gang);
   void settle_gangs();

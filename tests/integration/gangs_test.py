@@ -63,6 +63,20 @@ class Gangs(Case):
         self.check([job], 200)
         self.assert_none_was_revoked(daemon)
 
+    def test_ranks_that_share_a_gpu_run_at_the_same_time(self):
+        daemon = self.start_daemon("--mode", "exclusive", "--quantum", "20ms")
+        self.check([self.job(name, "--steps", "100", "--ahead", "20", "--device", "0", ranks=3) for name in ("one", "two")], 100)
+        self.assert_none_was_revoked(daemon)
+
+    def test_a_rank_that_has_finished_is_not_waited_for(self):
+        self.start_daemon("--mode", "exclusive", "--quantum", "20ms")
+        keeper = self.start(ROTA, "run", "--", PROGRAMS / "several", "--touch", "1", "--work", "0", "--hold")
+        short, long = (self.start(ROTA, "run", "--gang", "job:2", "--", PROGRAMS / "several", "--touch", "1", "--work", "0", "--steps", steps)
+                       for steps in ("20", "500"))
+        self.assertEqual(self.said(short)["steps"], 20)
+        self.assertEqual(self.said(long)["steps"], 500)
+        self.assertEqual(self.said(keeper)["wrong"], 0)
+
     def test_status_shows_a_gang_and_its_members(self):
         self.start_daemon("--mode", "exclusive", "--quantum", "1000s")
         job = self.job("job", "--steps", "1000000")

@@ -225,9 +225,10 @@ TEST_CASE("a program that joins a gang which holds its GPUs ends that turn, and 
   one.want_mine();
   REQUIRE(two.is_granted());
   three.join("job");
-  three.want_mine();
   REQUIRE(one.drains());
   end_turn(one, two);
+  REQUIRE(three.is_member());
+  three.want_mine();
   REQUIRE(three.is_granted());
   CHECK(one.page().grant == three.page().grant);
   CHECK(two.page().grant == three.page().grant);
@@ -265,16 +266,27 @@ TEST_CASE("a gang of a size that is known waits for all of its programs") {
   Daemon daemon(kExclusive);
   Rank one(daemon.socket(), 0);
   Rank two(daemon.socket(), 1);
-  Rank three(daemon.socket(), 2);
   one.join("job", 3);
+  one.want_mine();  // not even before anybody else has come
+  one.catch_up();
+  CHECK(one.page().grant == 0);
   two.join("job", 3);
   REQUIRE(two.is_member());
   one.want_mine();
   one.catch_up();
   CHECK(one.page().grant == 0);
-  three.join("job", 3);
-  REQUIRE(three.is_granted());
-  CHECK(one.page().grant == three.page().grant);
+  auto three = std::make_unique<Rank>(daemon.socket(), 2);
+  three->join("job", 3);
+  REQUIRE(three->is_granted());
+  CHECK(one.page().grant == three->page().grant);
+  // One has done its work: the others need not wait for it.
+  three.reset();
+  Client again(daemon.socket());
+  REQUIRE(one.drains());
+  one.want_mine();
+  end_turn(one, two);
+  one.want_mine();
+  CHECK(one.is_granted());
 }
 
 TEST_CASE("a gang that is revoked again and again is none for a while") {
