@@ -22,6 +22,7 @@ bool GangDrain::look(std::span<const Word> members, bool must, Time now) {
     const auto may_end = [](const Word& word) { return word.step == 0 && (word.flags & protocol::kGangMayEnd) != 0; };
     if (!must && !std::ranges::all_of(members, may_end)) return false;
     drains_ = true;
+    began_ = now;
     steps_ = 0;
     advance();
     return true;

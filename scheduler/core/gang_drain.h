@@ -42,6 +42,7 @@ class GangDrain {
   // 0: the gang does not drain.
   std::uint32_t step() const { return drains_ ? step_ : 0; }
   bool drains() const { return drains_; }
+  Time began() const { return began_; }
   // All rest, and give back.
   bool ended() const { return ended_; }
   // When it has to be looked at again, whatever the members say.
@@ -52,6 +53,7 @@ class GangDrain {
   bool drains_ = false;
   bool ended_ = false;
   int steps_ = 0;
+  Time began_{};
   Time step_at_{};
   std::optional<Time> next_;
 };

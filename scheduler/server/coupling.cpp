@@ -71,6 +71,12 @@ void Server::on_want(Client& client, const protocol::Want& want) {
     publish_changes(modelled_now());
     return;
   }
+  if (Task& task = *client.tasks.of(together); is_to_join(client, task) && !holds(task)) {
+    task.wants = true;  // of the gang's next turn, which is about to begin
+    gangs_due_.insert(client.gang);
+    publish_changes(modelled_now());
+    return;
+  }
   const bool young = now() - started_ < std::chrono::seconds(protocol::kReclaimSeconds);
   step(event::Want{client.tasks.of(together)->id, gpus, want.running != 0 && young, want.urgent != 0, want.alone != 0});
 }

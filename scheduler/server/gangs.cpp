@@ -26,6 +26,9 @@ constexpr std::chrono::seconds kWaitForAll{60};
 // After so many turns in a row that had to be revoked, the members take turns by themselves for so long: their work
 // waits for something that rotad does not see. Judgments.
 constexpr unsigned kMostRevoked = 3;
+// How long a turn is drained that ends for the gang's own sake, since its work may wait for a program that is to join
+// or has given back already. A judgment.
+constexpr std::chrono::milliseconds kOwnDrain{500};
 constexpr std::chrono::minutes kApart{10};
 
 }  // namespace
@@ -185,7 +188,13 @@ void Server::form(Gang& gang) {
   for_each_member(gang, [&](const Client&, const Task&) { ++before; });
   if (same && gpus == gang.gpus && before == members.size()) return;
   gang.must_end = holds(gang);
-  if (!gang.must_end || gang.clients.empty()) rebuild(gang, members);
+  if (!gang.must_end || gang.clients.empty()) return rebuild(gang, members);
+  // Those that are to join have their first turn with the others.
+  for (const auto& [client, task] : members) {
+    if (task->gang != 0 || state_of(*task).wanted == 0) continue;
+    task->wants = true;
+    step(event::Want{task->id, 0, false, false, false});
+  }
 }
 
 // The core's clients cannot lose a GPU, so a new one takes the place of the gang's. As in replace(), what the members
@@ -217,7 +226,7 @@ void Server::rebuild(Gang& gang, const std::vector<OfTask>& members) {
       if (task->gang == 0) task->parts[gpu] = {.context = core_.context_bytes(before, gpu)};
     }
     if (task->gang == 0) {
-      task->wants = core_.client(before)->wanted != 0;
+      task->wants = task->wants || core_.client(before)->wanted != 0;
       ended.push_back(before);
       owners_.erase(before);
     }
@@ -318,12 +327,19 @@ void Server::look_at(Gang& gang) {
     }
     words.push_back(GangDrain::word_of(client.usage->gpus[*GpuSet(task.gpus).begin()].gang_rest.load()));
   });
-  if (all_gave_back) return step(event::GiveBack{gang.id, state.grant});
+  const scheduler::Time drained_for = modelled_now() - gang.drain.began();
+  const bool in_vain = gang.must_end && gang.drain.drains() && drained_for >= kOwnDrain;
+  if (all_gave_back || in_vain) return step(event::GiveBack{gang.id, state.grant});
   const bool pressed = state.waiters != 0 || gang.must_end || claims_.withdrawing();
   if (pressed || gang.drain.drains()) {
     const bool news = gang.drain.look(words, gang.must_end || claims_.withdrawing(), modelled_now());
     if (news) for_each_member(gang, [&](const Client& client, const Task&) { changed_.insert(client.id); });
-    if (const auto next = gang.drain.next()) look_later(gang, time_.real(*next) - now());
+    std::optional<scheduler::Time> next = gang.drain.next();
+    if (gang.must_end && gang.drain.drains()) {
+      const scheduler::Time latest = gang.drain.began() + kOwnDrain;
+      next = next ? std::min(*next, latest) : latest;
+    }
+    if (next) look_later(gang, time_.real(*next) - now());
   }
 }
 

@@ -293,7 +293,7 @@ protocol::TaskRow Server::task_row(const Client& client, std::uint32_t gpu) cons
   if (state.wanted != 0) row.since_ns = nanoseconds(modelled_now() - state.wanted_since);
   row.held_ns = nanoseconds(use.held);
   row.waited_ns = nanoseconds(use.waited);
-  row.holds = scheduler::has(state.held, gpu) ? 1 : 0;
+  row.holds = scheduler::has(state.held, gpu) && !task.gave_back ? 1 : 0;
   row.waits = scheduler::has(state.wanted, gpu) ? 1 : 0;
   row.overrun = state.overrun ? 1 : 0;
   row.gang = task.gang;

@@ -234,6 +234,30 @@ TEST_CASE("a program that joins a gang which holds its GPUs ends that turn, and 
   CHECK(two.page().grant == three.page().grant);
 }
 
+TEST_CASE("a program that joins has no turn by itself meanwhile, and is waited for if the others' work waits for it") {
+  Daemon daemon(kExclusive);
+  Rank one(daemon.socket(), 0);
+  Rank two(daemon.socket(), 1);
+  Rank three(daemon.socket(), 0);
+  one.join("job");
+  two.join("job");
+  REQUIRE(two.is_member());
+  one.want_mine();
+  REQUIRE(two.is_granted());
+  const std::uint32_t before = one.page().grant;
+  three.join("job");
+  three.want_mine();
+  REQUIRE(one.drains());
+  one.say(one.page().gang_step, 0);  // its kernel runs until the third's does
+  two.say(one.page().gang_step, kGangRests);
+  three.catch_up();
+  CHECK(three.page().grant == 0);
+  REQUIRE(three.is_granted());
+  CHECK(one.page().grant == three.page().grant);
+  CHECK(one.page().grant != before);
+  CHECK(two.page().grant == three.page().grant);
+}
+
 TEST_CASE("when a member dies the others' turn ends, and they go on without it") {
   Daemon daemon(kExclusive);
   Rank one(daemon.socket(), 0);
