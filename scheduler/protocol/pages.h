@@ -152,8 +152,8 @@ struct alignas(kRecordBytes) GpuUsage {
 };
 inline constexpr std::uint32_t kGangRests = 1;   // the gate is closed, and all work is proven to have finished
 inline constexpr std::uint32_t kGangStands = 2;  // calls wait at the gate
-inline constexpr std::uint32_t kGangMayEnd =
-    4;  // before the gang drains: its turn is over, it has had nothing to do, or not begun
+// Before the gang drains: its own time is over, or it has had nothing to do for a while, or not begun.
+inline constexpr std::uint32_t kGangMayEnd = 4;
 
 // Written by the client, read by rotad, which trusts it only in what concerns that client. (What a client could give
 // back, host_spare_bytes, counts as left for others, but for no more than the kernel says that its process has.)

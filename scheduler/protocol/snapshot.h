@@ -129,7 +129,7 @@ struct TaskRow {
 enum class GangWhy : std::uint8_t {
   kNone = 0,
   kNamed = 1,       // `rota run --gang`
-  kCollective = 2,  // they launch collective kernels, and one launcher has started them
+  kCollective = 2,  // they have looked up collective kernels, and one launcher has started them
 };
 inline constexpr int kLastGangWhy = 2;
 

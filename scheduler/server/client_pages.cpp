@@ -66,7 +66,7 @@ void Server::publish(const Client& client, const Task& task) {
   scheduler::ClientState state = state_of(task);
   scheduler::Time give_back_by = core_.give_back_by(task.id);
   const Gang* const gang = gang_of(task);
-  const bool withdraws = claims_.withdrawing() && state.held != 0;
+  const bool withdraws = claims_.withdrawing();
   if (state.held != 0 && (withdraws || is_to_join(client, task))) {
     // As if somebody waited and its turn were over: another rotad is to have the GPUs, or a gang.
     state.waiters = std::max<std::uint32_t>(state.waiters, 1);

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <type_traits>
 #include <utility>
 
 #include "scheduler/server/guarded.h"
@@ -361,8 +360,8 @@ void Server::decided(Gang& gang, const scheduler::Decision& decision) {
     changed_.insert(client.id);
     if (decision.change == Change::kGranted) task.last_grant = decision.grant;
     if (decision.change == Change::kRevoked) report_revoked(client);
-    if (decision.change == Change::kPassedOver && task.parts.contains(decision.gpu))
-      report_passed_over(client, decision);
+    if (decision.change != Change::kPassedOver || !task.parts.contains(decision.gpu)) return;
+    report_passed_over(client, decision);
   });
   if (decision.change == Change::kGranted) log::debug("gang {}: grant {}", gang.number, decision.grant);
   if (decision.change == Change::kEnded) gang.revoked = 0;

@@ -20,7 +20,7 @@ struct Server::Gang {
   std::uint32_t size = 0;                 // clients that it is to have; 0: not known
   std::set<scheduler::ClientId> clients;  // that have named it
   scheduler::Time since{};                // the first of them
-  bool whole = false;                     // so many have been there, or have had the time to come
+  bool whole = false;                     // so many have come to a GPU, or have had the time to
   bool said_full = false;
   scheduler::ClientId id = 0;    // the core's client; 0: it has no members
   scheduler::GpuMask gpus = 0;   // that one's

@@ -172,7 +172,7 @@ std::string gang_why(const protocol::GangRow& gang) {
     case protocol::GangWhy::kNamed:
       return "named by --gang";
     case protocol::GangWhy::kCollective:
-      return "launch collective kernels";
+      return "use collective kernels";
     case protocol::GangWhy::kNone:
       break;
   }
