@@ -210,9 +210,11 @@ Devices Gate::reached(const Reached& ask) const {
   return (named & ~all) != 0 && named != kAllDevices ? all | named : named & all;
 }
 
-// Under the mutex: what the fast path sees.
-void Gate::show_closed() {
-  if (counted(closed_.load(memory_order_relaxed)) != 0) {
+// Under the mutex: what the fast path sees once these gates are closed, of those that count. It sees a gate closed
+// before closed() says so: a thread that has allocated memory out of place behind the closed gate must not find it
+// open.
+void Gate::show_closed(Devices closed, Devices counted) {
+  if ((closed & counted) != 0) {
     set(kClosedBit);
   } else {
     clear(kClosedBit);
@@ -221,18 +223,19 @@ void Gate::show_closed() {
 
 void Gate::count(Devices devices) {
   const std::lock_guard lock(mutex_);
-  counted_.fetch_or(devices, memory_order_seq_cst);
-  if (std::popcount(counted_.load(memory_order_relaxed)) > 1) set(kSeveralBit);
-  show_closed();
+  const Devices counted = counted_.load(memory_order_relaxed) | devices;
+  show_closed(closed_.load(memory_order_relaxed), counted);
+  counted_.store(counted, memory_order_seq_cst);
+  if (std::popcount(counted) > 1) set(kSeveralBit);
 }
 
 void Gate::close(Devices devices) {
   {
     const std::lock_guard lock(mutex_);
     if (for_good_) return;
+    show_closed(closed_.load(memory_order_relaxed) | devices, counted(kAllDevices));
     closed_.fetch_or(devices, memory_order_seq_cst);
     forget_admissions(devices);
-    show_closed();
     wake(held_, kAllDevices);  // those that reach one of these wait at its closed gate from now on
   }
   if (fenced_) return;
@@ -303,7 +306,7 @@ void Gate::open(Devices devices) {
   const std::lock_guard lock(mutex_);
   closed_.fetch_and(~devices, memory_order_seq_cst);
   forget_admissions(devices);
-  show_closed();
+  show_closed(closed_.load(memory_order_relaxed), counted(kAllDevices));
   wake(outside_, devices);
 }
 

@@ -141,7 +141,7 @@ class Gate {
   void wake(PerDevice& waiters, Devices devices);
   template <typename Reached>
   Devices reached(const Reached& ask) const;
-  void show_closed();
+  static void show_closed(Devices closed, Devices counted);
   static void set(std::uint32_t bits);
   static void clear(std::uint32_t bits);
   bool wait_outside(Devices devices, bool interrupted, bool admissible);

@@ -115,3 +115,31 @@ TEST_CASE("memory that is out of place on one GPU keeps no call waiting that loo
   other.join();
   any.join();
 }
+
+// An allocation looks whether the gate is closed, ends up out of place behind it, and returns: the thread's next call
+// must wait. Both forms of the fast path are looked at right away.
+TEST_CASE("whoever has seen a gate closed does not pass it") {
+  Gate gate;
+  gate.count(1);
+  const int rounds = 5000;
+  std::atomic<int> seen{0};
+  std::atomic<int> opened{0};
+  std::thread closer([&] {
+    for (int round = 1; round <= rounds; ++round) {
+      gate.close(1);
+      while (seen.load() != round) std::this_thread::yield();
+      gate.open(1);
+      opened = round;
+    }
+  });
+  int passed = 0;
+  for (int round = 1; round <= rounds; ++round) {
+    while (!gate.closed(1)) {
+    }
+    if ((gate::state_across.load() & gate::kClosedBit) == 0 || (gate::state.load() & gate::kClosedBit) == 0) ++passed;
+    seen = round;
+    while (opened.load() != round) std::this_thread::yield();
+  }
+  closer.join();
+  CHECK(passed == 0);
+}
