@@ -28,7 +28,7 @@ void for_each_gpu(GpuMask mask, Visit visit) {
   for (; mask != 0; mask &= mask - 1) visit(static_cast<GpuIndex>(std::countr_zero(mask)));
 }
 
-// What is measured of a client on one GPU while clients take turns (sharing.h).
+// What is measured of a client while clients take turns (sharing.h).
 struct Measurement {
   double u = -1;        // fraction of its own time (not of the time it waits) in which the GPU worked for it; negative:
                         // unknown
@@ -111,7 +111,6 @@ struct Share {
   Rank rank{};
   bool beside = false;  // it takes no turns: it runs beside those that do
   Time switching{};     // how long its turns take to begin; 0: unknown
-  Measurement measurement{};
 };
 
 // What a client reports that it has done and how it has used its turns (event::Activity), and when rotad received that.
@@ -158,6 +157,7 @@ struct Client {
   ClientId id;
   ClientState state;
   Evidence evidence;
+  Measurement measurement;
   Time held_time{};      // how long it has held any GPU
   Time waited_time{};    // how long it has waited for GPUs
   bool was_due = false;  // the current grant's time to drain has come, whatever it is told afterwards

@@ -85,8 +85,8 @@ ClientUse Core::use(ClientId id, GpuIndex index, Time now) const {
                 .fixed_for_now = own->fixed_for_now,
                 .lacks = incomplete_.lacks(*client, *own)};
   use.lacks_for_now = use.lacks - incomplete_.lacks_for_good(*client, *own);
-  if (own->measurement.u >= 0) use.busy = own->measurement.u;
-  if (own->measurement.own_rate > 0) use.calls = own->measurement.own_rate;
+  if (client->measurement.u >= 0) use.busy = client->measurement.u;
+  if (client->measurement.own_rate > 0) use.calls = client->measurement.own_rate;
   return use;
 }
 
@@ -447,7 +447,7 @@ void Core::told_alone(const Client& client, Time now) {
 void Core::settle(Time now) {
   if (books_.changed() == 0) return;
   const GpuMask before = pressed_ | admission_.excess() | alone_pressed_;
-  for_each_gpu(books_.changed(), [&](GpuIndex index) { sharing_.judge(index, now); });
+  sharing_.judge(books_.changed(), now);
   // An answered ask may let its asker yield to others, on any GPU: then the loop runs once more.
   for_each_gpu(books_.changed(), [&](GpuIndex index) {
     if (books_.gpu(index).has_swap()) clearing_.judge(index, now);

@@ -23,6 +23,10 @@
 // A program that shares memory with other processes runs at any time: they may have to run beside it. And if programs
 // have not fitted together within the last 10 s, their memory decides instead.
 //
+// GPUs that some programs use together (active.h) are measured and decided on as one: what one of these programs does
+// on each of them depends on its turns on all others. If programs do not fit together on one of them, their memory
+// decides there, and they take turns on the others.
+//
 // Turns are as long as their hand-overs make worthwhile: twenty times as long, or thirty times where memory moves.
 // Where Unified Memory does not fit, the settings determine their length.
 #pragma once
@@ -30,14 +34,13 @@
 #include <optional>
 #include <vector>
 
+#include "scheduler/core/active.h"
 #include "scheduler/core/bookkeeping.h"
 
 namespace rota::scheduler {
 
 class Sharing {
  public:
-  // A program that has made no calls for this long does not count.
-  static constexpr Time kActive = std::chrono::seconds(10);
   // Collisions are looked for in windows of this length; the first window of a new set is shorter. A program collides
   // if at least kCollides of its samples belong to long spells (event::Activity), or if it made calls and there are
   // fewer samples than that.
@@ -102,8 +105,9 @@ class Sharing {
   void came(GpuIndex gpu);  // a client touched this GPU
   void left(ClientId client);
   void configured();  // the settings have changed
-  // Applies what changes when programs come and go, and what time changes once it is due().
-  void judge(GpuIndex gpu, Time now);
+  // Applies what changes on these GPUs when programs come and go, and what time changes once it is due(). Marks in the
+  // books as changed what that changes on others.
+  void judge(GpuMask gpus, Time now);
 
   // Whether this client must not run beside the holders of the GPU, for reasons other than their memory.
   bool conflicts(const Client& client, GpuIndex gpu) const;
@@ -116,15 +120,15 @@ class Sharing {
   // How long a turn lasts while others wait.
   Time turn(GpuIndex gpu) const;
 
-  Candidate candidate(GpuIndex gpu) const { return laws_[gpu].candidate; }
-  std::uint32_t active(GpuIndex gpu) const { return static_cast<std::uint32_t>(laws_[gpu].set.size()); }
-  Time switching(GpuIndex gpu) const { return laws_[gpu].switching; }
+  Candidate candidate(GpuIndex gpu) const { return law(gpu).candidate; }
+  std::uint32_t active(GpuIndex gpu) const { return static_cast<std::uint32_t>(active_.on(gpu).size()); }
+  Time switching(GpuIndex gpu) const { return gpus_[gpu].switching; }
   // What was tried last with the active programs, relative to what turns gave; 0 if nothing was tried.
   double trial(GpuIndex gpu) const;
   // Whether nothing is known about the active programs, so that all run until they collide; and whether this class does
   // not decide.
-  bool watching(GpuIndex gpu) const { return laws_[gpu].phase == Phase::kWatching; }
-  bool undecided(GpuIndex gpu) const { return laws_[gpu].phase == Phase::kUndecided; }
+  bool watching(GpuIndex gpu) const { return law(gpu).phase == Phase::kWatching; }
+  bool undecided(GpuIndex gpu) const { return law(gpu).phase == Phase::kUndecided; }
   // GPUs on which samples are taken; on which something is being measured at all; and on which several programs are
   // active that may take turns.
   GpuMask sampling() const { return sampling_; }
@@ -153,17 +157,15 @@ class Sharing {
     double ratio = 0;       // what that trial gave relative to turns; 0: there was none
     int doubts = 0;         // how often the answer has been doubted
   };
+  // For GPUs that are decided on together.
   struct Law {
+    GpuMask gpus = 0;
     Candidate candidate = Candidate::kTogether;
     Phase phase = Phase::kUndecided;
     std::vector<ClientId> set;    // active clients, sorted
     std::vector<ClientId> light;  // light ones of the set, for kLightOpen
-    Time look_at{};               // when to check again even if nothing happens; 0: never
-    bool stale = true;            // `set` may have changed
-    Time until = Time::max();     // when `set` becomes stale if nothing happens
-    Time crowded_at{};            // when the programs last did not fit together; 0: never
     bool decides = false;         // this class decides
-    bool news_beside = true;      // which clients run beside others' turns may have changed
+    bool news = true;             // the candidate, or whether this class decides, has changed
     Time since{};                 // when the phase, or its measurement, began
     Time window_since{};
     Time samples_at{};        // when to check whether there are enough samples
@@ -171,39 +173,52 @@ class Sharing {
     double in_turns = 0;      // what turns gave: the sum of r / r alone over the contenders
     double ratio = 0;         // what the last trial gave relative to that
     bool tries_both = false;  // first kTogether, then kLightOpen
-    Time switching{};
     std::vector<Answer> answers;
   };
+  struct OnGpu {
+    Time look_at{};           // when to check again even if nothing happens; 0: never
+    Time crowded_at{};        // when the programs last did not fit together; 0: never
+    bool news_beside = true;  // which clients run beside others' turns may have changed
+    Time switching{};
+  };
 
-  bool decides(GpuIndex gpu) const { return laws_[gpu].decides && !books_.gpu(gpu).crowded; }
-  void renew_decides(Law& law, GpuIndex gpu, Time now);
-  void renew_beside(Law& law, GpuIndex gpu, Time now);
+  static double seconds(Time time) { return std::chrono::duration<double>(time).count(); }
+  Law& law(GpuIndex gpu) { return laws_[first_of(active_.group(gpu))]; }
+  const Law& law(GpuIndex gpu) const { return laws_[first_of(active_.group(gpu))]; }
+  static GpuIndex first_of(GpuMask gpus) { return static_cast<GpuIndex>(std::countr_zero(gpus)); }
+  bool decides(GpuIndex gpu) const { return law(gpu).decides && !books_.gpu(gpu).crowded; }
+  void judge(Law& law, bool other, Time now);
+  bool is_crowded(GpuIndex gpu, Time now);
+  void renew_beside(const Law& law, GpuIndex gpu, Time now);
   static bool all_run(const Law& law);
-  void begin_window(Law& law, GpuIndex gpu, Time now);
-  bool drains(const Law& law, GpuIndex gpu, Time now) const;
-  bool collide(const Law& law, GpuIndex gpu) const;
+  void begin_window(Law& law, Time now);
+  bool drains(const Law& law, Time now) const;
+  template <typename Which>
+  bool several_on_one(const Law& law, Which which) const;
+  bool collide(const Law& law) const;
+  bool contended(const Law& law) const;
   static Time next_look(Law& law);
-  void go_on(Law& law, GpuIndex gpu, Time now);
-  void look_again(Law& law, GpuIndex gpu, Time now);
+  void go_on(Law& law, Time now);
+  void look_again(Law& law, Time now);
   void may_join(const Client& client);
   void renew_switching(GpuIndex gpu, Time now);
-  bool renew_set(Law& law, GpuIndex index, Time now);
   void begin(Law& law, Phase phase, Candidate candidate, Time now);
-  void begin_measuring(Law& law, GpuIndex gpu, Time now);
-  bool weigh(Client& client, Measurement& measurement, Time passed, Time now);
-  void choose(Law& law, GpuIndex gpu, Time now);
-  void compare(Law& law, GpuIndex gpu, Time now);
-  void settle(Law& law, GpuIndex gpu, Candidate candidate, Time first, Time last, Time now);
-  bool doubtful(const Law& law, const Answer& known, GpuIndex gpu, Time now) const;
+  void begin_measuring(Law& law, Time now);
+  static bool weigh(Client& client, Time passed, Time now);
+  void choose(Law& law, Time now);
+  void compare(Law& law, Time now);
+  void settle(Law& law, Candidate candidate, Time first, Time last, Time now);
+  bool doubtful(const Law& law, const Answer& known, Time now) const;
   static bool in_bursts(const Evidence& evidence, Time now);
-  bool has_samples(const Law& law, GpuIndex gpu) const;
-  std::vector<double> all_u(const Law& law, GpuIndex gpu) const;
-  Measurement& measurement(ClientId client, GpuIndex gpu) const;
+  bool has_samples(const Law& law) const;
+  std::vector<double> all_u(const Law& law) const;
   static Answer* answer(Law& law);
 
   const Settings& settings_;
   Bookkeeping& books_;
-  std::vector<Law> laws_;
+  Active active_;
+  std::vector<OnGpu> gpus_;
+  std::vector<Law> laws_;  // each at the first of its GPUs
   GpuMask timed_ = 0;
   GpuMask due_ = 0;
   GpuMask beside_ = 0;

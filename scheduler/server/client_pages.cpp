@@ -187,7 +187,10 @@ void Server::tell_usage(Client& client, std::uint32_t gpu) {
 void Server::read_activity(Client& client) {
   const bool shares = client.usage->shares.load() != 0;
   for (Task& task : client.tasks) {
-    if (reports_activity(client, task)) read_activity(task, client.usage->gpus[*GpuSet(task.gpus).begin()], shares);
+    if (!reports_activity(client, task)) continue;
+    // What the members of a gang share, they share with each other, and they run at the same time.
+    const bool runs_beside = shares && task.gang == 0;
+    read_activity(task, client.usage->gpus[*GpuSet(task.gpus).begin()], runs_beside);
   }
 }
 

@@ -99,17 +99,20 @@ class Machine:
         started = [self.job(number, under_rota, variant) for number in range(jobs)]
         gangs = None
         if under_rota:
-            end = time.monotonic() + 20 + self.seconds / 2
-            while time.monotonic() < end and all(rank.poll() is None for ranks in started for rank in ranks):
-                time.sleep(0.5)
-            status = subprocess.run([str(self.build / "bin/rota"), "status", "--json"], env=self.environment, capture_output=True, text=True, check=False)
-            gangs = json.loads(status.stdout)["gangs"] if status.returncode == 0 else status.stderr
+            begin = time.monotonic()
+            with open(self.scratch / "status.log", "w", encoding="utf-8") as log:
+                while all(rank.poll() is None for ranks in started for rank in ranks):
+                    status = subprocess.run([str(self.build / "bin/rota"), "status", "--json"], env=self.environment, capture_output=True, text=True, check=False)
+                    if status.returncode == 0 and time.monotonic() < begin + 20 + self.seconds / 2:
+                        gangs = json.loads(status.stdout)["gangs"]
+                    print(f"{time.monotonic() - begin:.1f}", status.stdout.replace("\n", " ") or status.stderr, file=log)
+                    time.sleep(0.5)
         said = [self.said(ranks, self.seconds + 90) for ranks in started]
         return [ranks[0]["steps"] / ranks[0]["seconds"] for ranks in said], sum(rank["wrong"] for ranks in said for rank in ranks), gangs
 
     def daemon(self, mode):
         log = open(self.scratch / "rotad.log", "w+", encoding="utf-8")
-        command = [self.build / "bin/rotad", "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.environment["ROTA_LOCK_DIRECTORY"], "--mode", mode]
+        command = [self.build / "bin/rotad", "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.environment["ROTA_LOCK_DIRECTORY"], "--mode", mode, "--event-log", self.scratch / "events.log"]
         daemon = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log)
         while subprocess.run([self.build / "bin/rota", "status"], env=self.environment, capture_output=True, check=False).returncode != 0:
             if daemon.poll() is not None:
@@ -124,7 +127,7 @@ def main():
     parser.add_argument("--variant", choices=VARIANTS)
     parser.add_argument("--mode", choices=("exclusive", "automatic"))
     parser.add_argument("--named", action="store_true")
-    parser.add_argument("--logs", type=pathlib.Path, help="a folder for what the programs and rotad say")
+    parser.add_argument("--logs", type=pathlib.Path, help="a folder for what the programs, rotad and, twice a second, `rota status` say, and rotad's event log")
     options = parser.parse_args()
     failed = False
     with tempfile.TemporaryDirectory(prefix="rota-gangs-") as scratch:
@@ -149,7 +152,7 @@ def main():
                 if options.logs:
                     options.logs.mkdir(parents=True, exist_ok=True)
                     for said in pathlib.Path(scratch).glob("*.log"):
-                        (options.logs / f"{variant}-{mode}-{said.name}").write_bytes(said.read_bytes()[-100000:])
+                        (options.logs / f"{variant}-{mode}-{said.name}").write_bytes(said.read_bytes()[-4000000:])
     sys.exit(1 if failed else 0)
 
 

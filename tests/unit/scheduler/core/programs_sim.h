@@ -1,16 +1,21 @@
 // A model of programs on a GPU that their memory fits together: each runs kernels of a given length, with work on the
 // CPU between them, in bursts or endlessly. A GPU runs one program's kernels at a time. If several have kernels ready,
-// they are interleaved in slices, as the driver does, with a small loss at each change. Time advances in steps; nothing
-// waits.
+// they are interleaved in slices, as the driver does, with a small loss at each change. A kernel on several GPUs is one
+// of ranks that wait for each other: it gets on only while all of its GPUs run it, and is in the way on each that does.
+// Time advances in steps; nothing waits.
 //
 // The core decides which programs may run, as it would for real ones: they want, hold, give back when idle or when
 // their time is up, and report what they have done. Or a fixed candidate decides, to compare the core's choice with.
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "scheduler/core/core.h"
@@ -24,6 +29,7 @@ struct Program {
   Time cpu{};               // between two kernels
   std::uint32_t burst = 0;  // kernels; 0: endless
   Time think{};             // between bursts
+  GpuMask gpus = 1;         // of which it needs all
 };
 
 // How often programs may be let in in turns when there is no core: each for so long, in order.
@@ -37,6 +43,7 @@ struct Result {
   std::vector<std::vector<Time>> bursts;  // how long each took
   Time last_change{};                     // of the core's candidate
   std::uint32_t changes = 0;              // after the first second
+  Time out_of_step{};                     // how long some GPU had another candidate than the first one
   Candidate candidate{};                  // the final candidate,
   SharingWhy why;                         // the reason for it,
   std::vector<ClientUse> uses;            // and how each program uses the GPU
@@ -58,7 +65,8 @@ class World {
     for (const Program& program : programs) all_.push_back({.program = program});
     for (std::size_t i = 0; i < all_.size(); ++i) {
       step({event::Join{id(i), false}});
-      step({event::AddGpu{id(i), 0, Bytes{80} << 30, 1}});
+      for_each_gpu(programs[i].gpus, [&](GpuIndex gpu) { step({event::AddGpu{id(i), gpu, Bytes{80} << 30, 1}}); });
+      gpus_ |= programs[i].gpus;
       all_[i].left = programs[i].kernel;
       all_[i].in_burst = programs[i].burst;
     }
@@ -81,8 +89,11 @@ class World {
           if (now_ > 1s) ++result.changes;
         }
         before = candidate;
+        bool same = true;
+        for_each_gpu(gpus_, [&](GpuIndex gpu) { same = same && core_->gpu(gpu).candidate == candidate; });
+        if (!same) result.out_of_step += kStep;
       }
-      compute();
+      std::popcount(gpus_) == 1 ? compute() : compute_on_several();
     }
     for (const Each& each : all_) {
       result.kernels.push_back(static_cast<double>(each.done) / std::chrono::duration<double>(length).count());
@@ -168,7 +179,7 @@ class World {
     if (needs && !each.holds && !each.wants) {
       each.wants = true;
       tell(i);
-      step(event::Want{id(i), 1});
+      step(event::Want{id(i), each.program.gpus});
     }
     if (!each.holds) return;
     if (each.holds && now_ >= each.open_at) {
@@ -245,15 +256,50 @@ class World {
       each.left -= part;
       slice_ -= part;
       time -= part;
-      if (each.left != Time{}) continue;
-      ++each.done;
-      each.closed = each.closing;
-      if (each.program.burst != 0 && --each.in_burst == 0) continue;
-      if (each.program.cpu == Time{}) {
-        each.left = each.program.kernel;
-      } else {
-        each.ready_at = now_ + each.program.cpu;
+      if (each.left == Time{}) finish(each);
+    }
+  }
+
+  // Its kernel has.
+  void finish(Each& each) const {
+    ++each.done;
+    each.closed = each.closing;
+    if (each.program.burst != 0 && --each.in_burst == 0) return;
+    if (each.program.cpu == Time{}) {
+      each.left = each.program.kernel;
+    } else {
+      each.ready_at = now_ + each.program.cpu;
+    }
+  }
+
+  // The GPUs, for one step, in which each runs one program.
+  void compute_on_several() {
+    std::array<Time, 64> time{};
+    for_each_gpu(gpus_, [&](GpuIndex gpu) {
+      std::vector<std::size_t> ready;
+      for (std::size_t i = 0; i < all_.size(); ++i) {
+        const Each& each = all_[i];
+        const bool runs = each.holds && now_ >= each.open_at && each.left != Time{} && !each.closed;
+        if (runs && (each.program.gpus & bit(gpu)) != 0) ready.push_back(i);
       }
+      auto& [running, slice] = on_gpu_[gpu];
+      time[gpu] = kStep;
+      slice -= kStep;
+      if (ready.empty() || (slice > Time{} && std::ranges::find(ready, running) != ready.end())) return;
+      const auto next = std::ranges::upper_bound(ready, running);
+      const std::size_t chosen = next == ready.end() ? ready.front() : *next;
+      if (std::exchange(running, chosen) != chosen && ready.size() > 1) time[gpu] -= kLoss;
+      slice = kSlice;
+    });
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      Each& each = all_[i];
+      if (!each.holds || now_ < each.open_at || each.closed) continue;
+      Time part = each.left;
+      for_each_gpu(each.program.gpus,
+                   [&](GpuIndex gpu) { part = std::min(part, on_gpu_[gpu].first == i ? time[gpu] : Time{}); });
+      if (part <= Time{}) continue;
+      each.left -= part;
+      if (each.left == Time{}) finish(each);
     }
   }
 
@@ -261,8 +307,10 @@ class World {
   std::unique_ptr<Core> core_;
   std::vector<Each> all_;
   Time now_ = 1s;
+  GpuMask gpus_ = 0;
   std::size_t running_ = 0;
   Time slice_{};
+  std::map<GpuIndex, std::pair<std::size_t, Time>> on_gpu_;  // of several: which runs, and the rest of its slice
   std::size_t last_ = 0;
 };
 

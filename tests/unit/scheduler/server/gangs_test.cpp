@@ -380,5 +380,32 @@ TEST_CASE("GPUs of a member can be coupled: it stays a member") {
   CHECK(all.task(one.number, 2)->gang == all.task(two.number, 1)->gang);
 }
 
+TEST_CASE(
+    "a gang whose members share memory is one of the programs that may take turns, where others run beside them") {
+  Daemon daemon({"--mode", "automatic"});
+  Rank one(daemon.socket(), 0);
+  Rank two(daemon.socket(), 1);
+  Rank other(daemon.socket(), 0, "other");
+  for (Rank* rank : {&one, &two, &other}) {
+    rank->use(rank->gpu, kGpuBytes / 8);
+    rank->usage->shares = rank != &other ? 1 : 0;
+  }
+  const auto come = [&] {
+    for (Rank* rank : {&one, &two, &other}) {
+      rank->want_mine();
+      rank->say(0, 0);
+    }
+    one.catch_up();
+    other.catch_up();
+    return status(daemon.socket()).gpus.at(0).active;
+  };
+  CHECK(come() == 1);
+  one.join("job");
+  two.join("job");
+  for (Rank* rank : {&one, &two}) rank->give_back_mine();
+  REQUIRE(two.is_member());
+  CHECK(eventually([&] { return come() == 2; }));
+}
+
 }  // namespace
 }  // namespace rota::test
