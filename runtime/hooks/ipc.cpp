@@ -2,8 +2,9 @@
 // dma-buf; and memory, pools, events and external objects of others that it opens.
 //
 // Work of one process may wait on the GPU for what another does with that, so both may have to run at the same time:
-// who only opens counts as much as who exports (Monitor::shares()). What was opened is the exporter's memory: it is
-// counted there, and rota moves none of it.
+// who only opens counts as much as who exports (Monitor::shares()), and ranks of one launch that share memory are a
+// gang (runtime/turn/gang_evidence.h). So are those whose registered host memory is a shared mapping. What was opened
+// is the exporter's memory: it is counted there, and rota moves none of it.
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
 #include "runtime/core/runtime.h"
@@ -21,10 +22,30 @@ CUresult opened(CUresult result) {
   return result;
 }
 
+CUresult memory_opened(CUresult result) {
+  if (result == api::CUDA_SUCCESS) runtime().monitor.memory_shared();
+  return opened(result);
+}
+
+CUresult registered(CUresult result, const void* address) {
+  if (result == api::CUDA_SUCCESS) runtime().monitor.host_registered(address);
+  return result;
+}
+
 }  // namespace
 
+CUresult cuMemHostRegister_v2(void* p, std::size_t bytesize, unsigned int Flags) {
+  return registered(real::cuMemHostRegister_v2(p, bytesize, Flags), p);
+}
+
+CUresult cuMemHostRegister(void* p, std::size_t bytesize, unsigned int Flags) {
+  return registered(real::cuMemHostRegister(p, bytesize, Flags), p);
+}
+
 CUresult cuIpcGetMemHandle(api::CUipcMemHandle* pHandle, CUdeviceptr dptr) {
-  return runtime().memory.explained(gates::cuIpcGetMemHandle(pHandle, dptr), dptr, "cuIpcGetMemHandle");
+  const CUresult result = gates::cuIpcGetMemHandle(pHandle, dptr);
+  if (result == api::CUDA_SUCCESS) runtime().monitor.memory_shared();
+  return runtime().memory.explained(result, dptr, "cuIpcGetMemHandle");
 }
 
 // An event holds no memory.
@@ -37,11 +58,11 @@ CUresult cuIpcOpenEventHandle(api::CUevent* phEvent, api::CUipcEventHandle handl
 }
 
 CUresult cuIpcOpenMemHandle(CUdeviceptr* pdptr, api::CUipcMemHandle handle, unsigned int Flags) {
-  return opened(real::cuIpcOpenMemHandle(pdptr, handle, Flags));
+  return memory_opened(real::cuIpcOpenMemHandle(pdptr, handle, Flags));
 }
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, api::CUipcMemHandle handle, unsigned int Flags) {
-  return opened(real::cuIpcOpenMemHandle_v2(pdptr, handle, Flags));
+  return memory_opened(real::cuIpcOpenMemHandle_v2(pdptr, handle, Flags));
 }
 
 CUresult cuMemPoolImportFromShareableHandle(api::CUmemoryPool* pool_out, void* handle,
@@ -50,7 +71,7 @@ CUresult cuMemPoolImportFromShareableHandle(api::CUmemoryPool* pool_out, void* h
 }
 
 CUresult cuMemPoolImportPointer(CUdeviceptr* ptr_out, api::CUmemoryPool pool, api::CUmemPoolPtrExportData* shareData) {
-  return opened(real::cuMemPoolImportPointer(ptr_out, pool, shareData));
+  return memory_opened(real::cuMemPoolImportPointer(ptr_out, pool, shareData));
 }
 
 CUresult cuImportExternalMemory(api::CUexternalMemory* extMem_out,

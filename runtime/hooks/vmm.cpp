@@ -138,6 +138,7 @@ CUresult cuMemImportFromShareableHandle(Handle* handle, void* osHandle, api::CUm
   if (result == api::CUDA_SUCCESS) {
     runtime().memory.physical().imported(*handle);
     runtime().monitor.shares();  // ipc.cpp
+    runtime().monitor.memory_shared();
   }
   return result;
 }

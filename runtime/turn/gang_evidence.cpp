@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
+#include <fstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -91,6 +92,11 @@ std::uint64_t hash(std::string_view text) {
   return value;
 }
 
+// By the environment of this moment: a program that starts its own ranks sets it in each, before its libraries read it.
+Launch launch_of_now() {
+  return launched_gang([](const char* variable) -> const char* { return std::getenv(variable); });  // NOLINT
+}
+
 }  // namespace
 
 bool is_collective_kernel(const char* name) {
@@ -117,10 +123,23 @@ Launch launched_gang(Variables variable) {
   }
   // No size: rotad must not wait for ranks that only join once they have launched something.
   protocol::Gang gang{};
-  gang.why = protocol::GangWhy::kCollective;
   const std::string name = fmt::format("{}{:016x}", by->prefix, hash(by->key));
   name.copy(gang.name, kGangNameBytes);
   return {.gang = gang, .several_machines = false};
+}
+
+bool is_shared_mapping(const void* address) {
+  const auto wanted = reinterpret_cast<std::uintptr_t>(address);
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    // BEGIN-END rwxs …: the last letter is s in a shared mapping and p in a private one.
+    const char* const text = line.c_str();
+    char* rest = nullptr;
+    const std::uintptr_t begin = std::strtoull(text, &rest, 16);
+    const std::uintptr_t end = *rest == '-' ? std::strtoull(rest + 1, &rest, 16) : 0;
+    if (wanted >= begin && wanted < end) return std::string_view(rest).substr(0, 5).ends_with('s');
+  }
+  return false;
 }
 
 GangEvidence::GangEvidence() {
@@ -134,12 +153,22 @@ GangEvidence::GangEvidence() {
 
 bool GangEvidence::kernel_found(const char* name) {
   if (decided_.load(std::memory_order_relaxed) || !is_collective_kernel(name)) return false;
-  // The environment of this moment: a program that starts its own ranks sets it in each, before its libraries read it.
-  const Launch launch =
-      launched_gang([](const char* variable) -> const char* { return std::getenv(variable); });  // NOLINT
-  if (!launch.gang && !launch.several_machines) return false;
-  if (decided_.exchange(true)) return false;
+  return decide(protocol::GangWhy::kCollective);
+}
+
+bool GangEvidence::host_registered(const void* address) {
+  if (decided_.load(std::memory_order_relaxed) || !launch_of_now().says_anything() || !is_shared_mapping(address)) {
+    return false;
+  }
+  return memory_shared();
+}
+
+bool GangEvidence::decide(protocol::GangWhy why) {
+  if (decided_.load(std::memory_order_relaxed)) return false;
+  const Launch launch = launch_of_now();
+  if (!launch.says_anything() || decided_.exchange(true)) return false;
   gang_ = launch.gang;
+  if (gang_) gang_->why = why;
   known_.store(true, std::memory_order_release);
   return true;
 }

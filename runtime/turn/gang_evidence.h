@@ -1,10 +1,14 @@
 // Why this process's tasks have to be granted together with those of others, and in which gang (protocol.h).
 //
 // Named: by ROTA_GANG. Otherwise by what the process does: it is one of the ranks that a launcher has started on this
-// machine, and has looked up a collective kernel by name. Such a kernel waits for those of the other ranks. Looking up
-// is not launching. NCCL looks up its kernels when a communicator is made, not when the library is loaded (unless with
-// CUDA_MODULE_LOADING=EAGER), so whoever has done so is about to launch some. At that time launches are not seen yet,
-// and no launch costs more for it.
+// machine, and
+//
+// - it has looked up a collective kernel by name. Such a kernel waits for those of the other ranks. Looking up is not
+//   launching. NCCL looks up its kernels when a communicator is made, not when the library is loaded (unless with
+//   CUDA_MODULE_LOADING=EAGER), so whoever has done so is about to launch some. At that time launches are not seen yet,
+//   and no launch costs more for it; or
+// - its GPU work can reach memory that other processes reach too: GPU memory that it has opened or exported, or host
+//   memory that is a shared mapping and registered. There kernels of one rank may wait for what those of another write.
 #pragma once
 
 #include <atomic>
@@ -19,18 +23,26 @@ namespace rota::turn {
 bool is_collective_kernel(const char* name);
 
 struct Launch {
-  std::optional<protocol::Gang> gang;  // of all ranks of this launch; none: there is no launcher, or only one rank
-  bool several_machines = false;       // the launcher says so; then there is no gang, since rotad sees only some ranks
+  // Of all ranks of this launch, but for why; none: there is no launcher, or only one rank.
+  std::optional<protocol::Gang> gang;
+  bool several_machines = false;  // the launcher says so; then there is no gang, since rotad sees only some ranks
+  bool says_anything() const { return gang || several_machines; }
 };
 // `variable`: like getenv.
 Launch launched_gang(FunctionRef<const char*(const char*)> variable);
+
+// Whether other processes may have the memory at this address: it lies in a shared mapping. Reads /proc/self/maps.
+bool is_shared_mapping(const void* address);
 
 class GangEvidence {
  public:
   GangEvidence();  // reads ROTA_GANG
 
-  // A kernel was looked up by name, by any thread. Whether that has decided the matter.
+  // By any thread: a kernel was looked up by name; GPU memory is shared with another process; host memory was
+  // registered. Whether that has decided the matter.
   bool kernel_found(const char* name);
+  bool memory_shared() { return decide(protocol::GangWhy::kMemory); }
+  bool host_registered(const void* address);
 
   // --- the monitor, or who connects before it runs
   void connected() { told_ = false; }
@@ -38,9 +50,11 @@ class GangEvidence {
   std::optional<protocol::Gang> take_untold();
 
  private:
+  bool decide(protocol::GangWhy why);
+
   std::optional<protocol::Gang> gang_;  // written once, before known_; none then: it would be on several machines
   std::atomic<bool> known_{false};
-  std::atomic<bool> decided_{false};  // kernels' names say nothing new
+  std::atomic<bool> decided_{false};  // nothing more is looked for
   bool told_ = false;
   bool said_ = false;  // why there is none
 };

@@ -74,9 +74,16 @@ class Monitor final : public gate::Attendant {
   // This process has handed memory or events to others, which may have to run at the same time: tells rotad.
   void shares();
   bool shared() const { return shares_.load(); }
-  // The program has looked up a kernel by name, which may make it a member of a gang: tells rotad.
+  // What may make it a member of a gang, which rotad is then told: it has looked up a kernel by name, shares GPU memory
+  // with another process, or has registered host memory.
   void kernel_found(const char* name) {
     if (gang_.kernel_found(name)) bell_.ring();
+  }
+  void memory_shared() {
+    if (gang_.memory_shared()) bell_.ring();
+  }
+  void host_registered(const void* address) {
+    if (gang_.host_registered(address)) bell_.ring();
   }
   void arrived() override;
   void interrupted(int device) override;

@@ -130,8 +130,16 @@ enum class GangWhy : std::uint8_t {
   kNone = 0,
   kNamed = 1,       // `rota run --gang`
   kCollective = 2,  // they have looked up collective kernels, and one launcher has started them
+  kMemory = 3,      // they share memory with other processes, and one launcher has started them
 };
-inline constexpr int kLastGangWhy = 2;
+inline constexpr int kLastGangWhy = 3;
+
+// Why the members of a gang take their turns by themselves for now.
+enum class GangApart : std::uint8_t {
+  kNo = 0,
+  kNoRest = 1,  // they could not be brought to rest together
+  kNoRoom = 2,  // what they have on one GPU does not fit there
+};
 
 // Programs whose tasks have their turns together.
 struct GangRow {
@@ -140,7 +148,7 @@ struct GangRow {
   std::uint32_t size;  // programs that it is to have; 0: not known
   GangWhy why;
   std::uint8_t drains;  // not 0: its turn is over, and its members come to rest
-  std::uint8_t apart;   // not 0: they could not be brought to rest together and take turns by themselves for now
+  GangApart apart;
   std::uint8_t padding;
   char name[kNameLength];
 };

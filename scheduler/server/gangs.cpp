@@ -32,32 +32,11 @@ constexpr std::chrono::minutes kApart{10};
 
 }  // namespace
 
-// By client, in the order of their numbers.
-template <typename Visit>
-void Server::for_each_member(const Gang& gang, const Visit& visit) const {
-  for (const ClientId id : gang.clients) {
-    const auto client = clients_.find(id);
-    if (client == clients_.end()) continue;
-    for (Task& task : client->second->tasks) {
-      if (task.gang == gang.number) visit(*client->second, task);
-    }
-  }
-}
-
 void Server::for_each_task_of(ClientId id, const std::function<void(Client&, Task&)>& visit) const {
   if (const auto gang = gangs_in_core_.find(id); gang != gangs_in_core_.end()) {
     return for_each_member(*gangs_.at(gang->second), visit);
   }
   if (const auto [client, task] = find_task(id); task != nullptr) visit(*client, *task);
-}
-
-template <typename Of>
-Bytes Server::sum(const Gang& gang, GpuIndex gpu, const Of& of) const {
-  Bytes all = 0;
-  for_each_member(gang, [&](const Client&, const Task& task) {
-    if (const auto part = task.parts.find(gpu); part != task.parts.end()) all += of(part->second);
-  });
-  return all;
 }
 
 // ---- who is a member
@@ -86,7 +65,9 @@ void Server::on_gang(Client& client, const protocol::Gang& named) {
   }
   gang.clients.insert(client.id);
   gang.size = std::max(gang.size, std::min<std::uint32_t>(named.size, protocol::kMostInGang));
-  if (static_cast<int>(named.why) <= protocol::kLastGangWhy) gang.why = std::max(gang.why, named.why);
+  if (gang.why == protocol::GangWhy::kNone && static_cast<int>(named.why) <= protocol::kLastGangWhy) {
+    gang.why = named.why;
+  }
   client.gang = number;
   log::debug("client {} ({}, pid {}) is of gang {} ({}), with {} others", client.id, client.name, client.pid,
              gang.number, gang.name, gang.clients.size() - 1);
@@ -136,6 +117,7 @@ void Server::settle_gangs() {
     gangs_due_.erase(gangs_due_.begin());
     if (found == gangs_.end()) continue;
     Gang& gang = *found->second;
+    part_if_crowded(gang);
     form(gang);
     look_at(gang);
     if (!gang.clients.empty() || gang.id != 0) continue;
@@ -367,6 +349,7 @@ void Server::decided(Gang& gang, const scheduler::Decision& decision) {
   if (decision.change == Change::kEnded) gang.revoked = 0;
   if (decision.change != Change::kRevoked || ++gang.revoked < kMostRevoked) return;
   gang.revoked = 0;
+  gang.apart = protocol::GangApart::kNoRest;
   gang.apart_until = now() + kApart;
   log::warn(
       "gang {}: its programs could not be brought to rest together {} times: for {} minutes they take their turns by "
@@ -374,99 +357,16 @@ void Server::decided(Gang& gang, const scheduler::Decision& decision) {
       gang.name, kMostRevoked, kApart.count());
 }
 
-// Whose memory is missing on a GPU that a client of the core holds; null: nobody's.
-Server::Client* Server::lacking_on(ClientId id, GpuIndex gpu) const {
-  const auto gang = gangs_in_core_.find(id);
-  if (gang == gangs_in_core_.end()) return find_task(id).client;
-  Client* most = nullptr;
-  Bytes lacking = 0;
-  for_each_member(*gangs_.at(gang->second), [&](Client& client, const Task& task) {
-    const auto part = task.parts.find(gpu);
-    if (part == task.parts.end() || part->second.usage.shortage <= lacking) return;
-    most = &client;
-    lacking = part->second.usage.shortage;
-  });
-  return most;
-}
-
-// ---- what its members have, as the core is told
-
-void Server::say_gpu(Client& client, GpuIndex gpu, Bytes total, Bytes context) {
-  Task& task = *client.tasks.on(gpu);
-  context = std::max<Bytes>(context, 1);  // 0 would mean unknown
-  if (const Gang* gang = gang_of(task)) {
-    task.parts[gpu].context = context;
-    context = sum(*gang, gpu, [](const Task::Part& part) { return part.context; });
-  }
-  step(event::AddGpu{task.id, gpu, total, context});
-}
-
-void Server::say_usage(Task& task, const event::Usage& usage) {
-  event::Usage all = usage;
-  if (const Gang* gang = gang_of(task)) {
-    task.parts[usage.gpu].usage = usage;
-    const auto add = [&](auto event::Usage::* field) {
-      all.*field = sum(*gang, usage.gpu, [&](const Task::Part& part) { return part.usage.*field; });
-    };
-    add(&event::Usage::used);
-    add(&event::Usage::fixed);
-    add(&event::Usage::resident);
-    add(&event::Usage::shortage);
-    add(&event::Usage::refusals);
-    add(&event::Usage::fixed_for_now);
-    for_each_member(*gang, [&](const Client&, const Task& other) {
-      const auto part = other.parts.find(usage.gpu);
-      if (part != other.parts.end()) all.free = std::max(all.free, part->second.usage.free);
-    });
-  }
-  all.client = task.id;
-  step(all);
-}
-
-void Server::say_asked(Task& task, GpuIndex gpu, Bytes bytes) {
-  if (const Gang* gang = gang_of(task)) {
-    task.parts[gpu].asked = bytes;
-    bytes = sum(*gang, gpu, [](const Task::Part& part) { return std::max(part.asked, part.usage.used); });
-  }
-  step(event::Ask{task.id, gpu, bytes});
-}
-
-// ---- and what it says, as each of them is told
-
-// Of what the gang is promised, what the others of its members on this GPU have or have asked for is theirs.
-Bytes Server::promised_bytes(const Client& client, const Task& task, GpuIndex gpu) const {
-  const Bytes promised = core_.promised_bytes(task.id, gpu);
-  const Gang* const gang = gang_of(task);
-  if (gang == nullptr) return promised;
-  Bytes others = 0;
-  for_each_member(*gang, [&](const Client& other, const Task& its) {
-    const auto part = its.parts.find(gpu);
-    if (other.id == client.id || part == its.parts.end()) return;
-    others += std::max(part->second.asked, part->second.usage.used);
-  });
-  return promised - std::min(promised, others);
-}
-
-Bytes Server::resident_bytes(const Task& task, GpuIndex gpu) const {
-  return task.gang == 0 ? core_.resident_bytes(task.id, gpu) : task.parts.at(gpu).usage.resident;
-}
-
-// The first members clear theirs first.
-Bytes Server::bytes_to_clear(const Client& client, const Task& task, GpuIndex gpu) const {
-  Bytes bytes = core_.bytes_to_clear(task.id, gpu);
-  const Gang* const gang = gang_of(task);
-  if (gang == nullptr || bytes == 0) return bytes;
-  const auto can_leave = [&](const Task& its) {
-    const event::Usage& usage = its.parts.at(gpu).usage;
-    const Bytes most = usage.resident != 0 ? usage.resident : usage.used;
-    return most - std::min(most, usage.fixed);
-  };
-  bool before = true;
-  for_each_member(*gang, [&](const Client& other, const Task& its) {
-    before = before && other.id != client.id;
-    if (before && its.parts.contains(gpu)) bytes -= std::min(bytes, can_leave(its));
-  });
-  return std::min(bytes, can_leave(task));
+// Some of its members' memory would be missing in each of its turns.
+void Server::part_if_crowded(Gang& gang) {
+  const std::optional<GpuIndex> gpu = std::exchange(gang.crowded, std::nullopt);
+  if (!gpu || is_apart(gang)) return;
+  gang.apart = protocol::GangApart::kNoRoom;
+  gang.apart_until = now() + kApart;
+  log::warn(
+      "gang {}: what its programs have on GPU {} does not fit there: for {} minutes they take their turns by "
+      "themselves. Give them less memory, or a GPU each",
+      gang.name, gpus_.number(*gpu), kApart.count());
 }
 
 // The core takes one for all: they run at the same times.

@@ -4,6 +4,7 @@
 
 #include <asio/steady_timer.hpp>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -27,12 +28,26 @@ struct Server::Gang {
   std::uint32_t last_grant = 0;  // the highest number of a grant that it or a member has had
   std::uint32_t grant = 0;       // whose drain the next is; 0: it holds nothing
   scheduler::GangDrain drain{};
-  bool must_end = false;          // its turn, since its members change or one cannot go on in it
-  unsigned revoked = 0;           // turns in a row
-  scheduler::Time apart_until{};  // its members cannot be drained together and take turns by themselves
+  bool must_end = false;                         // its turn, since its members change or one cannot go on in it
+  unsigned revoked = 0;                          // turns in a row
+  std::optional<scheduler::GpuIndex> crowded{};  // where its members' memory does not fit
+  protocol::GangApart apart{};                   // why its members took turns by themselves the last time,
+  scheduler::Time apart_until{};                 // and until when
   asio::steady_timer timer;
 
   explicit Gang(asio::io_context& io) : timer(io) {}
 };
+
+// By client, in the order of their numbers.
+template <typename Visit>
+void Server::for_each_member(const Gang& gang, const Visit& visit) const {
+  for (const scheduler::ClientId id : gang.clients) {
+    const auto client = clients_.find(id);
+    if (client == clients_.end()) continue;
+    for (Task& task : client->second->tasks) {
+      if (task.gang == gang.number) visit(*client->second, task);
+    }
+  }
+}
 
 }  // namespace rota::server

@@ -37,7 +37,7 @@ constexpr scheduler::Bytes kBlock = 2 << 20;
 // Readings in a row that have to say that a process has no context any more: some may be incomplete. Judgement.
 constexpr unsigned kContextEnded = 2;
 // Between two readings that clients ask for, so many times as long as one takes. A judgment.
-constexpr int kRest = 3;
+constexpr int kBetweenAsked = 3;
 // A client that allocates and frees all the time is eventually measured, with the most that it had allocated during the
 // reading.
 constexpr unsigned kMostPassedOver = 5;
@@ -87,7 +87,7 @@ bool Server::measure_soon() {
     return true;
   }
   // However often clients ask: NVML takes as long as it takes, of a processor as well.
-  measure_at_ = std::min(measure_at_, std::max(now(), measured_at_ + kRest * measuring_took_));
+  measure_at_ = std::min(measure_at_, std::max(now(), measured_at_ + kBetweenAsked * measuring_took_));
   if (measure_at_ <= now()) {
     measure();
     return measuring_since_.has_value();

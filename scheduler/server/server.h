@@ -130,8 +130,6 @@ class Server final : public ConnectionOwner {
   template <typename Visit>
   void for_each_member(const Gang& gang, const Visit& visit) const;
   void for_each_task_of(scheduler::ClientId id, const std::function<void(Client&, Task&)>& visit) const;
-  template <typename Of>
-  scheduler::Bytes sum(const Gang& gang, std::uint32_t gpu, const Of& of) const;
   bool holds(const Gang& gang) const;
   bool is_to_join(const Client& client, const Task& task) const;
   bool is_needed(const Gang& gang) const;
@@ -142,10 +140,14 @@ class Server final : public ConnectionOwner {
   void rebuild(Gang& gang, const std::vector<OfTask>& members);
   void become_alone(Client& client, Task& task);
   void want_together(Gang& gang, bool urgent);
+  void part_if_crowded(Gang& gang);
   void look_at(Gang& gang);
   void look_later(Gang& gang, scheduler::Time in);
   void gave_back(const Client& client, Task& task, std::uint32_t grant);
   void decided(Gang& gang, const scheduler::Decision& decision);
+  bool reports_activity(const Client& client, const Task& task) const;
+
+  // gang_memory.cpp
   void say_gpu(Client& client, std::uint32_t gpu, scheduler::Bytes total, scheduler::Bytes context);
   void say_usage(Task& task, const scheduler::event::Usage& usage);
   void say_asked(Task& task, std::uint32_t gpu, scheduler::Bytes bytes);
@@ -153,7 +155,8 @@ class Server final : public ConnectionOwner {
   scheduler::Bytes resident_bytes(const Task& task, std::uint32_t gpu) const;
   scheduler::Bytes bytes_to_clear(const Client& client, const Task& task, std::uint32_t gpu) const;
   Client* lacking_on(scheduler::ClientId id, std::uint32_t gpu) const;
-  bool reports_activity(const Client& client, const Task& task) const;
+  template <typename Of>
+  scheduler::Bytes sum(const Gang& gang, std::uint32_t gpu, const Of& of) const;
 
   // claiming.cpp: GPUs that another rotad has, by their UUIDs as text.
   struct Elsewhere {

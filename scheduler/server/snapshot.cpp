@@ -307,7 +307,7 @@ protocol::GangRow Server::gang_row(const Gang& gang) const {
   row.size = gang.size;
   row.why = gang.why;
   row.drains = holds(gang) && gang.drain.drains() ? 1 : 0;
-  row.apart = is_apart(gang) ? 1 : 0;
+  row.apart = is_apart(gang) ? gang.apart : protocol::GangApart::kNo;
   set_text(row.name, gang.name);
   return row;
 }

@@ -16,7 +16,7 @@ namespace event = scheduler::event;
 namespace {
 
 // After something has failed for want of memory.
-constexpr std::chrono::milliseconds kRest{10};
+constexpr std::chrono::milliseconds kBetweenTries{10};
 
 }  // namespace
 
@@ -35,7 +35,7 @@ void Server::run() {
       longest_ = took;
       longest_work_ = latest_work;
     }
-    if (!done) std::this_thread::sleep_for(kRest);
+    if (!done) std::this_thread::sleep_for(kBetweenTries);
   }
   log::info("the most processor time that one thing took: {} us ({})",
             std::chrono::duration_cast<std::chrono::microseconds>(longest_).count(), longest_work_);

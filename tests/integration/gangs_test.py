@@ -93,6 +93,22 @@ class Gangs(Case):
         for rank in job:
             self.kill_group(rank)
 
+    def test_ranks_of_one_launch_that_register_shared_memory_are_a_gang_and_take_turns_where_they_fit(self):
+        daemon = self.start_daemon("--mode", "automatic")
+        jobs = []
+        for job in ("one", "two"):
+            self.environment.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=job, WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+            jobs.append(self.job(job, "--steps", "4000", "--ahead", "20", gang=False))
+
+        def in_turns():
+            status = self.status()
+            sharing = {gpu["sharing"]["candidate"] for gpu in status["gpus"]}
+            return [gang["why"] for gang in status["gangs"]] == ["share memory"] * 2 and sharing == {"in turns"}
+
+        self.eventually(in_turns, "both GPUs are shared in turns")
+        self.check(jobs, 4000)
+        daemon.terminate()
+
     def test_when_a_rank_is_killed_the_others_turn_ends_and_other_programs_go_on(self):
         self.start_daemon("--mode", "exclusive", "--quantum", "20ms", "--grace", "500ms")
         job = self.job("job", "--steps", "1000000")

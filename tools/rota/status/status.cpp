@@ -173,6 +173,8 @@ std::string gang_why(const protocol::GangRow& gang) {
       return "named by --gang";
     case protocol::GangWhy::kCollective:
       return "use collective kernels";
+    case protocol::GangWhy::kMemory:
+      return "share memory";
     case protocol::GangWhy::kNone:
       break;
   }
@@ -180,8 +182,13 @@ std::string gang_why(const protocol::GangRow& gang) {
 }
 
 std::string gang_doing(const protocol::GangRow& gang) {
-  if (gang.apart != 0) {
-    return ", take turns by themselves for now: they could not be brought to rest together";
+  switch (gang.apart) {
+    case protocol::GangApart::kNoRest:
+      return ", take turns by themselves for now: they could not be brought to rest together";
+    case protocol::GangApart::kNoRoom:
+      return ", take turns by themselves for now: what they have on one GPU does not fit there";
+    case protocol::GangApart::kNo:
+      break;
   }
   if (gang.programs < 2) return ", the others are not there";
   return gang.drains != 0 ? ", come to rest since their turn is over" : "";
@@ -303,7 +310,7 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                      {"programs", gang.programs},
                      {"size", gang.size == 0 ? nlohmann::json(nullptr) : nlohmann::json(gang.size)},
                      {"drains", gang.drains != 0},
-                     {"apart", gang.apart != 0}});
+                     {"apart", gang.apart != protocol::GangApart::kNo}});
   }
   const nlohmann::json whole = {{"daemon",
                                  {{"pid", status.daemon.pid},

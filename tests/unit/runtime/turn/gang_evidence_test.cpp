@@ -1,9 +1,12 @@
 // Which programs are members of a gang, which one, and that rotad is told.
 #include "runtime/turn/gang_evidence.h"
 
+#include <sys/mman.h>
+
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <thread>
@@ -38,7 +41,6 @@ std::string gang(const Variables& variables) {
   const turn::Launch found = launch(variables);
   CHECK_FALSE(found.several_machines);
   if (!found.gang) return {};
-  CHECK(found.gang->why == GangWhy::kCollective);
   CHECK(found.gang->size == 0);
   CHECK(std::string(found.gang->name).size() <= turn::kGangNameBytes);
   return found.gang->name;
@@ -254,4 +256,38 @@ TEST_CASE(
   const Environment more(Variables{{"WORLD_SIZE", "4"}});
   CHECK(several.kernel_found(kAllReduce));
   CHECK_FALSE(several.take_untold().has_value());
+}
+
+TEST_CASE("ranks of one launch that share memory with other processes are a gang, and others are none") {
+  turn::GangEvidence alone;
+  CHECK_FALSE(alone.memory_shared());
+  const Environment environment(kTwo);
+  turn::GangEvidence evidence;
+  CHECK(evidence.memory_shared());
+  CHECK_FALSE(evidence.kernel_found(kAllReduce));
+  const auto gang = evidence.take_untold();
+  REQUIRE(gang);
+  CHECK(gang->why == GangWhy::kMemory);
+  CHECK(std::string(gang->name) == ::gang(kTwo));
+}
+
+TEST_CASE("registered host memory is evidence where it is a shared mapping") {
+  const auto mapping = [](int flags) {
+    void* const memory = mmap(nullptr, 8192, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(memory != MAP_FAILED);
+    return std::unique_ptr<char, void (*)(char*)>(static_cast<char*>(memory), [](char* each) { munmap(each, 8192); });
+  };
+  const auto shared = mapping(MAP_SHARED);
+  const auto own = mapping(MAP_PRIVATE);
+  CHECK(turn::is_shared_mapping(shared.get()));
+  CHECK(turn::is_shared_mapping(shared.get() + 8191));
+  CHECK_FALSE(turn::is_shared_mapping(own.get()));
+  CHECK_FALSE(turn::is_shared_mapping(nullptr));
+  turn::GangEvidence alone;
+  CHECK_FALSE(alone.host_registered(shared.get()));
+  const Environment environment(kTwo);
+  turn::GangEvidence evidence;
+  CHECK_FALSE(evidence.host_registered(own.get()));
+  CHECK(evidence.host_registered(shared.get()));
+  CHECK_FALSE(evidence.host_registered(shared.get()));
 }

@@ -333,7 +333,7 @@ TEST_CASE("a gang that is revoked again and again is none for a while") {
   }
   REQUIRE(one.shows([](const GpuLease& page) { return page.gang == 0; }));
   REQUIRE(two.shows([](const GpuLease& page) { return page.gang == 0; }));
-  CHECK(status(daemon.socket()).gangs.at(0).apart != 0);
+  CHECK(status(daemon.socket()).gangs.at(0).apart == protocol::GangApart::kNoRest);
   two.want_mine();
   REQUIRE(two.is_granted());
   CHECK(one.page().grant == 0);
@@ -361,6 +361,28 @@ TEST_CASE("members on one GPU hold it at the same time, and count as one with al
   REQUIRE(two.waited_for());
   end_turn(one, two);
   REQUIRE(other.is_granted());
+}
+
+TEST_CASE("members whose memory does not fit on one GPU take turns by themselves") {
+  Daemon daemon(kExclusive);
+  Rank one(daemon.socket(), 0);
+  Rank two(daemon.socket(), 0);
+  one.join("job");
+  two.join("job");
+  REQUIRE(two.is_member());
+  const auto apart = [&] { return status(daemon.socket()).gangs.at(0).apart; };
+  for (Rank* rank : {&one, &two}) {
+    CHECK(apart() == protocol::GangApart::kNo);
+    rank->usage->gpus[0].resident_bytes = 1 << 20;
+    rank->use(0, kGpuBytes / 3 * 2);
+    rank->say(0, 0);
+    rank->catch_up();
+  }
+  CHECK(eventually([&] { return apart() == protocol::GangApart::kNoRoom; }));
+  one.want_mine();
+  REQUIRE(one.is_granted());
+  CHECK(one.page().gang == 0);
+  CHECK(two.page().grant == 0);
 }
 
 TEST_CASE("GPUs of a member can be coupled: it stays a member") {
