@@ -85,11 +85,11 @@ class Demo(SimCase):
     # ctest labels: unsanitized
     def test_copies_that_fail_are_named_and_make_the_exit_code_1(self):
         self.environment.pop("ROTA_REAL_LIBCUDA")
-        result = self.sim("--fault", "cuLaunchKernel@10=CUDA_ERROR_LAUNCH_FAILED", "--", ROTA, "demo")
+        result = self.sim("--fault", "cuMemcpyDtoH_v2@1=CUDA_ERROR_LAUNCH_FAILED", "--", ROTA, "demo")
         self.assertEqual(result.returncode, 1, result.stdout)
         for way in "natively", "under rota":
             for copy in 1, 2:
-                self.assertIn(f"rota demo: not as expected: {way} copy {copy} failed with exit code 1: cuLaunchKernel: CUDA_ERROR_LAUNCH_FAILED\n", result.stderr)
+                self.assertIn(f"rota demo: not as expected: {way} copy {copy} failed with exit code 1: cuMemcpyDtoH: CUDA_ERROR_LAUNCH_FAILED\n", result.stderr)
         self.assertIn("`rota doctor`", result.stderr)
         self.assertNotIn("next:", result.stdout)
 

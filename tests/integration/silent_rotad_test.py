@@ -46,11 +46,13 @@ class SilentRotad(Case):
         holder = self.start(ROTA, "run", "--", PROGRAMS / "spinner", "--hold")
         self.ready(holder)
         self.eventually(lambda: [client for client in self.clients() if client["holds"]], "it holds the GPU")
+        holder.send_signal(signal.SIGSTOP)  # otherwise it gives the GPU back if it has a pause
         waiter = self.start(ROTA, "run", "--", PROGRAMS / "spinner", "--hold")
         self.eventually(lambda: [client for client in self.clients() if client["pid"] == waiter.pid and client["waits"]], "it waits")
         daemon.send_signal(signal.SIGSTOP)
         self.ready(waiter)
         daemon.send_signal(signal.SIGCONT)
+        holder.send_signal(signal.SIGCONT)
         self.eventually(lambda: {client["pid"] for client in self.clients()} >= {holder.pid, waiter.pid}, "both are served")
         for program in holder, waiter:
             result = self.finish(program)
