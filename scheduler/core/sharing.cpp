@@ -97,9 +97,10 @@ void Sharing::judge(GpuMask gpus, Time now) {
 // `other`: other programs are active there, or other GPUs are decided on together.
 void Sharing::judge(Law& law, bool other, Time now) {
   const GpuMask gpus = law.gpus;
-  bool crowded = false;
-  for_each_gpu(gpus, [&](GpuIndex index) { crowded |= is_crowded(index, now); });
-  // The other ones of several GPUs follow the turns that memory makes necessary on one of them.
+  law.crowded = 0;
+  for_each_gpu(gpus, [&](GpuIndex index) { law.crowded |= is_crowded(index, now) ? bit(index) : 0; });
+  const bool crowded = law.crowded != 0;
+  // On the others of several GPUs the programs follow the turns that memory makes necessary on one.
   const bool can_decide = !crowded || std::popcount(gpus) > 1;
   const bool decides = settings_.measured_turns && settings_.mode == Mode::kAutomatic && can_decide;
   law.news |= std::exchange(law.decides, decides) != decides;
@@ -309,10 +310,13 @@ bool Sharing::open_to(const Client& client, GpuIndex index) const {
 }
 
 bool Sharing::conflicts(const Client& client, GpuIndex index) const {
-  if (law(index).candidate == Candidate::kTogether || !decides(index) || open_to(client, index)) return false;
-  const std::vector<Client*>& holders = books_.gpu(index).holders;
-  return std::any_of(holders.begin(), holders.end(),
-                     [&](const Client* holder) { return holder != &client && !open_to(*holder, index); });
+  const Law& law = this->law(index);
+  if (law.candidate == Candidate::kTogether || !decides(index) || open_to(client, index)) return false;
+  return std::ranges::any_of(books_.gpu(index).holders, [&](const Client* holder) {
+    const GpuMask touched = client.state.touched | holder->state.touched;
+    const bool concerns = law.crowded == 0 || (touched & law.crowded) != 0;
+    return concerns && holder != &client && !open_to(*holder, index);
+  });
 }
 
 bool Sharing::pages_in(GpuIndex index) const {

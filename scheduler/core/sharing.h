@@ -25,7 +25,7 @@
 //
 // GPUs that some programs use together (active.h) are measured and decided on as one: what one of these programs does
 // on each of them depends on its turns on all others. If programs do not fit together on one of them, their memory
-// decides there, and they take turns on the others.
+// decides there, and those that use it take turns on the others.
 //
 // Turns are as long as their hand-overs make worthwhile: twenty times as long, or thirty times where memory moves.
 // Where Unified Memory does not fit, the settings determine their length.
@@ -164,6 +164,7 @@ class Sharing {
     Phase phase = Phase::kUndecided;
     std::vector<ClientId> set;    // active clients, sorted
     std::vector<ClientId> light;  // light ones of the set, for kLightOpen
+    GpuMask crowded = 0;          // GPUs on which the programs have not fitted together lately
     bool decides = false;         // this class decides
     bool news = true;             // the candidate, or whether this class decides, has changed
     Time since{};                 // when the phase, or its measurement, began

@@ -107,9 +107,9 @@ TEST_CASE("where memory does not fit on one of two GPUs, programs take turns on 
   settings.measured_turns = true;
   Core core(settings);
   const Time now = 1s;
-  for (const ClientId id : {1U, 2U, 3U}) {
+  for (const ClientId id : {1U, 2U, 3U, 4U}) {
     core.step(event::Join{id, false}, now);
-    for_each_gpu(id == 3 ? 2 : kBoth, [&](GpuIndex gpu) {
+    for_each_gpu(id > 2 ? 2 : kBoth, [&](GpuIndex gpu) {
       core.step(event::AddGpu{id, gpu, Bytes{80} << 30, 1}, now);
       core.step(event::Usage{id, gpu, Bytes{gpu == 0 ? 50U : 1U} << 30}, now);
     });
@@ -121,6 +121,14 @@ TEST_CASE("where memory does not fit on one of two GPUs, programs take turns on 
   core.step(event::Want{3, 2}, now);
   CHECK(core.gpu(1).candidate == Candidate::kTurns);
   CHECK(core.client(3)->held == 0);
+  // Those that are not on the crowded one run beside each other.
+  core.step(event::GiveBack{1, core.client(1)->grant}, now);
+  core.step(event::Want{1, 0}, now);
+  core.step(event::Want{4, 2}, now);
+  CHECK(core.client(2)->held == kBoth);
+  core.step(event::GiveBack{2, core.client(2)->grant}, now);
+  CHECK(core.client(3)->held == 2);
+  CHECK(core.client(4)->held == 2);
 }
 
 }  // namespace
