@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
@@ -27,6 +28,10 @@ constexpr std::string_view kPrefixes[] = {
 bool begins_like_one(std::string_view name) {
   return std::ranges::any_of(kPrefixes, [name](std::string_view prefix) { return name.starts_with(prefix); });
 }
+
+// How long a process looks at most, in all, whether host memory that it registers is a shared mapping: with thousands
+// of mappings each look takes milliseconds. A judgment.
+constexpr std::int64_t kLooks = std::chrono::nanoseconds(std::chrono::milliseconds(20)).count();
 
 using Variables = FunctionRef<const char*(const char*)>;
 
@@ -157,10 +162,13 @@ bool GangEvidence::kernel_found(const char* name) {
 }
 
 bool GangEvidence::host_registered(const void* address) {
-  if (decided_.load(std::memory_order_relaxed) || !launch_of_now().says_anything() || !is_shared_mapping(address)) {
+  if (decided_.load(std::memory_order_relaxed) || looked_for_.load() >= kLooks || !launch_of_now().says_anything()) {
     return false;
   }
-  return memory_shared();
+  const auto begin = std::chrono::steady_clock::now();
+  const bool shared = is_shared_mapping(address);
+  looked_for_.fetch_add((std::chrono::steady_clock::now() - begin).count());
+  return shared && memory_shared();
 }
 
 bool GangEvidence::decide(protocol::GangWhy why) {

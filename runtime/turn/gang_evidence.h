@@ -12,6 +12,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <optional>
 
 #include "runtime/core/function_ref.h"
@@ -54,7 +55,8 @@ class GangEvidence {
 
   std::optional<protocol::Gang> gang_;  // written once, before known_; none then: it would be on several machines
   std::atomic<bool> known_{false};
-  std::atomic<bool> decided_{false};  // nothing more is looked for
+  std::atomic<bool> decided_{false};         // nothing more is looked for
+  std::atomic<std::int64_t> looked_for_{0};  // ns
   bool told_ = false;
   bool said_ = false;  // why there is none
 };

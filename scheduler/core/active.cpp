@@ -14,9 +14,9 @@ void Active::mark_stale(GpuMask gpus) {
   for_each_gpu(gpus, [&](GpuIndex gpu) { gpus_[gpu].stale = true; });
 }
 
-GpuMask Active::renew(GpuMask gpus, Time now) {
+GpuMask Active::renew(GpuMask gpus, GpuMask apart, Time now) {
   GpuMask others = 0;
-  bool reaches_others = false;
+  bool regroups = std::exchange(apart_, apart) != apart;
   for_each_gpu(gpus, [&](GpuIndex index) {
     OnGpu& here = gpus_[index];
     if (!here.stale && now < here.until) return;
@@ -24,9 +24,9 @@ GpuMask Active::renew(GpuMask gpus, Time now) {
     const std::vector<ClientId> before = std::exchange(here.clients, {});
     look(index, now);
     if (here.clients != before) others |= bit(index);
-    reaches_others |= here.reach != reached;
+    regroups |= here.reach != reached;
   });
-  return reaches_others ? others | regroup() : others;
+  return regroups ? others | regroup() : others;
 }
 
 std::vector<ClientId> Active::on_any(GpuMask gpus) const {
@@ -62,10 +62,10 @@ GpuMask Active::regroup() {
   GpuMask changed = 0;
   for (GpuMask left = ~GpuMask{0}; left != 0;) {
     GpuMask group = left & -left;
-    for (GpuMask before = 0; before != group;) {
+    for (GpuMask before = 0; before != group && (group & apart_) == 0;) {
       before = group;
-      for_each_gpu(left, [&](GpuIndex gpu) {
-        if ((gpus_[gpu].reach & group) != 0) group |= gpus_[gpu].reach;
+      for_each_gpu(left & ~apart_, [&](GpuIndex gpu) {
+        if ((gpus_[gpu].reach & group) != 0) group |= gpus_[gpu].reach & ~apart_;
       });
     }
     for_each_gpu(group, [&](GpuIndex gpu) {

@@ -21,9 +21,10 @@ class Active {
   // Who is active on these GPUs may have changed.
   void mark_stale(GpuMask gpus);
   void mark_all_stale() { mark_stale(~GpuMask{0}); }
-  // Looks again where that is so or time has passed. Returns the GPUs on which others are active than before, and those
-  // that are decided on together with others than before.
-  GpuMask renew(GpuMask gpus, Time now);
+  // Looks again where that is so or time has passed. `apart`: GPUs each of which is decided on by itself in any case.
+  // Returns the GPUs on which others are active than before, and those that are decided on together with others than
+  // before.
+  GpuMask renew(GpuMask gpus, GpuMask apart, Time now);
 
   // Sorted. Nobody where only one client is at all.
   const std::vector<ClientId>& on(GpuIndex gpu) const { return gpus_[gpu].clients; }
@@ -48,6 +49,7 @@ class Active {
   const Settings& settings_;
   const Bookkeeping& books_;
   std::vector<OnGpu> gpus_;
+  GpuMask apart_ = 0;
 };
 
 }  // namespace rota::scheduler

@@ -54,14 +54,14 @@ void Sharing::configured() {
 }
 
 // Between two turns of programs that do not fit together, a GPU looks as if they did.
-bool Sharing::is_crowded(GpuIndex index, Time now) {
+void Sharing::renew_crowded(GpuIndex index, Time now) {
   OnGpu& here = gpus_[index];
   if (books_.gpu(index).crowded) {
     here.crowded_at = now;
   } else if (now - here.crowded_at >= Active::kActive) {
     here.crowded_at = {};
   }
-  return here.crowded_at != Time{};
+  crowded_ = here.crowded_at != Time{} ? crowded_ | bit(index) : crowded_ & ~bit(index);
 }
 
 // Called after its candidate has been settled.
@@ -78,7 +78,8 @@ void Sharing::renew_beside(const Law& law, GpuIndex index, Time now) {
 }
 
 void Sharing::judge(GpuMask gpus, Time now) {
-  const GpuMask others = active_.renew(gpus, now);
+  for_each_gpu(gpus, [&](GpuIndex index) { renew_crowded(index, now); });
+  const GpuMask others = active_.renew(gpus, crowded_, now);
   GpuMask left = gpus | others;
   while (left != 0) {
     const GpuMask group = active_.group(first_of(left));
@@ -97,17 +98,11 @@ void Sharing::judge(GpuMask gpus, Time now) {
 // `other`: other programs are active there, or other GPUs are decided on together.
 void Sharing::judge(Law& law, bool other, Time now) {
   const GpuMask gpus = law.gpus;
-  law.crowded = 0;
-  for_each_gpu(gpus, [&](GpuIndex index) { law.crowded |= is_crowded(index, now) ? bit(index) : 0; });
-  const bool crowded = law.crowded != 0;
-  // On the others of several GPUs the programs follow the turns that memory makes necessary on one.
-  const bool can_decide = !crowded || std::popcount(gpus) > 1;
-  const bool decides = settings_.measured_turns && settings_.mode == Mode::kAutomatic && can_decide;
+  const bool decides = settings_.measured_turns && settings_.mode == Mode::kAutomatic && (crowded_ & gpus) == 0;
   law.news |= std::exchange(law.decides, decides) != decides;
   const bool several = law.set.size() > 1;
-  if (!several || !decides || crowded) {
-    const bool turns = several && decides && crowded;
-    begin(law, Phase::kUndecided, turns ? Candidate::kTurns : Candidate::kTogether, now);
+  if (!several || !decides) {
+    begin(law, Phase::kUndecided, Candidate::kTogether, now);
   } else if (other || law.phase == Phase::kUndecided) {
     if (const Answer* known = answer(law)) {
       law.light = known->light;
@@ -310,13 +305,9 @@ bool Sharing::open_to(const Client& client, GpuIndex index) const {
 }
 
 bool Sharing::conflicts(const Client& client, GpuIndex index) const {
-  const Law& law = this->law(index);
-  if (law.candidate == Candidate::kTogether || !decides(index) || open_to(client, index)) return false;
-  return std::ranges::any_of(books_.gpu(index).holders, [&](const Client* holder) {
-    const GpuMask touched = client.state.touched | holder->state.touched;
-    const bool concerns = law.crowded == 0 || (touched & law.crowded) != 0;
-    return concerns && holder != &client && !open_to(*holder, index);
-  });
+  if (law(index).candidate == Candidate::kTogether || !decides(index) || open_to(client, index)) return false;
+  return std::ranges::any_of(books_.gpu(index).holders,
+                             [&](const Client* holder) { return holder != &client && !open_to(*holder, index); });
 }
 
 bool Sharing::pages_in(GpuIndex index) const {

@@ -24,8 +24,7 @@
 // have not fitted together within the last 10 s, their memory decides instead.
 //
 // GPUs that some programs use together (active.h) are measured and decided on as one: what one of these programs does
-// on each of them depends on its turns on all others. If programs do not fit together on one of them, their memory
-// decides there, and those that use it take turns on the others.
+// on each of them depends on its turns on all others, but for those where their memory decides.
 //
 // Turns are as long as their hand-overs make worthwhile: twenty times as long, or thirty times where memory moves.
 // Where Unified Memory does not fit, the settings determine their length.
@@ -164,7 +163,6 @@ class Sharing {
     Phase phase = Phase::kUndecided;
     std::vector<ClientId> set;    // active clients, sorted
     std::vector<ClientId> light;  // light ones of the set, for kLightOpen
-    GpuMask crowded = 0;          // GPUs on which the programs have not fitted together lately
     bool decides = false;         // this class decides
     bool news = true;             // the candidate, or whether this class decides, has changed
     Time since{};                 // when the phase, or its measurement, began
@@ -189,7 +187,7 @@ class Sharing {
   static GpuIndex first_of(GpuMask gpus) { return static_cast<GpuIndex>(std::countr_zero(gpus)); }
   bool decides(GpuIndex gpu) const { return law(gpu).decides && !books_.gpu(gpu).crowded; }
   void judge(Law& law, bool other, Time now);
-  bool is_crowded(GpuIndex gpu, Time now);
+  void renew_crowded(GpuIndex gpu, Time now);
   void renew_beside(const Law& law, GpuIndex gpu, Time now);
   static bool all_run(const Law& law);
   void begin_window(Law& law, Time now);
@@ -222,6 +220,7 @@ class Sharing {
   std::vector<Law> laws_;  // each at the first of its GPUs
   GpuMask timed_ = 0;
   GpuMask due_ = 0;
+  GpuMask crowded_ = 0;  // where programs have not fitted together lately
   GpuMask beside_ = 0;
   GpuMask sampling_ = 0;
   GpuMask looking_ = 0;

@@ -61,13 +61,17 @@ void Server::say_usage(Task& task, const event::Usage& usage) {
     add(&event::Usage::shortage);
     add(&event::Usage::refusals);
     add(&event::Usage::fixed_for_now);
+    std::size_t swappers = 0;
     for_each_member(*gang, [&](const Client&, const Task& other) {
       const auto part = other.parts.find(usage.gpu);
-      if (part != other.parts.end()) all.free = std::max(all.free, part->second.usage.free);
+      if (part == other.parts.end()) return;
+      all.free = std::max(all.free, part->second.usage.free);
+      swappers += part->second.usage.resident != 0 ? 1 : 0;
     });
-    // Memory that only its owner can move has to be there. Unified Memory comes page by page.
+    // What the driver has refused does not fit beside what is there. Of Unified Memory neither counts.
     const Bytes contexts = sum(*gang, usage.gpu, [](const Task::Part& part) { return part.context; });
-    if (all.resident != 0 && all.used + contexts > core_.gpu(usage.gpu).total) {
+    const Bytes needed = all.resident + all.shortage + contexts;
+    if (swappers > 1 && all.shortage != 0 && needed > core_.gpu(usage.gpu).total) {
       gang->crowded = usage.gpu;
       gangs_due_.insert(gang->number);
     }

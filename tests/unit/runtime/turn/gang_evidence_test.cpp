@@ -291,3 +291,16 @@ TEST_CASE("registered host memory is evidence where it is a shared mapping") {
   CHECK(evidence.host_registered(shared.get()));
   CHECK_FALSE(evidence.host_registered(shared.get()));
 }
+
+TEST_CASE("a rank that registers private memory again and again does not look for ever whether it is shared") {
+  const Environment environment(kTwo);
+  turn::GangEvidence evidence;
+  const int local = 0;
+  const auto per_call = [&] {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < 100; ++i) CHECK_FALSE(evidence.host_registered(&local));
+    return (std::chrono::steady_clock::now() - begin) / 100;
+  };
+  // The mappings of this process take some microseconds to look through, and only so many looks.
+  CHECK(test::eventually([&] { return per_call() < 2us; }));
+}

@@ -371,14 +371,26 @@ TEST_CASE("members whose memory does not fit on one GPU take turns by themselves
   two.join("job");
   REQUIRE(two.is_member());
   const auto apart = [&] { return status(daemon.socket()).gangs.at(0).apart; };
+  // More than there is, but of it only a third has to be there at once.
   for (Rank* rank : {&one, &two}) {
-    CHECK(apart() == protocol::GangApart::kNo);
-    rank->usage->gpus[0].resident_bytes = 1 << 20;
-    rank->use(0, kGpuBytes / 3 * 2);
+    rank->usage->gpus[0].resident_bytes = kGpuBytes / 3;
+    rank->use(0, kGpuBytes * 2);
     rank->say(0, 0);
     rank->catch_up();
   }
+  one.want_mine();
+  REQUIRE(one.is_granted());
+  REQUIRE(two.is_granted());
+  CHECK(apart() == protocol::GangApart::kNo);
+  two.usage->gpus[0].short_bytes = kGpuBytes / 2;
+  two.usage->gpus[0].refusals = 1;
+  two.say(0, 0);
   CHECK(eventually([&] { return apart() == protocol::GangApart::kNoRoom; }));
+  REQUIRE(one.drains());
+  for (Rank* rank : {&one, &two}) rank->say(rank->page().gang_step, kGangRests);
+  REQUIRE(one.ended());
+  REQUIRE(two.ended());
+  two.usage->gpus[0].short_bytes = 0;
   one.want_mine();
   REQUIRE(one.is_granted());
   CHECK(one.page().gang == 0);
