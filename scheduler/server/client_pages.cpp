@@ -187,34 +187,56 @@ void Server::tell_usage(Client& client, std::uint32_t gpu) {
 void Server::read_activity(Client& client) {
   const bool shares = client.usage->shares.load() != 0;
   for (Task& task : client.tasks) {
-    if (!reports_activity(client, task)) continue;
-    // What the members of a gang share, they share with each other, and they run at the same time.
-    const bool runs_beside = shares && task.gang == 0;
-    read_activity(task, client.usage->gpus[*GpuSet(task.gpus).begin()], runs_beside);
+    if (task.gang == 0) {
+      tell_activity(task.activity, activity_of(client, task, shares));
+    } else {
+      Gang& gang = *gang_of(task);
+      tell_activity(gang.activity, activity_of(gang));
+    }
   }
 }
 
-// `page`: of one of the task's GPUs. The client says the same on all of them.
-void Server::read_activity(Task& task, const protocol::GpuUsage& page, bool shares) {
-  const std::uint64_t calls = page.calls.load();
-  const std::uint64_t samples = page.samples.load();
-  const std::uint64_t switches = page.switches.load();
-  const std::array news{calls, samples, switches, std::uint64_t{shares}};
-  if (std::exchange(task.activity, news) == news) return;
-  // It is trusted no more than anything else that a client says.
+// The client says the same on all of the task's GPUs. It is trusted no more than anything else that a client says.
+scheduler::event::Activity Server::activity_of(const Client& client, const Task& task, bool shares) {
+  const protocol::GpuUsage& page = client.usage->gpus[*GpuSet(task.gpus).begin()];
   const auto time = [](const std::atomic<std::uint64_t>& ns) {
     return scheduler::Time(static_cast<std::int64_t>(std::min(ns.load(), kLatest)));
   };
-  step(scheduler::event::Activity{.client = task.id,
-                                  .calls = calls,
-                                  .open = time(page.open_ns),
-                                  .counted = time(page.counted_ns),
-                                  .samples = samples,
-                                  .busy = std::min(page.busy_samples.load(), samples),
-                                  .in_spells = std::min(page.spell_samples.load(), samples),
-                                  .switches = switches,
-                                  .switching = time(page.switch_ns),
-                                  .shares = shares});
+  const std::uint64_t samples = page.samples.load();
+  return {.client = task.id,
+          .calls = page.calls.load(),
+          .open = time(page.open_ns),
+          .counted = time(page.counted_ns),
+          .samples = samples,
+          .busy = std::min(page.busy_samples.load(), samples),
+          .in_spells = std::min(page.spell_samples.load(), samples),
+          .switches = page.switches.load(),
+          .switching = time(page.switch_ns),
+          .shares = shares};
+}
+
+// Of all its members, which run at the same times. What they share they share with each other, so the gang need not run
+// beside others for that.
+scheduler::event::Activity Server::activity_of(const Gang& gang) const {
+  scheduler::event::Activity all{.client = gang.id};
+  for_each_member(gang, [&](const Client& client, const Task& task) {
+    const scheduler::event::Activity one = activity_of(client, task, false);
+    all.calls += one.calls;
+    all.samples += one.samples;
+    all.busy += one.busy;
+    all.in_spells += one.in_spells;
+    all.open = std::max(all.open, one.open);
+    all.counted = std::max(all.counted, one.counted);
+    all.switches = std::max(all.switches, one.switches);
+    all.switching = std::max(all.switching, one.switching);
+  });
+  return all;
+}
+
+// `last`: what of it the core was told last.
+void Server::tell_activity(LastActivity& last, const scheduler::event::Activity& activity) {
+  const LastActivity news{activity.calls, activity.samples, activity.switches, std::uint64_t{activity.shares}};
+  if (std::exchange(last, news) != news) step(activity);
 }
 
 // A remark in the event log: the core's decisions do not depend on what has moved.

@@ -195,6 +195,7 @@ void Server::rebuild(Gang& gang, const std::vector<OfTask>& members) {
   gang.gpus = 0;
   if (!members.empty()) {
     gang.id = ++last_number_;
+    gang.activity = {};
     const Client& first = *members.front().client;
     event_log_.remark(fmt::format("gang {} task {}", gang.number, gang.id), modelled_now());
     step(event::Join{gang.id, true, first.domain_number, gang.last_grant});
@@ -367,13 +368,6 @@ void Server::part_if_crowded(Gang& gang) {
       "gang {}: what its programs have on GPU {} does not fit there: for {} minutes they take their turns by "
       "themselves. Give them less memory, or a GPU each",
       gang.name, gpus_.number(*gpu), kApart.count());
-}
-
-// The core takes one for all: they run at the same times.
-bool Server::reports_activity(const Client& client, const Task& task) const {
-  const Gang* const gang = gang_of(task);
-  if (gang == nullptr) return true;
-  return *gang->clients.begin() == client.id && &task == &*client.tasks.begin();
 }
 
 }  // namespace rota::server

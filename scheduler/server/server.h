@@ -145,8 +145,6 @@ class Server final : public ConnectionOwner {
   void look_later(Gang& gang, scheduler::Time in);
   void gave_back(const Client& client, Task& task, std::uint32_t grant);
   void decided(Gang& gang, const scheduler::Decision& decision);
-  bool reports_activity(const Client& client, const Task& task) const;
-
   // gang_memory.cpp
   void say_gpu(Client& client, std::uint32_t gpu, scheduler::Bytes total, scheduler::Bytes context);
   void say_usage(Task& task, const scheduler::event::Usage& usage);
@@ -245,7 +243,9 @@ class Server final : public ConnectionOwner {
   void read_others();
   bool read_some_others();
   void read_activity(Client& client);
-  void read_activity(Task& task, const protocol::GpuUsage& page, bool shares);
+  static scheduler::event::Activity activity_of(const Client& client, const Task& task, bool shares);
+  scheduler::event::Activity activity_of(const Gang& gang) const;
+  void tell_activity(LastActivity& last, const scheduler::event::Activity& activity);
   void tell_usage(Client& client, std::uint32_t gpu);
   void note_moves(Client& client);
   void schedule_deadline();

@@ -55,13 +55,16 @@ class Within {
   bool before_;
 };
 
+// What the core was told last of a client's activity: calls, samples, switches, shares.
+using LastActivity = std::array<std::uint64_t, 4>;
+
 struct Task {
   scheduler::ClientId id = 0;  // the core's client
   scheduler::GpuMask gpus = 0;
-  std::uint32_t last_grant = 0;             // the highest number of a grant that one of these GPUs has had
-  scheduler::Time next_turn{};              // as it was last told
-  std::array<std::uint64_t, 4> activity{};  // as last reported to the core: calls, samples, switches, shares
-  bool overdue = false;                     // it holds what it should have given back for another rotad
+  std::uint32_t last_grant = 0;  // the highest number of a grant that one of these GPUs has had
+  scheduler::Time next_turn{};   // as it was last told
+  LastActivity activity{};
+  bool overdue = false;  // it holds what it should have given back for another rotad
   // Of a member of a gang, whose client in the core is the gang's.
   std::uint32_t gang = 0;  // 0: of none
   bool wants = false;      // it has asked for the gang's next turn

@@ -397,6 +397,36 @@ TEST_CASE("members whose memory does not fit on one GPU take turns by themselves
   CHECK(two.page().grant == 0);
 }
 
+TEST_CASE("the activity of all members is the gang's") {
+  const TemporaryFolder folder;
+  const std::string log = folder / "events";
+  {
+    Daemon daemon({"--mode", "exclusive", "--event-log", log});
+    Rank one(daemon.socket(), 0);
+    Rank two(daemon.socket(), 1);
+    one.join("job");
+    two.join("job");
+    REQUIRE(two.is_member());
+    const auto said = [](Rank& rank, std::uint64_t calls) {
+      protocol::GpuUsage& page = rank.usage->gpus[rank.gpu];
+      page.calls = calls;
+      page.samples = 20;
+      page.busy_samples = 30;  // more than there are
+      page.counted_ns = calls;
+      rank.say(0, 0);
+      rank.catch_up();
+    };
+    said(one, 3);
+    said(two, 4);
+    daemon.end(SIGTERM);
+  }
+  const std::string text = read_file(log);
+  // calls, open, counted, samples, busy
+  INFO(text);
+  CHECK(text.find(" 3 0 3 20 20 ") != std::string::npos);
+  CHECK(text.find(" 7 0 4 40 40 ") != std::string::npos);
+}
+
 TEST_CASE("GPUs of a member can be coupled: it stays a member") {
   Daemon daemon(kExclusive);
   Rank one(daemon.socket(), 0);
