@@ -230,6 +230,7 @@ scheduler::event::Activity Server::activity_of(const Gang& gang) const {
     all.switches = std::max(all.switches, one.switches);
     all.switching = std::max(all.switching, one.switching);
   });
+  all.switching += gang.draining;
   return all;
 }
 

@@ -29,6 +29,9 @@ constexpr unsigned kMostRevoked = 3;
 // or has given back already. A judgment.
 constexpr std::chrono::milliseconds kOwnDrain{500};
 constexpr std::chrono::minutes kApart{10};
+// How much of a drain counts as part of the hand-over, by which the length of turns is measured: others' turns become
+// longer with it. A judgment.
+constexpr std::chrono::milliseconds kLongestCounted{10};
 
 }  // namespace
 
@@ -311,7 +314,10 @@ void Server::look_at(Gang& gang) {
   });
   const scheduler::Time drained_for = modelled_now() - gang.drain.began();
   const bool in_vain = gang.must_end && gang.drain.drains() && drained_for >= kOwnDrain;
-  if (all_gave_back || in_vain) return step(event::GiveBack{gang.id, state.grant});
+  if (all_gave_back || in_vain) {
+    if (gang.drain.drains()) gang.draining += std::min<scheduler::Time>(drained_for, kLongestCounted);
+    return step(event::GiveBack{gang.id, state.grant});
+  }
   const bool pressed = state.waiters != 0 || gang.must_end || claims_.withdrawing();
   if (pressed || gang.drain.drains()) {
     const bool news = gang.drain.look(words, gang.must_end || claims_.withdrawing(), modelled_now());

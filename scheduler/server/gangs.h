@@ -25,6 +25,7 @@ struct Server::Gang {
   bool said_full = false;
   scheduler::ClientId id = 0;    // the core's client; 0: it has no members
   LastActivity activity{};       // of that one
+  scheduler::Time draining{};    // how long its turns have taken to end
   scheduler::GpuMask gpus = 0;   // that one's
   std::uint32_t last_grant = 0;  // the highest number of a grant that it or a member has had
   std::uint32_t grant = 0;       // whose drain the next is; 0: it holds nothing

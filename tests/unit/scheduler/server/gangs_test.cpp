@@ -397,7 +397,7 @@ TEST_CASE("members whose memory does not fit on one GPU take turns by themselves
   CHECK(two.page().grant == 0);
 }
 
-TEST_CASE("the activity of all members is the gang's") {
+TEST_CASE("the activity of all members is the gang's, and its drains are part of its hand-overs") {
   const TemporaryFolder folder;
   const std::string log = folder / "events";
   {
@@ -418,6 +418,14 @@ TEST_CASE("the activity of all members is the gang's") {
     };
     said(one, 3);
     said(two, 4);
+    Rank other(daemon.socket(), 0, "other");
+    one.want_mine();
+    REQUIRE(two.is_granted());
+    other.want_mine();
+    REQUIRE(two.waited_for());
+    end_turn(one, two);
+    REQUIRE(other.is_granted());
+    said(two, 5);
     daemon.end(SIGTERM);
   }
   const std::string text = read_file(log);
@@ -425,6 +433,12 @@ TEST_CASE("the activity of all members is the gang's") {
   INFO(text);
   CHECK(text.find(" 3 0 3 20 20 ") != std::string::npos);
   CHECK(text.find(" 7 0 4 40 40 ") != std::string::npos);
+  // in_spells, switches, switching
+  const std::string after = " 8 0 5 40 40 0 0 ";
+  REQUIRE(text.find(after) != std::string::npos);
+  const std::uint64_t switching = std::stoull(text.substr(text.find(after) + after.size()));
+  CHECK(switching > 0);
+  CHECK(switching <= 10'000'000);
 }
 
 TEST_CASE("GPUs of a member can be coupled: it stays a member") {
