@@ -5,9 +5,12 @@
 // as far as the program can tell, at the same time.
 //
 // All other calls go to the driver, through their gates; so do all calls during a capture, since the driver may have to
-// refuse them.
+// refuse them. Linear copies between two GPUs that it refuses because rota serves the memory are made in another way
+// (across()).
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
@@ -32,6 +35,11 @@ CUresult without_waiting(bool makes_it_wait, Call&& call, Async&& async) {
 const api::CUstream kNull = nullptr;
 const api::CUstream kOwnOfThread = reinterpret_cast<api::CUstream>(std::uintptr_t{2});  // CU_STREAM_PER_THREAD
 
+// The stream of a per-thread form.
+api::CUstream own_of_thread(api::CUstream stream) {
+  return stream != nullptr ? stream : kOwnOfThread;
+}
+
 // A call has succeeded that touches memory which the program has made synchronous: rota has to wait.
 CUresult waited(CUresult result, bool has_to_wait, api::CUstream stream) {
   return result == api::CUDA_SUCCESS && has_to_wait ? real::cuStreamSynchronize(stream) : result;
@@ -49,6 +57,63 @@ CUresult copy(api::CUstream stream, CUdeviceptr destination, CUdeviceptr source,
   const memory::Memory& memory = runtime().memory;
   return waited(without_waiting(memory.only_converted_makes_it_wait(destination, source), call, async),
                 memory.has_to_wait(destination) || memory.has_to_wait(source), stream);
+}
+
+class CurrentContext {
+ public:
+  explicit CurrentContext(api::CUcontext context) : result_(real::cuCtxPushCurrent_v2(context)) {}
+  ~CurrentContext() {
+    api::CUcontext context = nullptr;
+    if (result_ == api::CUDA_SUCCESS) real::cuCtxPopCurrent_v2(&context);
+  }
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+  CUresult result() const { return result_; }
+
+ private:
+  CUresult result_;
+};
+
+// Through the host's memory, once the work of the stream has finished.
+CUresult copy_by_host(CUdeviceptr destination, api::CUcontext to, CUdeviceptr source, api::CUcontext from,
+                      std::size_t bytes, api::CUstream stream) {
+  constexpr std::size_t kPiece = std::size_t{4} << 20;
+  CUresult result = real::cuStreamSynchronize(stream);
+  std::vector<char> piece(std::min(bytes, kPiece));
+  for (std::size_t done = 0; done < bytes && result == api::CUDA_SUCCESS; done += piece.size()) {
+    const std::size_t count = std::min(bytes - done, piece.size());
+    const auto within = [&](api::CUcontext context, auto copy) {
+      const CurrentContext current(context);
+      if (result == api::CUDA_SUCCESS) result = current.result();
+      if (result == api::CUDA_SUCCESS) result = copy();
+    };
+    within(from, [&] { return gates::cuMemcpyDtoH_v2(piece.data(), source + done, count); });
+    within(to, [&] { return gates::cuMemcpyHtoD_v2(destination + done, piece.data(), count); });
+  }
+  return result;
+}
+
+// Between memory of two GPUs the driver copies whatever it has allocated. What is mapped for one GPU only, as swapped
+// memory is, it may refuse to copy to the other one (simgpu does in all forms; PyTorch finds that the real driver needs
+// the form that names both contexts). Then it goes through the host.
+template <typename Call, typename Peer>
+CUresult across(CUdeviceptr destination, CUdeviceptr source, std::size_t bytes, api::CUstream stream, Call&& call,
+                Peer&& peer) {
+  const CUresult result = call();
+  if (result != api::CUDA_ERROR_INVALID_VALUE) return result;
+  const Runtime& parts = runtime();
+  if (parts.contexts.captures() != 0) return result;
+  if (!parts.memory.swaps(destination, 1) && !parts.memory.swaps(source, 1)) return result;
+  const int to = parts.memory.device_of(destination);
+  const int from = parts.memory.device_of(source);
+  if (to < 0 || from < 0 || to == from) return result;
+  const api::CUcontext of_destination = parts.contexts.any(to).context;
+  const api::CUcontext of_source = parts.contexts.any(from).context;
+  if (of_destination == nullptr || of_source == nullptr) return result;
+  if (peer(of_destination, of_source) == api::CUDA_SUCCESS) return api::CUDA_SUCCESS;
+  return copy_by_host(destination, of_destination, source, of_source, bytes, stream) == api::CUDA_SUCCESS
+             ? api::CUDA_SUCCESS
+             : result;
 }
 
 // Between contexts the synchronous form also waits for work of both; the asynchronous one does not.
@@ -177,14 +242,37 @@ CUresult cuMemsetD2D32_v2_ptds(CUdeviceptr to, std::size_t pitch, unsigned int v
 
 CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, std::size_t ByteCount) {
   return copy(
-      kNull, dst, src, [&] { return gates::cuMemcpy(dst, src, ByteCount); },
+      kNull, dst, src,
+      [&] {
+        return across(
+            dst, src, ByteCount, kNull, [&] { return gates::cuMemcpy(dst, src, ByteCount); },
+            [&](auto to, auto from) { return gates::cuMemcpyPeer(dst, to, src, from, ByteCount); });
+      },
       [&] { return gates::cuMemcpyAsync(dst, src, ByteCount, nullptr); });
 }
 
 CUresult cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, std::size_t ByteCount) {
   return copy(
-      kOwnOfThread, dst, src, [&] { return gates::cuMemcpy_ptds(dst, src, ByteCount); },
+      kOwnOfThread, dst, src,
+      [&] {
+        return across(
+            dst, src, ByteCount, kOwnOfThread, [&] { return gates::cuMemcpy_ptds(dst, src, ByteCount); },
+            [&](auto to, auto from) { return gates::cuMemcpyPeer_ptds(dst, to, src, from, ByteCount); });
+      },
       [&] { return gates::cuMemcpyAsync_ptsz(dst, src, ByteCount, nullptr); });
+}
+
+CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, std::size_t ByteCount, api::CUstream hStream) {
+  return across(
+      dst, src, ByteCount, hStream, [&] { return gates::cuMemcpyAsync(dst, src, ByteCount, hStream); },
+      [&](auto to, auto from) { return gates::cuMemcpyPeerAsync(dst, to, src, from, ByteCount, hStream); });
+}
+
+CUresult cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, std::size_t ByteCount, api::CUstream hStream) {
+  return across(
+      dst, src, ByteCount, own_of_thread(hStream),
+      [&] { return gates::cuMemcpyAsync_ptsz(dst, src, ByteCount, hStream); },
+      [&](auto to, auto from) { return gates::cuMemcpyPeerAsync_ptsz(dst, to, src, from, ByteCount, hStream); });
 }
 
 CUresult cuMemcpyDtoD(api::CUdeviceptr_v1 dstDevice, api::CUdeviceptr_v1 srcDevice, unsigned int ByteCount) {
@@ -193,14 +281,49 @@ CUresult cuMemcpyDtoD(api::CUdeviceptr_v1 dstDevice, api::CUdeviceptr_v1 srcDevi
 
 CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, std::size_t ByteCount) {
   return copy(
-      kNull, dstDevice, srcDevice, [&] { return gates::cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount); },
+      kNull, dstDevice, srcDevice,
+      [&] {
+        return across(
+            dstDevice, srcDevice, ByteCount, kNull,
+            [&] { return gates::cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount); },
+            [&](auto to, auto from) { return gates::cuMemcpyPeer(dstDevice, to, srcDevice, from, ByteCount); });
+      },
       [&] { return gates::cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, nullptr); });
 }
 
 CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr srcDevice, std::size_t ByteCount) {
   return copy(
-      kOwnOfThread, dstDevice, srcDevice, [&] { return gates::cuMemcpyDtoD_v2_ptds(dstDevice, srcDevice, ByteCount); },
+      kOwnOfThread, dstDevice, srcDevice,
+      [&] {
+        return across(
+            dstDevice, srcDevice, ByteCount, kOwnOfThread,
+            [&] { return gates::cuMemcpyDtoD_v2_ptds(dstDevice, srcDevice, ByteCount); },
+            [&](auto to, auto from) { return gates::cuMemcpyPeer_ptds(dstDevice, to, srcDevice, from, ByteCount); });
+      },
       [&] { return gates::cuMemcpyDtoDAsync_v2_ptsz(dstDevice, srcDevice, ByteCount, nullptr); });
+}
+
+CUresult cuMemcpyDtoDAsync(api::CUdeviceptr_v1 dstDevice, api::CUdeviceptr_v1 srcDevice, unsigned int ByteCount,
+                           api::CUstream hStream) {
+  return gates::cuMemcpyDtoDAsync(dstDevice, srcDevice, ByteCount, hStream);
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, std::size_t ByteCount,
+                              api::CUstream hStream) {
+  return across(
+      dstDevice, srcDevice, ByteCount, hStream,
+      [&] { return gates::cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream); },
+      [&](auto to, auto from) { return gates::cuMemcpyPeerAsync(dstDevice, to, srcDevice, from, ByteCount, hStream); });
+}
+
+CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice, std::size_t ByteCount,
+                                   api::CUstream hStream) {
+  return across(
+      dstDevice, srcDevice, ByteCount, own_of_thread(hStream),
+      [&] { return gates::cuMemcpyDtoDAsync_v2_ptsz(dstDevice, srcDevice, ByteCount, hStream); },
+      [&](auto to, auto from) {
+        return gates::cuMemcpyPeerAsync_ptsz(dstDevice, to, srcDevice, from, ByteCount, hStream);
+      });
 }
 
 CUresult cuMemcpyPeer(CUdeviceptr dstDevice, api::CUcontext dstContext, CUdeviceptr srcDevice,

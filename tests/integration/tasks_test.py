@@ -75,6 +75,16 @@ class Tasks(Case):
         number = {gpu["uuid"]: gpu["index"] for gpu in status["gpus"]}
         return {(client["pid"], number[uuid]) for client in status["clients"] if client["use"] for uuid, task in client["use"]["gpus"].items() if task[what]}
 
+    def test_copies_between_gpus_are_right_in_each_memory_mode(self):
+        self.start_daemon("--mode", "exclusive", "--quantum", "20ms")
+        for mode in "native", "managed", "swap":
+            for peers in [], ["--peers"]:
+                with self.subTest(mode=mode, peers=peers):
+                    program = self.start(ROTA, "run", "--memory", mode, "--", PROGRAMS / "several", "--work", "0,1", "--cross", "5", "--steps", "20", *peers)
+                    result = self.finish(program)
+                    self.assertEqual(result.returncode, 0, result.stderr)
+                    self.assertEqual(json.loads(result.stdout.splitlines()[-1])["wrong"], 0)
+
 
 if __name__ == "__main__":
     unittest.main()

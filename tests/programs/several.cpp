@@ -5,9 +5,9 @@
 //
 // Touches GPUs 0 to N-1 (2): B bytes of a pattern on each. A step launches a kernel of U us on each GPU of LIST ("0" or
 // "0,1"; "-" none) and waits for them. --cross N: every N steps, and at least once, a block is copied from the first
-// GPU to the second, and its contents are checked. --peers: peer access both ways first. Prints "ready" before the
-// first step, and at the end checks all patterns and prints one line of JSON: {"steps":…,"seconds":…,"wrong":…}. --hold
-// continues until stdin closes.
+// GPU to the second and back, and its contents are checked. --peers: peer access both ways first. Prints "ready" before
+// the first step, and at the end checks all patterns and prints one line of JSON: {"steps":…,"seconds":…,"wrong":…}.
+// --hold continues until stdin closes.
 #include <unistd.h>
 
 #include <cstdio>
@@ -64,6 +64,7 @@ int main(int argc, char** argv) {
   options.end();
   start();
   auto* const copy = reinterpret_cast<cuMemcpyDtoD_v2_fn*>(cuda().find("cuMemcpyDtoD_v2", "cuMemcpyDtoD", 3020, 0));
+  auto* const copy_async = reinterpret_cast<cuMemcpyAsync_fn*>(cuda().find("cuMemcpyAsync", "cuMemcpyAsync", 4000, 0));
   auto* const enable = reinterpret_cast<cuCtxEnablePeerAccess_fn*>(
       cuda().find("cuCtxEnablePeerAccess", "cuCtxEnablePeerAccess", 4000, 0));
   std::vector<Gpu> gpus(static_cast<std::size_t>(touch));
@@ -94,11 +95,20 @@ int main(int argc, char** argv) {
   const auto across = [&] {
     use(gpus[0]);
     check(copy(gpus[1].memory, gpus[0].memory, 1 << 16), "cuMemcpyDtoD");
+    CHECK(cuCtxSynchronize());  // such a copy may still be on its way
     std::vector<std::uint32_t> words(1 << 14);
+    use(gpus[1]);
     CHECK(cuMemcpyDtoH_v2(words.data(), gpus[1].memory, 1 << 16));
     for (const std::uint32_t word : words) wrong += word != gpus[0].pattern;
-    use(gpus[1]);
     CHECK(cuMemsetD32_v2(gpus[1].memory, gpus[1].pattern, 1 << 14));
+    CHECK(cuCtxSynchronize());
+    // And in the other direction, in the stream.
+    check(copy_async(gpus[0].memory, gpus[1].memory, 1 << 16, gpus[1].stream), "cuMemcpyAsync");
+    CHECK(cuStreamSynchronize(gpus[1].stream));
+    use(gpus[0]);
+    CHECK(cuMemcpyDtoH_v2(words.data(), gpus[0].memory, 1 << 16));
+    for (const std::uint32_t word : words) wrong += word != gpus[1].pattern;
+    CHECK(cuMemsetD32_v2(gpus[0].memory, gpus[0].pattern, 1 << 14));
     CHECK(cuCtxSynchronize());
   };
   if (cross != 0) across();

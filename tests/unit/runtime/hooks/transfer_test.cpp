@@ -66,6 +66,14 @@ const test::Table<Form> kCopies = {
     {Symbol::k_cuMemcpy3DPeer_ptds, "cuMemcpy3DPeerAsync_ptsz", [](auto to, auto from) { return shaped<api::CUDA_MEMCPY3D_PEER>(overrides::cuMemcpy3DPeer_ptds, to, from); }},
 };
 
+// Asynchronous copies go to the driver as they are.
+const test::Table<Form> kAsynchronous = {
+    {Symbol::k_cuMemcpyAsync, "cuMemcpyAsync", [](auto to, auto from) { return overrides::cuMemcpyAsync(to, from, 64, nullptr); }},
+    {Symbol::k_cuMemcpyAsync_ptsz, "cuMemcpyAsync_ptsz", [](auto to, auto from) { return overrides::cuMemcpyAsync_ptsz(to, from, 64, nullptr); }},
+    {Symbol::k_cuMemcpyDtoDAsync_v2, "cuMemcpyDtoDAsync_v2", [](auto to, auto from) { return overrides::cuMemcpyDtoDAsync_v2(to, from, 64, nullptr); }},
+    {Symbol::k_cuMemcpyDtoDAsync_v2_ptsz, "cuMemcpyDtoDAsync_v2_ptsz", [](auto to, auto from) { return overrides::cuMemcpyDtoDAsync_v2_ptsz(to, from, 64, nullptr); }},
+};
+
 // The forms of CUDA 3.1 and before.
 struct OldForm {
   Symbol symbol;
@@ -79,6 +87,7 @@ const test::Table<OldForm> kOldForms = {
     {Symbol::k_cuMemsetD2D16, [](auto to, auto) { return overrides::cuMemsetD2D16(to, 512, 1, 64, 4); }},
     {Symbol::k_cuMemsetD2D32, [](auto to, auto) { return overrides::cuMemsetD2D32(to, 512, 1, 64, 4); }},
     {Symbol::k_cuMemcpyDtoD, [](auto to, auto from) { return overrides::cuMemcpyDtoD(to, from, 64); }},
+    {Symbol::k_cuMemcpyDtoDAsync, [](auto to, auto from) { return overrides::cuMemcpyDtoDAsync(to, from, 64, nullptr); }},
     {Symbol::k_cuMemcpy2D, [](auto to, auto from) { return shaped<api::CUDA_MEMCPY2D_v1>(overrides::cuMemcpy2D, to, from); }},
     {Symbol::k_cuMemcpy2DUnaligned, [](auto to, auto from) { return shaped<api::CUDA_MEMCPY2D_v1>(overrides::cuMemcpy2DUnaligned, to, from); }},
     {Symbol::k_cuMemcpy3D, [](auto to, auto from) { return shaped<api::CUDA_MEMCPY3D_v1>(overrides::cuMemcpy3D, to, from); }},
@@ -161,6 +170,7 @@ struct Program {
     SAYS(cuMemsetD2D16)
     SAYS(cuMemsetD2D32)
     SAYS(cuMemcpyDtoD)
+    SAYS(cuMemcpyDtoDAsync)
     SAYS(cuMemcpy2D)
     SAYS(cuMemcpy2DUnaligned)
     SAYS(cuMemcpy3D)
@@ -192,6 +202,19 @@ struct Program {
 using Calls = std::vector<std::string>;
 
 }  // namespace
+
+TEST_CASE("an asynchronous copy is the program's own call, and a refusal is the driver's, unless memory is swapped") {
+  Program p;
+  for (const Form& form : kAsynchronous) {
+    INFO(test::name_of(form.symbol));
+    CHECK(p.asked(form, p.converted, p.pooled) == Calls{form.asynchronous});
+    answer_of_async = api::CUDA_ERROR_INVALID_VALUE;
+    called.clear();
+    CHECK(form.call(p.converted, p.pooled) == api::CUDA_ERROR_INVALID_VALUE);
+    CHECK(called == Calls{form.asynchronous});
+    answer_of_async = api::CUDA_SUCCESS;
+  }
+}
 
 TEST_CASE("a synchronous set of converted memory is its asynchronous form, of other memory the program's own call") {
   Program p;
