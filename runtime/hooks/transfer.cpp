@@ -14,7 +14,10 @@
 
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
+#include "runtime/core/log.h"
 #include "runtime/core/runtime.h"
+#include "runtime/driver/context.h"
+#include "runtime/driver/gpu_number.h"
 #include "runtime/hooks/overrides.h"
 
 namespace rota::overrides {
@@ -59,21 +62,6 @@ CUresult copy(api::CUstream stream, CUdeviceptr destination, CUdeviceptr source,
                 memory.has_to_wait(destination) || memory.has_to_wait(source), stream);
 }
 
-class CurrentContext {
- public:
-  explicit CurrentContext(api::CUcontext context) : result_(real::cuCtxPushCurrent_v2(context)) {}
-  ~CurrentContext() {
-    api::CUcontext context = nullptr;
-    if (result_ == api::CUDA_SUCCESS) real::cuCtxPopCurrent_v2(&context);
-  }
-  CurrentContext(const CurrentContext&) = delete;
-  CurrentContext& operator=(const CurrentContext&) = delete;
-  CUresult result() const { return result_; }
-
- private:
-  CUresult result_;
-};
-
 // Through the host's memory, once the work of the stream has finished.
 CUresult copy_by_host(CUdeviceptr destination, api::CUcontext to, CUdeviceptr source, api::CUcontext from,
                       std::size_t bytes, api::CUstream stream) {
@@ -83,9 +71,8 @@ CUresult copy_by_host(CUdeviceptr destination, api::CUcontext to, CUdeviceptr so
   for (std::size_t done = 0; done < bytes && result == api::CUDA_SUCCESS; done += piece.size()) {
     const std::size_t count = std::min(bytes - done, piece.size());
     const auto within = [&](api::CUcontext context, auto copy) {
-      const CurrentContext current(context);
-      if (result == api::CUDA_SUCCESS) result = current.result();
-      if (result == api::CUDA_SUCCESS) result = copy();
+      const driver::CurrentContext current(context);
+      if (result == api::CUDA_SUCCESS) result = current ? copy() : api::CUDA_ERROR_INVALID_CONTEXT;
     };
     within(from, [&] { return gates::cuMemcpyDtoH_v2(piece.data(), source + done, count); });
     within(to, [&] { return gates::cuMemcpyHtoD_v2(destination + done, piece.data(), count); });
@@ -111,6 +98,13 @@ CUresult across(CUdeviceptr destination, CUdeviceptr source, std::size_t bytes, 
   const api::CUcontext of_source = parts.contexts.any(from).context;
   if (of_destination == nullptr || of_source == nullptr) return result;
   if (peer(of_destination, of_source) == api::CUDA_SUCCESS) return api::CUDA_SUCCESS;
+  static log::Once once;
+  if (once.first()) {
+    log::info(
+        "copies from GPU {} to GPU {} wait and go through the host's memory: the driver refuses them for memory that "
+        "swaps",
+        driver::gpu_number(from), driver::gpu_number(to));
+  }
   return copy_by_host(destination, of_destination, source, of_source, bytes, stream) == api::CUDA_SUCCESS
              ? api::CUDA_SUCCESS
              : result;

@@ -8,13 +8,13 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <fstream>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "runtime/core/log.h"
 #include "runtime/turn/gang_name.h"
+#include "runtime/turn/mappings.h"
 
 namespace rota::turn {
 namespace {
@@ -31,7 +31,7 @@ bool begins_like_one(std::string_view name) {
 
 // How long a process looks at most, in all, whether host memory that it registers is a shared mapping: with thousands
 // of mappings each look takes milliseconds. A judgment.
-constexpr std::int64_t kLooks = std::chrono::nanoseconds(std::chrono::milliseconds(20)).count();
+constexpr std::int64_t kLooksFor = std::chrono::nanoseconds(std::chrono::milliseconds(20)).count();
 
 using Variables = FunctionRef<const char*(const char*)>;
 
@@ -133,20 +133,6 @@ Launch launched_gang(Variables variable) {
   return {.gang = gang, .several_machines = false};
 }
 
-bool is_shared_mapping(const void* address) {
-  const auto wanted = reinterpret_cast<std::uintptr_t>(address);
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    // BEGIN-END rwxs …: the last letter is s in a shared mapping and p in a private one.
-    const char* const text = line.c_str();
-    char* rest = nullptr;
-    const std::uintptr_t begin = std::strtoull(text, &rest, 16);
-    const std::uintptr_t end = *rest == '-' ? std::strtoull(rest + 1, &rest, 16) : 0;
-    if (wanted >= begin && wanted < end) return std::string_view(rest).substr(0, 5).ends_with('s');
-  }
-  return false;
-}
-
 GangEvidence::GangEvidence() {
   const char* text = std::getenv("ROTA_GANG");  // NOLINT(concurrency-mt-unsafe)
   if (text == nullptr || *text == '\0') return;
@@ -162,13 +148,13 @@ bool GangEvidence::kernel_found(const char* name) {
 }
 
 bool GangEvidence::host_registered(const void* address) {
-  if (decided_.load(std::memory_order_relaxed) || looked_for_.load() >= kLooks || !launch_of_now().says_anything()) {
+  if (decided_.load(std::memory_order_relaxed) || looked_for_.load() >= kLooksFor || !launch_of_now().says_anything()) {
     return false;
   }
   const auto begin = std::chrono::steady_clock::now();
-  const bool shared = is_shared_mapping(address);
+  const std::optional<Mapping> mapping = mapping_at(reinterpret_cast<std::uintptr_t>(address));
   looked_for_.fetch_add((std::chrono::steady_clock::now() - begin).count());
-  return shared && memory_shared();
+  return mapping && mapping->shared && memory_shared();
 }
 
 bool GangEvidence::decide(protocol::GangWhy why) {

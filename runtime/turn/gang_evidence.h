@@ -32,9 +32,6 @@ struct Launch {
 // `variable`: like getenv.
 Launch launched_gang(FunctionRef<const char*(const char*)> variable);
 
-// Whether other processes may have the memory at this address: it lies in a shared mapping. Reads /proc/self/maps.
-bool is_shared_mapping(const void* address);
-
 class GangEvidence {
  public:
   GangEvidence();  // reads ROTA_GANG

@@ -7,11 +7,10 @@
 #include <unwind.h>
 
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 
+#include "runtime/turn/mappings.h"
 #include "scheduler/protocol/descriptor.h"
 
 // The linker's: where this library, or the test that contains it, begins and its code ends.
@@ -66,16 +65,8 @@ std::uintptr_t stack_pointer_of(pid_t tid) {
 }
 
 bool in_one_mapping(std::uintptr_t one, std::uintptr_t other) {
-  const std::unique_ptr<FILE, int (*)(FILE*)> maps(std::fopen("/proc/self/maps", "re"),
-                                                   [](FILE* file) { return file != nullptr ? std::fclose(file) : 0; });
-  char line[512];
-  while (maps && std::fgets(line, sizeof line, maps.get()) != nullptr) {
-    char* rest = nullptr;
-    const std::uintptr_t begin = std::strtoull(line, &rest, 16);
-    const std::uintptr_t end = *rest == '-' ? std::strtoull(rest + 1, nullptr, 16) : 0;
-    if (one >= begin && one < end) return other >= begin && other < end;
-  }
-  return false;
+  const auto mapping = turn::mapping_at(one);
+  return mapping && mapping->contains(other);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "runtime/memory/swap/flight.h"
 #include "runtime/memory/swap/hand_over.h"
 #include "runtime/memory/swap/swap.h"
+#include "scheduler/protocol/host_memory.h"
 
 namespace rota::memory {
 

@@ -13,6 +13,7 @@
 
 #include "generated/driver_gates.h"
 #include "runtime/turn/gang_name.h"
+#include "runtime/turn/mappings.h"
 #include "runtime/turn/monitor.h"
 #include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_driver.h"
@@ -279,10 +280,12 @@ TEST_CASE("registered host memory is evidence where it is a shared mapping") {
   };
   const auto shared = mapping(MAP_SHARED);
   const auto own = mapping(MAP_PRIVATE);
-  CHECK(turn::is_shared_mapping(shared.get()));
-  CHECK(turn::is_shared_mapping(shared.get() + 8191));
-  CHECK_FALSE(turn::is_shared_mapping(own.get()));
-  CHECK_FALSE(turn::is_shared_mapping(nullptr));
+  const auto found = [](const char* address) { return turn::mapping_at(reinterpret_cast<std::uintptr_t>(address)); };
+  REQUIRE((found(shared.get()) && found(shared.get() + 8191) && found(own.get())));
+  CHECK(found(shared.get())->shared);
+  CHECK(found(shared.get() + 8191)->shared);
+  CHECK_FALSE(found(own.get())->shared);
+  CHECK_FALSE(found(nullptr));
   turn::GangEvidence alone;
   CHECK_FALSE(alone.host_registered(shared.get()));
   const Environment environment(kTwo);

@@ -314,4 +314,9 @@ class World {
   std::size_t last_ = 0;
 };
 
+// As the core decides.
+inline Result shared(const std::vector<Program>& programs, Time length) {
+  return World(programs, std::nullopt).run(length);
+}
+
 }  // namespace rota::scheduler::sim

@@ -11,11 +11,8 @@ using namespace std::chrono_literals;
 using sim::Fixed;
 using sim::Program;
 using sim::Result;
+using sim::shared;
 using sim::World;
-
-Result shared(const std::vector<Program>& programs, Time length) {
-  return World(programs, std::nullopt).run(length);
-}
 
 constexpr GpuMask kBoth = 3;
 constexpr Program kRanks{.kernel = 1ms, .gpus = kBoth};

@@ -14,11 +14,8 @@ using namespace std::chrono_literals;
 using sim::Fixed;
 using sim::Program;
 using sim::Result;
+using sim::shared;
 using sim::World;
-
-Result shared(const std::vector<Program>& programs, Time length) {
-  return World(programs, std::nullopt).run(length);
-}
 
 double score(const Result& result, const std::vector<double>& alone) {
   double sum = 0;
