@@ -261,7 +261,7 @@ class Wrappers(Case):
             limits |= {f"{count} processes": lambda count=count: few_processes(count) for count in (1, 2, 3)}
         self.scratch.chmod(0o777)
         for name, limit in limits.items():
-            for wrapper in ("run", "run --report", "trace"):
+            for wrapper in ("run", "run --report", "ci", "ci --hang-after", "trace", "sim"):
                 with self.subTest(limit=name, wrapper=wrapper):
                     # A folder of its own: another user's program makes files there.
                     folder = self.scratch / f"{name} {wrapper}"
@@ -275,6 +275,8 @@ class Wrappers(Case):
                     self.assertEqual(child.returncode, 3, said)
                     if "processes" in name and wrapper == "run --report" and name[0] in "12":
                         self.assertIn("the program runs without a report", said)
+                    if name == "no room in files" and wrapper.startswith("ci"):
+                        self.assertRegex(said, "session.json: cannot be written: .*; the command runs without a rig")
 
     # ctest labels: unsanitized
     def test_a_trials_copies_are_given_what_the_caller_left_but_its_streams_and_terminal(self):

@@ -51,7 +51,9 @@ Result<std::unique_ptr<Broker>> Broker::start(Knowledge knowledge, Spread spread
   if (!made->listening_ || !made->stop_) return failed("make the socket");
   errno = protocol::bind_at(made->listening_.get(), made->socket_.c_str());
   if (errno != 0 || ::listen(made->listening_.get(), SOMAXCONN) != 0) return failed("listen at");
-  made->thread_ = without_signals([broker = made.get()] { broker->run(); });
+  auto started = without_signals([broker = made.get()] { broker->run(); });
+  if (!started) return started.error();
+  made->thread_ = std::move(*started);
   return made;
 }
 

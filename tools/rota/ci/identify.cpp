@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <thread>
 
 #include "tools/rota/ci/bazel.h"
@@ -22,15 +23,19 @@ namespace {
 constexpr std::streamoff kLatestEvents = 16 << 10;
 constexpr auto kListing = std::chrono::seconds(2);
 
-// On a thread of its own, which ends by itself: a listing takes half a minute at most.
+// On a thread of its own, which ends by itself: a listing takes half a minute at most. Nothing is known without one.
 std::shared_future<std::optional<AskedCtest>> ask_beside(const CtestRun& run) {
-  std::promise<std::optional<AskedCtest>> promise;
-  auto answer = promise.get_future().share();
-  without_signals([run, promise = std::move(promise)]() mutable {
+  const auto promise = std::make_shared<std::promise<std::optional<AskedCtest>>>();
+  auto started = without_signals([run, promise] {
     auto asked = ask_ctest(run, boot_time());
-    promise.set_value(asked ? std::optional<AskedCtest>(std::move(*asked)) : std::nullopt);
-  }).detach();
-  return answer;
+    promise->set_value(asked ? std::optional<AskedCtest>(std::move(*asked)) : std::nullopt);
+  });
+  if (started) {
+    started->detach();
+  } else {
+    promise->set_value(std::nullopt);
+  }
+  return promise->get_future().share();
 }
 
 // A test that has begun and not ended in the rest of the file: it runs, since its process does.

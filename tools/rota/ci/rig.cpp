@@ -29,6 +29,7 @@
 #include "tools/rota/report/format.h"
 #include "tools/rota/report/record.h"
 #include "tools/rota/run/output.h"
+#include "tools/rota/run/wait.h"
 #include "tools/rota/try/output_folder.h"
 
 namespace rota::ci {
@@ -53,6 +54,8 @@ constexpr auto kWhileEnding = 8s;
 // From being told to end to being killed.
 constexpr auto kGrace = 5s;
 
+constexpr const char* kWithoutRig = "the command runs without a rig, its tests are not judged";
+
 // Folders of killed rigs go with the next one.
 constexpr const char* kTemporary = "rota-ci";
 
@@ -73,7 +76,13 @@ class Watcher {
  public:
   Watcher(std::string folder, Identify& identify, Time after)
       : folder_(std::move(folder)), identify_(identify), watch_(after), after_(after) {
-    if (after_ > 0s) thread_ = without_signals([this] { run(); });
+    if (after_ <= 0s) return;
+    auto started = without_signals([this] { run(); });
+    if (started) {
+      thread_ = std::move(*started);
+    } else {
+      say("hangs are not noticed: " + started.error().text);
+    }
   }
   ~Watcher() { stop(); }
   Watcher(const Watcher&) = delete;
@@ -238,10 +247,11 @@ Knowledge knowledge_of(Identify& identify, Room& room, const report::Baseline& b
               }};
 }
 
-// Runs the job, and returns how it ended; nothing: it could not be started, which was said.
-std::optional<int> run_job(const RigOptions& options, const tool::TakenSignals& signals, Spread spread,
-                           const std::string& folder, const report::Baseline& baseline,
-                           std::vector<std::string>& in_vain) {
+// Runs the job, and returns how it ended; nothing: its options cannot be met, which was said. The error: its session
+// cannot be described; it was not started.
+Result<std::optional<int>> run_job(const RigOptions& options, const tool::TakenSignals& signals, Spread spread,
+                                   const std::string& folder, const report::Baseline& baseline,
+                                   std::vector<std::string>& in_vain) {
   Identify identify(folder);
   Room room(identify);
   tool::LaunchOptions launch = options.launch;
@@ -259,7 +269,7 @@ std::optional<int> run_job(const RigOptions& options, const tool::TakenSignals& 
     if (!started && spreads) {
       say(fmt::format("--gpus-per-test {}: {}; the command is not started", options.gpus_per_test,
                       started.error().text));
-      return std::nullopt;
+      return std::optional<int>();
     }
     if (started) {
       broker = std::move(*started);
@@ -272,15 +282,26 @@ std::optional<int> run_job(const RigOptions& options, const tool::TakenSignals& 
   }
   Watcher watcher(folder, identify, options.hang_after);
   const auto ran = report::run_session(
-      std::move(launch), signals, folder, options.name, [&](int number) { watcher.signalled(number); }, is_helper);
+      std::move(launch), signals, folder, options.name, [&](int number) { watcher.signalled(number); }, is_helper,
+      [&] {
+        say(kWithoutRig);
+        return options.launch;
+      });
   watcher.stop();
   if (broker) in_vain = broker->finish();
   end_helpers();  // a listing that nobody waits for any more
-  if (!ran) {
-    say(ran.error().text + "; the command is not started");
-    return std::nullopt;
-  }
-  return *ran;
+  if (!ran) return ran.error();
+  return std::optional(*ran);
+}
+
+// The job as it is without a rig, for which there is no room here. It has not kept the rig's rules, so it is no
+// success.
+int run_without_rig(const RigOptions& options, const tool::TakenSignals& signals, const std::string& why) {
+  say(why + "; " + kWithoutRig);
+  tool::Waiting waiting;
+  waiting.in_place = [&] { return options.launch; };
+  const int ending = tool::run_and_wait(options.launch, signals, waiting);
+  return ending != 0 ? ending : kRigFailed;
 }
 
 void match_tests(const std::string& folder) {
@@ -319,14 +340,25 @@ int run_rig(const RigOptions& options) {
     folder = *prepared;
   } else {
     temporary.emplace(kTemporary);
-    if (!temporary->problem().empty()) return refuse(temporary->problem());
-    folder = temporary->path();
-    if (const auto made = report::make_session_folders(folder, true); !made) return refuse(made.error().text);
+    std::string problem = temporary->problem();
+    if (problem.empty()) {
+      folder = temporary->path();
+      if (const auto made = report::make_session_folders(folder, true); !made) problem = made.error().text;
+    }
+    if (!problem.empty()) {
+      temporary.reset();
+      return run_without_rig(options, tool::TakenSignals(), problem);
+    }
   }
   const report::Baseline baseline = demands->baseline.value_or(report::Baseline{});
   std::vector<std::string> in_vain;
   const tool::TakenSignals signals;
-  const auto code = run_job(options, signals, std::move(spread), folder, baseline, in_vain);
+  const auto ran = run_job(options, signals, std::move(spread), folder, baseline, in_vain);
+  if (!ran) {
+    temporary.reset();
+    return run_without_rig(options, signals, ran.error().text);
+  }
+  const std::optional<int> code = *ran;
   if (!code) return kRigFailed;
   signal(SIGPIPE, SIG_IGN);  // whoever reads what is printed may have gone
   match_tests(folder);

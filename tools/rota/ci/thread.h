@@ -4,21 +4,31 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
+#include "scheduler/protocol/result.h"
+
 namespace rota::ci {
 
-// Starts a thread that takes no signals: the main thread waits for them, and passes them on to the job.
+// Starts a thread that takes no signals: the main thread waits for them, and passes them on to the job. The error, that
+// the system gives no more threads, leaves out for what.
 template <typename Work>
-std::thread without_signals(Work work) {
+Result<std::thread> without_signals(Work work) {
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(work));
+  Result<std::thread> started = Error{""};
+  try {
+    started = std::thread(std::move(work));
+  } catch (const std::system_error& error) {
+    started = Error{"cannot start a thread: " + error.code().message()};
+  }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
+  return started;
 }
 
 }  // namespace rota::ci

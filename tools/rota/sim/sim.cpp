@@ -93,6 +93,8 @@ std::string prepend(const std::string& folder, const char* variable) {
 
 // Empty, or why the driver could not load kernels from there.
 std::string kernels_problem(const std::string& path) {
+  // Without a descriptor left nothing is known: the driver will say.
+  if (!Descriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC)) && errno == EMFILE) return "";
   const auto exports = elf::read_exports(path);
   if (!exports) return exports.error().text;
   if (std::ranges::binary_search(exports->functions, "rota_sim_kernels")) return "";
@@ -187,7 +189,7 @@ int simulate(SimOptions options) {
   // Whatever ends this machine, its folder goes: signals wait until there is a program to pass them on to, and where
   // this process is killed its keeper removes the folder, or the next machine.
   const TakenSignals signals;
-  const attempt::OutputFolder folder("rota-sim", parents);
+  attempt::OutputFolder folder("rota-sim", parents);
   if (!folder.problem().empty()) return fail(folder.problem());
   // This machine has its own rotad: one that serves real GPUs must not be used here.
   const std::string state = options.state.empty() ? folder.path() + "/state" : options.state;
@@ -267,7 +269,12 @@ int simulate(SimOptions options) {
                                   {.ended = nullptr,
                                    .signalled = nullptr,
                                    .clean_up = [&folder] { folder.remove(); },
-                                   .in_place = nullptr,
+                                   .in_place =
+                                       [&] {
+                                         write_message("rota sim: the program runs without a summary, and " +
+                                                       folder.keep() + " stays until the next rota sim\n");
+                                         return launch;
+                                       },
                                    .adopts = {}});
   if (own_log) report_unsimulated(log);
   return status;
