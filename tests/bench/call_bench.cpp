@@ -204,5 +204,34 @@ int main() {
   print_pair("cuEventCreate, cuEventDestroy", event_in(RTLD_DEFAULT),
              symbol_in<api::cuEventDestroy_v2_fn>(RTLD_DEFAULT, "cuEventDestroy_v2"), event_in(real),
              symbol_in<api::cuEventDestroy_v2_fn>(real, "cuEventDestroy_v2"));
+
+  // Copies of four bytes, and the launch again: with contexts on one GPU and, where there is a second, on two.
+  auto* through_copy = symbol_in<api::cuMemcpyDtoDAsync_v2_fn>(RTLD_DEFAULT, "cuMemcpyDtoDAsync_v2");
+  auto* direct_copy = symbol_in<api::cuMemcpyDtoDAsync_v2_fn>(real, "cuMemcpyDtoDAsync_v2");
+  auto* synchronize = symbol_in<api::cuCtxSynchronize_fn>(real, "cuCtxSynchronize");
+  const api::CUdeviceptr memory = allocate_in(RTLD_DEFAULT)();
+  constexpr int kCopies = 200;  // within what a GPU queues
+  const auto compare_copies = [&](const char* what, double target_ns) {
+    const auto copies = [&](auto* function) {
+      return [&, function, left = kCopies]() mutable {
+        function(memory, memory + 4096, 4, nullptr);
+        if (--left == 0) synchronize();
+      };
+    };
+    print(what, compare(kCopies, copies(direct_copy), copies(through_copy)), target_ns);
+  };
+  compare_copies("copy (cuMemcpyDtoDAsync)", 60);
+  api::CUcontext second = nullptr;
+  if (symbol_in<api::cuDevicePrimaryCtxRetain_fn>(RTLD_DEFAULT, "cuDevicePrimaryCtxRetain")(&second, 1) !=
+      api::CUDA_SUCCESS) {
+    fmt::print("there is no second GPU\n");
+    return 0;
+  }
+  symbol_in<api::cuCtxSetCurrent_fn>(RTLD_DEFAULT, "cuCtxSetCurrent")(second);
+  allocate_in(RTLD_DEFAULT)();
+  symbol_in<api::cuCtxSetCurrent_fn>(RTLD_DEFAULT, "cuCtxSetCurrent")(context);
+  compare_copies("  the same, with contexts on two GPUs", 60);
+  print("launch, with contexts on two GPUs",
+        compare(calls, [&] { launch(direct_launch); }, [&] { launch(through_launch); }), 15);
   return 0;
 }
