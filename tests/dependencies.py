@@ -38,7 +38,7 @@ ALLOWED = {
     # core's runtime.h owns the parts; attach.h and tables.h lead from an address to the function.
     "runtime/hooks": ["runtime/account/account.h", "runtime/memory", "runtime/turn", "runtime/driver", "generated", "runtime/overrides.inc",
                       "runtime/core/runtime.h", "runtime/core/attach.h", "runtime/core/tables.h", LOG],
-    "runtime/turn": ["runtime/account/account.h", "runtime/driver", "scheduler/protocol", "runtime/memory/memory.h", "generated", LOG,
+    "runtime/turn": ["tools/simgpu/reach_check.h", "runtime/account/account.h", "runtime/driver", "scheduler/protocol", "runtime/memory/memory.h", "generated", LOG,
                      OWN_THREAD, FUNCTION_REF, DEVICES],
     "runtime/memory": ["runtime/account/account.h", "runtime/driver", "scheduler/protocol", "generated", LOG, OWN_THREAD, FUNCTION_REF, DEVICES],
     "runtime/trace": ["generated", BYTE_SIZE, LOG, FILES],

@@ -7,6 +7,7 @@
 
 #include "runtime/core/inside_loader.h"
 #include "runtime/core/log.h"
+#include "runtime/turn/reach_check.h"
 #include "scheduler/protocol/not_cancelled.h"
 
 namespace rota {
@@ -44,7 +45,9 @@ Runtime* make() {
 Runtime::Runtime()
     : memory([this](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); }, ledger,
              memory::settings_from_environment()),
-      monitor(gate, contexts, memory) {}
+      monitor(gate, contexts, memory) {
+  gate::check_reached_calls();
+}
 
 void Runtime::mark_unevictable(const char* why, const char* function) noexcept {
   memory.swap().pin();

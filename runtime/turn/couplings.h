@@ -17,24 +17,32 @@ class Couplings {
   static constexpr Time kLasts = std::chrono::seconds(2);
   static constexpr Time kLastsAfterDrain = std::chrono::minutes(10);
 
+  // When those that hold a GPU alone give it back so that they can become one.
+  enum class When {
+    kAnyway,  // at the end of their turns: a call needs all of these GPUs, and has them while they are held apart, too
+    kAtOnce,  // memory of one is in the way of another's work, or has to leave it
+  };
   // These GPUs are needed at the same time, as of now. Returns whether that is new.
-  bool ask(gate::Devices devices, Time now) { return ask_until(devices, now + kLasts, now); }
+  bool ask(gate::Devices devices, When when, Time now) { return ask_until(devices, when, now + kLasts, now); }
   // The same for longer: work of one seems to have waited for a call of another.
-  bool ask_after_drain(gate::Devices devices, Time now) { return ask_until(devices, now + kLastsAfterDrain, now); }
+  bool ask_after_drain(gate::Devices devices, Time now) {
+    return ask_until(devices, When::kAtOnce, now + kLastsAfterDrain, now);
+  }
   // These GPUs are at rest, all at once: what was submitted when they were asked for is over. Before that no coupling
   // ends, however long ago it was asked for.
   void at_rest(gate::Devices devices);
-  // The set of GPUs that must be one task with these.
-  gate::Devices with(gate::Devices devices, Time now) const;
+  // The set of GPUs that must be one task with these; `when`: kAtOnce: of those only.
+  gate::Devices with(gate::Devices devices, Time now, When when = When::kAnyway) const;
 
  private:
   struct Coupling {
     gate::Devices devices;
     Time until;
+    Time at_once_until;
     bool in_use = true;  // its GPUs have not been at rest since it was last asked for
     bool over(Time now) const { return !in_use && until < now; }
   };
-  bool ask_until(gate::Devices devices, Time until, Time now);
+  bool ask_until(gate::Devices devices, When when, Time until, Time now);
 
   mutable std::mutex mutex_;
   std::vector<Coupling> all_;

@@ -255,6 +255,8 @@ class Machine {
   // Whether work of a turn that was revoked is waited for, with the gate closed.
   bool finishes() const { return finishes_; }
   bool gate_open() const { return gate_open_; }
+  // Whether its work runs, or what it submitted has not been seen to be over.
+  bool runs() const { return gate_open_ || phase_ == Phase::kHolding || phase_ == Phase::kDraining; }
   Claim claim() const;
   // Whether it is proven that no work of this process runs on a GPU: a drain has shown it, or the gate has never been
   // open; and the gate has not been opened since. Only then may its memory move. While the process is neither still nor

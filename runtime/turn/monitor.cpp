@@ -170,7 +170,7 @@ gate::Devices Monitor::reached(const gate::Call& call) {
 }
 
 void Monitor::couples(gate::Devices devices) {
-  if (couplings_.ask(devices & touched(), now())) bell_.ring();
+  if (couplings_.ask(devices & touched(), Couplings::When::kAnyway, now())) bell_.ring();
 }
 
 bool Monitor::may_submit(const gate::Call& call) {
@@ -412,7 +412,8 @@ event::Look Monitor::look(Task& task) {
   // Its work may use memory of other GPUs.
   const memory::Devices reachable = memory_.swap().reachable(task.devices);
   seen.resident = memory_.swap().in_place(reachable);
-  if (!seen.resident && memory_.swap().in_place(task.devices)) couplings_.ask(reachable, now());
+  if (!seen.resident && memory_.swap().in_place(task.devices))
+    couplings_.ask(reachable, Couplings::When::kAtOnce, now());
   // First: who goes on from there is inside.
   const bool wakes = machine.gate_open() && now() - task.opened_at < kWakes;
   seen.about_to_call = gate_.held_up(task.devices) + (wakes ? gate_.standing(task.devices) : 0);

@@ -214,6 +214,7 @@ class Monitor final : public gate::Attendant {
   bool parts(const Task& task) const;
   void regroup(gate::Devices all);
   bool may_recouple(const Task& task) const;
+  bool may_gather(const std::vector<Task*>& concerned, gate::Devices all) const;
   bool all_still() const;
   void collect();
   void move_out_of_the_way(Task& task, GpuMask gpus);

@@ -331,8 +331,8 @@ void Monitor::swap_out_of_the_way(Task& task, const std::vector<Destination>& fr
   }
   gate::Devices users = task.devices;
   for (const Destination& each : from) users |= memory_.swap().reachers(each.device) & touched();
-  // Work of other tasks may use it: they take their turns together first.
-  couplings_.ask(users, now());
+  // Work of other tasks may use it, or a call has used it with another GPU: they take their turns together first.
+  couplings_.ask(couplings_.with(users, now()), Couplings::When::kAtOnce, now());
   if (couplings_.with(task.devices, now()) != task.devices) {
     task.stuck_until = std::max(task.stuck_until, now() + kCouples);
     return;

@@ -29,7 +29,7 @@ bool Monitor::others_closed(int device) {
   const gate::Devices others = memory_.swap().reachers(device) & touched() & ~own;
   const auto settled = [&] { return stopping() || !gate_.closed(own) || gate_.all_closed(others); };
   if (settled()) return true;
-  couples(own | others);
+  if (couplings_.ask(own | others, Couplings::When::kAtOnce, now())) bell_.ring();
   if (gate::may_not_wait() || contexts_.captures() != 0) return true;
   static log::Once once;
   for (const Time begun = now(); !settled(); std::this_thread::sleep_for(kOthersClose)) {
@@ -79,15 +79,24 @@ void Monitor::recouple() {
     if (!connection_) return;
     const std::vector<Task*> concerned = to_recouple(*task);
     gate::Devices all = 0;
+    for (const Task* const each : concerned) all |= each->devices;
+    if (concerned.size() > 1 && !may_gather(concerned, all)) continue;
     bool rest = !concerned.empty();
     for (Task* const each : concerned) {
-      all |= each->devices;
       // One that need not be one any more is not in a hurry.
       if (!each->machine.retires() && (concerned.size() > 1 || each->machine.rests())) feed(*each, event::Retire{});
       rest = rest && connection_ && each->machine.retires() && may_recouple(*each);
     }
     if (rest) return regroup(all);
   }
+}
+
+// Whether these become one task now, for which none of them may run. Work of one may be waiting for the program, which
+// waits for another's GPU: while a turn lasts, that one asks for its GPU by itself.
+bool Monitor::may_gather(const std::vector<Task*>& concerned, gate::Devices all) const {
+  if ((all & ~couplings_.with(concerned.front()->devices, now(), Couplings::When::kAtOnce)) == 0) return true;
+  return std::ranges::none_of(concerned,
+                              [](const Task* each) { return each->machine.runs() && !each->machine.retires(); });
 }
 
 // The tasks that are to be formed anew with this one; none: it stays as it is.

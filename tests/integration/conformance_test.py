@@ -10,6 +10,7 @@ from exceptions import listed
 
 CONFORMANCE = PROGRAMS / "conformance"
 MACHINE = dict(ROTA_SIM_GPUS="2", ROTA_SIM_TIME_SCALE="1", ROTA_SIM_MEMORY="1G")
+SECOND_GPU = dict(ROTA_CONFORMANCE_OTHER_GPU="1")
 SWAP_EXCEPTIONS = ROOT / "tests/simgpu/conformance/swap_exceptions.toml"
 MANAGED_EXCEPTIONS = ROOT / "tests/simgpu/conformance/managed_exceptions.toml"
 
@@ -67,6 +68,17 @@ class Conformance(Case):
     # ctest labels: unsanitized thorough
     def test_every_rule_holds_with_memory_that_is_swapped_but_for_those_that_are_listed(self):
         self.holds_but_for(SWAP_EXCEPTIONS, ROTA_MEMORY="swap")
+
+    # ctest labels: unsanitized
+    def test_every_fifth_rule_holds_in_a_process_with_memory_on_a_second_gpu(self):
+        """Each call is checked to reach no GPU that it was not let through for (ROTA_CHECK_REACHED)."""
+        self.assertEqual(self.failing(ROTA, "run", "--", CONFORMANCE, "--every", "5", at_least=160, ROTA_MEMORY="native", **SECOND_GPU), {})
+
+    # ctest labels: unsanitized thorough
+    def test_every_rule_holds_in_a_process_with_memory_on_a_second_gpu(self):
+        self.assertEqual(self.failing(ROTA, "run", "--", CONFORMANCE, ROTA_MEMORY="native", **SECOND_GPU), {})
+        self.holds_but_for(SWAP_EXCEPTIONS, ROTA_MEMORY="swap", **SECOND_GPU)
+        self.holds_but_for(MANAGED_EXCEPTIONS, ROTA_MEMORY="managed", ROTA_MEMORY_SMALL="0", **SECOND_GPU)
 
     # ctest labels: unsanitized
     def test_what_processes_hand_each_other_works_in_measured_turns(self):

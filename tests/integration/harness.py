@@ -43,7 +43,7 @@ class Case(unittest.TestCase):
         self.environment.pop("LD_PRELOAD", None)
         self.environment.update(
             ROTA_SIM_STATE=str(self.scratch / "device"), ROTA_SIM_MEMORY=self.memory, ROTA_SIM_TIME_SCALE="0",
-            ROTA_SIM_KERNELS=str(SHIMS / "simgpu/libsimkernels.so"), ROTA_REAL_LIBCUDA=str(self.sim_driver),
+            ROTA_SIM_KERNELS=str(SHIMS / "simgpu/libsimkernels.so"), ROTA_CHECK_REACHED="1", ROTA_REAL_LIBCUDA=str(self.sim_driver),
             ROTA_SOCKET=str(self.scratch / "rotad.sock"), ROTA_LOCK_DIRECTORY=str(self.scratch / "locks"),
             ROTA_CACHE=str(self.scratch / "cache"),
             LD_LIBRARY_PATH=f"{self.sim_driver.parent}:{SHIMS / 'simgpu'}",

@@ -154,6 +154,13 @@ Session::Session(int ordinal) {
   CHECK_OK(cu.cuInit(0));
   CHECK_OK(cu.cuDeviceGet(&device_, ordinal));
   CHECK_OK(cu.cuDevicePrimaryCtxRetain(&context_, device_));
+  if (std::getenv(kOtherGpuVariable) != nullptr && devices() > 1) {
+    CUcontext other = nullptr;
+    CUdeviceptr memory = 0;
+    CHECK_OK(cu.cuDevicePrimaryCtxRetain(&other, device_ == 0 ? 1 : 0));
+    CHECK_OK(cu.cuCtxSetCurrent(other));
+    CHECK_OK(cu.cuMemAlloc_v2(&memory, 1 << 20));
+  }
   CHECK_OK(cu.cuCtxSetCurrent(context_));
 }
 

@@ -9,7 +9,9 @@
 namespace conformance {
 
 inline constexpr const char* kKernelsVariable = "ROTA_CONFORMANCE_KERNELS";  // path of the module image
-inline constexpr const char* kResultVariable = "ROTA_CONFORMANCE_RESULT";    // file that a rule's result is written to
+// Set: each process has memory on a second GPU as well, if there is one, before its rule begins.
+inline constexpr const char* kOtherGpuVariable = "ROTA_CONFORMANCE_OTHER_GPU";
+inline constexpr const char* kResultVariable = "ROTA_CONFORMANCE_RESULT";  // file that a rule's result is written to
 inline constexpr int kFailed = 1;
 inline constexpr int kSkipped = 77;
 

@@ -285,6 +285,7 @@ CUresult Driver::submit(const StreamPointer& stream, Operation operation, TaskPo
       return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
   }
+  tell_reach(uint64_t{1} << context.gpu | operation.memory_on);
   auto task = std::make_shared<Task>();
   if (operation.run) {
     // A context outlives its streams' tasks. After a sticky error none of them runs any more.

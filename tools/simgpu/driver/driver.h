@@ -238,6 +238,11 @@ class Driver {
   // Removes its events, modules and arrays, and frees its memory.
   void release_contents(Context& context);
 
+  // reach_check.h: a call's work is about to be taken up, and reaches these GPUs. `watch` may be null.
+  std::atomic<void (*)(uint64_t devices)> reach_watch{nullptr};
+  void tell_reach(uint64_t devices) const {
+    if (auto* const watch = reach_watch.load(std::memory_order_relaxed)) watch(devices);
+  }
   // The context of a stream; null if it has been destroyed.
   ContextPointer owner_of(const Stream& stream) const {
     return contexts.find(reinterpret_cast<CUcontext>(stream.context));

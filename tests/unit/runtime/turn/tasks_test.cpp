@@ -111,28 +111,40 @@ TEST_CASE("a GPU is idle while another one is busy, and inside a call for it no 
   CHECK_FALSE(program.gate.closed(1));
 }
 
-TEST_CASE("a call that reaches two GPUs waits for both at once, and gives back first what it holds of them") {
+TEST_CASE(
+    "a call that reaches two GPUs keeps the one that is held, whose work may wait for it, and asks for the other") {
   test::FakeRotad rotad;
   Program program(rotad);
   program.hold(0, 7);
   program.in_thread(0, Program::launch_graph);
-  const Message back = program.next(Kind::kGiveBack);
-  CHECK(back.body.give_back.gpu == Program::index_of(0));
+  Message want = rotad.next();
+  for (; want.kind != Kind::kWant; want = rotad.next()) CHECK(want.kind != Kind::kGiveBack);
+  CHECK(want.body.want.gpus == 1U << Program::index_of(1));
   CHECK(program.done.load() == 1);
-  rotad.grant_on(Program::index_of(0), 0);  // rotad has got it
-  const Message want = program.next(Kind::kWant);
+  CHECK_FALSE(program.gate.closed(1));
+  rotad.grant_on(Program::index_of(1), 8);
+  CHECK(eventually([&] { return program.done.load() == 2; }));
+  // Their turns end apart; after that they are asked for together.
+  unsigned back = 0;
+  for (int device : {0, 1}) rotad.somebody_waits_on(Program::index_of(device), 1);
+  for (int i = 0; i < 2; ++i) back |= 1U << program.next(Kind::kGiveBack).body.give_back.gpu;
+  CHECK(back == 3);
+  for (int device : {0, 1}) rotad.grant_on(Program::index_of(device), 0);  // rotad has got them
+  program.in_thread(0, Program::launch_graph);
+  want = program.next(Kind::kWant);
   CHECK(want.body.want.gpus == 3);
   CHECK(want.body.want.task == 3);
-  rotad.grant(8, 3);
-  CHECK(eventually([&] { return program.done.load() == 2; }));
+  rotad.grant(9, 3);
+  CHECK(eventually([&] { return program.done.load() == 3; }));
   // They go back together.
   rotad.somebody_waits_on(Program::index_of(1), 1);
-  CHECK(program.next(Kind::kGiveBack).body.give_back.grant == 8);
+  CHECK(program.next(Kind::kGiveBack).body.give_back.grant == 9);
   CHECK(program.gate.closed(1));
   CHECK(program.gate.closed(2));
 }
 
-TEST_CASE("a copy between two GPUs couples them although both are held: its work uses memory of both") {
+TEST_CASE(
+    "a copy between two GPUs that are both held couples them from their next turns on: its work uses memory of both") {
   test::FakeRotad rotad;
   Program program(rotad);
   program.hold(0, 3);
@@ -148,13 +160,9 @@ TEST_CASE("a copy between two GPUs couples them although both are held: its work
       Symbol::k_cuMemcpyDtoDAsync_v2,
       [](api::CUdeviceptr, api::CUdeviceptr, std::size_t, api::CUstream) { return api::CUDA_SUCCESS; });
   CHECK(gates::cuMemcpyDtoDAsync_v2(here, here + 4096, 4096, nullptr) == api::CUDA_SUCCESS);
-  // It may find the gates already closed for that.
-  static api::CUdeviceptr to = 0;
-  static api::CUdeviceptr from = 0;
-  to = there;
-  from = here;
-  program.in_thread(0, [] { gates::cuMemcpyDtoDAsync_v2(to, from, 4096, nullptr); });
+  CHECK(gates::cuMemcpyDtoDAsync_v2(there, here, 4096, nullptr) == api::CUDA_SUCCESS);
   unsigned back = 0;
+  for (int device : {0, 1}) rotad.somebody_waits_on(Program::index_of(device), 1);
   for (int i = 0; i < 2; ++i) back |= 1U << program.next(Kind::kGiveBack).body.give_back.gpu;
   CHECK(back == 3);
   rotad.grant(0, 0);
@@ -212,16 +220,25 @@ TEST_CASE("GPUs are coupled without one that takes no turns, and then get theirs
 TEST_CASE("couplings join what they have in common, and end at rest when nothing asks for them any more") {
   Couplings couplings;
   constexpr turn::Time kNow = 100s;
-  CHECK_FALSE(couplings.ask(4, kNow));  // one GPU
-  CHECK(couplings.ask(3, kNow));
-  CHECK_FALSE(couplings.ask(3, kNow + 100ms));
-  CHECK(couplings.ask(6, kNow + 500ms));
-  CHECK(couplings.ask(24, kNow));
+  constexpr auto kAnyway = Couplings::When::kAnyway;
+  constexpr auto kAtOnce = Couplings::When::kAtOnce;
+  CHECK_FALSE(couplings.ask(4, kAnyway, kNow));  // one GPU
+  CHECK(couplings.ask(3, kAnyway, kNow));
+  CHECK_FALSE(couplings.ask(3, kAnyway, kNow + 100ms));
+  CHECK(couplings.ask(6, kAnyway, kNow + 500ms));
+  CHECK(couplings.ask(24, kAnyway, kNow));
   CHECK(couplings.with(1, kNow) == 7);
   CHECK(couplings.with(8, kNow) == 24);
   CHECK(couplings.with(32, kNow) == 32);
+  // Only what memory asks for is in a hurry.
+  CHECK(couplings.with(8, kNow, kAtOnce) == 8);
+  CHECK(couplings.ask(24, kAtOnce, kNow));
+  CHECK_FALSE(couplings.ask(24, kAtOnce, kNow));
+  CHECK(couplings.with(8, kNow, kAtOnce) == 24);
+  CHECK(couplings.with(8, kNow + Couplings::kLasts + 1ms, kAtOnce) == 8);
+  CHECK(couplings.with(1, kNow, kAtOnce) == 1);
   // Pairs of those that are coupled already are nothing new, however often they are asked for.
-  for (int i = 0; i < 1000; ++i) CHECK_FALSE(couplings.ask(3, kNow + turn::Time(i)));
+  for (int i = 0; i < 1000; ++i) CHECK_FALSE(couplings.ask(3, kAnyway, kNow + turn::Time(i)));
   // What a call has submitted may still run, however long ago that was.
   CHECK(couplings.with(1, kNow + 1h) == 7);
   couplings.at_rest(1);  // work on the other GPU may use memory of this one
@@ -230,7 +247,7 @@ TEST_CASE("couplings join what they have in common, and end at rest when nothing
   const turn::Time later = kNow + 200ms + Couplings::kLasts;
   CHECK(couplings.with(1, later) == 1);
   CHECK(couplings.with(2, later) == 6);
-  CHECK(couplings.ask(3, later));
+  CHECK(couplings.ask(3, kAnyway, later));
   CHECK(couplings.with(1, later) == 7);
   couplings.ask_after_drain(3, later);
   CHECK(couplings.with(1, later + Couplings::kLasts * 2) == 3);

@@ -278,11 +278,20 @@ bool waits(const Plan& plan, bool asynchronous) {
   return !plan.to.device && plan.to.pageable && !mutated(Mutation::pageable_copy_returns_early);
 }
 
+uint64_t memory_of(const Plan& plan) {
+  uint64_t gpus = 0;
+  for (const Place* place : {&plan.to, &plan.from}) {
+    if (place->device && place->managed == 0) gpus |= uint64_t{1} << place->gpu;
+  }
+  return gpus;
+}
+
 CUresult submit_copy(const ContextPointer& context, const StreamPointer& stream, const CUDA_MEMCPY3D& parameters,
                      const Plan& plan, const CapturePointer& capture, bool staged, bool wait) {
   Operation operation;
   operation.type = CU_GRAPH_NODE_TYPE_MEMCPY;
   operation.parameters = CopyParameters{parameters};
+  operation.memory_on = memory_of(plan);
   if (staged && !mutated(Mutation::pageable_source_read_late)) {
     std::shared_ptr<char> bytes = read_now(plan);
     if (!bytes) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -304,6 +313,7 @@ CUresult make_copy(Context& context, const CUDA_MEMCPY3D& parameters, Operation*
   if (!empty(parameters)) ROTA_SIM_CHECK(plan_copy(context, parameters, &plan));
   operation->type = CU_GRAPH_NODE_TYPE_MEMCPY;
   operation->parameters = CopyParameters{parameters};
+  operation->memory_on = memory_of(plan);
   operation->run = [parameters](Context& running) {
     if (!empty(parameters)) run_copy(running, parameters);
   };

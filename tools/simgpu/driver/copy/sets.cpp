@@ -15,6 +15,7 @@ struct Target {
   size_t row = 0;   // bytes
   size_t span = 0;  // bytes from the first to one past the last
   uint64_t managed = 0;
+  uint64_t memory_on = 0;  // as Operation's
   bool waits = false;
   std::shared_ptr<void> mapping;  // keeps managed and pinned memory while its bytes are used
 };
@@ -42,6 +43,7 @@ CUresult plan_set(Context& context, const CUDA_MEMSET_NODE_PARAMS& p, Target* ta
   target->mapping = allocation->mapping;
   if (target->bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (allocation->kind == MemoryKind::kManaged) target->managed = p.dst;
+  if (allocation->kind == MemoryKind::kDevice) target->memory_on = uint64_t{1} << allocation->gpu;
   target->waits = allocation->kind != MemoryKind::kDevice || (driver().synchronous_memory.has(allocation->buffer_id) &&
                                                               !mutated(Mutation::synchronous_memory_does_not_wait));
   return CUDA_SUCCESS;
@@ -84,6 +86,7 @@ CUresult make_set(Context& context, const CUDA_MEMSET_NODE_PARAMS& parameters, O
   if (!empty(parameters)) ROTA_SIM_CHECK(plan_set(context, parameters, &target));
   operation->type = CU_GRAPH_NODE_TYPE_MEMSET;
   operation->parameters = SetParameters{parameters};
+  operation->memory_on = target.memory_on;
   operation->run = [parameters](Context& running) { run_set(running, parameters); };
   return CUDA_SUCCESS;
 }

@@ -12,6 +12,7 @@
 #include "tools/simgpu/driver/driver.h"
 #include "tools/simgpu/driver/entry/mutations.h"
 #include "tools/simgpu/driver/entry/posed.h"
+#include "tools/simgpu/reach_check.h"
 
 using namespace rota::sim;  // NOLINT: the exported functions are all in the global namespace
 using rota::kSymbolCount;
@@ -143,6 +144,12 @@ ROTA_SIM_EXPORT(cuGetProcAddress)(const char* symbol, void** function, int versi
 ROTA_SIM_EXPORT(cuGetExportTable)(const void** table, const CUuuid* id) {
   if (table == nullptr || id == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *table = nullptr;
+  if (std::memcmp(id->bytes, kReachCheckId.bytes, sizeof id->bytes) == 0) {
+    static constexpr ReachCheck kReachCheck{sizeof kReachCheck,
+                                            [](void (*watch)(uint64_t)) { driver().reach_watch = watch; }};
+    *table = &kReachCheck;
+    return CUDA_SUCCESS;
+  }
   static std::atomic<bool> said{false};
   if (!said.exchange(true)) {
     std::fputs(

@@ -277,14 +277,19 @@ CUresult launch_graph(const GraphExecPointer& executable, const StreamPointer& s
   launch->records.resize(count);
   launch->waits.resize(count);
   std::vector<size_t> recording;
+  uint64_t reached = 0;  // a bit for each GPU
   {
     std::lock_guard lock_graphs(graph_state().mutex);
     for (size_t index = 0; index < count; ++index) {
       const GraphNode* node = executable->steps[index].node;
       bool runs = node != nullptr && (node->enabled || mutated(Mutation::disabled_nodes_run));
-      if (runs) launch->operations[index] = node->operation;
+      if (!runs) continue;
+      launch->operations[index] = node->operation;
+      reached |= node->operation->memory_on;
+      if (const ContextPointer home = node->operation->home.lock()) reached |= uint64_t{1} << home->gpu;
     }
   }
+  if (reached != 0) driver().tell_reach(reached);
   // Event waits refer to records made before this launch, whatever the launch itself records.
   for (size_t index = 0; index < count; ++index) {
     const Operation* operation = launch->operations[index].get();

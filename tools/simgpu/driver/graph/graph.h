@@ -74,6 +74,7 @@ struct Operation {
   bool despite_errors = false;  // runs although the context has a sticky error (callbacks)
   // The context that it runs on; none: that of the stream into which it is launched.
   std::weak_ptr<Context> home;
+  uint64_t memory_on = 0;  // a bit for each GPU on which it names memory
 };
 
 // Everything below is read and changed under graph_state().mutex (state.h), unless noted otherwise.
