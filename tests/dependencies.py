@@ -18,6 +18,9 @@ FILES = "runtime/core/files.h"  # one way to read a small file and to reserve a 
 OWN_THREAD = "runtime/core/own_thread.h"  # one way to start a thread that is not the program's
 FUNCTION_REF = "runtime/core/function_ref.h"  # a callable that is passed down
 DEVICES = "runtime/core/devices.h"  # sets of GPUs
+UNDO = "runtime/core/undo.h"  # what a call undoes that fails or is left
+LEFT = "runtime/core/left.h"  # whether a thread has left a call
+MAPPINGS = "runtime/core/mappings.h"  # one way to read the process's mappings
 BYTE_SIZE = "scheduler/protocol/byte_size.h"  # one way to write a size, everywhere
 RESULT = "scheduler/protocol/result.h"  # one type for a value or why there is none
 DESCRIPTOR = "scheduler/protocol/descriptor.h"  # one owner of a file descriptor
@@ -32,15 +35,15 @@ ALLOWED = {
     "runtime/contract.h": ["runtime/turn/scope.h", "runtime/driver/answers.h", "generated", FUNCTION_REF],
     # With the table of overrides; the preload's share of the runtime API's tracer is the interface of the trace.
     "runtime/preload": ["generated", "runtime/trace/thread.h"],
-    "runtime/core": ["runtime", "generated", NOT_CANCELLED, PRINTABLE],
+    "runtime/core": ["runtime", "generated", NOT_CANCELLED, PRINTABLE, DESCRIPTOR],
     "runtime/account": ["generated", "runtime/preload/symbol_list.h", LOG, FILES],
     "runtime/driver": ["generated", "scheduler/protocol/descriptor.h", FUNCTION_REF],
     # core's runtime.h owns the parts; attach.h and tables.h lead from an address to the function.
     "runtime/hooks": ["runtime/account/account.h", "runtime/memory", "runtime/turn", "runtime/driver", "generated", "runtime/overrides.inc",
                       "runtime/core/runtime.h", "runtime/core/attach.h", "runtime/core/tables.h", LOG],
     "runtime/turn": ["tools/simgpu/reach_check.h", "runtime/account/account.h", "runtime/driver", "scheduler/protocol", "runtime/memory/memory.h", "generated", LOG,
-                     OWN_THREAD, FUNCTION_REF, DEVICES],
-    "runtime/memory": ["runtime/account/account.h", "runtime/driver", "scheduler/protocol", "generated", LOG, OWN_THREAD, FUNCTION_REF, DEVICES],
+                     OWN_THREAD, FUNCTION_REF, DEVICES, UNDO, LEFT, MAPPINGS],
+    "runtime/memory": ["runtime/account/account.h", "runtime/driver", "scheduler/protocol", "generated", LOG, OWN_THREAD, FUNCTION_REF, DEVICES, UNDO],
     "runtime/trace": ["generated", BYTE_SIZE, LOG, FILES],
     "scheduler/protocol": [],
     "scheduler/core": ["scheduler/protocol"],

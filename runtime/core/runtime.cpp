@@ -7,6 +7,7 @@
 
 #include "runtime/core/inside_loader.h"
 #include "runtime/core/log.h"
+#include "runtime/core/undo.h"
 #include "runtime/turn/reach_check.h"
 #include "scheduler/protocol/not_cancelled.h"
 
@@ -22,6 +23,7 @@ constinit std::atomic<Runtime*> inherited{nullptr};
 // of malloc's.)
 void start_afresh_in_child() noexcept {
   gate::forget_other_threads();
+  forget_others_undo();
   turn::Monitor::forget_in_child();
   turn::Admission::forget_in_child();
   inherited.store(current.exchange(nullptr));

@@ -10,6 +10,7 @@
 
 #include "generated/driver_types.h"
 #include "runtime/core/function_ref.h"
+#include "runtime/core/undo.h"
 #include "runtime/memory/ledger.h"
 
 namespace rota::memory {
@@ -61,10 +62,14 @@ class Backend {
 // if the thread is cancelled.
 class BackendRoom {
  public:
-  BackendRoom(Backend& backend, int device, std::uint64_t bytes)
-      : backend_(backend), device_(device), bytes_(bytes), held_(backend.reserve(device, bytes)) {}
-  ~BackendRoom() {
-    if (held_) backend_.release(device_, bytes_);
+  BackendRoom(Backend& backend, int device, std::uint64_t bytes, const void* frame = __builtin_dwarf_cfa())
+      : backend_(backend),
+        bytes_(bytes),
+        undo_(
+            [](void* of, int gpu, std::uint64_t held, std::uint32_t) { static_cast<Backend*>(of)->release(gpu, held); },
+            &backend, device, bytes, 0, frame),
+        held_(backend.reserve(device, bytes)) {
+    if (held_) undo_.begin();
   }
   BackendRoom(const BackendRoom&) = delete;
   BackendRoom& operator=(const BackendRoom&) = delete;
@@ -79,13 +84,14 @@ class BackendRoom {
     if (!held_) return api::CUDA_ERROR_OUT_OF_MEMORY;
     const api::CUresult result = how();
     held_ = result != api::CUDA_SUCCESS;
+    if (!held_) undo_.keep();
     return result;
   }
 
  private:
   Backend& backend_;
-  const int device_;
   const std::uint64_t bytes_;
+  Undo undo_;
   bool held_;
 };
 

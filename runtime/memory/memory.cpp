@@ -11,6 +11,7 @@
 #include "runtime/driver/context.h"
 #include "runtime/driver/own_streams.h"
 #include "runtime/driver/stream.h"
+#include "runtime/memory/reserved.h"
 #include "runtime/memory/round_up.h"
 #include "scheduler/protocol/host_memory.h"
 
@@ -121,14 +122,14 @@ std::uint64_t Memory::beside(int ordinal) const {
 // Reserve room first, then call the driver, then add to the ledger.
 api::CUresult Memory::allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address,
                                        bool hopeless) {
+  Reserved reserved(ledger_, what.device, what.bytes, what.kind);
   if (!reserve(what.device, what.bytes, what.kind)) return api::CUDA_ERROR_OUT_OF_MEMORY;
+  reserved.begin();
   // A pool's allocation went through its gate, which has already retried.
   const bool once = hopeless || what.kind.route == Route::kPool;
   const api::CUresult result = once ? call() : with_room(what.device, call);
-  if (result != api::CUDA_SUCCESS) {
-    ledger_.release(what.device, what.bytes, what.kind);
-    return result;
-  }
+  if (result != api::CUDA_SUCCESS) return result;
+  reserved.keep();
   Allocation made = what;
   made.address = address();
   ledger_.add(made);
@@ -238,12 +239,15 @@ api::CUresult Memory::allocate_pitch_native(std::size_t width, std::size_t heigh
   Place place;
   if (!has_pitch(width, height) || !here(place)) return call();
   const std::uint64_t guess = round_up(width, kUsualPitch) * height;
+  Reserved reserved(ledger_, place.device, guess, Kind::kPlain);
   if (!reserve(place.device, guess, Kind::kPlain)) return api::CUDA_ERROR_OUT_OF_MEMORY;
+  reserved.begin();
   const api::CUresult result = with_room(place.device, call);
-  const std::uint64_t taken = result == api::CUDA_SUCCESS ? pitch() * height : 0;
+  if (result != api::CUDA_SUCCESS) return result;
+  reserved.keep();
+  const std::uint64_t taken = pitch() * height;
   if (taken > guess) ledger_.charge(place.device, taken - guess, Kind::kPlain);
   if (taken < guess) ledger_.release(place.device, guess - taken, Kind::kPlain);
-  if (result != api::CUDA_SUCCESS) return result;
   ledger_.add({.address = address(),
                .bytes = taken,
                .owner = Owner::of(place.context),

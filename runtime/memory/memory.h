@@ -272,7 +272,6 @@ class Memory {
   // there were any.
   bool free_unused_extents(int ordinal);
   api::CUresult with_room(int ordinal, const RealCall& call);
-  bool admitted(int ordinal, std::uint64_t bytes, Kind kind);
   Room::Limit shared_limit(int device) const;
   bool roomy(const StreamOrdered::Wanted& wanted);
   bool much_is_free(const Place& place, std::uint64_t gpu_bytes);

@@ -1,19 +1,20 @@
 // Physical memory that the program creates itself: as memory of the driver, which stays, or as a range that rota moves.
 #include "runtime/memory/memory.h"
+#include "runtime/memory/reserved.h"
 #include "scheduler/protocol/host_memory.h"
 
 namespace rota::memory {
 
 api::CUresult Memory::create_physical(Physical::Handle* handle, std::uint64_t bytes, int ordinal,
                                       const RealCall& call) {
+  Reserved reserved(ledger_, ordinal, bytes, Kind::kPhysical);
   if (!reserve(ordinal, bytes, Kind::kPhysical)) return api::CUDA_ERROR_OUT_OF_MEMORY;
+  reserved.begin();
   const api::CUresult result = with_room(ordinal, call);
-  if (result == api::CUDA_SUCCESS) {
-    physical_.created(*handle, ordinal, bytes);
-    changed(ordinal);
-  } else {
-    ledger_.release(ordinal, bytes, Kind::kPhysical);
-  }
+  if (result != api::CUDA_SUCCESS) return result;
+  reserved.keep();
+  physical_.created(*handle, ordinal, bytes);
+  changed(ordinal);
   return result;
 }
 
@@ -28,16 +29,18 @@ std::optional<api::CUresult> Memory::create_moving(Physical::Handle* handle, std
   // Leave it to the driver to refuse an invalid size.
   if (handle == nullptr || bytes == 0 || bytes % swap_.granularity(ordinal) != 0) return std::nullopt;
   BackendRoom room(swap_, ordinal, bytes);
+  Reserved reserved(ledger_, ordinal, bytes, Kind::kMovingPhysical);
   if (!reserve(ordinal, bytes, Kind::kMovingPhysical)) return api::CUDA_ERROR_OUT_OF_MEMORY;
+  reserved.begin();
   api::CUdeviceptr range = 0;
   const auto call = [&] { return room.allocate([&] { return swap_.allocate_own(ordinal, &range, bytes, *making); }); };
   const api::CUresult result = room ? with_room(ordinal, call) : call();
   if (result == api::CUDA_SUCCESS) {
+    reserved.keep();
     *handle = own_physical_.created(range, bytes, wanted);
     changed(ordinal);
     return result;
   }
-  ledger_.release(ordinal, bytes, Kind::kMovingPhysical);
   if (result == api::CUDA_ERROR_OUT_OF_MEMORY) return result;
   return std::nullopt;  // perhaps it can be created, though not mapped here and now
 }

@@ -6,6 +6,7 @@
 #include "runtime/driver/freed.h"
 #include "runtime/driver/gpu_number.h"
 #include "runtime/memory/memory.h"
+#include "runtime/memory/reserved.h"
 #include "scheduler/protocol/byte_text.h"
 
 namespace rota::memory {
@@ -27,11 +28,18 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
   // Memory that was freed in a stream is in use until the stream reaches the free: the driver refuses then, too, and
   // does not wait (measured on an H200 for cuMemAlloc and cuMemAllocAsync after a cuMemFreeAsync of plain memory). And
   // requests of other threads that are still pending may be refused.
+  Reserved reserved(ledger_, ordinal, bytes, kind);
   bool swept = false;
   bool alone = false;  // no request is pending, so the memory in the way is in use
   for (int tries = 0; tries < kMostOthers; ++tries) {
     const bool fits = ledger_.reserve(ordinal, bytes, kind);
-    if (fits && admitted(ordinal, bytes, kind)) return true;
+    if (fits) {
+      reserved.begin();
+      const bool allowed = !room_.allowed || room_.allowed(ordinal, bytes, kind);
+      if (allowed && room_.wait) room_.wait(ordinal);
+      reserved.keep();  // by the caller, or released already
+      if (allowed) return true;
+    }
     if (!std::exchange(swept, true) && sweep_deferred()) continue;
     if (fits) {
       account::refused(account::OutOfMemory::kLimit);
@@ -70,26 +78,6 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
         more, driver::gpu_number(ordinal), live, text(device(ordinal).total_bytes), text(contexts(ordinal)));
   }
   return false;
-}
-
-// Checks reserved bytes and releases them if they may not be taken, or if the thread is cancelled while it waits.
-bool Memory::admitted(int ordinal, std::uint64_t bytes, Kind kind) {
-  struct Reserved {
-    ~Reserved() {
-      if (ledger != nullptr) ledger->release(ordinal, bytes, kind);
-    }
-    Ledger* ledger;
-    int ordinal;
-    std::uint64_t bytes;
-    Kind kind;
-  } reserved{&ledger_, ordinal, bytes, kind};
-  if (room_.allowed && !room_.allowed(ordinal, bytes, kind)) {
-    reserved.ledger = nullptr;
-    return false;
-  }
-  if (room_.wait) room_.wait(ordinal);
-  reserved.ledger = nullptr;
-  return true;
 }
 
 void Memory::tell_account(int ordinal) {

@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "runtime/core/log.h"
+#include "runtime/core/mappings.h"
 #include "runtime/turn/gang_name.h"
-#include "runtime/turn/mappings.h"
 
 namespace rota::turn {
 namespace {

@@ -43,24 +43,33 @@ void forget_left_before(Thread& thread, const void* frame, std::uint64_t own) {
   thread.word.fetch_add(own, memory_order_seq_cst);
 }
 
-// A thread that waits is not inside. Handlers of signals run in it meanwhile, and may make calls of their own.
+// A thread that waits is not inside. Handlers of signals run in it meanwhile, and may make calls of their own. A
+// handler may also throw: then the scope that waits, which has raised the word by `own`, is never made, and nobody
+// would lower it again.
 class Lowered {
  public:
-  Lowered(Thread& thread, std::uint64_t inside)
-      : thread_(thread), inside_(inside), outermost_(thread.outermost.load(memory_order_relaxed)) {
+  Lowered(Thread& thread, std::uint64_t inside, std::uint64_t own)
+      : thread_(thread),
+        inside_(inside),
+        own_(std::min(inside, own)),
+        outermost_(thread.outermost.load(memory_order_relaxed)) {
     thread_.word.fetch_sub(inside_, memory_order_seq_cst);
   }
   ~Lowered() {
     thread_.outermost.store(outermost_, memory_order_relaxed);
-    thread_.word.fetch_add(inside_, memory_order_seq_cst);
+    thread_.word.fetch_add(over_ ? inside_ : inside_ - own_, memory_order_seq_cst);
   }
+  // The wait has ended by returning.
+  void over() { over_ = true; }
   Lowered(const Lowered&) = delete;
   Lowered& operator=(const Lowered&) = delete;
 
  private:
   Thread& thread_;
   std::uint64_t inside_;
+  std::uint64_t own_;
   const void* outermost_;
+  bool over_ = false;
 };
 
 // The thread enters, and reaches these GPUs. Its word, as the scope leaves with it: without the GPU.
@@ -104,8 +113,9 @@ std::uint64_t enter_slowly(Thread& thread, const void* frame, Site site, api::CU
       const std::uint64_t resumed = gate->resumed_.load(memory_order_acquire);
       // Ask once more, since the answer may be different by now.
       if (gate->may_submit(call)) return inside_of(thread, *gate, reached);
-      const Lowered lowered(thread, inside);
+      Lowered lowered(thread, inside, kEnter);
       interrupted |= gate->wait_metered(reached, resumed);
+      lowered.over();
       continue;
     }
     if (refuses()) return kRefused;
@@ -118,8 +128,9 @@ std::uint64_t enter_slowly(Thread& thread, const void* frame, Site site, api::CU
     if (seen && gate->takes_admission(closed)) return inside_of(thread, *gate, reached);
     // Lower all of it, even if this is a profiler's callback within a call that only holds memory in place: that call
     // does not continue before this one returns, and when the gate opens everything is where it was.
-    const Lowered lowered(thread, inside);
+    Lowered lowered(thread, inside, kEnter);
     interrupted = gate->wait_outside(closed, interrupted, seen);
+    lowered.over();
   }
 }
 
@@ -141,8 +152,9 @@ std::uint64_t hold_slowly(Thread& thread, const void* frame, bool known, const v
     const Devices closed = gate->closed_.load(memory_order_seq_cst) & out & looked_at;
     if (closed == 0) return word_of(thread);
     if (refuses()) return kRefused;
-    const Lowered lowered(thread, inside);
+    Lowered lowered(thread, inside, kEnterMapping);
     interrupted = gate->wait_outside(closed, interrupted, false);
+    lowered.over();
   }
 }
 

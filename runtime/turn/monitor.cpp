@@ -10,6 +10,7 @@
 #include "runtime/account/account.h"
 #include "runtime/core/log.h"
 #include "runtime/driver/gpu_number.h"
+#include "runtime/turn/reach_check.h"
 
 namespace rota::turn {
 
@@ -134,6 +135,7 @@ void Monitor::touch(int device) {
     new_gpus_.push_back(gpu);
   }
   gate_.count(gate::bit_of(device));
+  if (gate::checks_reached_calls()) gate_.set_sorted(true);
   start();
   if ((unusable_devices_.load(std::memory_order_acquire) & bit) == 0) quota_.limit(device);
   bell_.ring();
@@ -267,6 +269,7 @@ void Monitor::run() {
       memory_.sweep_deferred();  // what the program freed before it paused is not its own any more
       next_sweep_ = now() + kBetweenSweeps;
     }
+    undo_what_was_left();
     keep_to_host_share();
     const auto has_unneeded = [this] { return memory_.has_deferred() || has_unneeded_host(); };
     const bool collects = (undisturbed && has_unneeded()) || (runs && host_presses());

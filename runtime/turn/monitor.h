@@ -180,7 +180,7 @@ class Monitor final : public gate::Attendant {
   void stop();
   bool swaps() const;
   bool stops_at_exit();
-  bool connect_first();
+  std::optional<bool> connect_first();
   void start_thread();
   bool make_known(const gate::Call& call);
   // Whether others are making room on the GPU, and whether they have anything that could leave it.
@@ -214,6 +214,7 @@ class Monitor final : public gate::Attendant {
   bool parts(const Task& task) const;
   void regroup(gate::Devices all);
   bool may_recouple(const Task& task) const;
+  void undo_what_was_left();
   bool may_gather(const std::vector<Task*>& concerned, gate::Devices all) const;
   bool all_still() const;
   void collect();
@@ -297,6 +298,7 @@ class Monitor final : public gate::Attendant {
 
   // Shared with the program's threads.
   std::mutex start_mutex_;
+  bool told_no_rotad_ = false;  // under it: the user
   std::mutex early_limit_mutex_;
   std::optional<std::uint64_t> early_limit_;  // rotad's answer from before there was a context
   std::atomic<bool> silent_{false};           // it gave none
@@ -354,6 +356,7 @@ class Monitor final : public gate::Attendant {
   Time next_look_outside_{0};
   Time next_collect_{0};
   Time next_sweep_{0};
+  Time next_undo_{0};
   Time next_count_{0};  // of what could be given back to the host
   Waiting waiting_{[this] { return awaited(); }};
   Meter meter_;                               // shared with the program's threads

@@ -5,9 +5,11 @@
 #include <cstring>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "runtime/core/log.h"
 #include "runtime/core/own_thread.h"
+#include "runtime/turn/held_signals.h"
 #include "runtime/turn/monitor.h"
 
 namespace rota::turn {
@@ -29,66 +31,72 @@ bool run_has_said(const protocol::Listener& rotad) {
 }  // namespace
 
 void Monitor::start() {
-  if (started_.load(std::memory_order_acquire)) return;
-  const std::lock_guard lock(start_mutex_);
-  if (started_.load(std::memory_order_relaxed)) return;
-  if (connect_first()) {
-    served_.store(true, std::memory_order_release);
-    start_thread();
-  } else {
-    gate_.open_for_good();
-  }
-  started_.store(true, std::memory_order_release);
-}
-
-bool Monitor::connect_first() {
-  bool told = false;
   const Time begun = now();
-  for (;;) {
-    Connection::Attempt attempt;
-    if (!unanswered_) {
-      // A rotad that was already waited for in vain is not waited for again as long.
-      attempt = Connection::open(silent_.load() ? Connection::kPatience / 10 : Connection::kPatience);
-      unanswered_ = std::move(attempt.unanswered);
-    } else if (unanswered_->welcome(attempt.reason) == Connection::Welcome::kYes) {
-      attempt.connection = std::move(unanswered_);
-    } else if (!attempt.reason.empty()) {
-      unanswered_.reset();
-    }
-    if (attempt.connection) {
-      connection_ = std::move(attempt.connection);
-      log::debug("client {} of rotad {}", connection_->welcome().client, connection_->welcome().daemon_pid);
-      connected();
-      if (connection_) return true;
-      for (const auto& task : tasks_) task->due.clear();  // not announced to anyone yet
-      attempt.reason = "rotad closed the connection";
-    }
-    const bool wait = service_.waits_for_rotad();
-    if (unanswered_ && !wait) {
-      // The process is one that rotad serves, as soon as rotad answers.
-      log::message(run_has_said(unanswered_->rotad()) ? log::Level::kInfo : log::Level::kWarn,
-                   "{}; until it answers this program does not take turns", attempt.reason);
-      said_silent_ = true;
-      // The program has waited for it already.
-      for (const auto& task : tasks_) task->machine.step(event::Lost{}, now() - Machine::kGrace);
-      return true;
-    }
-    if (!told) {
-      if (!attempt.reason.empty()) {
-        log::warn("no turns on the GPU: {}; {}", attempt.reason,
-                  wait ? "waiting for rotad (ROTA_WAIT=1)" : "the program runs as it would without rota");
-      } else if (wait) {
-        log::warn("waiting for rotad (ROTA_WAIT=1): start one, or use `rota run`");
-      } else {
-        log::info("no rotad is running: the program runs as it would without rota");
+  while (!started_.load(std::memory_order_acquire)) {
+    {
+      const HeldSignals held;  // until the lock is free again
+      const std::lock_guard lock(start_mutex_);
+      if (started_.load(std::memory_order_relaxed)) return;
+      const std::optional<bool> served = connect_first();
+      if (served) {
+        served_.store(*served, std::memory_order_release);
+        if (*served) {
+          start_thread();
+        } else {
+          gate_.open_for_good();
+        }
+        started_.store(true, std::memory_order_release);
+        return;
       }
-      told = true;
+      waiting_.stands(now() - begun);
     }
-    if (!wait) return false;
-    service_.set_reason(attempt.reason);
-    waiting_.stands(now() - begun);
     std::this_thread::sleep_for(200ms);
   }
+}
+
+// Nothing: the program waits for a rotad, and asks again after a while.
+std::optional<bool> Monitor::connect_first() {
+  Connection::Attempt attempt;
+  if (!unanswered_) {
+    // A rotad that was already waited for in vain is not waited for again as long.
+    attempt = Connection::open(silent_.load() ? Connection::kPatience / 10 : Connection::kPatience);
+    unanswered_ = std::move(attempt.unanswered);
+  } else if (unanswered_->welcome(attempt.reason) == Connection::Welcome::kYes) {
+    attempt.connection = std::move(unanswered_);
+  } else if (!attempt.reason.empty()) {
+    unanswered_.reset();
+  }
+  if (attempt.connection) {
+    connection_ = std::move(attempt.connection);
+    log::debug("client {} of rotad {}", connection_->welcome().client, connection_->welcome().daemon_pid);
+    connected();
+    if (connection_) return true;
+    for (const auto& task : tasks_) task->due.clear();  // not announced to anyone yet
+    attempt.reason = "rotad closed the connection";
+  }
+  const bool wait = service_.waits_for_rotad();
+  if (unanswered_ && !wait) {
+    // The process is one that rotad serves, as soon as rotad answers.
+    log::message(run_has_said(unanswered_->rotad()) ? log::Level::kInfo : log::Level::kWarn,
+                 "{}; until it answers this program does not take turns", attempt.reason);
+    said_silent_ = true;
+    // The program has waited for it already.
+    for (const auto& task : tasks_) task->machine.step(event::Lost{}, now() - Machine::kGrace);
+    return true;
+  }
+  if (!std::exchange(told_no_rotad_, true)) {
+    if (!attempt.reason.empty()) {
+      log::warn("no turns on the GPU: {}; {}", attempt.reason,
+                wait ? "waiting for rotad (ROTA_WAIT=1)" : "the program runs as it would without rota");
+    } else if (wait) {
+      log::warn("waiting for rotad (ROTA_WAIT=1): start one, or use `rota run`");
+    } else {
+      log::info("no rotad is running: the program runs as it would without rota");
+    }
+  }
+  if (!wait) return false;
+  service_.set_reason(attempt.reason);
+  return std::nullopt;
 }
 
 void Monitor::start_thread() {

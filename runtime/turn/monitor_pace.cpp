@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "runtime/turn/monitor.h"
+#include "runtime/turn/reach_check.h"
 
 namespace rota::turn {
 
@@ -46,9 +47,10 @@ void Monitor::meter() {
 
 // Where several tasks take turns, it has to be known which of them a call is for.
 void Monitor::sort_calls() {
-  const bool wanted = tasks_.size() > 1 && connection_ && std::ranges::any_of(tasks_, [this](const auto& task) {
-                        return task->machine.watches_gpu() || connection_->watch(task->served) != 0;
-                      });
+  const bool watched = tasks_.size() > 1 && connection_ && std::ranges::any_of(tasks_, [this](const auto& task) {
+                         return task->machine.watches_gpu() || connection_->watch(task->served) != 0;
+                       });
+  const bool wanted = watched || gate::checks_reached_calls();
   if (wanted != gate_.sorted()) gate_.set_sorted(wanted);
 }
 

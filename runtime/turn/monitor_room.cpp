@@ -3,14 +3,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <optional>
 #include <thread>
 
 #include "generated/driver_real.h"
 #include "runtime/core/log.h"
+#include "runtime/core/undo.h"
 #include "runtime/driver/freed.h"
 #include "runtime/driver/gpu_number.h"
+#include "runtime/turn/held_signals.h"
 #include "runtime/turn/monitor.h"
 #include "runtime/turn/waiters.h"
 #include "scheduler/protocol/context_cost.h"
@@ -40,6 +43,8 @@ constexpr Time kSayWait = 2s;
 // How long a context waits for memory of others that can leave and does not: without a context a program cannot run at
 // all, and the others may be slow to hear of it on a busy machine. A judgment.
 constexpr Time kContextWaits = 10s;
+// Between two looks for calls that were left. A judgment.
+constexpr Time kBetweenUndo = 250ms;
 
 }  // namespace
 
@@ -81,6 +86,7 @@ void Monitor::refresh(int device) {
 // A program may ask how large a GPU is before it makes a context. rotad is asked once, over a connection that ends with
 // its answer: no thread is started in a program that may never use a GPU.
 std::uint64_t Monitor::limit_before_contexts() {
+  const HeldSignals held;  // until the lock is free again
   const std::lock_guard lock(early_limit_mutex_);
   if (early_limit_) return *early_limit_;
   early_limit_ = protocol::kUnlimited;
@@ -280,6 +286,15 @@ bool Monitor::others_can_later(int device) const {
 bool Monitor::others_clear(int device) const {
   const auto here = on_page(device);
   return here && here->lease.clearing.load() != 0;
+}
+
+// Calls that waited for room, and that their threads have left without returning.
+void Monitor::undo_what_was_left() {
+  if (now() < next_undo_) return;
+  next_undo_ = now() + kBetweenUndo;
+  if (!undo_left_calls()) return;
+  for (gate::Devices rest = touched(); rest != 0; rest &= rest - 1) usage_.changed(std::countr_zero(rest));
+  room_.changed();
 }
 
 }  // namespace rota::turn

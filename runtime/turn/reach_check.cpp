@@ -1,5 +1,6 @@
 #include "runtime/turn/reach_check.h"
 
+#include <atomic>
 #include <cstdlib>
 
 #include "generated/driver_real.h"
@@ -10,6 +11,8 @@
 namespace rota::gate {
 
 namespace {
+
+std::atomic<bool> checks{false};
 
 // On the thread that makes the call, inside its scope. Where the gates need not know its GPUs, it has none noted.
 void watch(std::uint64_t devices) {
@@ -30,6 +33,11 @@ void check_reached_calls() {
   const void* table = nullptr;
   if (real::cuGetExportTable(&table, &sim::kReachCheckId) != api::CUDA_SUCCESS || table == nullptr) return;
   static_cast<const sim::ReachCheck*>(table)->set(&watch);
+  checks = true;
+}
+
+bool checks_reached_calls() {
+  return checks.load(std::memory_order_relaxed);
 }
 
 }  // namespace rota::gate

@@ -7,5 +7,7 @@ namespace rota::gate {
 // If ROTA_CHECK_REACHED is set and the driver can be watched: from now on a call whose work is on a GPU that it was not
 // counted for ends the process, after a line.
 void check_reached_calls();
+// Whether that is so: then calls have to be told apart by their GPUs all the time.
+bool checks_reached_calls();
 
 }  // namespace rota::gate

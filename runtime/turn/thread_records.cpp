@@ -9,7 +9,7 @@
 #include <chrono>
 #include <new>
 
-#include "runtime/turn/left.h"
+#include "runtime/core/left.h"
 #include "runtime/turn/own_tid.h"
 
 namespace rota::gate {

@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "generated/driver_gates.h"
+#include "runtime/core/mappings.h"
 #include "runtime/turn/gang_name.h"
-#include "runtime/turn/mappings.h"
 #include "runtime/turn/monitor.h"
 #include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_driver.h"
@@ -280,7 +280,7 @@ TEST_CASE("registered host memory is evidence where it is a shared mapping") {
   };
   const auto shared = mapping(MAP_SHARED);
   const auto own = mapping(MAP_PRIVATE);
-  const auto found = [](const char* address) { return turn::mapping_at(reinterpret_cast<std::uintptr_t>(address)); };
+  const auto found = [](const char* address) { return mapping_at(reinterpret_cast<std::uintptr_t>(address)); };
   REQUIRE((found(shared.get()) && found(shared.get() + 8191) && found(own.get())));
   CHECK(found(shared.get())->shared);
   CHECK(found(shared.get() + 8191)->shared);

@@ -329,4 +329,46 @@ TEST_CASE("who jumps out of a wait leaves the admission to others, and who jumps
   sigaction(SIGUSR2, &before, nullptr);
 }
 
+namespace {
+
+// Compiled with -fnon-call-exceptions in some programs; an exception that a handler throws passes through rota's
+// frames.
+struct Thrown {};
+
+[[gnu::noinline]] void submit_until_thrown(std::atomic<int>& thrown) {
+  try {
+    const gate::Scope scope(on(0));
+  } catch (const Thrown&) {
+    ++thrown;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a thread whose handler throws out of a wait is not inside, and waits again at the same place") {
+  struct sigaction action{};
+  struct sigaction before{};
+  action.sa_handler = [](int) { throw Thrown(); };
+  sigaction(SIGUSR2, &action, &before);
+  Gate gate;
+  gate.close();
+  std::atomic<int> thrown{0};
+  std::thread thrower([&] {
+    while (thrown.load() < 3) submit_until_thrown(thrown);
+    const gate::HeldInPlace outer;  // whose level the inner one lowers while it waits
+    gate::out_of_place = gate::kAllDevices;
+    submit_until_thrown(thrown);
+  });
+  for (int i = 0; i < 4; ++i) {
+    REQUIRE(eventually([&] { return gate.standing() == 1; }));
+    CHECK(empty(gate));
+    pthread_kill(thrower.native_handle(), SIGUSR2);
+    REQUIRE(eventually([&] { return thrown.load() == i + 1; }));
+  }
+  thrower.join();
+  gate::out_of_place = 0;
+  CHECK(gate.traffic().inside == 0);
+  sigaction(SIGUSR2, &before, nullptr);
+}
+
 #endif

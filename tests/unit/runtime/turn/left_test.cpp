@@ -217,7 +217,7 @@ TEST_CASE("a handler that makes a call of its own inside a call leaves the outer
   sigaction(SIGUSR1, &before, nullptr);
 }
 
-TEST_CASE("a thread that jumps out of an allocation that waits for room keeps nobody from waking") {
+TEST_CASE("a thread that jumps out of an allocation that waits for room keeps nobody from waking, and no bytes") {
   const Watchdog watchdog;
   test::Rotad rotad;
   test::Program program;
@@ -237,7 +237,7 @@ TEST_CASE("a thread that jumps out of an allocation that waits for room keeps no
     return step.load() == 1;
   }));
   thread.join();
-  program.start_allocating(1);
+  program.start_allocating(101 * test::kMega + 1);
   CHECK(rotad.next_ask() == 101 * test::kMega + 1);
   rotad.promise(200 * test::kMega);
   program.allocator.join();

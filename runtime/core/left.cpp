@@ -1,4 +1,4 @@
-#include "runtime/turn/left.h"
+#include "runtime/core/left.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "runtime/turn/mappings.h"
+#include "runtime/core/mappings.h"
 #include "scheduler/protocol/descriptor.h"
 
 // The linker's: where this library, or the test that contains it, begins and its code ends.
@@ -19,7 +19,7 @@ extern "C" {
 [[gnu::visibility("hidden")]] extern const char etext[];
 }
 
-namespace rota::gate {
+namespace rota {
 
 namespace {
 
@@ -27,7 +27,7 @@ std::uintptr_t address(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
-struct Search {
+struct FrameSearch {
   std::uintptr_t outermost;
   std::uintptr_t inner_code = 0;  // of the frame before
   bool found = false;
@@ -35,8 +35,8 @@ struct Search {
 };
 
 // The unwinder tells with each frame where the frame that it called begins.
-_Unwind_Reason_Code visit(_Unwind_Context* context, void* argument) {
-  Search& search = *static_cast<Search*>(argument);
+_Unwind_Reason_Code visit_frame(_Unwind_Context* context, void* argument) {
+  FrameSearch& search = *static_cast<FrameSearch*>(argument);
   const std::uintptr_t inner = _Unwind_GetCFA(context);
   const bool own = search.inner_code >= address(__ehdr_start) && search.inner_code < address(etext);
   search.found |= inner == search.outermost && own;
@@ -65,7 +65,7 @@ std::uintptr_t stack_pointer_of(pid_t tid) {
 }
 
 bool in_one_mapping(std::uintptr_t one, std::uintptr_t other) {
-  const auto mapping = turn::mapping_at(one);
+  const auto mapping = mapping_at(one);
   return mapping && mapping->contains(other);
 }
 
@@ -75,9 +75,14 @@ bool left_behind(const void* outermost, const void* frame) {
   if (on_signal_stack()) return false;
   // Where they are equal it may be the same function, with a call inside of its call.
   if (address(frame) > address(outermost)) return true;
-  Search search{.outermost = address(outermost)};
-  _Unwind_Backtrace(&visit, &search);
+  FrameSearch search{.outermost = address(outermost)};
+  _Unwind_Backtrace(&visit_frame, &search);
   return search.passed && !search.found;
+}
+
+bool left_on_this_stack(const void* outermost, const void* frame) {
+  return address(frame) > address(outermost) && !on_signal_stack() &&
+         in_one_mapping(address(outermost) - 1, address(frame) - 1);
 }
 
 bool left_by(pid_t tid, const void* outermost) {
@@ -85,4 +90,4 @@ bool left_by(pid_t tid, const void* outermost) {
   return stack >= address(outermost) && in_one_mapping(address(outermost) - 1, stack);
 }
 
-}  // namespace rota::gate
+}  // namespace rota

@@ -7,13 +7,16 @@
 
 #include <sys/types.h>
 
-namespace rota::gate {
+namespace rota {
 
 // For the thread itself, from a function whose own frame begins at `frame`. False also if that cannot be told, as where
 // the two begin at the same address: then the call counts as one that goes on.
 bool left_behind(const void* outermost, const void* frame);
 
+// The same where the answer is certain: a deeper call than that of `frame`, which is on the same stack.
+bool left_on_this_stack(const void* outermost, const void* frame);
+
 // For another thread of this process. True only if it blocks in the kernel, with its stack shorter than it was.
 bool left_by(pid_t tid, const void* outermost);
 
-}  // namespace rota::gate
+}  // namespace rota

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace rota::turn {
+namespace rota {
 
 struct Mapping {
   std::uintptr_t begin = 0;
@@ -17,4 +17,4 @@ struct Mapping {
 // there are thousands of mappings before it.
 std::optional<Mapping> mapping_at(std::uintptr_t address);
 
-}  // namespace rota::turn
+}  // namespace rota

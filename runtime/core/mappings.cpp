@@ -1,4 +1,4 @@
-#include "runtime/turn/mappings.h"
+#include "runtime/core/mappings.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-namespace rota::turn {
+namespace rota {
 
 std::optional<Mapping> mapping_at(std::uintptr_t address) {
   const std::unique_ptr<FILE, int (*)(FILE*)> maps(std::fopen("/proc/self/maps", "re"),
@@ -27,4 +27,4 @@ std::optional<Mapping> mapping_at(std::uintptr_t address) {
   return std::nullopt;
 }
 
-}  // namespace rota::turn
+}  // namespace rota
