@@ -141,6 +141,7 @@ void Ledger::Shard::add_note(std::uint64_t region, const Note& note) {
 
 // Removes its note from the region that it reached into.
 void Ledger::removed(std::size_t level, const Allocation& gone) {
+  changes_.fetch_add(1, std::memory_order_acq_rel);
   const auto [first, last] = regions(level, gone);
   if (last != first) {
     Shard& next = shard(level, last);
@@ -211,6 +212,7 @@ void Ledger::add(Allocation allocation) {
     const std::lock_guard lock(next.mutex);
     next.add_note(last, {allocation.address, allocation.serial});
   }
+  changes_.fetch_add(1, std::memory_order_acq_rel);
 }
 
 std::optional<Allocation> Ledger::begin_free(std::uint64_t address) {

@@ -182,6 +182,8 @@ class Ledger {
   void set_placed(std::uint64_t address, std::uint64_t bytes, std::optional<int> device);
   // How many entries a GPU has had: distinguishes older entries from newer ones. Below kMaxDevices.
   std::uint64_t clock(int device) const;
+  // A number that changes with each entry that is added or removed.
+  std::uint64_t changes() const { return changes_.load(std::memory_order_acquire); }
   // The entry that contains `address`. Prefers a live one to one that is being freed.
   std::optional<Allocation> find(std::uint64_t address) const;
   // Removes the entries of one kind that begin in [address, address + size), in no order. Their bytes stay reserved,
@@ -269,6 +271,7 @@ class Ledger {
 
   std::unique_ptr<Levels> levels_;
   std::array<Sum, kMaxDevices> sums_;
+  std::atomic<std::uint64_t> changes_{1};
 };
 
 }  // namespace rota::memory

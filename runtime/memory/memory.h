@@ -146,8 +146,9 @@ class Memory {
   };
   // False: the driver knows the address. True: rota has to answer, with the block or that there is none.
   bool find_block(api::CUdeviceptr address, std::optional<Block>* block);
-  // The GPU whose memory an address is, on it or not; negative: it is not device memory.
-  int device_of(api::CUdeviceptr address) const;
+  // The GPU whose memory an address is, on it or not; negative: it is not device memory. `booked`: set if the ledger
+  // says so; may be null.
+  int device_of(api::CUdeviceptr address, bool* booked = nullptr) const;
   // The context of plain memory that is swapped; null: of other memory.
   api::CUcontext context_of_plain(api::CUdeviceptr address) const;
   // The byte that is passed to the driver instead of this address, whose memory may be out of place: queries of the

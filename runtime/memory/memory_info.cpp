@@ -91,9 +91,12 @@ std::uint64_t Memory::unkept_byte(int ordinal) {
   return kept ? 0 : kBlockBytes;
 }
 
-int Memory::device_of(api::CUdeviceptr address) const {
+int Memory::device_of(api::CUdeviceptr address, bool* booked) const {
   const std::optional<Allocation> known = ledger_.find(address);
-  if (known && known->device != kNobody) return known->kind.backing == Backing::kUnified ? -1 : known->device;
+  if (known && known->device != kNobody) {
+    if (booked != nullptr) *booked = true;
+    return known->kind.backing == Backing::kUnified ? -1 : known->device;
+  }
   if (swap_.any()) {
     if (const auto range = swap_.find(address)) return range->device;
     if (const auto own = own_physical_.find(address)) return own->device;

@@ -89,9 +89,14 @@ std::uint64_t enter_slowly(Thread& thread, const void* frame, Site site, api::CU
   const Call call{site.symbol, stream, site.has_stream, site.per_thread, site.reaches, first, second};
   bool interrupted = false;
   for (;;) {
-    // With the fence, all threads see the store of the word and the load of the state in one order.
-    thread.word.fetch_add(0, memory_order_seq_cst);
-    const std::uint32_t now = (site.reaches == Reaches::kNoOther ? state : state_across).load(memory_order_seq_cst);
+    const std::atomic<std::uint32_t>& all = site.reaches == Reaches::kNoOther ? state : state_across;
+    std::uint32_t now = all.load(memory_order_acquire);
+    if ((now & kFencedBit) != 0) {
+      // Where no closer makes the threads pass a barrier (scope.h): with the fence, all of them see the store of the
+      // word and the load of the state in one order.
+      thread.word.fetch_add(0, memory_order_seq_cst);
+      now = all.load(memory_order_seq_cst);
+    }
     if ((now & ~kFencedBit) == 0 || thread.exempt) return word_of(thread);
     forget_left_before(thread, frame, kEnter);
     // A call inside a call: the outer one is already counted, and the closer waits for it. Waiting here would mean

@@ -10,6 +10,9 @@ namespace rota::turn {
 
 namespace {
 
+// No piece of memory of this size has parts on two GPUs: allocations of one and of another are further apart.
+constexpr std::uint64_t kPiece = 64 << 10;
+
 std::uint64_t address_in(const void* record, std::uintptr_t place) {
   std::uint64_t address = 0;
   std::memcpy(&address, static_cast<const char*>(record) + place, sizeof address);
@@ -39,13 +42,21 @@ gate::Devices Reached::at(const void* first, const void* second) {
 
 gate::Devices Reached::at(std::uint64_t address) {
   if (address == 0) return 0;
-  return gate::bit_of(memory_.device_of(address));
+  // What the ledger has changes with it; the driver is asked each time.
+  const std::uint64_t as_of = memory_.ledger().changes();
+  const std::uint64_t piece = address / kPiece;
+  if (const auto known = pieces_.find(piece, as_of)) return gate::bit_of(*known);
+  bool booked = false;
+  const int device = memory_.device_of(address, &booked);
+  if (booked) pieces_.add(piece, device, as_of);
+  return gate::bit_of(device);
 }
 
 int Reached::of_context(api::CUcontext context, Answer& answer) {
   if (context == nullptr) return -1;
-  if (const int known = remembered(context); known >= 0) return known;
   const std::uint64_t ended = contexts_.ended();
+  const auto key = reinterpret_cast<std::uintptr_t>(context);
+  if (const auto known = handles_.find(key, ended)) return *known;
   int device = contexts_.device_of(context);
   if (device < 0) {
     const driver::CurrentContext current(context);
@@ -53,42 +64,44 @@ int Reached::of_context(api::CUcontext context, Answer& answer) {
     answer.context = context;
     answer.device = device;
   }
-  remember(context, device, ended);
+  handles_.add(key, device, ended);
   return device;
 }
 
 int Reached::of_stream(api::CUstream stream, Answer& answer) {
-  if (const int known = remembered(stream); known >= 0) return known;
   const std::uint64_t ended = contexts_.ended();
+  const auto key = reinterpret_cast<std::uintptr_t>(stream);
+  if (const auto known = handles_.find(key, ended)) return *known;
   api::CUcontext context = nullptr;
   if (real::cuStreamGetCtx(stream, &context) != api::CUDA_SUCCESS) return -1;
   const int device = of_context(context, answer);
-  if (device >= 0) remember(stream, device, ended);
+  if (device >= 0) handles_.add(key, device, ended);
   return device;
 }
 
-Reached::Known& Reached::place_of(const void* handle) {
+std::size_t Reached::Table::place_of(std::uint64_t key) {
   constexpr std::uint64_t kSpreads = 0x9e3779b97f4a7c15;
-  return known_[reinterpret_cast<std::uintptr_t>(handle) * kSpreads >> 56];
+  return key * kSpreads >> 56;
 }
 
-int Reached::remembered(const void* handle) {
-  const Known& known = place_of(handle);
+std::optional<int> Reached::Table::find(std::uint64_t key, std::uint64_t as_of) const {
+  const Known& known = known_[place_of(key)];
   const std::uint32_t before = known.change.load(std::memory_order_acquire);
-  const bool same = known.handle.load(std::memory_order_acquire) == handle &&
-                    known.ended.load(std::memory_order_acquire) == contexts_.ended();
+  const bool same =
+      known.key.load(std::memory_order_acquire) == key && known.as_of.load(std::memory_order_acquire) == as_of;
   const int device = known.device.load(std::memory_order_acquire);
-  return same && (before & 1) == 0 && known.change.load(std::memory_order_acquire) == before ? device : -1;
+  if (!same || before == 0 || (before & 1) != 0) return std::nullopt;
+  return known.change.load(std::memory_order_acquire) == before ? std::optional(device) : std::nullopt;
 }
 
-// `ended`: from before it was looked up.
-void Reached::remember(const void* handle, int device, std::uint64_t ended) {
-  Known& known = place_of(handle);
+// `as_of`: from before it was looked up.
+void Reached::Table::add(std::uint64_t key, int device, std::uint64_t as_of) {
+  Known& known = known_[place_of(key)];
   std::uint32_t before = known.change.load(std::memory_order_relaxed) & ~1U;
   if (!known.change.compare_exchange_strong(before, before + 1, std::memory_order_acq_rel)) return;
-  known.handle.store(handle, std::memory_order_release);
+  known.key.store(key, std::memory_order_release);
   known.device.store(device, std::memory_order_release);
-  known.ended.store(ended, std::memory_order_release);
+  known.as_of.store(as_of, std::memory_order_release);
   known.change.store(before + 2, std::memory_order_release);
 }
 

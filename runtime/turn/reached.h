@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <optional>
 
 #include "runtime/memory/memory.h"
 #include "runtime/turn/contexts.h"
@@ -27,24 +28,33 @@ class Reached {
   gate::Devices at(const void* first, const void* second);
 
  private:
-  // A stream or context and its GPU. A writer raises `change` to an odd number, and a reader that sees one looks it up.
-  struct Known {
-    std::atomic<std::uint32_t> change{0};
-    std::atomic<int> device{0};
-    std::atomic<const void*> handle{nullptr};
-    std::atomic<std::uint64_t> ended{0};  // Contexts::ended() when that was so
+  // What a key's GPU is: of streams and contexts by their handles, and of memory by pieces of kPiece. A writer raises
+  // `change` to an odd number, and a reader that sees one looks it up.
+  class Table {
+   public:
+    // Nothing: not known. `as_of`: a number that changes before that may be different.
+    std::optional<int> find(std::uint64_t key, std::uint64_t as_of) const;
+    void add(std::uint64_t key, int device, std::uint64_t as_of);
+
+   private:
+    struct Known {
+      std::atomic<std::uint32_t> change{0};
+      std::atomic<int> device{0};
+      std::atomic<std::uint64_t> key{0};
+      std::atomic<std::uint64_t> as_of{0};
+    };
+    static std::size_t place_of(std::uint64_t key);
+    std::array<Known, 256> known_;
   };
   // Negative: the driver does not say.
   int of_context(api::CUcontext context, Answer& answer);
   int of_stream(api::CUstream stream, Answer& answer);
-  Known& place_of(const void* handle);
-  int remembered(const void* handle);
-  void remember(const void* handle, int device, std::uint64_t ended);
   gate::Devices at(std::uint64_t address);
 
   memory::Memory& memory_;
   gate::Contexts& contexts_;
-  std::array<Known, 256> known_;
+  Table handles_;
+  Table pieces_;
 };
 
 }  // namespace rota::turn
