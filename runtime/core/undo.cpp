@@ -16,7 +16,7 @@ namespace rota {
 // One call that is under way. Its thread writes it, and whoever sees the call left takes it: once, since each use of an
 // entry has a state of its own.
 struct UndoEntry {
-  // 0: free. Odd: something is to be undone. Even: it is being undone, or kept.
+  // 0: free. Odd: something is to be undone. Even: it is being undone.
   std::atomic<std::uint64_t> state{0};
   std::atomic<const void*> frame{nullptr};
   const Undo* object = nullptr;
@@ -26,9 +26,9 @@ struct UndoEntry {
   std::uint64_t bytes = 0;
   std::uint32_t detail = 0;
 
-  bool take(std::uint64_t seen) { return state.compare_exchange_strong(seen, seen + 1, std::memory_order_acq_rel); }
-  bool undo(std::uint64_t seen) {
-    if (!take(seen)) return false;
+  // `use`: the state in which it was found. False: somebody else has done it, or the call has ended.
+  bool undo(std::uint64_t use) {
+    if (!state.compare_exchange_strong(use, use + 1, std::memory_order_acq_rel)) return false;
     work(of, device, bytes, detail);
     state.store(0, std::memory_order_release);
     return true;
