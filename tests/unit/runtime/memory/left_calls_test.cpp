@@ -39,18 +39,6 @@ struct Waits : Fixture {
   std::function<void()> wait = [] {};
 };
 
-thread_local sigjmp_buf back;
-
-// The handler's jump, without a signal.
-[[gnu::noinline]] void jump_out_of(Waits& f) {
-  f.wait = [] { siglongjmp(back, 1); };
-  if (sigsetjmp(back, 0) == 0) {
-    f.allocate();
-    FAIL_CHECK("the wait has returned");
-  }
-  f.wait = [] {};
-}
-
 }  // namespace
 
 TEST_CASE("an allocation that throws, or whose thread ends, while it waits leaves nothing reserved") {
@@ -68,6 +56,22 @@ TEST_CASE("an allocation that throws, or whose thread ends, while it waits leave
 
 // TSan and ASan follow no jump.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+
+namespace {
+
+thread_local sigjmp_buf back;
+
+// The handler's jump, without a signal.
+[[gnu::noinline]] void jump_out_of(Waits& f) {
+  f.wait = [] { siglongjmp(back, 1); };
+  if (sigsetjmp(back, 0) == 0) {
+    f.allocate();
+    FAIL_CHECK("the wait has returned");
+  }
+  f.wait = [] {};
+}
+
+}  // namespace
 
 TEST_CASE("an allocation that is left by siglongjmp while it waits is forgotten with the thread's next one") {
   for (const auto backend : {memory::Choice::kNative, memory::Choice::kManaged}) {
