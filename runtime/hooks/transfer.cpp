@@ -18,6 +18,7 @@
 #include "runtime/core/runtime.h"
 #include "runtime/driver/context.h"
 #include "runtime/driver/gpu_number.h"
+#include "runtime/driver/stream.h"
 #include "runtime/hooks/overrides.h"
 
 namespace rota::overrides {
@@ -80,41 +81,79 @@ CUresult copy_by_host(CUdeviceptr destination, api::CUcontext to, CUdeviceptr so
   return result;
 }
 
+// A copy between two GPUs that the driver has refused with `result`: its result if it is made through the host instead.
+CUresult by_host_if_swapped(CUresult result, CUdeviceptr destination, api::CUcontext to, CUdeviceptr source,
+                            api::CUcontext from, std::size_t bytes, api::CUstream stream) {
+  const memory::Memory& memory = runtime().memory;
+  if (!memory.swaps(destination, 1) && !memory.swaps(source, 1)) return result;
+  static log::Once once;
+  if (once.first()) {
+    log::info(
+        "copies from GPU {} to GPU {} wait and go through the host's memory: the driver refuses them for memory that "
+        "swaps",
+        driver::gpu_number(memory.device_of(source)), driver::gpu_number(memory.device_of(destination)));
+  }
+  const CUresult made = copy_by_host(destination, to, source, from, bytes, stream);
+  return made == api::CUDA_SUCCESS ? made : result;
+}
+
 // Between memory of two GPUs the driver copies whatever it has allocated. What is mapped for one GPU only, as swapped
-// memory is, it may refuse to copy to the other one (simgpu does in all forms; PyTorch finds that the real driver needs
-// the form that names both contexts). Then it goes through the host.
+// memory is, it copies to the other one only in the forms that name both contexts (measured on an H200, 580.159.04).
+// Where it refuses that, too, the copy goes through the host.
 template <typename Call, typename Peer>
 CUresult across(CUdeviceptr destination, CUdeviceptr source, std::size_t bytes, api::CUstream stream, Call&& call,
                 Peer&& peer) {
   const CUresult result = call();
   if (result != api::CUDA_ERROR_INVALID_VALUE) return result;
   const Runtime& parts = runtime();
-  if (parts.contexts.captures() != 0) return result;
+  if (driver::captures(stream, false)) return result;
   if (!parts.memory.swaps(destination, 1) && !parts.memory.swaps(source, 1)) return result;
   const int to = parts.memory.device_of(destination);
   const int from = parts.memory.device_of(source);
   if (to < 0 || from < 0 || to == from) return result;
-  const api::CUcontext of_destination = parts.contexts.any(to).context;
-  const api::CUcontext of_source = parts.contexts.any(from).context;
+  const api::CUcontext of_destination = parts.contexts.some(to);
+  const api::CUcontext of_source = parts.contexts.some(from);
   if (of_destination == nullptr || of_source == nullptr) return result;
   if (peer(of_destination, of_source) == api::CUDA_SUCCESS) return api::CUDA_SUCCESS;
-  static log::Once once;
-  if (once.first()) {
-    log::info(
-        "copies from GPU {} to GPU {} wait and go through the host's memory: the driver refuses them for memory that "
-        "swaps",
-        driver::gpu_number(from), driver::gpu_number(to));
-  }
-  return copy_by_host(destination, of_destination, source, of_source, bytes, stream) == api::CUDA_SUCCESS
-             ? api::CUDA_SUCCESS
-             : result;
+  return by_host_if_swapped(result, destination, of_destination, source, of_source, bytes, stream);
+}
+
+// Between the host and memory of another GPU than the current context's, which the driver has refused with `result`: so
+// it does for memory that is mapped for its own GPU only, and for no other (measured on an H200, 580.159.04). Then the
+// copy is made with a context of that GPU, once the work of the stream has finished.
+template <typename Copy>
+CUresult with_own_context(CUresult result, CUdeviceptr address, api::CUstream stream, Copy&& copy) {
+  if (result != api::CUDA_ERROR_INVALID_VALUE) return result;
+  const Runtime& parts = runtime();
+  if (!parts.memory.swaps(address, 1) || driver::captures(stream, false)) return result;
+  int current = -1;
+  const int device = parts.memory.device_of(address);
+  if (real::cuCtxGetDevice(&current) != api::CUDA_SUCCESS || device < 0 || device == current) return result;
+  const api::CUcontext context = parts.contexts.some(device);
+  if (context == nullptr) return result;
+  const CUresult before = real::cuStreamSynchronize(stream);
+  const driver::CurrentContext own(context);
+  return before == api::CUDA_SUCCESS && own ? copy() : result;
+}
+
+CUresult from_host(CUresult result, CUdeviceptr destination, const void* source, std::size_t bytes,
+                   api::CUstream stream) {
+  return with_own_context(result, destination, stream,
+                          [&] { return gates::cuMemcpyHtoD_v2(destination, source, bytes); });
+}
+
+CUresult to_host(CUresult result, void* destination, CUdeviceptr source, std::size_t bytes, api::CUstream stream) {
+  return with_own_context(result, source, stream, [&] { return gates::cuMemcpyDtoH_v2(destination, source, bytes); });
 }
 
 // Between contexts the synchronous form also waits for work of both; the asynchronous one does not.
 template <typename Call, typename Async>
 CUresult copy_peer(api::CUstream stream, api::CUcontext to, CUdeviceptr destination, api::CUcontext from,
-                   CUdeviceptr source, Call&& call, Async&& async) {
-  return to == from ? copy(stream, destination, source, call, async) : call();
+                   CUdeviceptr source, std::size_t bytes, Call&& call, Async&& async) {
+  if (to == from) return copy(stream, destination, source, call, async);
+  const CUresult result = call();
+  if (result != api::CUDA_ERROR_INVALID_VALUE || driver::captures(stream, false)) return result;
+  return by_host_if_swapped(result, destination, to, source, from, bytes, stream);
 }
 
 template <typename Copy, typename Call, typename Async>
@@ -128,7 +167,65 @@ CUresult copy_shaped(api::CUstream stream, const Copy* shape, Call&& call, Async
 
 }  // namespace
 
+CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void* srcHost, std::size_t ByteCount) {
+  return from_host(gates::cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount), dstDevice, srcHost, ByteCount, kNull);
+}
+
+CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void* srcHost, std::size_t ByteCount) {
+  return from_host(gates::cuMemcpyHtoD_v2_ptds(dstDevice, srcHost, ByteCount), dstDevice, srcHost, ByteCount,
+                   kOwnOfThread);
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void* srcHost, std::size_t ByteCount,
+                              api::CUstream hStream) {
+  return from_host(gates::cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, hStream), dstDevice, srcHost, ByteCount,
+                   hStream);
+}
+
+CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void* srcHost, std::size_t ByteCount,
+                                   api::CUstream hStream) {
+  return from_host(gates::cuMemcpyHtoDAsync_v2_ptsz(dstDevice, srcHost, ByteCount, hStream), dstDevice, srcHost,
+                   ByteCount, own_of_thread(hStream));
+}
+
+CUresult cuMemcpyDtoH_v2(void* dstHost, CUdeviceptr srcDevice, std::size_t ByteCount) {
+  return to_host(gates::cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount), dstHost, srcDevice, ByteCount, kNull);
+}
+
+CUresult cuMemcpyDtoH_v2_ptds(void* dstHost, CUdeviceptr srcDevice, std::size_t ByteCount) {
+  return to_host(gates::cuMemcpyDtoH_v2_ptds(dstHost, srcDevice, ByteCount), dstHost, srcDevice, ByteCount,
+                 kOwnOfThread);
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void* dstHost, CUdeviceptr srcDevice, std::size_t ByteCount, api::CUstream hStream) {
+  return to_host(gates::cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, hStream), dstHost, srcDevice, ByteCount,
+                 hStream);
+}
+
+CUresult cuMemcpyDtoHAsync_v2_ptsz(void* dstHost, CUdeviceptr srcDevice, std::size_t ByteCount, api::CUstream hStream) {
+  return to_host(gates::cuMemcpyDtoHAsync_v2_ptsz(dstHost, srcDevice, ByteCount, hStream), dstHost, srcDevice,
+                 ByteCount, own_of_thread(hStream));
+}
+
 // The forms of CUDA 3.1 and before carry 32-bit addresses, which managed memory does not have.
+CUresult cuMemcpyHtoD(api::CUdeviceptr_v1 dstDevice, const void* srcHost, unsigned int ByteCount) {
+  return gates::cuMemcpyHtoD(dstDevice, srcHost, ByteCount);
+}
+
+CUresult cuMemcpyHtoDAsync(api::CUdeviceptr_v1 dstDevice, const void* srcHost, unsigned int ByteCount,
+                           api::CUstream hStream) {
+  return gates::cuMemcpyHtoDAsync(dstDevice, srcHost, ByteCount, hStream);
+}
+
+CUresult cuMemcpyDtoH(void* dstHost, api::CUdeviceptr_v1 srcDevice, unsigned int ByteCount) {
+  return gates::cuMemcpyDtoH(dstHost, srcDevice, ByteCount);
+}
+
+CUresult cuMemcpyDtoHAsync(void* dstHost, api::CUdeviceptr_v1 srcDevice, unsigned int ByteCount,
+                           api::CUstream hStream) {
+  return gates::cuMemcpyDtoHAsync(dstHost, srcDevice, ByteCount, hStream);
+}
+
 CUresult cuMemsetD8(api::CUdeviceptr_v1 to, unsigned char value, unsigned int count) {
   return gates::cuMemsetD8(to, value, count);
 }
@@ -323,7 +420,7 @@ CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
 CUresult cuMemcpyPeer(CUdeviceptr dstDevice, api::CUcontext dstContext, CUdeviceptr srcDevice,
                       api::CUcontext srcContext, std::size_t ByteCount) {
   return copy_peer(
-      kNull, dstContext, dstDevice, srcContext, srcDevice,
+      kNull, dstContext, dstDevice, srcContext, srcDevice, ByteCount,
       [&] { return gates::cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount); },
       [&] { return gates::cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, nullptr); });
 }
@@ -331,7 +428,7 @@ CUresult cuMemcpyPeer(CUdeviceptr dstDevice, api::CUcontext dstContext, CUdevice
 CUresult cuMemcpyPeer_ptds(CUdeviceptr dstDevice, api::CUcontext dstContext, CUdeviceptr srcDevice,
                            api::CUcontext srcContext, std::size_t ByteCount) {
   return copy_peer(
-      kOwnOfThread, dstContext, dstDevice, srcContext, srcDevice,
+      kOwnOfThread, dstContext, dstDevice, srcContext, srcDevice, ByteCount,
       [&] { return gates::cuMemcpyPeer_ptds(dstDevice, dstContext, srcDevice, srcContext, ByteCount); },
       [&] { return gates::cuMemcpyPeerAsync_ptsz(dstDevice, dstContext, srcDevice, srcContext, ByteCount, nullptr); });
 }

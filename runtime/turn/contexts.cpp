@@ -348,6 +348,12 @@ int Contexts::device_of(api::CUcontext context) const {
   return known != state_->contexts.end() ? known->device : -1;
 }
 
+api::CUcontext Contexts::some(int device) const {
+  const std::lock_guard lists(state_->lists);
+  const auto known = std::ranges::find(state_->contexts, device, &Context::device);
+  return known != state_->contexts.end() ? known->handle : nullptr;
+}
+
 bool Contexts::none(int device) const {
   const std::lock_guard lists(state_->lists);
   return std::none_of(state_->contexts.begin(), state_->contexts.end(),

@@ -108,6 +108,8 @@ class Contexts {
   bool none(int device) const;
   // The device of a context that has been added; negative: it has not been.
   int device_of(api::CUcontext context) const;
+  // One of a GPU's; null: there is none. It may be destroyed at any time.
+  api::CUcontext some(int device) const;
   // Some live context of a device, or none.
   ContextLife any(int device) const;
   // That of a context which has been added, or none.

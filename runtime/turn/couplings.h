@@ -26,7 +26,7 @@ class Couplings {
   bool ask(gate::Devices devices, When when, Time now) { return ask_until(devices, when, now + kLasts, now); }
   // The same for longer: work of one seems to have waited for a call of another.
   bool ask_after_drain(gate::Devices devices, Time now) {
-    return ask_until(devices, When::kAtOnce, now + kLastsAfterDrain, now);
+    return ask_until(devices, When::kAnyway, now + kLastsAfterDrain, now);
   }
   // These GPUs are at rest, all at once: what was submitted when they were asked for is over. Before that no coupling
   // ends, however long ago it was asked for.

@@ -18,7 +18,8 @@ class HeldSignals {
     pthread_sigmask(SIG_BLOCK, &held, &programs_);
     sigorset(&held_, &programs_, &held);
   }
-  ~HeldSignals() { let_in(); }
+  // What has waited is delivered here: its handler may leave by an exception, as pthread_exit() does.
+  ~HeldSignals() noexcept(false) { let_in(); }
   HeldSignals(const HeldSignals&) = delete;
   HeldSignals& operator=(const HeldSignals&) = delete;
 

@@ -206,6 +206,7 @@ class Machine {
   static constexpr Time kSharersTurn = std::chrono::milliseconds(100);
   // After this many failed drains in a row the process runs beside the others: this long, doubled each time.
   static constexpr int kMostFailures = 4;
+  static constexpr int kMostFailuresWithCallsElsewhere = 2;
   static constexpr Time kFirstVerdict = std::chrono::seconds(30);
   static constexpr Time kLastVerdict = std::chrono::minutes(10);
   // If a thread is inside the gate while the GPU is idle, it is working on the CPU (a compilation) and is waited for,
@@ -256,7 +257,7 @@ class Machine {
   bool finishes() const { return finishes_; }
   bool gate_open() const { return gate_open_; }
   // Whether its work runs, or what it submitted has not been seen to be over.
-  bool runs() const { return gate_open_ || phase_ == Phase::kHolding || phase_ == Phase::kDraining; }
+  bool runs() const { return gate_open_ || !still_ || phase_ == Phase::kHolding || phase_ == Phase::kDraining; }
   Claim claim() const;
   // Whether it is proven that no work of this process runs on a GPU: a drain has shown it, or the gate has never been
   // open; and the gate has not been opened since. Only then may its memory move. While the process is neither still nor

@@ -28,7 +28,8 @@ def summary_functions(text):
     functions, api = {}, None
     for line in text.splitlines():
         header = re.match(r"\s+calls\s+total.*\b(runtime|driver) API", line)
-        row = re.match(r"\s*\d+\s+[\d.]+ \w+\s+[\d.]+ \w+\s+\d+\s+(\w+)$", line)
+        # calls, total, self, errors and, where calls waited for their turn, for how long
+        row = re.match(r"\s*\d+(?:\s+[\d.]+ \w+){2}\s+\d+(?:\s+(?:[\d.]+ \w+|-|0))?\s+(\w+)$", line)
         if header:
             api = header.group(1)
         elif row and api:
@@ -112,6 +113,9 @@ def library_check(library):
         functions = {name: api for by_mode in outcomes.values() for name, api in by_mode["trace"].functions.items()}
         missing = write_list(bench, library, functions, outcomes)
         wrong = []
+        traced = [by_mode["trace"] for by_mode in outcomes.values()]
+        if not functions and not all(outcome.error for outcome in traced):
+            wrong.append("the traces list no function")
         for process, by_mode in outcomes.items():
             native = by_mode["native"]
             for mode in ("trace", "run"):

@@ -1,8 +1,9 @@
 """Programs with several GPUs under rotad: a task for each, coupled where they have to run at the same time."""
 import json
+import sys
 import unittest
 
-from harness import Case, PROGRAMS, ROTA, kill
+from harness import Case, PROGRAMS, ROOT, ROTA, kill
 
 
 class Tasks(Case):
@@ -84,6 +85,49 @@ class Tasks(Case):
                     result = self.finish(program)
                     self.assertEqual(result.returncode, 0, result.stderr)
                     self.assertEqual(json.loads(result.stdout.splitlines()[-1])["wrong"], 0)
+
+    def test_copies_and_sets_with_any_context_current_do_what_the_driver_does(self):
+        """For memory of its own kinds as simgpu does, which does what two H200s did (580.159.04, 2026-11-28, tests/gpu/across.py)."""
+        def refused(*prefix):
+            result = self.call(*prefix, sys.executable, ROOT / "tests/gpu/across.py")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            rows = [json.loads(line) for line in result.stdout.splitlines()]
+            self.assertEqual(len(rows), 64)
+            self.assertEqual([row for row in rows if (row["error"] == 0) != row["right"] or row["error"] not in (0, 1)], [])
+            return {kind: {(row["call"], row["current"]) for row in rows if row["memory"] == kind and row["error"] != 0} for kind in ("plain", "mapped")}
+
+        def both(*calls):
+            return {(call + form, current) for call in calls for form in ("", "Async") for current in (0, 1)}
+
+        sets = {("cuMemsetD8", 0), ("cuMemsetD8Async", 0)}  # with another context than the memory's
+        shaped = both("cuMemcpy2D")
+        with_another = {(call + form, current) for call, current in (("cuMemcpyHtoD", 0), ("cuMemcpyDtoH", 1)) for form in ("", "Async")}
+        native = {"plain": sets, "mapped": sets | shaped | both("cuMemcpyDtoD", "cuMemcpy") | with_another}
+        self.assertEqual(refused(), native)
+        self.assertEqual(refused(ROTA, "run", "--memory", "native", "--"), native)
+        self.assertEqual(refused(ROTA, "run", "--memory", "managed", "--")["plain"], set())
+        # Copies of several rows are what is left to do with swapped memory.
+        self.assertEqual(refused(ROTA, "run", "--memory", "swap", "--")["plain"], sets | shaped)
+
+    def test_swapped_memory_is_copied_between_gpus_while_another_program_competes(self):
+        self.start_daemon("--mode", "exclusive", "--quantum", "20ms")
+        other = self.start(ROTA, "run", "--memory", "swap", "--", PROGRAMS / "several", "--work", "0,1", "--seconds", "60", "--hold")
+        self.ready(other)
+        program = self.start(ROTA, "run", "--memory", "swap", "--", PROGRAMS / "several", "--work", "0", "--cross", "1", "--steps", "200")
+        self.assertEqual(self.said(program)["wrong"], 0)
+        kill(other)
+
+    def test_programs_whose_work_on_one_gpu_waits_for_their_work_on_the_other_go_on_beside_each_other(self):
+        """In opposite orders: each holds a GPU whose work ends only once the program has had the other one."""
+        for mode in "exclusive", "automatic":
+            with self.subTest(mode=mode):
+                daemon = self.start_daemon("--mode", mode)
+                programs = [self.program("--work", order, "--chain", "--steps", "400") for order in ("0,1", "1,0")]
+                said = [self.said(program) for program in programs]
+                self.assertEqual([one["wrong"] for one in said], [0, 0])
+                self.assertLess(max(one["longest_s"] for one in said), 15)
+                daemon.terminate()
+                self.finish(daemon)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 // Has contexts and memory on several GPUs and works on some of them.
 //
 //   several [--touch N] [--work LIST] [--bytes B] [--kernel-us U] [--seconds S] [--steps N] [--pause-us U] [--cross N]
-//           [--peers] [--hold]
+//           [--peers] [--chain] [--hold]
 //
 // Touches GPUs 0 to N-1 (2): B bytes of a pattern on each. A step launches a kernel of U us on each GPU of LIST ("0" or
 // "0,1"; "-" none) and waits for them. --cross N: every N steps, and at least once, a block is copied from the first
 // GPU to the second and back, and its contents are checked. --peers: peer access both ways first. Prints "ready" before
 // the first step, and at the end checks all patterns and prints one line of JSON: {"steps":…,"seconds":…,"wrong":…}.
-// --hold continues until stdin closes.
+// --chain: the kernel on the first GPU of LIST waits until those on the others have run. --hold continues until stdin
+// closes.
 #include <unistd.h>
 
 #include <cstdio>
@@ -25,6 +26,7 @@ struct Gpu {
   CUdeviceptr memory = 0;
   CUstream stream = nullptr;
   CUfunction spin = nullptr;
+  CUfunction spin_until = nullptr;
   std::uint32_t pattern = 0;
 };
 
@@ -60,6 +62,7 @@ int main(int argc, char** argv) {
   const auto pause = static_cast<unsigned>(options.number("--pause-us", 0));
   const auto cross = static_cast<unsigned long>(options.number("--cross", 0));
   const bool peers = options.flag("--peers");
+  const bool chain = options.flag("--chain");
   const bool hold = options.flag("--hold");
   options.end();
   start();
@@ -80,6 +83,7 @@ int main(int argc, char** argv) {
     CHECK(cuCtxSynchronize());
     CHECK(cuStreamCreate(&gpu.stream, CU_STREAM_NON_BLOCKING));
     gpu.spin = kernel("_Z4spinm");
+    gpu.spin_until = kernel("_Z10spin_untilPj");
   }
   for (const Gpu& one : gpus) {
     use(one);
@@ -111,6 +115,9 @@ int main(int argc, char** argv) {
     CHECK(cuMemsetD32_v2(gpus[0].memory, gpus[0].pattern, 1 << 14));
     CHECK(cuCtxSynchronize());
   };
+  void* pinned = nullptr;
+  CHECK(cuMemHostAlloc(&pinned, sizeof(unsigned), 3));  // for all GPUs
+  auto* const flag = static_cast<volatile unsigned*>(pinned);
   if (cross != 0) across();
   std::printf("ready\n");
   std::fflush(stdout);
@@ -120,11 +127,17 @@ int main(int argc, char** argv) {
   for (;; ++steps) {
     const double step_begins = seconds();
     if (hold ? stdin_closed() : most != 0 ? steps >= most : step_begins - begin >= duration) break;
+    *flag = 0;
     for (const Gpu* gpu : workers) {
       use(*gpu);
-      void* parameters[] = {&nanoseconds};
-      CHECK(cuLaunchKernel(gpu->spin, 1, 1, 1, 1, 1, 1, 0, gpu->stream, parameters, nullptr));
+      const bool waits = chain && gpu == workers.front();
+      void* parameters[] = {waits ? static_cast<void*>(&pinned) : &nanoseconds};
+      CHECK(cuLaunchKernel(waits ? gpu->spin_until : gpu->spin, 1, 1, 1, 1, 1, 1, 0, gpu->stream, parameters, nullptr));
     }
+    for (const Gpu* gpu : workers) {
+      if (chain && gpu != workers.front()) CHECK(cuStreamSynchronize(gpu->stream));
+    }
+    *flag = 1;
     for (const Gpu* gpu : workers) CHECK(cuStreamSynchronize(gpu->stream));
     if (cross != 0 && (steps + 1) % cross == 0) across();
     if (pause != 0 || workers.empty())

@@ -66,12 +66,20 @@ const test::Table<Form> kCopies = {
     {Symbol::k_cuMemcpy3DPeer_ptds, "cuMemcpy3DPeerAsync_ptsz", [](auto to, auto from) { return shaped<api::CUDA_MEMCPY3D_PEER>(overrides::cuMemcpy3DPeer_ptds, to, from); }},
 };
 
-// Asynchronous copies go to the driver as they are.
+// Asynchronous copies, and those from and to the host, go to the driver as they are.
 const test::Table<Form> kAsynchronous = {
     {Symbol::k_cuMemcpyAsync, "cuMemcpyAsync", [](auto to, auto from) { return overrides::cuMemcpyAsync(to, from, 64, nullptr); }},
     {Symbol::k_cuMemcpyAsync_ptsz, "cuMemcpyAsync_ptsz", [](auto to, auto from) { return overrides::cuMemcpyAsync_ptsz(to, from, 64, nullptr); }},
     {Symbol::k_cuMemcpyDtoDAsync_v2, "cuMemcpyDtoDAsync_v2", [](auto to, auto from) { return overrides::cuMemcpyDtoDAsync_v2(to, from, 64, nullptr); }},
     {Symbol::k_cuMemcpyDtoDAsync_v2_ptsz, "cuMemcpyDtoDAsync_v2_ptsz", [](auto to, auto from) { return overrides::cuMemcpyDtoDAsync_v2_ptsz(to, from, 64, nullptr); }},
+    {Symbol::k_cuMemcpyHtoD_v2, "cuMemcpyHtoD_v2", [](auto to, auto from) { return overrides::cuMemcpyHtoD_v2(to, reinterpret_cast<const void*>(from), 64); }},
+    {Symbol::k_cuMemcpyHtoD_v2_ptds, "cuMemcpyHtoD_v2_ptds", [](auto to, auto from) { return overrides::cuMemcpyHtoD_v2_ptds(to, reinterpret_cast<const void*>(from), 64); }},
+    {Symbol::k_cuMemcpyHtoDAsync_v2, "cuMemcpyHtoDAsync_v2", [](auto to, auto from) { return overrides::cuMemcpyHtoDAsync_v2(to, reinterpret_cast<const void*>(from), 64, nullptr); }},
+    {Symbol::k_cuMemcpyHtoDAsync_v2_ptsz, "cuMemcpyHtoDAsync_v2_ptsz", [](auto to, auto from) { return overrides::cuMemcpyHtoDAsync_v2_ptsz(to, reinterpret_cast<const void*>(from), 64, nullptr); }},
+    {Symbol::k_cuMemcpyDtoH_v2, "cuMemcpyDtoH_v2", [](auto to, auto from) { return overrides::cuMemcpyDtoH_v2(reinterpret_cast<void*>(to), from, 64); }},
+    {Symbol::k_cuMemcpyDtoH_v2_ptds, "cuMemcpyDtoH_v2_ptds", [](auto to, auto from) { return overrides::cuMemcpyDtoH_v2_ptds(reinterpret_cast<void*>(to), from, 64); }},
+    {Symbol::k_cuMemcpyDtoHAsync_v2, "cuMemcpyDtoHAsync_v2", [](auto to, auto from) { return overrides::cuMemcpyDtoHAsync_v2(reinterpret_cast<void*>(to), from, 64, nullptr); }},
+    {Symbol::k_cuMemcpyDtoHAsync_v2_ptsz, "cuMemcpyDtoHAsync_v2_ptsz", [](auto to, auto from) { return overrides::cuMemcpyDtoHAsync_v2_ptsz(reinterpret_cast<void*>(to), from, 64, nullptr); }},
 };
 
 // The forms of CUDA 3.1 and before.
@@ -88,6 +96,10 @@ const test::Table<OldForm> kOldForms = {
     {Symbol::k_cuMemsetD2D32, [](auto to, auto) { return overrides::cuMemsetD2D32(to, 512, 1, 64, 4); }},
     {Symbol::k_cuMemcpyDtoD, [](auto to, auto from) { return overrides::cuMemcpyDtoD(to, from, 64); }},
     {Symbol::k_cuMemcpyDtoDAsync, [](auto to, auto from) { return overrides::cuMemcpyDtoDAsync(to, from, 64, nullptr); }},
+    {Symbol::k_cuMemcpyHtoD, [](auto to, auto) { return overrides::cuMemcpyHtoD(to, nullptr, 64); }},
+    {Symbol::k_cuMemcpyHtoDAsync, [](auto to, auto) { return overrides::cuMemcpyHtoDAsync(to, nullptr, 64, nullptr); }},
+    {Symbol::k_cuMemcpyDtoH, [](auto, auto from) { return overrides::cuMemcpyDtoH(nullptr, from, 64); }},
+    {Symbol::k_cuMemcpyDtoHAsync, [](auto, auto from) { return overrides::cuMemcpyDtoHAsync(nullptr, from, 64, nullptr); }},
     {Symbol::k_cuMemcpy2D, [](auto to, auto from) { return shaped<api::CUDA_MEMCPY2D_v1>(overrides::cuMemcpy2D, to, from); }},
     {Symbol::k_cuMemcpy2DUnaligned, [](auto to, auto from) { return shaped<api::CUDA_MEMCPY2D_v1>(overrides::cuMemcpy2DUnaligned, to, from); }},
     {Symbol::k_cuMemcpy3D, [](auto to, auto from) { return shaped<api::CUDA_MEMCPY3D_v1>(overrides::cuMemcpy3D, to, from); }},
@@ -149,6 +161,14 @@ struct Program {
     SAYS(cuMemcpyDtoDAsync_v2)
     SAYS(cuMemcpyDtoD_v2_ptds)
     SAYS(cuMemcpyDtoDAsync_v2_ptsz)
+    SAYS(cuMemcpyHtoD_v2)
+    SAYS(cuMemcpyHtoD_v2_ptds)
+    SAYS(cuMemcpyHtoDAsync_v2)
+    SAYS(cuMemcpyHtoDAsync_v2_ptsz)
+    SAYS(cuMemcpyDtoH_v2)
+    SAYS(cuMemcpyDtoH_v2_ptds)
+    SAYS(cuMemcpyDtoHAsync_v2)
+    SAYS(cuMemcpyDtoHAsync_v2_ptsz)
     SAYS(cuMemcpy2D_v2)
     SAYS(cuMemcpy2DAsync_v2)
     SAYS(cuMemcpy2D_v2_ptds)

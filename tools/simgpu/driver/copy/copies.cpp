@@ -55,6 +55,7 @@ struct Side {
   size_t z = 0;
   size_t pitch = 0;
   size_t height = 0;
+  void* context = nullptr;  // that the call names; null: none
 };
 
 // … and as resolved in this process.
@@ -130,8 +131,11 @@ CUresult locate_linear(const Context& context, const Side& side, const Extent& e
     return CUDA_SUCCESS;
   }
   if (allocation->kind == MemoryKind::kDevice && side.type == CU_MEMORYTYPE_HOST) return CUDA_ERROR_INVALID_VALUE;
-  // Mappings of physical memory have access rights; a copy may reach any other memory from every GPU.
-  int gpu = allocation->physical ? context.gpu : -1;
+  // Mappings of physical memory have access rights: of the current context, or of the one that the call names (measured
+  // on driver 580.159). A copy may reach any other memory from every GPU.
+  const ContextPointer named =
+      side.context != nullptr ? driver().contexts.find(static_cast<CUcontext>(side.context)) : nullptr;
+  int gpu = allocation->physical ? (named ? named->gpu : context.gpu) : -1;
   place->bytes = static_cast<char*>(driver().memory.storage(address, span.value, gpu, write));
   if (place->bytes == nullptr) {
     // Host memory may extend beyond what was registered; simgpu's own memory may not.
@@ -174,11 +178,13 @@ CUresult plan_copy(const Context& context, const CUDA_MEMCPY3D& p, Plan* plan) {
   Side to{p.dstMemoryType, linear(p.dstMemoryType, p.dstHost, p.dstDevice),
           p.dstArray,      p.dstXInBytes,
           p.dstY,          p.dstZ,
-          p.dstPitch,      p.dstHeight};
+          p.dstPitch,      p.dstHeight,
+          p.reserved1};
   Side from{p.srcMemoryType, linear(p.srcMemoryType, p.srcHost, p.srcDevice),
             p.srcArray,      p.srcXInBytes,
             p.srcY,          p.srcZ,
-            p.srcPitch,      p.srcHeight};
+            p.srcPitch,      p.srcHeight,
+            p.reserved0};
   if (mutated(Mutation::copy_ignores_offsets)) to.x = to.y = to.z = from.x = from.y = from.z = 0;
   ROTA_SIM_CHECK(locate(context, to, plan->extent, true, &plan->to));
   ROTA_SIM_CHECK(locate(context, from, plan->extent, false, &plan->from));

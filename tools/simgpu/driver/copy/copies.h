@@ -12,6 +12,9 @@ namespace rota::sim {
 CUresult make_copy(Context& context, const CUDA_MEMCPY3D& parameters, Operation* operation);
 CUresult make_set(Context& context, const CUDA_MEMSET_NODE_PARAMS& parameters, Operation* operation);
 
+// In all of these `reserved0` and `reserved1` are the contexts that the call names for the source and the destination;
+// null: it names none.
+//
 // Synchronous forms run in the default stream that the form selects. Whether the call returns before the copy completes
 // follows the driver's rules for the two kinds of memory (see copies.cpp).
 CUresult copy(const CUDA_MEMCPY3D& parameters, bool asynchronous, CUstream stream, Form form);

@@ -36,10 +36,13 @@ CUresult copy_2d(const CUDA_MEMCPY2D* parameters, bool asynchronous, CUstream st
 }
 
 CUresult copy_3d(const CUDA_MEMCPY3D* parameters, bool asynchronous, CUstream stream, Form form) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : copy(*parameters, asynchronous, stream, form);
+  if (parameters == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  CUDA_MEMCPY3D box = *parameters;
+  box.reserved0 = box.reserved1 = nullptr;  // see copies.h
+  return copy(box, asynchronous, stream, form);
 }
 
-// The call names a context for each side, but with unified addressing the address is enough.
+// The call names a context for each side. With unified addressing the address is enough for memory that a context owns.
 CUresult check_contexts(CUcontext to, CUcontext from) {
   ContextPointer owner;
   ROTA_SIM_CHECK(driver().context_of(to, &owner));
@@ -50,7 +53,10 @@ CUresult copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcon
                    bool asynchronous, CUstream stream, Form form) {
   ROTA_SIM_READY();
   ROTA_SIM_CHECK(check_contexts(to_context, from_context));
-  return copy(plain_copy(CU_MEMORYTYPE_DEVICE, to, CU_MEMORYTYPE_DEVICE, from, bytes), asynchronous, stream, form);
+  CUDA_MEMCPY3D box = plain_copy(CU_MEMORYTYPE_DEVICE, to, CU_MEMORYTYPE_DEVICE, from, bytes);
+  box.reserved0 = from_context;
+  box.reserved1 = to_context;
+  return copy(box, asynchronous, stream, form);
 }
 
 CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* parameters, bool asynchronous, CUstream stream, Form form) {
@@ -82,6 +88,8 @@ CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* parameters, bool asynchronous, C
   box.WidthInBytes = p.WidthInBytes;
   box.Height = p.Height;
   box.Depth = p.Depth;
+  box.reserved0 = p.srcContext;
+  box.reserved1 = p.dstContext;
   return copy(box, asynchronous, stream, form);
 }
 
