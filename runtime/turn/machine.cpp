@@ -476,9 +476,7 @@ void Machine::drain_failed(Time now) {
   retry_at_ = now + patience_;
   watches_gpu_ = false;
   look_at_ = now;
-  // Calls that wait at another gate of the process may need a GPU that somebody holds who waits for this one.
-  const int most = seen_.stand_elsewhere ? kMostFailuresWithCallsElsewhere : kMostFailures;
-  const bool tried_enough = failed_drains_ >= most || seen_.sharer_waits || (grant_ == 0 && wanted_ == 0);
+  const bool tried_enough = failed_drains_ >= most_failures() || seen_.sharer_waits || (grant_ == 0 && wanted_ == 0);
   if (!tried_enough) {
     say(drain_.capturing ? Note::kHeldCapturing : Note::kHeldBack);
     if (grant_ != 0) {

@@ -206,6 +206,7 @@ class Machine {
   static constexpr Time kSharersTurn = std::chrono::milliseconds(100);
   // After this many failed drains in a row the process runs beside the others: this long, doubled each time.
   static constexpr int kMostFailures = 4;
+  // Where calls wait at another gate of the process: they may need a GPU that somebody holds who waits for this one.
   static constexpr int kMostFailuresWithCallsElsewhere = 2;
   static constexpr Time kFirstVerdict = std::chrono::seconds(30);
   static constexpr Time kLastVerdict = std::chrono::minutes(10);
@@ -311,6 +312,7 @@ class Machine {
   void ask_alone();
   bool measures(Time now);
   bool is_new_grant() const;
+  int most_failures() const { return seen_.stand_elsewhere ? kMostFailuresWithCallsElsewhere : kMostFailures; }
   bool covers(const Lease& lease) const { return (lease.held & served_) == served_; }
   void take(Time now);
   void want(bool running, Time now);

@@ -1,0 +1,108 @@
+// Linear copies between the host and a GPU. They go to the driver as they are; where it refuses one because another
+// GPU's context is current, it is made with the memory's own.
+#include <cstddef>
+
+#include "generated/driver_gates.h"
+#include "generated/driver_real.h"
+#include "runtime/core/runtime.h"
+#include "runtime/driver/context.h"
+#include "runtime/driver/stream.h"
+#include "runtime/hooks/overrides.h"
+
+namespace rota::overrides {
+
+using api::CUdeviceptr;
+using api::CUresult;
+
+namespace {
+
+// Between the host and memory of another GPU than the current context's, which the driver has refused with `result`: so
+// it does for memory that is mapped for its own GPU only, and for no other (measured on an H200, 580.159.04). Then the
+// copy is made with a context of that GPU, once the work of the stream has finished.
+template <typename Copy>
+CUresult with_own_context(CUresult result, CUdeviceptr address, api::CUstream stream, Copy&& copy) {
+  if (result != api::CUDA_ERROR_INVALID_VALUE) return result;
+  const Runtime& parts = runtime();
+  if (!parts.memory.swaps(address, 1) || driver::captures(stream, false)) return result;
+  int current = -1;
+  const int device = parts.memory.device_of(address);
+  if (real::cuCtxGetDevice(&current) != api::CUDA_SUCCESS || device < 0 || device == current) return result;
+  const api::CUcontext context = parts.contexts.some(device);
+  if (context == nullptr) return result;
+  const CUresult before = real::cuStreamSynchronize(stream);
+  const driver::CurrentContext own(context);
+  return before == api::CUDA_SUCCESS && own ? copy() : result;
+}
+
+CUresult from_host(CUresult result, CUdeviceptr destination, const void* source, std::size_t bytes,
+                   api::CUstream stream) {
+  return with_own_context(result, destination, stream,
+                          [&] { return gates::cuMemcpyHtoD_v2(destination, source, bytes); });
+}
+
+CUresult to_host(CUresult result, void* destination, CUdeviceptr source, std::size_t bytes, api::CUstream stream) {
+  return with_own_context(result, source, stream, [&] { return gates::cuMemcpyDtoH_v2(destination, source, bytes); });
+}
+
+}  // namespace
+
+CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void* srcHost, std::size_t ByteCount) {
+  return from_host(gates::cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount), dstDevice, srcHost, ByteCount, nullptr);
+}
+
+CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void* srcHost, std::size_t ByteCount) {
+  return from_host(gates::cuMemcpyHtoD_v2_ptds(dstDevice, srcHost, ByteCount), dstDevice, srcHost, ByteCount,
+                   driver::kPerThreadStream);
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void* srcHost, std::size_t ByteCount,
+                              api::CUstream hStream) {
+  return from_host(gates::cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, hStream), dstDevice, srcHost, ByteCount,
+                   hStream);
+}
+
+CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void* srcHost, std::size_t ByteCount,
+                                   api::CUstream hStream) {
+  return from_host(gates::cuMemcpyHtoDAsync_v2_ptsz(dstDevice, srcHost, ByteCount, hStream), dstDevice, srcHost,
+                   ByteCount, driver::meant(hStream, true));
+}
+
+CUresult cuMemcpyDtoH_v2(void* dstHost, CUdeviceptr srcDevice, std::size_t ByteCount) {
+  return to_host(gates::cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount), dstHost, srcDevice, ByteCount, nullptr);
+}
+
+CUresult cuMemcpyDtoH_v2_ptds(void* dstHost, CUdeviceptr srcDevice, std::size_t ByteCount) {
+  return to_host(gates::cuMemcpyDtoH_v2_ptds(dstHost, srcDevice, ByteCount), dstHost, srcDevice, ByteCount,
+                 driver::kPerThreadStream);
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void* dstHost, CUdeviceptr srcDevice, std::size_t ByteCount, api::CUstream hStream) {
+  return to_host(gates::cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, hStream), dstHost, srcDevice, ByteCount,
+                 hStream);
+}
+
+CUresult cuMemcpyDtoHAsync_v2_ptsz(void* dstHost, CUdeviceptr srcDevice, std::size_t ByteCount, api::CUstream hStream) {
+  return to_host(gates::cuMemcpyDtoHAsync_v2_ptsz(dstHost, srcDevice, ByteCount, hStream), dstHost, srcDevice,
+                 ByteCount, driver::meant(hStream, true));
+}
+
+// The forms of CUDA 3.1 and before carry 32-bit addresses, which swapped memory does not have.
+CUresult cuMemcpyHtoD(api::CUdeviceptr_v1 dstDevice, const void* srcHost, unsigned int ByteCount) {
+  return gates::cuMemcpyHtoD(dstDevice, srcHost, ByteCount);
+}
+
+CUresult cuMemcpyHtoDAsync(api::CUdeviceptr_v1 dstDevice, const void* srcHost, unsigned int ByteCount,
+                           api::CUstream hStream) {
+  return gates::cuMemcpyHtoDAsync(dstDevice, srcHost, ByteCount, hStream);
+}
+
+CUresult cuMemcpyDtoH(void* dstHost, api::CUdeviceptr_v1 srcDevice, unsigned int ByteCount) {
+  return gates::cuMemcpyDtoH(dstHost, srcDevice, ByteCount);
+}
+
+CUresult cuMemcpyDtoHAsync(void* dstHost, api::CUdeviceptr_v1 srcDevice, unsigned int ByteCount,
+                           api::CUstream hStream) {
+  return gates::cuMemcpyDtoHAsync(dstHost, srcDevice, ByteCount, hStream);
+}
+
+}  // namespace rota::overrides
