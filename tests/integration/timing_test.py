@@ -60,7 +60,8 @@ class Timing(Case):
     def test_without_it_they_are_those_of_two_programs(self):
         daemon = self.daemon("--mode", "concurrent")
         spinner = self.busy()
-        self.assertGreater(self.timed("--pairs", "20")["median_us"], 1.4 * KERNEL)
+        # On a busy machine the other program may not run at all for as long as that takes.
+        self.eventually(lambda: self.timed("--pairs", "20")["median_us"] > 1.4 * KERNEL, "the other program's kernels disturb it")
         log = self.ends(daemon, spinner)
         self.assertNotIn("alone", log)
 

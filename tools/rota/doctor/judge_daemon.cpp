@@ -36,6 +36,7 @@ constexpr std::array kVariables = {
     "ROTA_TRACE_MAX_BYTES",
     "ROTA_LOCK_DIRECTORY",
     "ROTA_CACHE",
+    "ROTA_CHECK_REACHED",
     "ROTA_SIM_STATE",
     "ROTA_SIM_MEMORY",
     "ROTA_SIM_GPUS",
