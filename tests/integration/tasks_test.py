@@ -86,6 +86,7 @@ class Tasks(Case):
                     self.assertEqual(result.returncode, 0, result.stderr)
                     self.assertEqual(json.loads(result.stdout.splitlines()[-1])["wrong"], 0)
 
+    # ctest labels: unsanitized
     def test_copies_and_sets_with_any_context_current_do_what_the_driver_does(self):
         """For memory of its own kinds as simgpu does, which does what two H200s did (580.159.04, 2026-11-28, tests/gpu/across.py)."""
         def refused(*prefix):
