@@ -20,6 +20,7 @@ FUNCTION_REF = "runtime/core/function_ref.h"  # a callable that is passed down
 DEVICES = "runtime/core/devices.h"  # sets of GPUs
 UNDO = "runtime/core/undo.h"  # what a call undoes that fails or is left
 LEFT = "runtime/core/left.h"  # whether a thread has left a call
+OWN_TID = "runtime/core/own_tid.h"  # one way to ask for a thread's number
 MAPPINGS = "runtime/core/mappings.h"  # one way to read the process's mappings
 BYTE_SIZE = "scheduler/protocol/byte_size.h"  # one way to write a size, everywhere
 RESULT = "scheduler/protocol/result.h"  # one type for a value or why there is none
@@ -42,7 +43,7 @@ ALLOWED = {
     "runtime/hooks": ["runtime/account/account.h", "runtime/memory", "runtime/turn", "runtime/driver", "generated", "runtime/overrides.inc",
                       "runtime/core/runtime.h", "runtime/core/attach.h", "runtime/core/tables.h", LOG],
     "runtime/turn": ["tools/simgpu/reach_check.h", "runtime/account/account.h", "runtime/driver", "scheduler/protocol", "runtime/memory/memory.h", "generated", LOG,
-                     OWN_THREAD, FUNCTION_REF, DEVICES, UNDO, LEFT, MAPPINGS],
+                     OWN_THREAD, FUNCTION_REF, DEVICES, UNDO, LEFT, OWN_TID, MAPPINGS],
     "runtime/memory": ["runtime/account/account.h", "runtime/driver", "scheduler/protocol", "generated", LOG, OWN_THREAD, FUNCTION_REF, DEVICES, UNDO],
     "runtime/trace": ["generated", BYTE_SIZE, LOG, FILES],
     "scheduler/protocol": [],

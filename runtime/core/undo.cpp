@@ -1,15 +1,12 @@
 #include "runtime/core/undo.h"
 
-#include <sys/syscall.h>
-#include <sys/types.h>
-#include <unistd.h>
-
 #include <array>
 #include <atomic>
 #include <new>
 #include <utility>
 
 #include "runtime/core/left.h"
+#include "runtime/core/own_tid.h"
 
 namespace rota {
 
@@ -63,10 +60,6 @@ struct UndoRecord {
 namespace {
 
 constinit std::atomic<UndoRecord*> records{nullptr};
-
-pid_t own_tid() {
-  return static_cast<pid_t>(syscall(SYS_gettid));
-}
 
 // The record of a thread, for as long as it lives.
 struct Holder {

@@ -4,8 +4,10 @@
 
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
+#include "runtime/core/log.h"
 #include "runtime/core/runtime.h"
 #include "runtime/driver/context.h"
+#include "runtime/driver/gpu_number.h"
 #include "runtime/driver/stream.h"
 #include "runtime/hooks/overrides.h"
 
@@ -29,6 +31,11 @@ CUresult with_own_context(CUresult result, CUdeviceptr address, api::CUstream st
   if (real::cuCtxGetDevice(&current) != api::CUDA_SUCCESS || device < 0 || device == current) return result;
   const api::CUcontext context = parts.contexts.some(device);
   if (context == nullptr) return result;
+  static log::Once once;
+  if (once.first()) {
+    log::info("copies between the host and memory of GPU {} that swaps wait while a context of GPU {} is current",
+              driver::gpu_number(device), driver::gpu_number(current));
+  }
   const CUresult before = real::cuStreamSynchronize(stream);
   const driver::CurrentContext own(context);
   return before == api::CUDA_SUCCESS && own ? copy() : result;

@@ -81,11 +81,18 @@ CUresult copy_by_host(CUdeviceptr destination, api::CUcontext to, CUdeviceptr so
   return result;
 }
 
-// A copy between two GPUs that the driver has refused with `result`: its result if it is made through the host instead.
-CUresult by_host_if_swapped(CUresult result, CUdeviceptr destination, api::CUcontext to, CUdeviceptr source,
-                            api::CUcontext from, std::size_t bytes, api::CUstream stream) {
+// Whether a copy between two GPUs may be made in another way, which the driver has refused with `result`: not what a
+// stream captures, and only where memory swaps.
+bool refused_for_swapped(CUresult result, CUdeviceptr destination, CUdeviceptr source, api::CUstream stream) {
+  if (result != api::CUDA_ERROR_INVALID_VALUE || driver::captures(stream, false)) return false;
   const memory::Memory& memory = runtime().memory;
-  if (!memory.swaps(destination, 1) && !memory.swaps(source, 1)) return result;
+  return memory.swaps(destination, 1) || memory.swaps(source, 1);
+}
+
+// Its result if it is made through the host.
+CUresult by_host_instead(CUresult result, CUdeviceptr destination, api::CUcontext to, CUdeviceptr source,
+                         api::CUcontext from, std::size_t bytes, api::CUstream stream) {
+  const memory::Memory& memory = runtime().memory;
   static log::Once once;
   if (once.first()) {
     log::info(
@@ -104,10 +111,8 @@ template <typename Call, typename Peer>
 CUresult across(CUdeviceptr destination, CUdeviceptr source, std::size_t bytes, api::CUstream stream, Call&& call,
                 Peer&& peer) {
   const CUresult result = call();
-  if (result != api::CUDA_ERROR_INVALID_VALUE) return result;
+  if (!refused_for_swapped(result, destination, source, stream)) return result;
   const Runtime& parts = runtime();
-  if (driver::captures(stream, false)) return result;
-  if (!parts.memory.swaps(destination, 1) && !parts.memory.swaps(source, 1)) return result;
   const int to = parts.memory.device_of(destination);
   const int from = parts.memory.device_of(source);
   if (to < 0 || from < 0 || to == from) return result;
@@ -115,7 +120,7 @@ CUresult across(CUdeviceptr destination, CUdeviceptr source, std::size_t bytes, 
   const api::CUcontext of_source = parts.contexts.some(from);
   if (of_destination == nullptr || of_source == nullptr) return result;
   if (peer(of_destination, of_source) == api::CUDA_SUCCESS) return api::CUDA_SUCCESS;
-  return by_host_if_swapped(result, destination, of_destination, source, of_source, bytes, stream);
+  return by_host_instead(result, destination, of_destination, source, of_source, bytes, stream);
 }
 
 // Between contexts the synchronous form also waits for work of both; the asynchronous one does not.
@@ -124,8 +129,8 @@ CUresult copy_peer(api::CUstream stream, api::CUcontext to, CUdeviceptr destinat
                    CUdeviceptr source, std::size_t bytes, Call&& call, Async&& async) {
   if (to == from) return copy(stream, destination, source, call, async);
   const CUresult result = call();
-  if (result != api::CUDA_ERROR_INVALID_VALUE || driver::captures(stream, false)) return result;
-  return by_host_if_swapped(result, destination, to, source, from, bytes, stream);
+  if (!refused_for_swapped(result, destination, source, stream)) return result;
+  return by_host_instead(result, destination, to, source, from, bytes, stream);
 }
 
 template <typename Copy, typename Call, typename Async>

@@ -8,12 +8,12 @@
 #include <thread>
 
 #include "generated/driver_real.h"
+#include "runtime/core/own_tid.h"
 #include "runtime/driver/answers.h"
 #include "runtime/driver/context.h"
 #include "runtime/driver/stream.h"
 #include "runtime/turn/contexts.h"
 #include "runtime/turn/counted.h"
-#include "runtime/turn/own_tid.h"
 
 namespace rota::gate {
 

@@ -10,7 +10,7 @@
 #include <bit>
 #include <thread>
 
-#include "runtime/turn/own_tid.h"
+#include "runtime/core/own_tid.h"
 #include "runtime/turn/thread_records.h"
 
 namespace rota::gate {

@@ -135,7 +135,7 @@ void Monitor::touch(int device) {
     new_gpus_.push_back(gpu);
   }
   gate_.count(gate::bit_of(device));
-  if (gate::checks_reached_calls()) gate_.set_sorted(true);
+  if (gate::checks_reached_calls() && several()) gate_.set_sorted(true);
   start();
   if ((unusable_devices_.load(std::memory_order_acquire) & bit) == 0) quota_.limit(device);
   bell_.ring();

@@ -50,7 +50,7 @@ void Monitor::sort_calls() {
   const bool watched = tasks_.size() > 1 && connection_ && std::ranges::any_of(tasks_, [this](const auto& task) {
                          return task->machine.watches_gpu() || connection_->watch(task->served) != 0;
                        });
-  const bool wanted = watched || gate::checks_reached_calls();
+  const bool wanted = watched || (gate::checks_reached_calls() && several());
   if (wanted != gate_.sorted()) gate_.set_sorted(wanted);
 }
 

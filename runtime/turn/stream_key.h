@@ -4,8 +4,8 @@
 
 #include <tuple>
 
+#include "runtime/core/own_tid.h"
 #include "runtime/driver/stream.h"
-#include "runtime/turn/own_tid.h"
 
 namespace rota::turn {
 
@@ -15,7 +15,7 @@ using StreamKey = std::tuple<api::CUstream, api::CUcontext, pid_t>;
 inline StreamKey key_of(api::CUstream handle, bool per_thread, api::CUcontext current) {
   const api::CUstream stream = driver::meant(handle, per_thread);
   if (!driver::of_current_context(stream)) return {stream, nullptr, 0};
-  return {stream, current, stream == driver::kPerThreadStream ? gate::own_tid() : 0};
+  return {stream, current, stream == driver::kPerThreadStream ? own_tid() : 0};
 }
 
 }  // namespace rota::turn

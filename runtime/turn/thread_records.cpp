@@ -10,7 +10,7 @@
 #include <new>
 
 #include "runtime/core/left.h"
-#include "runtime/turn/own_tid.h"
+#include "runtime/core/own_tid.h"
 
 namespace rota::gate {
 

@@ -5,10 +5,10 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-namespace rota::gate {
+namespace rota {
 
 inline pid_t own_tid() {
   return static_cast<pid_t>(syscall(SYS_gettid));
 }
 
-}  // namespace rota::gate
+}  // namespace rota
