@@ -72,6 +72,7 @@ class Core {
   // When step() needs a Tick at the latest; nothing while no grace period runs and no client is asked to clear memory.
   std::optional<Time> next_deadline() const;
 
+  const Bookkeeping& books() const { return books_; }
   // Null if there is no such client.
   const ClientState* client(ClientId client) const;
   GpuState gpu(GpuIndex gpu) const;

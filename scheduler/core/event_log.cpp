@@ -247,7 +247,7 @@ Replay replay(std::istream& log) {
     return fail(unreadable(1, "cannot read the settings: " + wrong));
   }
   Core core(settings);
-  Quota quota;
+  Quota quota(core.books());
   Time now{};
   Time limits_now{};
   std::vector<std::string> expected;  // decisions of the last event

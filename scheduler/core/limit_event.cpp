@@ -20,7 +20,7 @@ struct Apply {
     return {};
   }
   LimitDecisions operator()(const limit::AddGpu& add) const {
-    quota.add_gpu(add.client, add.gpu, add.total, add.context, add.measurable);
+    quota.add_gpu(add.client, add.gpu, add.context, add.measurable);
     return {};
   }
   LimitDecisions operator()(const limit::Measured& each) const {
@@ -32,12 +32,8 @@ struct Apply {
   LimitDecisions operator()(const limit::Read& read) const {
     return {.outcome = quota.read(read.gpu, read.begun, now), .shared = {}};
   }
-  LimitDecisions operator()(const limit::SetOutside& set) const {
-    return {.outcome = quota.set_outside(set.gpu, set.bytes, now), .shared = {}};
-  }
-  LimitDecisions operator()(const limit::SetTotal& set) const {
-    quota.set_total(set.gpu, set.total);
-    return {};
+  LimitDecisions operator()(const limit::GpuChanged& changed) const {
+    return {.outcome = quota.gpu_changed(changed.gpu, now), .shared = {}};
   }
   LimitDecisions operator()(const limit::Reserve& each) const {
     return {.outcome = quota.reserve(each.client, each.gpu, each.number, each.wanted, now, each.patience),

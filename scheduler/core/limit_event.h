@@ -26,7 +26,6 @@ struct SetLimits {
 struct AddGpu {
   ClientId client;
   GpuIndex gpu;
-  Bytes total;
   Bytes context;
   bool measurable = false;
 };
@@ -43,13 +42,8 @@ struct Read {
   GpuIndex gpu;
   std::optional<Time> begun;
 };
-struct SetOutside {
+struct GpuChanged {
   GpuIndex gpu;
-  Bytes bytes;
-};
-struct SetTotal {
-  GpuIndex gpu;
-  Bytes total;
 };
 struct Reserve {
   ClientId client;
@@ -87,8 +81,8 @@ struct Tick {};
 
 using LimitEvent =
     std::variant<limit::Hold, limit::Join, limit::SetLimits, limit::AddGpu, limit::Measured, limit::NotMeasured,
-                 limit::Read, limit::SetOutside, limit::SetTotal, limit::Reserve, limit::State, limit::Confirm,
-                 limit::UseHost, limit::BoundHost, limit::ShareHost, limit::Leave, limit::Tick>;
+                 limit::Read, limit::GpuChanged, limit::Reserve, limit::State, limit::Confirm, limit::UseHost,
+                 limit::BoundHost, limit::ShareHost, limit::Leave, limit::Tick>;
 
 struct LimitDecisions {
   Quota::Outcome outcome{};

@@ -33,7 +33,7 @@ struct LimitEventWords {
     return "set_limits " + word_of(set.account) + words("", set.limits.device, set.limits.host);
   }
   std::string operator()(const limit::AddGpu& add) const {
-    return words("add_gpu", add.client, add.gpu, add.total, add.context) + (add.measurable ? " measurable" : "");
+    return words("add_gpu", add.client, add.gpu, add.context) + (add.measurable ? " measurable" : "");
   }
   std::string operator()(const limit::Measured& each) const {
     return words("measured", each.client, each.gpu, each.context);
@@ -42,8 +42,7 @@ struct LimitEventWords {
   std::string operator()(const limit::Read& read) const {
     return words("read", read.gpu) + (read.begun ? words("", read.begun->count()) : "");
   }
-  std::string operator()(const limit::SetOutside& set) const { return words("outside", set.gpu, set.bytes); }
-  std::string operator()(const limit::SetTotal& set) const { return words("total", set.gpu, set.total); }
+  std::string operator()(const limit::GpuChanged& changed) const { return words("gpu_changed", changed.gpu); }
   std::string operator()(const limit::Reserve& each) const {
     return words("reserve", each.client, each.gpu, each.number) + words_of(each.wanted) +
            words("", each.patience.count());
@@ -108,11 +107,7 @@ std::optional<LimitEvent> read_limit_event(std::string_view name, Words& words) 
     if (!words.at_end()) read.begun = time();
     return read;
   }
-  if (name == "outside" || name == "total") {
-    const GpuIndex gpu = words.gpu();
-    if (name == "total") return limit::SetTotal{gpu, gpu_bytes()};
-    return limit::SetOutside{gpu, gpu_bytes()};
-  }
+  if (name == "gpu_changed") return limit::GpuChanged{words.gpu()};
   constexpr std::string_view kOfClients[] = {"join",  "account", "leave",   "bound_host",   "use_host", "add_gpu",
                                              "state", "reserve", "confirm", "not_measured", "measured"};
   if (std::find(std::begin(kOfClients), std::end(kOfClients), name) == std::end(kOfClients)) return std::nullopt;
@@ -135,9 +130,7 @@ std::optional<LimitEvent> read_limit_event(std::string_view name, Words& words) 
   if (name == "not_measured") return limit::NotMeasured{id, gpu};
   if (name == "measured") return limit::Measured{id, gpu, gpu_bytes()};
   if (name == "add_gpu") {
-    limit::AddGpu add{.client = id, .gpu = gpu, .total = 0, .context = 0};
-    add.total = gpu_bytes();
-    add.context = gpu_bytes();
+    limit::AddGpu add{.client = id, .gpu = gpu, .context = gpu_bytes()};
     add.measurable = words.may_end_with("measurable");
     return add;
   }

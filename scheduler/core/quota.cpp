@@ -67,24 +67,18 @@ void Quota::set_limits(const std::string& key, Limits limits) {
   if (const auto found = accounts_.find(key); found != accounts_.end()) found->second.limits = limits;
 }
 
-void Quota::add_gpu(ClientId client, GpuIndex index, Bytes total, Bytes context, bool measurable) {
+void Quota::add_gpu(ClientId client, GpuIndex index, Bytes context, bool measurable) {
   const auto found = members_.find(client);
   if (found == members_.end()) return;
-  set_total(index, total);  // an unused index may be reused for another GPU
-  Outcome ignored;          // the client is told its limits in any case
+  Outcome ignored;  // the client is told its limits in any case
   count_context(found->second, index, context, measurable ? context : 0, ignored);
-}
-
-void Quota::set_total(GpuIndex index, Bytes total) {
-  gpus_[index].total = total;
-  shares_due_ = true;
 }
 
 Quota::Outcome Quota::measured(ClientId client, GpuIndex index, Bytes context, Time now) {
   Outcome outcome;
   const auto found = members_.find(client);
   if (found == members_.end()) return outcome;
-  const Bytes most = std::min(context, gpus_[index].total);
+  const Bytes most = std::min(context, total(index));
   count_context(found->second, index, most, most, outcome);
   settle(outcome, now);
   return outcome;
@@ -101,8 +95,8 @@ Quota::Outcome Quota::not_measured(ClientId client, GpuIndex index, Time now) {
 
 void Quota::count_context(Member& member, GpuIndex index, Bytes context, Bytes measured, Outcome& outcome) {
   shares_due_ = true;
-  gpus_[index].contexts += context - member.contexts[index];  // unsigned arithmetic is correct for decreases, too
   for (Account* account : member.accounts) {
+    // Unsigned arithmetic is correct for decreases, too.
     account->contexts[index] += context - member.contexts[index];
     account->measured[index] += measured - member.measured[index];
     outcome.changed = outcome.changed || account->limits.device != kNoLimit;
@@ -111,18 +105,18 @@ void Quota::count_context(Member& member, GpuIndex index, Bytes context, Bytes m
   member.measured[index] = measured;
 }
 
-Quota::Outcome Quota::set_outside(GpuIndex index, Bytes bytes, Time now) {
+Quota::Outcome Quota::gpu_changed(GpuIndex index, Time now) {
   Outcome outcome;
   shares_due_ = true;
-  if (std::exchange(gpus_[index].outside, bytes) > bytes) settle(outcome, now);  // an ask may fit now
+  const auto asks_there = [&](const auto& open) { return open.second.gpu == index; };
+  if (std::ranges::any_of(open_, asks_there)) settle(outcome, now);
   return outcome;
 }
 
 // By how much the clients of a GPU exceed it, if they had `more` than they have reserved.
 Bytes Quota::excess(GpuIndex index, Bytes more) const {
-  const Gpu& gpu = gpus_[index];
-  const Bytes all = gpu.reserved + gpu.contexts + gpu.outside + more;
-  return all > gpu.total ? all - gpu.total : 0;
+  const Bytes all = gpus_[index].reserved + taken(index) + more;
+  return all > total(index) ? all - total(index) : 0;
 }
 
 // With a different excess and a different sum on one GPU.
@@ -159,7 +153,7 @@ bool Quota::fits(const Member& member, GpuIndex index, const Reservation& wanted
   const Bytes at_once = more_stays ? most_swapped(index, member, own) : own;
   const Gpu& gpu = gpus_[index];
   const Bytes fixed = gpu.fixed - before.fixed + std::max(before.fixed, wanted.fixed);
-  return at_once == 0 || gpu.contexts + gpu.outside + fixed + at_once <= gpu.total;
+  return at_once == 0 || taken(index) + fixed + at_once <= total(index);
 }
 
 // What the client only says it has is not granted to it beyond a limit either.
@@ -186,7 +180,7 @@ std::optional<Quota::Refusal> Quota::refusal(const Member& member, GpuIndex gpu,
     add(sum, granted, wanted);
     const Bytes need = host_need(*account, gpu, then, sum);
     // Beside what is there, one piece that moves; on a small GPU they are smaller. A judgment.
-    const Bytes piece = std::min({sum.swapped, protocol::kLargestExtent, gpus_[gpu].total / 8});
+    const Bytes piece = std::min({sum.swapped, protocol::kLargestExtent, total(gpu) / 8});
     if (need > need_now && need > account->limits.host - std::min(account->limits.host, piece)) {
       return Refusal{account, true};
     }
@@ -270,8 +264,7 @@ bool Quota::exceeds_gpu(ClientId client, GpuIndex gpu, Bytes device) const {
 Bytes Quota::most(const Member& member, GpuIndex gpu) const {
   Bytes host = kNoLimit;
   for (const Account* account : member.accounts) host = std::min(host, account->limits.host);
-  const Bytes total = gpus_[gpu].total;
-  return host > protocol::kMaxGpuBytes - total ? protocol::kMaxGpuBytes : total + host;
+  return host > protocol::kMaxGpuBytes - total(gpu) ? protocol::kMaxGpuBytes : total(gpu) + host;
 }
 
 Quota::Outcome Quota::state(ClientId client, GpuIndex gpu, Reservation has, std::uint32_t answered, std::uint32_t round,
@@ -286,7 +279,7 @@ Quota::Outcome Quota::state(ClientId client, GpuIndex gpu, Reservation has, std:
   has.device = std::min(has.device, most(found->second, gpu));
   has.movable = std::min(has.movable, has.device);
   has.fixed = std::min(has.fixed, has.device);
-  has.swapped = std::min(has.swapped, gpus_[gpu].total);
+  has.swapped = std::min(has.swapped, total(gpu));
   Reservation& granted = found->second.granted[gpu];
   granted = now < held_until_ ? has : least_of(granted, has);  // what an earlier daemon has granted is not known
   const bool freed = is_less(has, found->second.reserved[gpu]);

@@ -30,6 +30,9 @@
 // because it was said while clients of an earlier daemon were expected. Others are the clients of a *shared* account
 // (the host, a cgroup), and all that use the same GPU.
 //
+// How large a GPU is, what contexts take there and what is outside is in the scheduler's books (bookkeeping.h) and only
+// there.
+//
 // Besides the accounts, each GPU itself sets a limit. All of a client's swap memory must be on the GPU whenever the
 // client runs, together with all contexts and with all memory there that never leaves. So no client is granted memory
 // if some client could then no longer come back:
@@ -51,6 +54,7 @@
 #include <utility>
 #include <vector>
 
+#include "scheduler/core/bookkeeping.h"
 #include "scheduler/core/event.h"
 
 namespace rota::scheduler {
@@ -154,6 +158,9 @@ class Quota {
     bool changed = false;        // what is left of GPU memory may have changed for any client
   };
 
+  // `books` must outlive it.
+  explicit Quota(const Bookkeeping& books) : books_(books) {}
+
   // Until then clients of an earlier daemon may still report what they have: nobody is granted more of what is limited.
   void hold_until(Time until) {
     held_until_ = until;
@@ -172,9 +179,9 @@ class Quota {
   bool join(ClientId client, const std::vector<Membership>& accounts);
   // Sets the limits of the account, whatever they were.
   void set_limits(const std::string& key, Limits limits);
-  // `total`: as far as is known by now, the same for all clients; `context` is what the client's context takes of it.
-  // `measurable`: it will be measured, and counts until then as if it had been.
-  void add_gpu(ClientId client, GpuIndex gpu, Bytes total, Bytes context, bool measurable = false);
+  // `context`: what the client's contexts there count in the books. `measurable`: they will be measured, and count
+  // until then as if they had been.
+  void add_gpu(ClientId client, GpuIndex gpu, Bytes context, bool measurable = false);
   // What the client has there beyond its reservations has been measured: counts from now on, instead of what add_gpu()
   // assumed.
   Outcome measured(ClientId client, GpuIndex gpu, Bytes context, Time now);
@@ -182,9 +189,8 @@ class Quota {
   Outcome not_measured(ClientId client, GpuIndex gpu, Time now);
   // There is a reading that was begun at this time, or none can be had now.
   Outcome read(GpuIndex gpu, std::optional<Time> begun, Time now);
-  // What is in use on a GPU by nobody that rotad knows (Core::gpu): clients have that much less room there.
-  Outcome set_outside(GpuIndex gpu, Bytes bytes, Time now);
-  Bytes outside(GpuIndex gpu) const { return gpus_[gpu].outside; }
+  // The books say something else of the GPU's size, or of what is outside there: requests may fit now.
+  Outcome gpu_changed(GpuIndex gpu, Time now);
   // The total that the client asks for. Answered once, in this outcome or a later one: after `patience` at the latest,
   // or as soon as everybody has been asked and has answered.
   Outcome reserve(ClientId client, GpuIndex gpu, std::uint32_t number, Reservation wanted, Time now,
@@ -202,8 +208,6 @@ class Quota {
   Outcome confirm(ClientId client, GpuIndex gpu, Bytes on_gpu, Bytes on_host, Time now);
   // Whether it says that it has more than it was granted.
   bool claims(ClientId client, GpuIndex gpu) const;
-  // It has turned out how large a GPU is.
-  void set_total(GpuIndex gpu, Bytes total);
   Outcome leave(ClientId client, Time now);
   Outcome tick(Time now);
   // When tick() is due at the latest.
@@ -276,11 +280,8 @@ class Quota {
     std::uint64_t lacks_since = 0;
   };
   struct Gpu {
-    Bytes total = 0;
-    Bytes contexts = 0;
-    Bytes reserved = 0;  // as far as it is confirmed
-    Bytes fixed = 0;     // of that
-    Bytes outside = 0;
+    Bytes reserved = 0;            // as far as it is confirmed
+    Bytes fixed = 0;               // of that
     std::multiset<Bytes> swapped;  // of each client that has some there, as far as it is confirmed
     std::set<ClientId> having;     // clients that have anything reserved there
     Calls calls;
@@ -291,6 +292,11 @@ class Quota {
     bool host;
   };
 
+  Bytes total(GpuIndex gpu) const { return books_.gpu(gpu).total; }
+  // What contexts and others have there. Of others only what is measured: what refusals show is a client's word, which
+  // may cost others turns but no memory.
+  Bytes outside(GpuIndex gpu) const { return books_.gpu(gpu).measured.bytes(); }
+  Bytes taken(GpuIndex gpu) const { return books_.gpu(gpu).contexts + outside(gpu); }
   Bytes excess(GpuIndex gpu, Bytes more) const;
   Bytes host_need(const Account& account, GpuIndex gpu, Bytes excess, const Reservation& sum) const;
   Bytes most_swapped(GpuIndex gpu, const Member& member, Bytes own) const;
@@ -320,6 +326,7 @@ class Quota {
   static bool uses_host(const Member& member);
   Bytes budget(const Account& account) const;
 
+  const Bookkeeping& books_;
   std::map<std::string, Account> accounts_;
   std::map<ClientId, Member> members_;
   std::array<Gpu, protocol::kMaxGpus> gpus_{};

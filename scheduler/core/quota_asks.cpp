@@ -43,15 +43,15 @@ struct Quota::Call {
 
 Quota::Answer Quota::grant(ClientId client, Member& member, GpuIndex gpu, const Ask& ask, Outcome& outcome) {
   Reservation granted = most_of(ask.wanted, member.counted[gpu]);
-  const Bytes total = gpus_[gpu].total;
+  const Bytes all = total(gpu);
   Reservation far = granted;
-  for (Bytes* bytes : {&far.device, &far.movable, &far.fixed, &far.swapped}) *bytes += kFar * step_of(total);
+  for (Bytes* bytes : {&far.device, &far.movable, &far.fixed, &far.swapped}) *bytes += kFar * step_of(all);
   if (!refusal(member, gpu, far)) {
-    const Bytes more = up_to_step(granted.device, total) - granted.device;
+    const Bytes more = up_to_step(granted.device, all) - granted.device;
     granted.device += more;
     if (granted.movable != 0) granted.movable += more;
     if (granted.fixed != 0) granted.fixed += more;
-    granted.swapped = up_to_step(granted.swapped, total);
+    granted.swapped = up_to_step(granted.swapped, all);
   }
   member.granted[gpu] = granted;
   book(client, member, gpu, most_of(granted, member.reserved[gpu]), outcome);
@@ -64,7 +64,6 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
     const Reservation& before = member.reserved[gpu];
     const Bytes more = std::max(ask.wanted.fixed - std::min(ask.wanted.fixed, before.fixed),
                                 ask.wanted.swapped - std::min(ask.wanted.swapped, before.swapped));
-    const Gpu& where = gpus_[gpu];
     return {
         client,
         gpu,
@@ -73,9 +72,9 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
         before,
         fmt::format("of {}, {}contexts take {}, {} cannot leave the GPU, and one program needs {} at once; {} more "
                     "were requested",
-                    bytes_text(where.total),
-                    where.outside == 0 ? "" : fmt::format("programs without rota have {}, ", bytes_text(where.outside)),
-                    bytes_text(where.contexts), bytes_text(where.fixed),
+                    bytes_text(total(gpu)),
+                    outside(gpu) == 0 ? "" : fmt::format("programs without rota have {}, ", bytes_text(outside(gpu))),
+                    bytes_text(books_.gpu(gpu).contexts), bytes_text(gpus_[gpu].fixed),
                     bytes_text(most_swapped(gpu, member, before.swapped)), bytes_text(more))};
   }
   const Account& account = *by.account;

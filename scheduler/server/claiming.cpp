@@ -88,7 +88,7 @@ void Server::serve_gpu(Client& client, const protocol::AddGpu& named) {
     if (!is_trusted(client)) assumed_contexts_.set(client.id, client.domain.payer(), index, context);
     say_gpu(client, index, total, context);
     if (client.gang != 0) gangs_due_.insert(client.gang);
-    apply(limit::AddGpu{client.id, index, total, context_bytes(client, index), is_measurable(client, index)});
+    apply(limit::AddGpu{client.id, index, context_bytes(client, index), is_measurable(client, index)});
     publish_limits(client);
     publish_contexts_of(client, scheduler::bit(index));
     publish_contexts(index);

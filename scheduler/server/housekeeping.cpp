@@ -39,7 +39,7 @@ void Server::look_after_clients() {
   while (!gone_.empty()) forget_client(gone_.begin()->first);
   if (next_looked_after_ == 0) look_at_pages();
   measure();
-  tell_quota_of_outside();
+  follow_outside();
   host_pass_.run();
   share_host();
   event_log_.flush();

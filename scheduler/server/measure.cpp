@@ -241,10 +241,10 @@ void Server::on_measured(const Meter::Answer& answer) {
     read_at_[gpu] = now();
     const scheduler::Bytes before = core_.gpu(gpu).measured_outside;
     step(event::Measured{.gpu = gpu, .free = reading.free, .others = bytes_of_others(gpu, reading)});
-    // The limits may know this figure from an earlier client, and new clients' pages not.
+    // Of an earlier client's time the figure may be the same, and new clients' pages do not have it.
     if (core_.gpu(gpu).measured_outside != before) publish_contexts(gpu);
   }
-  tell_quota_of_outside();
+  follow_outside();
   for (const auto& [gpu, reading] : readings_) carry_out(apply(limit::Read{gpu, asked}).outcome);
   answer_read(asked);
   if (std::exchange(measure_again_, false)) measure_soon();
@@ -385,10 +385,10 @@ void Server::follow_size(std::uint32_t gpu) {
     if (core_.gpu(gpu).total == bytes && context == counted) continue;
     if (!known && !is_trusted(*client)) assumed_contexts_.set(id, client->domain.payer(), gpu, context);
     say_gpu(*client, gpu, bytes, context);
-    apply(limit::SetTotal{gpu, bytes});
-    if (context != counted) apply(limit::AddGpu{id, gpu, bytes, context, is_measurable(*client, gpu)});
+    if (context != counted) apply(limit::AddGpu{id, gpu, context, is_measurable(*client, gpu)});
     publish_contexts(gpu);
   }
+  carry_out(apply(limit::GpuChanged{gpu}).outcome);
 }
 
 // For GPUs about which NVML has said nothing for too long.

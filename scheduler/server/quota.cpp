@@ -217,13 +217,13 @@ void Server::publish_limits_to_all() {
   for (const auto& [id, client] : clients_) publish_limits(*client);
 }
 
-// Only what is measured: what a client's refusals show is the client's word, which may cost others turns but no memory.
-void Server::tell_quota_of_outside() {
+// What others have on a GPU may have become more or less.
+void Server::follow_outside() {
   for (std::uint32_t gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
     const scheduler::Bytes outside = core_.gpu(gpu).measured_outside;
-    if (outside == quota_.outside(gpu)) continue;
+    if (std::exchange(followed_outside_[gpu], outside) == outside) continue;
     publish_contexts(gpu);
-    carry_out(apply(limit::SetOutside{gpu, outside}).outcome);
+    carry_out(apply(limit::GpuChanged{gpu}).outcome);
   }
 }
 

@@ -196,7 +196,7 @@ class Server final : public ConnectionOwner {
   void tighten(Client& client);
   void publish_limits(Client& client);
   void publish_limits_to_all();
-  void tell_quota_of_outside();
+  void follow_outside();
   void publish_contexts(std::uint32_t gpu);
   void publish_contexts_of(Client& client, scheduler::GpuMask gpus);
   void publish_contexts_to_all();
@@ -279,7 +279,7 @@ class Server final : public ConnectionOwner {
   const Options options_;
   const ModelledTime time_;
   scheduler::Core core_;
-  scheduler::Quota limited_;  // changed by apply() alone
+  scheduler::Quota limited_{core_.books()};  // changed by apply() alone
   const scheduler::Quota& quota_ = limited_;
   const LimitBook limits_;
   EventLog event_log_;
@@ -379,6 +379,7 @@ class Server final : public ConnectionOwner {
   std::map<std::uint32_t, GpuReading> readings_;  // by GPU index, of the latest answer
   // By GPU index: how large it is, and what is assumed of contexts there, as the clients' figures go by.
   std::map<std::uint32_t, std::pair<scheduler::Bytes, scheduler::Bytes>> followed_;
+  std::array<scheduler::Bytes, protocol::kMaxGpus> followed_outside_{};
   std::map<std::uint32_t, scheduler::Time> read_at_;  // by GPU index, while a reading counts
   std::set<std::uint32_t> silent_;                    // GPUs for which it was logged that NVML says nothing
   std::set<pid_t> processes_when_asked_;              // of clients

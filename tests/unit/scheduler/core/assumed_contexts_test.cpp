@@ -6,6 +6,7 @@
 #include <set>
 
 #include "scheduler/core/quota.h"
+#include "tests/unit/scheduler/core/limits_beside_books.h"
 
 namespace rota::scheduler {
 namespace {
@@ -16,14 +17,14 @@ constexpr ClientId kOne = 1;
 constexpr ClientId kTwo = 2;
 
 // Two clients of a session that may have 1000.
-Quota session_of_two() {
-  Quota quota;
-  for (const ClientId id : {kOne, kTwo}) {
-    quota.join(id, {{"session", "session abc", {.device = 1000}, {}}});
-    quota.add_gpu(id, 0, kGpu, 0);
+struct SessionOfTwo : LimitsBesideBooks {
+  SessionOfTwo() {
+    for (const ClientId id : {kOne, kTwo}) {
+      join(id, {{"session", "session abc", {.device = 1000}, {}}});
+      add_gpu(id, 0, kGpu, 0);
+    }
   }
-  return quota;
-}
+};
 
 // The answer to a client, where the others do not say what they do not need.
 bool granted(Quota& quota, ClientId client, Bytes device) {
@@ -37,7 +38,7 @@ bool granted(Quota& quota, ClientId client, Bytes device) {
 }  // namespace
 
 TEST_CASE("a context that will be measured counts with its assumed size until it is, or until it cannot be") {
-  Quota quota = session_of_two();
+  SessionOfTwo quota;
   quota.add_gpu(kOne, 0, kGpu, 400, true);
   CHECK(quota.left(kTwo, 0) == 600);
   CHECK_FALSE(granted(quota, kTwo, 601));
@@ -54,7 +55,7 @@ TEST_CASE("a context that will be measured counts with its assumed size until it
 
 TEST_CASE("what was measured earlier refuses nobody before it has been measured again") {
   using namespace std::chrono_literals;
-  Quota quota = session_of_two();
+  SessionOfTwo quota;
   quota.measured(kOne, 0, 800, kNow);
   // More than the limit in any case, or with room beside the contexts: at once.
   CHECK(quota.reserve(kOne, 0, 1, {1001}, kNow).measure.empty());
@@ -85,7 +86,7 @@ TEST_CASE("what was measured earlier refuses nobody before it has been measured 
 }
 
 TEST_CASE("a request that an assumed context was in the way of is granted once nothing can measure it") {
-  Quota quota = session_of_two();
+  SessionOfTwo quota;
   quota.add_gpu(kTwo, 0, kGpu, 400, true);
   CHECK(granted(quota, kTwo, 100));
   CHECK(quota.reserve(kOne, 0, 99, {800}, kNow).answers.empty());

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "scheduler/core/quota.h"
+#include "tests/unit/scheduler/core/limits_beside_books.h"
 
 namespace rota::scheduler {
 namespace {
@@ -18,7 +19,7 @@ const Quota::Membership kSession{"session 1", "session 1", {.device = 1000}};
 
 TEST_CASE("who asks while others have just been called upon shares the next call, and nobody is asked too often") {
   constexpr int kMembers = 100;
-  Quota quota;
+  LimitsBesideBooks quota;
   for (ClientId id = 1; id <= kMembers; ++id) {
     quota.join(id, {kSession});
     quota.add_gpu(id, 0, kGpu, 0);
@@ -77,7 +78,7 @@ TEST_CASE("who asks while others have just been called upon shares the next call
 }
 
 TEST_CASE("who may not make others wait is answered at once") {
-  Quota quota;
+  LimitsBesideBooks quota;
   for (const ClientId id : {1U, 2U}) {
     quota.join(id, {kSession});
     quota.add_gpu(id, 0, kGpu, 0);

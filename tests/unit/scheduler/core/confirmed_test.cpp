@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "scheduler/core/quota.h"
+#include "tests/unit/scheduler/core/limits_beside_books.h"
 
 namespace rota::scheduler {
 namespace {
@@ -38,7 +39,7 @@ struct Rig {
   static constexpr ClientId liar = 1;
   static constexpr ClientId honest = 2;
   static constexpr Bytes all = kGpu - 2 * kContext;
-  Quota quota;
+  LimitsBesideBooks quota;
   std::uint32_t number = 0;
   std::uint32_t answered = 0;
 };
@@ -74,7 +75,7 @@ TEST_CASE("an account has no say about clients that are not its own, whatever it
 }
 
 TEST_CASE("swap memory is within the limit on GPU memory as well, but for the extent in which it moves") {
-  Quota quota;
+  LimitsBesideBooks quota;
   constexpr Bytes kMega = 1 << 20;
   quota.join(1, {{"user 7", "user 7", {.device = 200 * kMega}}});
   quota.add_gpu(1, 0, 8192 * kMega, 0);
@@ -123,7 +124,7 @@ TEST_CASE("a client is granted no more than its limits by saying first that it h
   }
   SECTION("as memory that moves as a whole") {
     constexpr Bytes kMega = 1 << 20;
-    rig.quota.set_total(0, 8192 * kMega);
+    rig.quota.set_total(0, 8192 * kMega, kNow);
     rig.quota.state(rig.liar, 0, {0, 0, 0, 300 * kMega}, 0, 0, kNow);
     CHECK_FALSE(rig.ask(rig.liar, {0, 0, 0, 300 * kMega}).granted);
   }

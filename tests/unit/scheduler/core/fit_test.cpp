@@ -6,6 +6,7 @@
 #include <set>
 
 #include "scheduler/core/quota.h"
+#include "tests/unit/scheduler/core/limits_beside_books.h"
 
 namespace rota::scheduler {
 namespace {
@@ -64,7 +65,7 @@ struct Rig {
     return most == 0 ? 0 : fixed + most + has.size() * kContext;
   }
 
-  Quota quota;
+  LimitsBesideBooks quota;
   Time now = 1s;
   ClientId last = 0;
   std::uint32_t number = 0;
@@ -114,7 +115,7 @@ TEST_CASE("what programs without rota have there is no room for anybody's swap m
 
 TEST_CASE("a refusal with the longest numbers fits into its message") {
   constexpr Bytes kGiB = Bytes{1} << 30;
-  Quota quota;
+  LimitsBesideBooks quota;
   quota.join(1, {});
   quota.join(2, {});
   for (const ClientId client : {1, 2}) quota.add_gpu(client, 0, 2100 * kGiB, 0);

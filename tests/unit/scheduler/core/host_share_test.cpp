@@ -8,6 +8,7 @@
 
 #include "scheduler/core/quota.h"
 #include "scheduler/protocol/byte_text.h"
+#include "tests/unit/scheduler/core/limits_beside_books.h"
 
 namespace rota::scheduler {
 namespace {
@@ -46,7 +47,7 @@ struct Rig {
     }
     FAIL("shares do not settle");
   }
-  Quota quota;
+  LimitsBesideBooks quota;
   std::map<ClientId, Client> clients;
   ClientId last = 0;
 };
@@ -169,7 +170,7 @@ TEST_CASE("the tightest of a client's limits counts, and leaves the rest of the 
 }
 
 TEST_CASE("a refusal for the host's sake names the bytes asked for, also of memory that moves as a whole") {
-  Quota quota;
+  LimitsBesideBooks quota;
   for (const ClientId client : {1, 2}) {
     quota.join(client, client == 1 ? std::vector<Quota::Membership>{} : std::vector{account("the host", 100)});
     quota.add_gpu(client, 0, kGpu, 0);
@@ -240,7 +241,7 @@ TEST_CASE("what could be given back is counted for an account, and no more than 
 }
 
 TEST_CASE("an allocation of swap memory leaves the host room for one piece more, so that two can change places") {
-  Quota quota;
+  LimitsBesideBooks quota;
   quota.join(1, {account("host", 1000)});
   quota.add_gpu(1, 0, kGpu, 0);
   std::uint32_t number = 0;
@@ -258,7 +259,7 @@ TEST_CASE("an allocation of swap memory leaves the host room for one piece more,
 TEST_CASE("together programs never have more of the host than a limit, and who lacks room gets it in the end") {
   std::mt19937 random(11);
   const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
-  Quota quota;
+  LimitsBesideBooks quota;
   struct Client {
     Bytes has = 0;
     Bytes spare = 0;

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <map>
 #include <random>
+#include "tests/unit/scheduler/core/limits_beside_books.h"
 
 namespace rota::scheduler {
 namespace {
@@ -59,7 +60,7 @@ struct Rig {
     std::uint32_t number = 0;
     std::uint32_t answered = 0;
   };
-  Quota quota;
+  LimitsBesideBooks quota;
   Time now = kStart;
   ClientId last = 0;
   std::uint32_t number = 0;
@@ -398,7 +399,7 @@ TEST_CASE("limits hold at every moment, and nobody who fits is refused") {
   };
   std::map<std::string, Limits> limits;
   for (int i = 0; i < 4; ++i) limits["account " + std::to_string(i)] = {.device = 500 + Bytes{500} * below(8)};
-  Quota quota;
+  LimitsBesideBooks quota;
   Time now = kStart;
   std::map<ClientId, Member> members;
   ClientId last = 0;

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
+#include "tests/unit/scheduler/core/limits_beside_books.h"
 #include "tests/unit/scheduler/machine.h"
 
 namespace rota::server {
@@ -90,7 +91,7 @@ TEST_CASE("a refusal with the longest numbers, names and remedies fits into its 
   const auto check = [](Quota::Membership membership, bool host) {
     membership.limits = host ? Limits{.host = kLimit} : Limits{.device = kLimit};
     if (membership.name.starts_with("user ")) membership.name = "user " + std::string(32, 'n');
-    Quota quota;
+    scheduler::LimitsBesideBooks quota;
     quota.join(1, {membership});
     quota.add_gpu(1, 0, host ? 1 << 20 : protocol::kMaxGpuBytes, 0);
     quota.measured(1, 0, host ? 0 : kLimit, scheduler::Time{1});
@@ -159,7 +160,7 @@ TEST_CASE("what may lie in the host's memory is most of what the machine and the
   machine.file("/sys/fs/cgroup/pods/one/memory.max", "max\n");
   machine.file("/sys/fs/cgroup/pods/one/memory.current", "500\n");
   LimitBook book({}, machine.root);
-  Quota quota;
+  scheduler::LimitsBesideBooks quota;
   quota.join(1, book.memberships(1, kPid, 54321, 54321));
   quota.add_gpu(1, 0, 100'000, 0);
   follow_host(book, quota);
@@ -204,7 +205,7 @@ TEST_CASE("what may lie in the host's memory is most of what the machine and the
 TEST_CASE("what programs have on the host for swapping is within configured limits only, whatever is left") {
   Machine machine;
   LimitSettings settings;
-  Quota quota;
+  scheduler::LimitsBesideBooks quota;
   const auto share = [&](std::optional<scheduler::Bytes> budget) {
     settings.host_budget = budget;
     const LimitBook book(settings, machine.root);
