@@ -1,5 +1,4 @@
 // Limits: exact to the byte, for everything that a client belongs to, and freed memory is available to the next client.
-#include "scheduler/core/quota.h"
 
 #include <catch2/catch.hpp>
 #include <map>
