@@ -40,8 +40,8 @@ class Backend {
   virtual bool serves(int device) = 0;
   // Reserves room for an allocation that is about to be made; returns false and takes nothing if it could never fit on
   // the GPU next to what stays there. Waits for no GPU work. allocate() takes the room over if it succeeds; otherwise
-  // release() gives it back.
-  virtual bool reserve(int, std::uint64_t) { return true; }
+  // release() gives it back. `uncounted`: what the ledger does not have yet of that allocation's bytes.
+  virtual bool reserve(int, std::uint64_t, std::uint64_t /*uncounted*/) { return true; }
   virtual void release(int, std::uint64_t) {}
   // In the context of `place`, which is current; `bytes` is not 0. Returns the driver's result; does not wait for the
   // GPU.
@@ -62,13 +62,14 @@ class Backend {
 // if the thread is cancelled.
 class BackendRoom {
  public:
-  BackendRoom(Backend& backend, int device, std::uint64_t bytes, const void* frame = __builtin_dwarf_cfa())
+  BackendRoom(Backend& backend, int device, std::uint64_t bytes, std::uint64_t uncounted,
+              const void* frame = __builtin_dwarf_cfa())
       : backend_(backend),
         bytes_(bytes),
         undo_(
             [](void* of, int gpu, std::uint64_t held, std::uint32_t) { static_cast<Backend*>(of)->release(gpu, held); },
             &backend, device, bytes, 0, frame),
-        held_(backend.reserve(device, bytes)) {
+        held_(backend.reserve(device, bytes, uncounted)) {
     if (held_) undo_.begin();
   }
   BackendRoom(const BackendRoom&) = delete;

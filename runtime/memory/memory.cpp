@@ -198,7 +198,7 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
     if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
   }
   // Memory that was freed but not returned to the driver yet already has its room.
-  BackendRoom room(backend, place.device, bytes);
+  BackendRoom room(backend, place.device, bytes, bytes);
   const auto call = [&] {
     if (may_reuse && kind.converted() && deferred_.any()) {
       if (const auto again = deferred_.reuse(place, bytes)) {

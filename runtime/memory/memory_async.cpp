@@ -120,7 +120,8 @@ api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const Strea
   api::CUresult result = take();
   // Within the limits, so only the driver has refused it.
   const bool swapped = wanted.backing == Backing::kSwapped;
-  if (result == api::CUDA_ERROR_OUT_OF_MEMORY && swapped && !limited && BackendRoom(server, device, wanted.bytes)) {
+  if (result == api::CUDA_ERROR_OUT_OF_MEMORY && swapped && !limited &&
+      BackendRoom(server, device, wanted.bytes, wanted.bytes)) {
     result = with_room(device, take);
   }
   if (result == api::CUDA_SUCCESS) changed(device);

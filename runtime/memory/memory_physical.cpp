@@ -28,7 +28,7 @@ std::optional<api::CUresult> Memory::create_moving(Physical::Handle* handle, std
   if (bytes > protocol::kLargestExtent && swap_.host().limited()) return std::nullopt;
   // Leave it to the driver to refuse an invalid size.
   if (handle == nullptr || bytes == 0 || bytes % swap_.granularity(ordinal) != 0) return std::nullopt;
-  BackendRoom room(swap_, ordinal, bytes);
+  BackendRoom room(swap_, ordinal, bytes, bytes);
   Reserved reserved(ledger_, ordinal, bytes, Kind::kMovingPhysical);
   if (!reserve(ordinal, bytes, Kind::kMovingPhysical)) return api::CUDA_ERROR_OUT_OF_MEMORY;
   reserved.begin();

@@ -35,8 +35,7 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
     const bool fits = ledger_.reserve(ordinal, bytes, kind);
     if (fits) {
       reserved.begin();
-      const bool allowed = !room_.allowed || room_.allowed(ordinal, bytes, kind);
-      if (allowed && room_.wait) room_.wait(ordinal);
+      const bool allowed = !room_.may_take || room_.may_take(ordinal, bytes, kind);
       reserved.keep();  // by the caller, or released already
       if (allowed) return true;
     }

@@ -13,21 +13,18 @@ namespace rota::memory {
 // On the program's threads, with no lock held. An empty function: whatever fits the limits may be taken.
 struct Room {
   // Bytes have just been reserved in the ledger and the driver has not been asked yet. Whether the limits that this
-  // process shares with others allow them; if not, they have been released. Waits at most for rotad's answer, which
-  // depends on no GPU work.
-  std::function<bool(int device, std::uint64_t bytes, Kind kind)> allowed;
+  // process shares with others allow them; if not, they have been released. Returns once they may be taken: at once, or
+  // with rotad's answer, which depends on no GPU work, except for a process that holds the GPU and now has more there
+  // than it has been promised. Never waits for the process's own work.
+  std::function<bool(int device, std::uint64_t bytes, Kind kind)> may_take;
   // What another thread has reserved, with its request still pending, may be in the way: waits for the answer. False:
   // none is pending.
   std::function<bool(int device)> wait_for_others;
   // Returns once it is known whether a rotad serves this process on a GPU, or a moment later: what serves an allocation
   // depends on that.
   std::function<void(int device)> served_is_known;
-  // Says once why allowed() has refused something.
+  // Says once why may_take() has refused something.
   std::function<void(int device)> explain;
-  // Bytes have just been reserved in the ledger and the driver has not been asked yet. Returns once they may be taken:
-  // at once, except for a process that holds the GPU and now has more there than it has been promised. Never waits for
-  // the process's own work.
-  std::function<void(int device)> wait;
   // The driver has refused an allocation on this GPU for lack of memory, although it is within the limits. Waits until
   // others have made room, at most until all of them have left the GPU, and calls `again`, which returns whether the
   // driver no longer refuses it.

@@ -216,7 +216,7 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
       address = *again;
       return api::CUDA_SUCCESS;
     }
-    return BackendRoom(backend, home.device, bytes).allocate(home, &address);
+    return BackendRoom(backend, home.device, bytes, 0).allocate(home, &address);
   };
   api::CUresult result = get();
   if (result == api::CUDA_ERROR_OUT_OF_MEMORY && bytes != round_up(wanted.bytes, kSmallSpan)) {

@@ -96,7 +96,7 @@ void Monitor::connected() {
   tell_shares();
   memory_.swap().host().follow(connection_->usage(), connection_->page(), [this] { usage_.tell(); });
   round_ = 0;
-  quota_.serve(true);
+  budget_.serve(true);
   limits_.store(connection_->page(), std::memory_order_release);
   for (const protocol::SessionEntry& session : sessions_) {
     if (connection_) send(message_of(session));
@@ -142,7 +142,7 @@ void Monitor::lost_rotad() {
   service_.nobody_answers();
   limits_.store(nullptr, std::memory_order_release);
   for (std::atomic<int>& index : limits_index_) index.store(-1, std::memory_order_relaxed);
-  quota_.serve(false);
+  budget_.serve(false);
   publish_room();
   to_all(event::Lost{});
 }
@@ -166,7 +166,7 @@ void Monitor::read_messages() {
       for (Gpu& gpu : gpus_) {
         if (!gpu.told || !(gpu.description.uuid == added.uuid)) continue;
         if (gpu.index == static_cast<int>(added.index)) {  // it was named again
-          quota_.measured(gpu.device);
+          budget_.measured(gpu.device);
           continue;
         }
         gpu.index = static_cast<int>(added.index);
@@ -181,7 +181,7 @@ void Monitor::read_messages() {
     } else if (message.kind == Kind::kReserved) {
       message.body.reserved.text[protocol::kTextLength - 1] = '\0';
       for (const Gpu& gpu : gpus_) {
-        if (gpu.index == static_cast<int>(message.body.reserved.gpu)) quota_.answer(gpu.device, message.body.reserved);
+        if (gpu.index == static_cast<int>(message.body.reserved.gpu)) budget_.answer(gpu.device, message.body.reserved);
       }
     } else if (message.kind == Kind::kTighten) {
       round_ = message.body.tighten.round;
@@ -205,7 +205,7 @@ void Monitor::read_messages() {
 // From now on new memory there is as the mode says; what is there already stays what it is.
 void Monitor::is_served(Gpu& gpu) {
   if (std::exchange(gpu.refused, false)) {
-    quota_.limit(gpu.device);
+    budget_.limit(gpu.device);
     log::info("this program takes turns on GPU {} from now on", driver::gpu_number(gpu.device));
   }
   gpu.said_why.clear();
@@ -215,7 +215,7 @@ void Monitor::is_served(Gpu& gpu) {
 // rotad says when that changes.
 void Monitor::is_refused(Gpu& gpu, const std::string& why) {
   gpu.refused = true;
-  quota_.open(gpu.device);
+  budget_.open(gpu.device);
   memory_.set_served(gpu.device, false);
   service_.refuses(gpu.device, why);
   if (std::exchange(gpu.said_why, why) == why) return;
@@ -241,7 +241,7 @@ void Monitor::announce_gpus() {
     message.kind = Kind::kAddGpu;
     message.body.add_gpu = gpu.description;
     gpu.told = true;
-    quota_.limit(gpu.device);
+    budget_.limit(gpu.device);
     send(message);
   }
   send_news();
@@ -256,7 +256,7 @@ void Monitor::send_news() {
     send(message);
     // Freed memory is available to others.
     for (const Gpu& gpu : gpus_) {
-      const std::uint64_t spare = quota_.spare(gpu.device);
+      const std::uint64_t spare = budget_.spare(gpu.device);
       const bool much = spare != protocol::kUnlimited && spare > gpu.description.total_bytes / kSpareParts;
       if (connection_ && gpu.index >= 0 && much) say_state(gpu);
     }
@@ -265,7 +265,7 @@ void Monitor::send_news() {
 
 // Keeps only the part of the grant that is in use.
 void Monitor::say_state(const Gpu& gpu) {
-  const Quota::Has has = quota_.tighten(gpu.device, connection_->gpu(gpu.index).left_bytes.load());
+  const Budget::Has has = budget_.tighten(gpu.device, connection_->gpu(gpu.index).left_bytes.load());
   Message message;
   message.kind = Kind::kState;
   message.body.state = {.gpu = static_cast<std::uint32_t>(gpu.index),
@@ -282,14 +282,14 @@ void Monitor::say_state(const Gpu& gpu) {
 void Monitor::send_asks() {
   for (const Gpu& gpu : gpus_) {
     if (gpu.index < 0 || !connection_) continue;
-    if (quota_.take_measure(gpu.device)) {
+    if (budget_.take_measure(gpu.device)) {
       Message again;
       again.kind = Kind::kAddGpu;
       again.body.add_gpu = gpu.description;
       send(again);
       if (!connection_) return;  // lost
     }
-    const std::optional<Quota::Ask> ask = quota_.take_ask(gpu.device);
+    const std::optional<Budget::Ask> ask = budget_.take_ask(gpu.device);
     if (!ask) continue;
     Message message;
     message.kind = Kind::kReserve;
@@ -336,15 +336,15 @@ void Monitor::publish_room() {
   }
   for (const Gpu& gpu : gpus_) {
     const bool limited = gpu.index >= 0 && (held >> gpu.index & 1) != 0;
-    room_.allow(gpu.device, limited ? connection_->gpu(gpu.index).promised_bytes.load() : Room::kUnlimited);
+    budget_.promise(gpu.device, limited ? connection_->gpu(gpu.index).promised_bytes.load() : Budget::kUnlimited);
   }
-  room_.changed();
+  budget_.changed();
 }
 
 GpuMask Monitor::lacking(const Task& task) const {
   GpuMask lacking = 0;
   for (const Gpu& gpu : gpus_) {
-    if (task.has(gpu.device) && gpu.index >= 0 && !room_.covered(gpu.device)) lacking |= GpuMask{1} << gpu.index;
+    if (task.has(gpu.device) && gpu.index >= 0 && !budget_.covered(gpu.device)) lacking |= GpuMask{1} << gpu.index;
   }
   return lacking;
 }
@@ -352,9 +352,9 @@ GpuMask Monitor::lacking(const Task& task) const {
 GpuMask Monitor::unasked(const Task& task) const {
   GpuMask unasked = 0;
   for (const Gpu& gpu : gpus_) {
-    const std::uint64_t allowed = room_.allowed(gpu.device);
-    if (!task.has(gpu.device) || gpu.index < 0 || allowed == Room::kUnlimited) continue;
-    const std::uint64_t needed = room_.needed(gpu.device);
+    const std::uint64_t allowed = budget_.promised(gpu.device);
+    if (!task.has(gpu.device) || gpu.index < 0 || allowed == Budget::kUnlimited) continue;
+    const std::uint64_t needed = budget_.needed(gpu.device);
     const std::uint64_t asked = gpu.asked_grant == task.machine.grant() ? gpu.asked : 0;
     if (std::max(needed, asked) > allowed && needed != asked) unasked |= GpuMask{1} << gpu.index;
   }
@@ -364,7 +364,7 @@ GpuMask Monitor::unasked(const Task& task) const {
 void Monitor::ask_room(const Task& task, GpuMask gpus) {
   for (Gpu& gpu : gpus_) {
     if (gpu.index < 0 || (gpus >> gpu.index & 1) == 0) continue;
-    gpu.asked = room_.needed(gpu.device);
+    gpu.asked = budget_.needed(gpu.device);
     gpu.asked_grant = task.machine.grant();
     Message message;
     message.kind = Kind::kRoom;

@@ -59,19 +59,17 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
       service_(wants_to_wait()),
       reached_(memory, contexts),
       usage_(memory, bell_),
-      room_(memory.ledger(), bell_),
-      quota_(memory.ledger(), bell_) {
+      budget_(memory.ledger(), bell_) {
   tasks_.push_back(std::make_unique<Task>(gate, contexts));
   for (std::atomic<int>& index : limits_index_) index.store(-1, std::memory_order_relaxed);
   gate_.set_attendant(this);
   gate_.close();
   memory_.set_observer([this](int device) { usage_changed(device); });
   memory_.set_room(
-      {.allowed = [this](int device, std::uint64_t bytes, memory::Kind kind) { return allowed(device, bytes, kind); },
-       .wait_for_others = [this](int device) { return quota_.wait_for_others(device); },
+      {.may_take = [this](int device, std::uint64_t bytes, memory::Kind kind) { return may_take(device, bytes, kind); },
+       .wait_for_others = [this](int device) { return budget_.wait_for_others(device); },
        .served_is_known = [this](int device) { wait_until_served_is_known(device); },
-       .explain = [this](int device) { quota_.explain(device); },
-       .wait = [this](int device) { wait_for_room(device); },
+       .explain = [this](int device) { budget_.explain(device); },
        .make = [this](int device, FunctionRef<bool()> again) { make_room(device, again); },
        .coming = [this](int device) { return others_clear(device); },
        .crowded = [this](int device) { return crowded(device); },
@@ -88,14 +86,13 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
        .others_closed = [this](int device) { return others_closed(device); },
        .resident = [this](int device) { usage_.changed(device); },
        .contexts = [this](int device) { return all_context_bytes(device); },
-       .fits =
-           [this](int device, std::uint64_t bytes, FunctionRef<void()> release) {
-             if (quota_.covers_swapped(device, bytes, release)) return true;
-             quota_.explain(device);
-             return false;
-           },
+       .fits = [this](
+                   int device, std::uint64_t bytes, std::uint64_t uncounted,
+                   FunctionRef<void()> release) { return budget_.may_take_extents(device, bytes, uncounted, release); },
+       .explain = [this](int device) { budget_.explain(device); },
        .close_for_room = [this](int device, FunctionRef<void()> begin) { close_for_room(device, begin); }});
-  quota_.set_swapped([this](int device) { return memory_.swap().needed_bytes(device); });
+  budget_.set_program({.extents = [this](int device) { return memory_.swap().needed_bytes(device); },
+                       .may_wait = [this](int device) { return may_wait_for_room(device); }});
 }
 
 // --- the program's threads
@@ -103,7 +100,7 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
 void Monitor::context_made(api::CUcontext context, int device, bool primary) {
   const bool is_new = contexts_.add(context, device, primary);
   touch(device);
-  if (is_new && device >= 0 && device < memory::kMaxDevices) quota_.context_made(device);
+  if (is_new && device >= 0 && device < memory::kMaxDevices) budget_.context_made(device);
 }
 
 // The first call makes the GPU one that this process takes turns on.
@@ -137,7 +134,7 @@ void Monitor::touch(int device) {
   gate_.count(gate::bit_of(device));
   if (gate::checks_reached_calls() && several()) gate_.set_sorted(true);
   start();
-  if ((unusable_devices_.load(std::memory_order_acquire) & bit) == 0) quota_.limit(device);
+  if ((unusable_devices_.load(std::memory_order_acquire) & bit) == 0) budget_.limit(device);
   bell_.ring();
 }
 
@@ -184,20 +181,20 @@ void Monitor::shares() {
   if (!shares_.exchange(true)) usage_.tell();
 }
 
-void Monitor::wait_for_room(int device) {
-  if (device < 0 || device >= memory::kMaxDevices || room_.covered(device)) return;
+bool Monitor::may_wait_for_room(int device) {
   if (gate::may_not_wait() || contexts_.captures() != 0) {
     bell_.ring();
-    return;
+    return false;
   }
   // Allocations do not check each time which frees streams have passed.
-  if (memory_.sweep_deferred() && room_.covered(device)) return;
-  usage_.changed(device);  // from its next grant on it counts with memory that waits
-  room_.wait(device);
+  if (!memory_.sweep_deferred() || !budget_.covered(device)) {
+    usage_.changed(device);  // from its next grant on it counts with memory that waits
+  }
+  return true;
 }
 
-bool Monitor::allowed(int device, std::uint64_t bytes, memory::Kind kind) {
-  return device < 0 || device >= memory::kMaxDevices || quota_.covers(device, bytes, kind);
+bool Monitor::may_take(int device, std::uint64_t bytes, memory::Kind kind) {
+  return device < 0 || device >= memory::kMaxDevices || budget_.may_take(device, bytes, kind);
 }
 
 bool Monitor::submits_nothing(const gate::Call& call) {
@@ -423,7 +420,7 @@ event::Look Monitor::look(Task& task) {
   const gate::Gate::Traffic traffic = gate_.traffic(task.devices);
   seen.calls = traffic.calls;
   seen.inside = traffic.inside;
-  seen.not_at_gate = machine.grant() != 0 ? room_.standing() : 0;
+  seen.not_at_gate = machine.grant() != 0 ? budget_.waiting() : 0;
   seen.standing = gate_.standing(task.devices) + seen.not_at_gate;
   seen.stand_elsewhere = tasks_.size() > 1 && gate_.standing(~task.devices) != 0;
   seen.interrupted = (interrupted_.load() & task.devices) != 0;

@@ -23,6 +23,7 @@
 #include "runtime/memory/memory.h"
 #include "runtime/turn/bell.h"
 #include "runtime/turn/bring_back.h"
+#include "runtime/turn/budget.h"
 #include "runtime/turn/connection.h"
 #include "runtime/turn/contexts.h"
 #include "runtime/turn/couplings.h"
@@ -30,9 +31,7 @@
 #include "runtime/turn/gate.h"
 #include "runtime/turn/machine.h"
 #include "runtime/turn/meter.h"
-#include "runtime/turn/quota.h"
 #include "runtime/turn/reached.h"
-#include "runtime/turn/room.h"
 #include "runtime/turn/service.h"
 #include "runtime/turn/task.h"
 #include "runtime/turn/timing.h"
@@ -111,22 +110,20 @@ class Monitor final : public gate::Attendant {
   void make_room(int device, FunctionRef<bool()> again, Time patience);
   void usage_changed(int device) {
     usage_.changed(device);
-    room_.changed();
+    budget_.changed();
   }
   // The driver has no room for memory that may be out of place. Where others may make room later, calls `begin`, from
   // which on not all memory is in place, and returns once the gate is closed or never will be; the monitor closes it
   // without waiting for work when it sees that. Otherwise, inside the gate, and during a capture, it returns at once.
   void close_for_room(int device, FunctionRef<void()> begin);
-  // Bytes have been reserved in the ledger: returns once rotad's promise covers them, or at once where this process
-  // does not hold the GPU. Does not wait inside the gate or during a capture: an allocation that a capture forbids must
-  // fail with the driver's error. rotad is asked in those cases, too.
-  void wait_for_room(int device);
+  // Whether the calling thread may wait for what rotad promises: not inside the gate, nor during a capture, since an
+  // allocation that a capture forbids must fail with the driver's error. rotad is asked in those cases, too.
+  bool may_wait_for_room(int device);
   // Returns once rotad has said whether it serves this process on a GPU, but waits no longer than rotad takes that has
   // to ask another one for the GPU; with ROTA_WAIT=1 until a rotad serves it.
   void wait_until_served_is_known(int device);
-  // Whether limits that this process shares with others allow bytes that have been reserved in the ledger. If not, they
-  // have been released.
-  bool allowed(int device, std::uint64_t bytes, memory::Kind kind);
+  // Budget::may_take() for any device.
+  bool may_take(int device, std::uint64_t bytes, memory::Kind kind);
   memory::Room::Limit limit(int device);
   bool limited() const;
   // The program asks what is free: waits for what rotad says of the GPU, at most a quarter of a second and only the
@@ -318,8 +315,7 @@ class Monitor final : public gate::Attendant {
   std::atomic<std::uint64_t> unusable_devices_{0};  // that rotad is not asked for
   Bell bell_;
   Usage usage_;
-  Room room_;
-  Quota quota_;
+  Budget budget_;
   // The page where rotad publishes what limits leave, and the GPUs' indices there; null and -1 where there is none.
   std::atomic<const protocol::LeasePage*> limits_{nullptr};
   std::array<std::atomic<int>, memory::kMaxDevices> limits_index_;

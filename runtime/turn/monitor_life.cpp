@@ -111,7 +111,7 @@ void Monitor::start_thread() {
     log::warn("no turns on the GPU: the monitor thread cannot be started ({})", error);
     usage_.lost();
     for (const auto& task : tasks_) task->activity.connected(nullptr);
-    quota_.serve(false);
+    budget_.serve(false);
     service_.give_up();
     connection_.reset();
     unanswered_.reset();
@@ -137,8 +137,7 @@ void Monitor::at_exit() {
   }
   // Only the monitor knows whether it moves memory. Handlers that run after this one may copy results back and have to
   // wait for their turn: the monitor stops once all memory is in place. Until then it calls the driver only for them.
-  room_.release_all();
-  quota_.release_all();
+  budget_.release_all();
   service_.give_up();
   exits_.store(true);
   bell_.ring();
@@ -180,8 +179,7 @@ void Monitor::stop() {
   stopping_.store(true, std::memory_order_release);
   contexts_.shut();
   bell_.ring();
-  room_.release_all();
-  quota_.release_all();
+  budget_.release_all();
   service_.give_up();
   // Nothing would wake threads that wait because too much is in flight.
   gate_.set_metered(false);

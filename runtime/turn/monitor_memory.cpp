@@ -106,7 +106,7 @@ event::Brought Monitor::bring_memory_back(Task& task) {
   if (!memory_.swap().in_place(reachable) && memory::SwapBackend::being_checkpointed()) return {.resident = false};
   std::vector<Destination> destinations;
   for (const Gpu& gpu : gpus_) {
-    if (task.has(gpu.device)) destinations.push_back({gpu.device, room_.allowed(gpu.device)});
+    if (task.has(gpu.device)) destinations.push_back({gpu.device, budget_.promised(gpu.device)});
   }
   const Time begun = now();
   const Back back = bring_back(

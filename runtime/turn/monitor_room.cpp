@@ -54,12 +54,12 @@ memory::Room::Limit Monitor::limit(int device) {
   const protocol::LeasePage* page = limits_.load(std::memory_order_acquire);
   if (page == nullptr) return {};
   // A process that asks right at the start must not be told the size of the whole GPU.
-  const bool known = quota_.wait_until_known(device);
+  const bool known = budget_.wait_until_known(device);
   const int index = limits_index_[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
   const std::uint64_t total = page->limit_bytes.load(std::memory_order_relaxed);
   if (index < 0) return known ? memory::Room::Limit{} : unanswered_limit(device, total);
   if (total == protocol::kUnlimited) return {};
-  return {total, quota_.available(device, page->gpus[index].left_bytes.load())};
+  return {total, budget_.available(device, page->gpus[index].left_bytes.load())};
 }
 
 // As far as it is known here while rotad does not answer, for `said` in its page: what others use of it is not.
@@ -80,7 +80,7 @@ void Monitor::refresh(int device) {
                          std::ranges::any_of(sessions_, [](const protocol::SessionEntry& session) {
                            return session.device_bytes != protocol::kUnlimited;
                          });
-  quota_.wait_until_known(device, moves || has_limit);
+  budget_.wait_until_known(device, moves || has_limit);
 }
 
 // A program may ask how large a GPU is before it makes a context. rotad is asked once, over a connection that ends with
@@ -155,7 +155,7 @@ void Monitor::make_room_for_context(int device, FunctionRef<bool()> again) {
   // grant is there at the first look; until then the gate is closed.
   for (const auto until = std::chrono::steady_clock::now() + kGrantGrows; served();) {
     gate_.pass(gate::bit_of(device));
-    if (room_.allowed(device) != Room::kUnlimited || std::chrono::steady_clock::now() >= until) break;
+    if (budget_.promised(device) != Budget::kUnlimited || std::chrono::steady_clock::now() >= until) break;
     std::this_thread::sleep_for(1ms);
   }
   make_room(device, again, kContextWaits);
@@ -183,13 +183,13 @@ void Monitor::make_room(int device, FunctionRef<bool()> again, Time patience) {
   for (bool stayed = false; !stayed;) {
     gate_.pass(gate::bit_of(device));
     if (!served() || gate::refusal.load() != api::CUDA_SUCCESS) return;
-    if (room_.allowed(device) == Room::kUnlimited) {
+    if (budget_.promised(device) == Budget::kUnlimited) {
       if (gate_.closed(gate::bit_of(device))) continue;  // the turn has just ended
       return;
     }
     if (once.first())
       log::info("GPU {} is out of memory: the other programs on it are making room", driver::gpu_number(device));
-    room_.wait_for_all(device, total);
+    budget_.wait_for_all(device, total);
     // The turn must last during that: other processes' memory would come back with their turns. But not until it is
     // revoked: then this waits for the next one.
     const auto leaves = [&] { return others_clear(device) || (now() - begun < patience && others_can_clear(device)); };
@@ -294,7 +294,7 @@ void Monitor::undo_what_was_left() {
   next_undo_ = now() + kBetweenUndo;
   if (!undo_left_calls()) return;
   for (gate::Devices rest = touched(); rest != 0; rest &= rest - 1) usage_.changed(std::countr_zero(rest));
-  room_.changed();
+  budget_.changed();
 }
 
 }  // namespace rota::turn

@@ -26,7 +26,7 @@ namespace {
 
 constexpr auto kEvery = 1s;
 // How long a client that names a GPU waits for a reading of it: NVML starts in less time. Less than clients wait for
-// the answer (runtime/turn/quota.cpp). A judgment.
+// the answer (runtime/turn/budget.cpp). A judgment.
 constexpr auto kReading = 200ms;
 // How often to retry without NVML: a driver may be installed or loaded while rotad runs.
 constexpr auto kAgain = 30s;

@@ -1,7 +1,6 @@
 #include "runtime/memory/swap/swap.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "generated/driver_real.h"
@@ -178,12 +177,12 @@ std::uint64_t SwapBackend::granularity(int ordinal) {
   return device(ordinal).granularity;
 }
 
-bool SwapBackend::reserve(int ordinal, std::uint64_t bytes) {
+bool SwapBackend::reserve(int ordinal, std::uint64_t bytes, std::uint64_t uncounted) {
   const std::uint64_t granule = granularity(ordinal);
   if (bytes > protocol::kMaxGpuBytes) return false;
   const std::uint64_t more = round_up(bytes, granule);
   std::atomic<std::uint64_t>& needed = needed_[static_cast<std::size_t>(ordinal)];
-  const auto fits = [&] {
+  const auto fits = [&](std::uint64_t also) {
     needed += more;
     struct Asking {  // also if the thread is cancelled
       ~Asking() { needed -= more; }
@@ -191,11 +190,16 @@ bool SwapBackend::reserve(int ordinal, std::uint64_t bytes) {
       std::uint64_t more;
     } asking{needed, more};
     const bool there =
-        !observer_.fits || observer_.fits(ordinal, more, [&] { needed -= std::exchange(asking.more, 0); });
+        !observer_.fits || observer_.fits(ordinal, more, also, [&] { needed -= std::exchange(asking.more, 0); });
     if (there) asking.more = 0;
     return there;
   };
-  return fits() || (free_unused_ && free_unused_(ordinal) && fits());
+  if (fits(uncounted)) return true;
+  // If a limit on what is allocated is in the way, memory that was freed in the meantime may count for it.
+  const bool freed = free_unused_ && free_unused_(ordinal);
+  if ((freed || uncounted != 0) && fits(0)) return true;
+  if (observer_.explain) observer_.explain(ordinal);
+  return false;
 }
 
 void SwapBackend::release(int ordinal, std::uint64_t bytes) {
@@ -458,41 +462,6 @@ bool SwapBackend::lets_reach(std::string_view library) {
 
 bool SwapBackend::being_checkpointed() {
   return memory::being_checkpointed();
-}
-
-bool SwapBackend::in_place(Devices devices) const {
-  for (; devices != 0; devices &= devices - 1) {
-    if (out_of_place_[static_cast<std::size_t>(std::countr_zero(devices))].load(std::memory_order_acquire) != 0) {
-      return false;
-    }
-  }
-  return true;
-}
-
-bool SwapBackend::if_in_place(Devices devices, FunctionRef<void()> work) {
-  const std::lock_guard lock(mutex_);
-  if (!in_place(devices)) return false;
-  work();
-  return true;
-}
-
-bool SwapBackend::use_if_in_place(Devices devices, FunctionRef<void()> open) {
-  const std::lock_guard lock(mutex_);
-  return open_if_in_place(devices, open);
-}
-
-std::optional<bool> SwapBackend::try_use_if_in_place(Devices devices, FunctionRef<void()> open) {
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock) return std::nullopt;
-  return open_if_in_place(devices, open);
-}
-
-// With the lock held.
-bool SwapBackend::open_if_in_place(Devices devices, FunctionRef<void()> open) {
-  if (!in_place(devices)) return false;
-  for (Devices rest = devices; rest != 0; rest &= rest - 1) ++opened_[static_cast<std::size_t>(std::countr_zero(rest))];
-  open();
-  return true;
 }
 
 }  // namespace rota::memory

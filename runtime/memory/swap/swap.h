@@ -68,8 +68,10 @@ class SwapBackend final : public Backend {
     // What all processes have on a GPU besides their allocations, as far as known. With a lock held.
     std::function<std::uint64_t(int device)> contexts;
     // Whether this many more bytes, which needed_bytes() already counts, can be there at once next to what others have
-    // there. If not, `release` has given them back. With no lock held.
-    std::function<bool(int device, std::uint64_t bytes, FunctionRef<void()> release)> fits;
+    // there. If not, `release` has given them back. `uncounted` as in Backend::reserve(). With no lock held.
+    std::function<bool(int device, std::uint64_t bytes, std::uint64_t uncounted, FunctionRef<void()> release)> fits;
+    // Says once why not. With no lock held.
+    std::function<void(int device)> explain = {};
     // The driver has no room for fresh memory. If others have some there that can leave, and this thread may wait for
     // the monitor: calls `begin`, from which on in_place() is false, and returns once the gate is closed or never will
     // be. Otherwise returns at once, and the monitor sees nothing of it. With no lock held.
@@ -92,7 +94,7 @@ class SwapBackend final : public Backend {
   bool serves(int device) override;
   // Whether it is nevertheless not used because it was never tested on such a GPU (untried.h).
   protocol::MemoryMode untried(int device);
-  bool reserve(int device, std::uint64_t bytes) override;
+  bool reserve(int device, std::uint64_t bytes, std::uint64_t uncounted) override;
   void release(int device, std::uint64_t bytes) override;
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) override;
   void settle(const Place&, api::CUdeviceptr, std::uint64_t) override {}

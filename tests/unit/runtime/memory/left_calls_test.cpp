@@ -28,7 +28,10 @@ struct Waits : Fixture {
   explicit Waits(memory::Choice backend) : Fixture(test::limited(256 * kMiB, backend)) {
     driver.enter_context(0);
     Room room;
-    room.wait = [this](int) { wait(); };
+    room.may_take = [this](int, std::uint64_t, memory::Kind) {
+      wait();
+      return true;
+    };
     memory.set_room(room);
   }
   [[gnu::noinline]] api::CUresult allocate() {

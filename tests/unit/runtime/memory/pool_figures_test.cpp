@@ -92,7 +92,7 @@ TEST_CASE("an allocation that is refused counts for nothing, neither while it is
   f.memory.pool_attribute_set(kPool, api::CU_MEMPOOL_ATTR_USED_MEM_HIGH);
   used_meanwhile = UINT64_MAX;
   Room room;
-  room.allowed = [](int, std::uint64_t bytes, Kind kind) {
+  room.may_take = [](int, std::uint64_t bytes, Kind kind) {
     used_meanwhile = used(*program);
     program->ledger.release(0, bytes, kind);
     return false;

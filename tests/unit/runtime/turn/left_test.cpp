@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "runtime/turn/bell.h"
+#include "runtime/turn/budget.h"
 #include "runtime/turn/gate.h"
-#include "runtime/turn/quota.h"
 #include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/turn/turning_program.h"
 
@@ -248,19 +248,19 @@ TEST_CASE("a thread that waits for what limits allow jumps out once rotad has an
   const Watchdog watchdog;
   memory::Ledger ledger;
   turn::Bell bell;
-  turn::Quota quota(ledger, bell);
-  quota.serve(true);
-  quota.limit(0);
+  turn::Budget budget(ledger, bell);
+  budget.serve(true);
+  budget.limit(0);
   REQUIRE(ledger.reserve(0, 1, memory::Kind::kConverted));
   std::atomic<int> step{0};
   std::thread thread([&] {
-    CHECK(jumps_out_of(100, [&] { (void)quota.covers(0, 1, memory::Kind::kConverted); }));
+    CHECK(jumps_out_of(100, [&] { (void)budget.may_take(0, 1, memory::Kind::kConverted); }));
     overwrite_stack();
     step = 1;
   });
-  std::optional<turn::Quota::Ask> ask;
+  std::optional<turn::Budget::Ask> ask;
   REQUIRE(eventually([&] {
-    ask = quota.take_ask(0);
+    ask = budget.take_ask(0);
     return ask.has_value();
   }));
   for (int i = 0; i < 20; ++i) {
@@ -268,19 +268,19 @@ TEST_CASE("a thread that waits for what limits allow jumps out once rotad has an
     usleep(1000);
   }
   CHECK(step.load() == 0);
-  quota.answer(0, {.gpu = 0,
-                   .number = ask->number,
-                   .device_bytes = 10,
-                   .movable_bytes = 10,
-                   .granted = 1,
-                   .text = {},
-                   .padding = 0,
-                   .fixed_bytes = 10,
-                   .swapped_bytes = 10});
+  budget.answer(0, {.gpu = 0,
+                    .number = ask->number,
+                    .device_bytes = 10,
+                    .movable_bytes = 10,
+                    .granted = 1,
+                    .text = {},
+                    .padding = 0,
+                    .fixed_bytes = 10,
+                    .swapped_bytes = 10});
   CHECK(eventually([&] { return step.load() == 1; }));
   thread.join();
-  CHECK_FALSE(quota.wait_for_others(0));
+  CHECK_FALSE(budget.wait_for_others(0));
   REQUIRE(ledger.reserve(0, 1, memory::Kind::kConverted));
-  CHECK(quota.covers(0, 1, memory::Kind::kConverted));
+  CHECK(budget.may_take(0, 1, memory::Kind::kConverted));
 }
 #endif

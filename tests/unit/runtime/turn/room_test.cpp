@@ -1,5 +1,5 @@
 // Room is asked for before it is taken: which allocation waits, for how long, and what ends the wait.
-#include "runtime/turn/room.h"
+#include "runtime/turn/budget.h"
 
 #include <pthread.h>
 

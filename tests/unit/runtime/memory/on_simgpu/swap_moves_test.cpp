@@ -18,7 +18,7 @@ using namespace rota::test;
 namespace {
 
 CUresult take(Swap& from, const memory::Place& place, CUdeviceptr* address, std::uint64_t bytes) {
-  return memory::BackendRoom(from, place.device, bytes).allocate(place, address);
+  return memory::BackendRoom(from, place.device, bytes, 0).allocate(place, address);
 }
 
 }  // namespace
@@ -236,7 +236,7 @@ TEST_CASE(
                          .resident = [](int) {},
                          .contexts = {},
                          .fits =
-                             [&](int device, std::uint64_t bytes, const std::function<void()>& release) {
+                             [&](int device, std::uint64_t bytes, std::uint64_t, const std::function<void()>& release) {
                                ++asked;
                                EXPECT(device == 0 && bytes % (2 * kMiB) == 0);
                                const bool fits = swap().needed_bytes(0) <= most;
@@ -277,7 +277,7 @@ TEST_CASE("what was freed in a stream's order and has been passed makes room for
                          .resident = [](int) {},
                          .contexts = {},
                          .fits =
-                             [&](int, std::uint64_t, const std::function<void()>& release) {
+                             [&](int, std::uint64_t, std::uint64_t, const std::function<void()>& release) {
                                const bool fits = swap().needed_bytes(0) <= 20 * kMiB;
                                if (!fits) release();
                                return fits;

@@ -20,7 +20,7 @@ void World::start_rotad() {
   settings.grace = quiet_ ? 60s : one_in(2) ? 500ms : 10s;
   note("rotad starts");
   core_ = std::make_unique<scheduler::Core>(settings);
-  quota_ = std::make_unique<scheduler::Quota>();
+  quota_ = std::make_unique<scheduler::LimitsBesideBooks>();
   answered_.clear();
   rotad_since_ = now_;
   rotad_back_at_ = kNever;

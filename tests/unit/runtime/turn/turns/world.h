@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/unit/scheduler/core/limits_beside_books.h"
 #include "turns/program.h"
 
 namespace rota::turns {
@@ -144,7 +145,7 @@ class World {
   int same_ = 0;  // steps since the time last changed
   Time chaos_at_{0};
   std::unique_ptr<scheduler::Core> core_;  // null: rotad is dead
-  std::unique_ptr<scheduler::Quota> quota_;
+  std::unique_ptr<scheduler::LimitsBesideBooks> quota_;
   std::map<std::pair<scheduler::ClientId, unsigned>, std::uint32_t> answered_;  // by quota_: the latest number
   std::uint32_t asks_ = 0;
   Time rotad_since_{0};

@@ -1,6 +1,6 @@
 // Limits that processes share, as a process keeps them: what it asks for, when it asks for nothing, and what ends the
 // wait.
-#include "runtime/turn/quota.h"
+#include "runtime/turn/budget.h"
 
 #include <pthread.h>
 
@@ -299,80 +299,6 @@ TEST_CASE("a thread that is cancelled while it waits for an answer leaves nothin
   CHECK(becomes(other, api::CUDA_SUCCESS));
 }
 
-TEST_CASE("what stays and what extents take are asked for each by itself, though all that is asked for is covered") {
-  test::FakeDriver driver;
-  memory::Ledger ledger;
-  turn::Bell bell;
-  turn::Quota quota(ledger, bell);
-  std::atomic<std::uint64_t> extents{0};
-  quota.set_swapped([&](int) { return extents.load(); });
-  quota.serve(true);
-  quota.limit(0);
-  const auto becomes_asked = [&] {
-    std::optional<turn::Quota::Ask> ask;
-    const auto until = std::chrono::steady_clock::now() + 20s;
-    while (!(ask = quota.take_ask(0)) && std::chrono::steady_clock::now() < until) std::this_thread::yield();
-    REQUIRE(ask);
-    return *ask;
-  };
-  const auto answer = [&](const turn::Quota::Ask& ask, bool granted, const turn::Quota::Bytes& bytes) {
-    quota.answer(0, {.gpu = 0,
-                     .number = ask.number,
-                     .device_bytes = bytes.device,
-                     .movable_bytes = bytes.movable,
-                     .granted = granted ? 1U : 0U,
-                     .text = {},
-                     .padding = 0,
-                     .fixed_bytes = bytes.fixed,
-                     .swapped_bytes = bytes.swapped});
-  };
-  bool covered = false;
-  const auto covers = [&](std::uint64_t bytes, memory::Kind kind) {
-    REQUIRE(ledger.reserve(0, bytes, kind));
-    covered = quota.covers(0, bytes, kind);
-  };
-  std::thread first([&] { covers(2 * kMega, memory::Kind::kConverted); });
-  answer(becomes_asked(), true, {100 * kMega, 100 * kMega, 0, 0});
-  first.join();
-  CHECK(covered);
-  // The total and the movable part are far within the grant.
-  std::thread second([&] { covers(3 * kMega, memory::Kind::kPhysical); });
-  const turn::Quota::Ask stays = becomes_asked();
-  CHECK(stays.bytes.device == 5 * kMega);
-  CHECK(stays.bytes.movable == 2 * kMega);
-  CHECK(stays.bytes.fixed == 3 * kMega);
-  CHECK(stays.bytes.swapped == 0);
-  answer(stays, false, {100 * kMega, 100 * kMega, 0, 0});
-  second.join();
-  CHECK_FALSE(covered);
-  CHECK(ledger.fixed_bytes(0) == 0);
-  CHECK(ledger.live_bytes(0) == 2 * kMega);
-  const auto more_extents = [&](std::uint64_t bytes) {
-    extents += bytes;
-    covered = quota.covers_swapped(0, bytes, [&, bytes] { extents -= bytes; });
-  };
-  std::thread third([&] { more_extents(4 * kMega); });
-  const turn::Quota::Ask takes = becomes_asked();
-  CHECK(takes.bytes.swapped == 4 * kMega);
-  CHECK(takes.bytes.device == 2 * kMega);
-  answer(takes, true, {100 * kMega, 100 * kMega, 0, 6 * kMega});
-  third.join();
-  CHECK(covered);
-  more_extents(2 * kMega);  // within the grant: nothing is asked
-  CHECK(covered);
-  std::thread fourth([&] { more_extents(kMega); });
-  answer(becomes_asked(), false, {100 * kMega, 100 * kMega, 0, 6 * kMega});
-  fourth.join();
-  CHECK_FALSE(covered);
-  CHECK(extents == 6 * kMega);
-  // What is not needed is returned, of each kind.
-  extents = kMega;
-  const turn::Quota::Has has = quota.tighten(0);
-  CHECK(has.bytes.swapped == kMega);
-  CHECK(has.bytes.fixed == 0);
-  CHECK(has.bytes.movable == 2 * kMega);
-}
-
 TEST_CASE("rotad hears what stays, and what it grants of that binds") {
   Rotad rotad;
   std::atomic<int> result{kPending};
@@ -433,30 +359,4 @@ TEST_CASE("cuMemGetInfo shows what the limit leaves to this process and all that
   REQUIRE(program.memory.info(&free, &total) == api::CUDA_SUCCESS);
   CHECK(total == 300 * kMega);
   CHECK(free == 120 * kMega);  // 100 plus what has been granted and is not used
-}
-
-TEST_CASE("a rotad that does not answer is waited for once, and kept to again when it does") {
-  memory::Ledger ledger;
-  turn::Bell bell;
-  turn::Quota quota(ledger, bell, 10ms);
-  quota.serve(true);
-  quota.limit(0);
-  REQUIRE(ledger.reserve(0, kMega, memory::Kind::kConverted));
-  CHECK(quota.covers(0, kMega, memory::Kind::kConverted));
-  const auto asked = quota.take_ask(0);
-  CHECK_FALSE(asked);  // withdrawn
-  REQUIRE(ledger.reserve(0, kMega, memory::Kind::kConverted));
-  CHECK(quota.covers(0, kMega, memory::Kind::kConverted));
-  CHECK_FALSE(quota.take_ask(0));
-  CHECK(quota.spare(0) == protocol::kUnlimited);
-  quota.answer(0, {.gpu = 0,
-                   .number = 1,
-                   .device_bytes = 3 * kMega,
-                   .movable_bytes = 3 * kMega,
-                   .granted = 1,
-                   .text = {},
-                   .padding = 0,
-                   .fixed_bytes = 0,
-                   .swapped_bytes = 3 * kMega});
-  CHECK(quota.spare(0) == kMega);
 }

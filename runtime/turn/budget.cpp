@@ -1,4 +1,4 @@
-#include "runtime/turn/quota.h"
+#include "runtime/turn/budget.h"
 
 #include <algorithm>
 #include <chrono>
@@ -23,61 +23,65 @@ std::uint64_t less(std::uint64_t bytes, std::uint64_t part) {
 }
 
 template <typename Function>
-Quota::Bytes each_of(const Quota::Bytes& one, const Quota::Bytes& other, const Function& function) {
+Budget::Bytes each_of(const Budget::Bytes& one, const Budget::Bytes& other, const Function& function) {
   return {function(one.device, other.device), function(one.movable, other.movable), function(one.fixed, other.fixed),
           function(one.swapped, other.swapped)};
 }
 
-Quota::Bytes less(const Quota::Bytes& bytes, const Quota::Bytes& part) {
+Budget::Bytes less(const Budget::Bytes& bytes, const Budget::Bytes& part) {
   return each_of(bytes, part, [](std::uint64_t all, std::uint64_t some) { return less(all, some); });
 }
 
-Quota::Bytes most_of(const Quota::Bytes& one, const Quota::Bytes& other) {
+Budget::Bytes most_of(const Budget::Bytes& one, const Budget::Bytes& other) {
   return each_of(one, other, [](std::uint64_t a, std::uint64_t b) { return std::max(a, b); });
 }
 
-Quota::Bytes least_of(const Quota::Bytes& one, const Quota::Bytes& other) {
+Budget::Bytes least_of(const Budget::Bytes& one, const Budget::Bytes& other) {
   return each_of(one, other, [](std::uint64_t a, std::uint64_t b) { return std::min(a, b); });
 }
 
-bool within(const Quota::Bytes& bytes, const Quota::Bytes& most) {
+bool within(const Budget::Bytes& bytes, const Budget::Bytes& most) {
   return bytes.device <= most.device && bytes.movable <= most.movable && bytes.fixed <= most.fixed &&
          bytes.swapped <= most.swapped;
 }
 
-constexpr Quota::Bytes kEverything{protocol::kUnlimited, protocol::kUnlimited, protocol::kUnlimited,
-                                   protocol::kUnlimited};
+constexpr Budget::Bytes kEverything{protocol::kUnlimited, protocol::kUnlimited, protocol::kUnlimited,
+                                    protocol::kUnlimited};
 
 }  // namespace
 
-Quota::Bytes Quota::live(int device) const {
+Budget::Bytes Budget::live(int device) const {
   const std::uint64_t bytes = ledger_.live_bytes(device);
   const std::uint64_t fixed = ledger_.fixed_bytes(device);
-  return {bytes, less(bytes, fixed), fixed, swapped_ ? swapped_(device) : 0};
+  return {bytes, less(bytes, fixed), fixed, program_.extents ? program_.extents(device) : 0};
 }
 
 // What the threads that do not ask have. Under the lock.
-Quota::Bytes Quota::settled(int device, const Slot& slot) const {
+Budget::Bytes Budget::settled(int device, const Slot& slot) const {
   return less(live(device), less(slot.unsettled, slot.granted ? slot.own : Bytes{}));
 }
 
-bool Quota::covers(int device, std::uint64_t bytes, memory::Kind kind) {
+bool Budget::may_take(int device, std::uint64_t bytes, memory::Kind kind) {
   const Bytes own{bytes, kind.movable() ? bytes : 0, kind.movable() ? 0 : bytes, 0};
-  return covers(device, own, [&] { ledger_.release(device, bytes, kind); });
+  if (!granted(device, own, {}, [&] { ledger_.release(device, bytes, kind); })) return false;
+  if (!covered(device)) wait_for_promise(device);
+  return true;
 }
 
-bool Quota::covers_swapped(int device, std::uint64_t bytes, FunctionRef<void()> release) {
-  return covers(device, {.swapped = bytes}, release);
+bool Budget::may_take_extents(int device, std::uint64_t bytes, std::uint64_t uncounted, FunctionRef<void()> release) {
+  return granted(device, {.swapped = bytes}, {.device = uncounted, .movable = uncounted}, release);
 }
 
-bool Quota::covers(int device, const Bytes& own, FunctionRef<void()> release) {
+// Whether limits grant what the process has, `own` included, which this thread has just reserved. What else it is about
+// to reserve is asked for, too, if anything is.
+bool Budget::granted(int device, const Bytes& own, const Bytes& uncounted, FunctionRef<void()> release) {
   Slot& here = slot(device);
   const auto granted = [&] { return here.granted_bytes.load(); };
   if (within(live(device), granted())) return true;
   // A handler that jumps out of the wait would leave `asking` locked, for ever and for all threads. rotad answers soon.
   const HeldSignals held;
   struct Unsettled {  // until this thread has its answer, even if it is cancelled while it waits
-    Unsettled(Quota& quota, Slot& slot, const Bytes& own) : quota(quota), slot(slot), own(own) {
+    Unsettled(Budget& quota, Slot& slot, const Bytes& own) : quota(quota), slot(slot), own(own) {
       const std::lock_guard lock(quota.mutex_);
       slot.unsettled = each_of(slot.unsettled, own, std::plus<>());
     }
@@ -88,7 +92,7 @@ bool Quota::covers(int device, const Bytes& own, FunctionRef<void()> release) {
     void settle() {  // with the lock
       slot.unsettled = less(slot.unsettled, std::exchange(own, {}));
     }
-    Quota& quota;
+    Budget& quota;
     Slot& slot;
     Bytes own;
   } unsettled(*this, here, own);
@@ -111,7 +115,7 @@ bool Quota::covers(int device, const Bytes& own, FunctionRef<void()> release) {
     if (released_ || within(wanted, granted())) break;
     if (++asks_ == 0) ++asks_;
     here.awaited = asks_;
-    here.ask = Ask{asks_, wanted};
+    here.ask = Ask{asks_, each_of(wanted, uncounted, std::plus<>())};
     bell_.ring();
     const bool answered = answered_.wait_for(
         lock, patience_, [&] { return released_ || here.awaited == 0 || within(wanted, granted()); });
@@ -134,7 +138,7 @@ bool Quota::covers(int device, const Bytes& own, FunctionRef<void()> release) {
   return true;
 }
 
-bool Quota::wait_for_others(int device) {
+bool Budget::wait_for_others(int device) {
   Slot& here = slot(device);
   {
     const std::lock_guard lock(mutex_);
@@ -145,14 +149,14 @@ bool Quota::wait_for_others(int device) {
   return true;
 }
 
-void Quota::explain(int device) {
+void Budget::explain(int device) {
   static log::Once once;
   if (!once.first()) return;
   const std::lock_guard lock(mutex_);
   log::warn("GPU {} is out of memory: {}", driver::gpu_number(device), slot(device).why);
 }
 
-bool Quota::wait_until_known(int device, bool afresh) {
+bool Budget::wait_until_known(int device, bool afresh) {
   std::unique_lock lock(mutex_);
   Slot& here = slot(device);
   const auto known = [&] { return released_ || !serving_ || !here.decided || here.known; };
@@ -171,12 +175,12 @@ bool Quota::wait_until_known(int device, bool afresh) {
   return answered_.wait_until(lock, here.wait_until, known);
 }
 
-void Quota::context_made(int device) {
+void Budget::context_made(int device) {
   const std::lock_guard lock(mutex_);
   slot(device).afresh = false;
 }
 
-void Quota::measured(int device) {
+void Budget::measured(int device) {
   {
     const std::lock_guard lock(mutex_);
     slot(device).known = true;
@@ -184,17 +188,17 @@ void Quota::measured(int device) {
   answered_.notify_all();
 }
 
-bool Quota::take_measure(int device) {
+bool Budget::take_measure(int device) {
   const std::lock_guard lock(mutex_);
   return std::exchange(slot(device).measure, false);
 }
 
-std::uint64_t Quota::spare(int device) const {
+std::uint64_t Budget::spare(int device) const {
   const std::uint64_t most = slot(device).granted_bytes.device.load();
   return most == protocol::kUnlimited ? most : less(most, ledger_.live_bytes(device));
 }
 
-void Quota::serve(bool serves) {
+void Budget::serve(bool serves) {
   {
     const std::lock_guard lock(mutex_);
     serving_ = serves;
@@ -206,13 +210,13 @@ void Quota::serve(bool serves) {
   answered_.notify_all();
 }
 
-void Quota::limit(int device) {
+void Budget::limit(int device) {
   const std::lock_guard lock(mutex_);
   Slot& here = slot(device);
   if (serving_ && !std::exchange(here.decided, true)) tighten_locked(device, here);
 }
 
-void Quota::open(int device) {
+void Budget::open(int device) {
   {
     const std::lock_guard lock(mutex_);
     open_locked(slot(device));
@@ -220,19 +224,19 @@ void Quota::open(int device) {
   answered_.notify_all();
 }
 
-void Quota::open_locked(Slot& slot) {
+void Budget::open_locked(Slot& slot) {
   slot.granted_bytes.store(kEverything);
   slot.answered = 0;
   slot.decided = slot.known = true;
   slot.served = false;
 }
 
-std::optional<Quota::Ask> Quota::take_ask(int device) {
+std::optional<Budget::Ask> Budget::take_ask(int device) {
   const std::lock_guard lock(mutex_);
   return std::exchange(slot(device).ask, std::nullopt);
 }
 
-void Quota::answer(int device, const protocol::Reserved& answer) {
+void Budget::answer(int device, const protocol::Reserved& answer) {
   {
     const std::lock_guard lock(mutex_);
     Slot& here = slot(device);
@@ -248,7 +252,7 @@ void Quota::answer(int device, const protocol::Reserved& answer) {
   answered_.notify_all();
 }
 
-std::uint64_t Quota::available(int device, std::uint64_t left) {
+std::uint64_t Budget::available(int device, std::uint64_t left) {
   const std::lock_guard lock(mutex_);
   Slot& here = slot(device);
   if (left != here.left_then || Clock::now() - here.given_back_at > kHeard) here.given_back = 0;
@@ -256,7 +260,7 @@ std::uint64_t Quota::available(int device, std::uint64_t left) {
   return unused == protocol::kUnlimited ? left : left + unused + here.given_back;
 }
 
-Quota::Has Quota::tighten(int device, std::uint64_t left) {
+Budget::Has Budget::tighten(int device, std::uint64_t left) {
   Has has{};
   {
     const std::lock_guard lock(mutex_);
@@ -275,7 +279,7 @@ Quota::Has Quota::tighten(int device, std::uint64_t left) {
 
 // Lowers first and then looks: a thread that has reserved in the meantime either was covered by the previous grant,
 // which the second look shows, or is not covered and asks.
-Quota::Bytes Quota::tighten_locked(int device, Slot& slot) {
+Budget::Bytes Budget::tighten_locked(int device, Slot& slot) {
   const Bytes before = slot.granted_bytes.load();
   Bytes kept = least_of(settled(device, slot), before);
   for (;;) {
@@ -286,12 +290,57 @@ Quota::Bytes Quota::tighten_locked(int device, Slot& slot) {
   }
 }
 
-void Quota::release_all() {
+// --- the promise of a turn
+
+std::uint64_t Budget::needed(int device) const {
+  // rotad promises no more than a GPU has. A thread that reserves more gets the driver's answer.
+  const std::uint64_t live = std::min(ledger_.live_bytes(device), protocol::kMaxGpuBytes);
+  return slot(device).want_all.count() != 0 ? std::max(live, slot(device).total.load()) : live;
+}
+
+void Budget::wait_for_all(int device, std::uint64_t bytes) {
+  Slot& here = slot(device);
+  here.total.store(bytes);
+  wait_for_promise(device, &here.want_all);
+}
+
+void Budget::wait_for_promise(int device) {
+  if (program_.may_wait && (!program_.may_wait(device) || covered(device))) return;
+  wait_for_promise(device, nullptr);
+}
+
+void Budget::wait_for_promise(int device, gate::Waiters* counted) {
+  gate::Waiters::Place place(waiters_, promise_mutex_);
+  std::optional<gate::Waiters::Place> wanting;
+  if (counted != nullptr) wanting.emplace(*counted, promise_mutex_);
+  bell_.ring();
+  const auto done = [&] {
+    if (wanting) wanting->count_again();
+    return released_.load() || covered(device);
+  };
+  std::unique_lock lock(promise_mutex_);
+  waiters_.wait(place, lock, std::chrono::steady_clock::time_point::max(), done, [] {});
+}
+
+// A waiting thread has been counted before it looked, and looks under the lock.
+void Budget::changed() {
+  if (waiters_.count() == 0) return;
+  const std::lock_guard lock(promise_mutex_);
+  waiters_.wake_all();
+  for (Slot& slot : slots_) slot.want_all.wake_all();
+}
+
+void Budget::promise(int device, std::uint64_t bytes) {
+  slot(device).promised.store(bytes);
+}
+
+void Budget::release_all() {
   {
     const std::lock_guard lock(mutex_);
     released_ = true;
   }
   answered_.notify_all();
+  changed();
 }
 
 }  // namespace rota::turn

@@ -1,10 +1,16 @@
-// What this process may have on each GPU within the limits that it shares with others, and next to what others have
-// there (scheduler/core/quota.h); and the threads that ask for more.
+// What this process may take on each GPU, asked once before it is taken: what limits grant (those that it shares with
+// others, and what others have there: scheduler/core/quota.h), and, while it holds the GPU, what it was promised with
+// its turn (scheduler/core/admission.h). With it the threads that ask for more, and wait until they may.
 //
-// A thread reserves its bytes in the ledger, or for extents in the swap backend, then checks here whether they are
-// covered; the monitor lowers the grant, then looks at the ledger. The stores and loads are in one total order, so one
-// of the two notices. One thread at a time asks for what is not covered, and the answer depends on nobody's GPU work:
-// at worst it takes as long as others are given to say what they do not need.
+// A thread reserves its bytes in the ledger, or for extents in the swap backend, then looks here whether they are
+// covered; the monitor lowers a grant, or publishes the promise of a new turn, then looks at the ledger. The stores and
+// loads are in one total order, so one of the two notices: the thread asks or waits, or the monitor does not open the
+// gate (machine.h).
+//
+// The two differ in what may be waited for. Of limits one thread at a time asks for what is not granted, and the answer
+// depends on nobody's GPU work: at worst it takes as long as others are given to say what they do not need. A promise
+// may take others' turns, so a thread waits for it as in front of the gate, and not inside. Without the lease there is
+// none: none of this process's memory needs to be on the GPU, and its next turn covers what it has by then.
 #pragma once
 
 #include <array>
@@ -21,12 +27,14 @@
 #include "runtime/core/function_ref.h"
 #include "runtime/memory/memory.h"
 #include "runtime/turn/bell.h"
+#include "runtime/turn/waiters.h"
 #include "scheduler/protocol/protocol.h"
 
 namespace rota::turn {
 
-class Quota {
+class Budget {
  public:
+  static constexpr std::uint64_t kUnlimited = protocol::kUnlimited;
   struct Bytes {
     std::uint64_t device = 0;   // in all
     std::uint64_t movable = 0;  // the part of it that can leave the GPU
@@ -34,23 +42,37 @@ class Quota {
     std::uint64_t swapped = 0;  // what extents take
   };
 
+  // What it asks the rest of the process. All on the program's threads, with no lock held; an empty function: nothing.
+  struct Program {
+    // What extents take on a GPU, including those about to be created.
+    std::function<std::uint64_t(int device)> extents = {};
+    // The calling thread is about to wait for its process's promise. False: it must not.
+    std::function<bool(int device)> may_wait = {};
+  };
+
   // `patience`: how long rotad has to answer. It answers at once, at worst after a quarter of a second.
-  Quota(memory::Ledger& ledger, Bell& bell, std::chrono::nanoseconds patience = std::chrono::seconds(5))
+  Budget(memory::Ledger& ledger, Bell& bell, std::chrono::nanoseconds patience = std::chrono::seconds(5))
       : ledger_(ledger), bell_(bell), patience_(patience) {}
-  // What extents take on a GPU, including those about to be created. Set before any thread asks.
-  void set_swapped(std::function<std::uint64_t(int device)> swapped) { swapped_ = std::move(swapped); }
+  // Set before any thread asks.
+  void set_program(Program program) { program_ = std::move(program); }
 
   // --- the program's threads; `device` is below memory::kMaxDevices
 
-  // Whether bytes that are reserved in the ledger may be taken. Asks rotad if necessary. False: a limit is in the way,
-  // and they have been released.
-  bool covers(int device, std::uint64_t bytes, memory::Kind kind);
-  // The same for bytes that extents are about to take; `release` gives them back.
-  bool covers_swapped(int device, std::uint64_t bytes, FunctionRef<void()> release);
+  // Whether bytes that are reserved in the ledger may be taken. Asks rotad if necessary, and waits until the promise
+  // covers them. False: a limit is in the way, and they have been released.
+  bool may_take(int device, std::uint64_t bytes, memory::Kind kind);
+  // Whether limits allow what extents are about to take; `release` gives it back. `uncounted`: what will lie in them
+  // and is not in the ledger yet, which is asked for by the way.
+  bool may_take_extents(int device, std::uint64_t bytes, std::uint64_t uncounted, FunctionRef<void()> release);
+  // Asks for the whole GPU, which has this many bytes, and waits until they are promised or nothing can forbid them any
+  // more.
+  void wait_for_all(int device, std::uint64_t bytes);
+  // The process's bytes on the GPU may have become fewer.
+  void changed();
   // The reservation of a thread that asks, and may be refused, is possibly in the way in the ledger: returns when that
   // thread has its answer. False: no thread asks.
   bool wait_for_others(int device);
-  // Logs one line, once, about what covers() refused last.
+  // Logs one line, once, about what was refused last.
   void explain(int device);
   // Waits until rotad has said what the limits on this GPU are, at most a quarter of a second, and only the first time.
   // `afresh`: and what this process's contexts take there, measured after this call. False: it has not said so.
@@ -90,6 +112,15 @@ class Quota {
   };
   // `left` as above.
   Has tighten(int device, std::uint64_t left = protocol::kUnlimited);
+  // What it has been promised on a GPU that it holds; kUnlimited: it does not hold the GPU.
+  void promise(int device, std::uint64_t bytes);
+  std::uint64_t promised(int device) const { return slot(device).promised.load(); }
+  // What the promise has to cover: what the process has there and is about to take; or more, if a thread waits for the
+  // whole GPU.
+  std::uint64_t needed(int device) const;
+  bool covered(int device) const { return needed(device) <= promised(device); }
+  // Threads that wait for that.
+  std::uint32_t waiting() const { return waiters_.count(); }
   // Any thread: nobody waits from now on.
   void release_all();
 
@@ -109,6 +140,9 @@ class Quota {
     }
   };
   struct Slot {
+    std::atomic<std::uint64_t> promised{kUnlimited};
+    gate::Waiters want_all;               // threads,
+    std::atomic<std::uint64_t> total{0};  // and what all of it is
     Granted granted_bytes;
     std::mutex asking;  // held by the thread that asks
     // Under the lock below:
@@ -132,7 +166,10 @@ class Quota {
   };
   Slot& slot(int device) { return slots_[static_cast<std::size_t>(device)]; }
   const Slot& slot(int device) const { return slots_[static_cast<std::size_t>(device)]; }
-  bool covers(int device, const Bytes& own, FunctionRef<void()> release);
+  bool granted(int device, const Bytes& own, const Bytes& uncounted, FunctionRef<void()> release);
+  void wait_for_promise(int device);
+  // `counted`: where it counts meanwhile; may be null.
+  void wait_for_promise(int device, gate::Waiters* counted);
   Bytes live(int device) const;
   Bytes settled(int device, const Slot& slot) const;
   Bytes tighten_locked(int device, Slot& slot);
@@ -140,15 +177,18 @@ class Quota {
 
   memory::Ledger& ledger_;
   Bell& bell_;
-  std::function<std::uint64_t(int)> swapped_;
+  Program program_;
   const std::chrono::nanoseconds patience_;
   std::array<Slot, memory::kMaxDevices> slots_;
   std::mutex mutex_;
   std::condition_variable answered_;
   // Under the lock:
   bool serving_ = false;
-  bool released_ = false;
   std::uint32_t asks_ = 0;
+  std::atomic<bool> released_{false};
+  // Threads that wait for a promise.
+  std::mutex promise_mutex_;
+  gate::Waiters waiters_;
 };
 
 }  // namespace rota::turn
