@@ -127,6 +127,21 @@ def wrong_includes(files):
         yield f"{who} no longer includes {whom}: take the exception out of tests/dependencies.py"
 
 
+# What only some files may do, and which.
+ONLY = [(re.compile(r"\bgate_\.(open|close|open_for_good|admit|refuse)\(|\bout_of_place\.(store|fetch_or|fetch_and)\("), "runtime/",
+         {"runtime/turn/gate_keeper.h", "runtime/turn/gate_keeper.cpp", "runtime/turn/gate.cpp"}, "opens or closes gates, which gate_keeper.h alone does")]
+
+
+def done_elsewhere(files):
+    for done, folder, where, what in ONLY:
+        for name in files:
+            if not name.startswith(folder) or not name.endswith(SOURCE) or name in where:
+                continue
+            text = (ROOT / name).read_text()
+            for match in done.finditer(text):
+                yield f"{name}:{text.count(chr(10), 0, match.start()) + 1}: {what}"
+
+
 def is_hand_written(name):
     return (name.endswith(SOURCE + (".py",)) or (ROOT / name).open("rb").read(2) == b"#!") and not inside(name, "generated")
 
@@ -151,7 +166,7 @@ def main():
     if sys.argv[1:]:
         sys.exit(__doc__)
     files = committed()
-    complaints = [*wrong_includes(files), *long_files(files)]
+    complaints = [*wrong_includes(files), *done_elsewhere(files), *long_files(files)]
     if complaints:
         sys.exit("\n".join(complaints))
     print(f"{sum(name.endswith(SOURCE) for name in files)} files include only what they may")

@@ -63,7 +63,7 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
   tasks_.push_back(std::make_unique<Task>(gate, contexts));
   for (std::atomic<int>& index : limits_index_) index.store(-1, std::memory_order_relaxed);
   gate_.set_attendant(this);
-  gate_.close();
+  keeper_.close();
   memory_.set_observer([this](int device) { usage_changed(device); });
   memory_.set_room(
       {.may_take = [this](int device, std::uint64_t bytes, memory::Kind kind) { return may_take(device, bytes, kind); },
@@ -82,7 +82,7 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
        .full = [this](int device) { say_full(device); }});
   memory_.set_synchronize([this](api::CUcontext context) { return contexts_.synchronize(context); });
   memory_.swap().set_observer(
-      {.out_of_place = [](int device) { gate::out_of_place.fetch_or(gate::bit_of(device)); },
+      {.out_of_place = [this](int device) { keeper_.begin_moving(gate::bit_of(device)); },
        .others_closed = [this](int device) { return others_closed(device); },
        .resident = [this](int device) { usage_.changed(device); },
        .contexts = [this](int device) { return all_context_bytes(device); },
@@ -275,7 +275,7 @@ void Monitor::run() {
     if (!stopping() && !prepare_host()) sleep(heard, event_seen);
   }
   gate_.set_metered(false);
-  memory_.swap().use_if_in_place(memory::kAllDevices, [this] { gate_.open_for_good(); });
+  keeper_.open_for_good();
 }
 
 void Monitor::look_at_tasks() {
@@ -309,7 +309,7 @@ void Monitor::carry_out(Task& task, const Action& action) {
   switch (action.act) {
     case Act::kOpen:
       // Otherwise an allocation has just ended up out of place.
-      if (!open_gate(task)) {
+      if (!open(task)) {
         task.due.push_back(look(task));
       } else {
         task.opened_at = now();
@@ -317,7 +317,7 @@ void Monitor::carry_out(Task& task, const Action& action) {
       }
       break;
     case Act::kClose:
-      gate_.close(task.devices);
+      keeper_.close(task.devices);
       task.activity.closed(now());
       break;
     case Act::kWant:
@@ -375,7 +375,7 @@ void Monitor::carry_out(Task& task, const Action& action) {
       send_news();  // the other members wait for it
       break;
     case Act::kAdmit:
-      admit(task);
+      keeper_.admit(task.devices);
       break;
     case Act::kDismiss:
       gate_.withdraw(task.devices);

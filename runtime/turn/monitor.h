@@ -29,6 +29,7 @@
 #include "runtime/turn/couplings.h"
 #include "runtime/turn/gang_evidence.h"
 #include "runtime/turn/gate.h"
+#include "runtime/turn/gate_keeper.h"
 #include "runtime/turn/machine.h"
 #include "runtime/turn/meter.h"
 #include "runtime/turn/reached.h"
@@ -223,8 +224,8 @@ class Monitor final : public gate::Attendant {
   void publish_pins(Task& task);
   bool pins_what_is_reached();
   void look_outside();
-  bool open_gate(Task& task);
-  void admit(Task& task);
+  // Its gates, unless an allocation has just ended up out of place.
+  bool open(Task& task);
   void collect_if_idle();
   bool lose_memory(api::CUresult error);
   void give_host_back_if_low();
@@ -289,6 +290,7 @@ class Monitor final : public gate::Attendant {
   gate::Gate& gate_;
   gate::Contexts& contexts_;
   memory::Memory& memory_;
+  GateKeeper keeper_{gate_, memory_.swap()};
 
   const std::vector<protocol::SessionEntry> sessions_;
   const std::chrono::nanoseconds for_now_patience_;

@@ -43,7 +43,7 @@ void Monitor::start() {
         if (*served) {
           start_thread();
         } else {
-          gate_.open_for_good();
+          keeper_.open_for_good_unswapped();
         }
         started_.store(true, std::memory_order_release);
         return;
@@ -115,7 +115,7 @@ void Monitor::start_thread() {
     service_.give_up();
     connection_.reset();
     unanswered_.reset();
-    gate_.open_for_good();
+    keeper_.open_for_good();
     return;
   }
   thread_runs_ = true;
@@ -132,7 +132,7 @@ void Monitor::start_thread() {
 
 void Monitor::at_exit() {
   if (!swaps()) {
-    gate_.open_for_good();
+    keeper_.open_for_good_unswapped();
     return stop();
   }
   // Only the monitor knows whether it moves memory. Handlers that run after this one may copy results back and have to
@@ -158,10 +158,7 @@ bool Monitor::swaps() const {
 
 // The monitor's part of it. Returns whether it has stopped.
 bool Monitor::stops_at_exit() {
-  const std::optional<bool> opened = memory_.swap().try_use_if_in_place(memory::kAllDevices, [this] {
-    gate::out_of_place.store(0);
-    gate_.open_for_good();
-  });
+  const std::optional<bool> opened = keeper_.try_open_for_good();
   if (opened == true) {
     memory_.swap().pin();
     for (const auto& task : tasks_) publish_pins(*task);

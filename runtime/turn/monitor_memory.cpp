@@ -124,7 +124,7 @@ event::Brought Monitor::bring_memory_back(Task& task) {
   }
   usage_.moved_in(back.bytes, now() - begun);
   send_news();
-  memory_.swap().if_in_place(task.devices, [&] { gate::out_of_place.fetch_and(~task.devices); });
+  keeper_.end_moving(task.devices);
   const bool resident = back.resident && memory_.swap().in_place(reachable);
   if (back.resident) refused_ = 0;
   if (back.error != api::CUDA_SUCCESS && lose_memory(back.error)) return {.resident = false, .lost = true};
@@ -147,9 +147,8 @@ bool Monitor::lose_memory(api::CUresult error) {
       "are lost, and every call that needs the GPU returns this error from now on. End the program and start it again",
       name, static_cast<int>(error), kLongestRefusal / 1s);
   lost_ = true;
-  gate::out_of_place.store(gate::kAllDevices);
+  keeper_.refuse(error);
   memory_.swap().release_all();
-  gate_.refuse(error);
   return true;
 }
 
@@ -244,21 +243,10 @@ void Monitor::publish_pins(Task& task) {
   }
 }
 
-// Called while no memory is out of place, and no allocation can end up so during the call.
-bool Monitor::open_gate(Task& task) {
-  return memory_.swap().use_if_in_place(memory_.swap().reachable(task.devices), [&] {
-    gate::out_of_place.fetch_and(~task.devices);
-    gate_.open(task.devices);
-    interrupted_.fetch_and(~task.devices);
-  });
-}
-
-// One call of a member of a gang: it uses memory as any call of a turn does. Where memory is out of place by now, none.
-void Monitor::admit(Task& task) {
-  memory_.swap().use_if_in_place(memory_.swap().reachable(task.devices), [&] {
-    gate::out_of_place.fetch_and(~task.devices);
-    gate_.admit(task.devices);
-  });
+bool Monitor::open(Task& task) {
+  if (!keeper_.open(task.devices)) return false;
+  interrupted_.fetch_and(~task.devices);
+  return true;
 }
 
 // Whether memory may be accessed without a call that rota sees: then it no longer leaves the GPU.
@@ -339,17 +327,17 @@ void Monitor::swap_out_of_the_way(Task& task, const std::vector<Destination>& fr
   }
   const gate::ContextLife context = contexts_.any(from.front().device);
   bool none_captures = false;
-  gate_.close(task.devices);
+  keeper_.close(task.devices);
   if (!context) return;
   using Within = gate::Contexts::Within;
   const Within looked = contexts_.within(context, [&] {
     none_captures = contexts_.captures() == 0;
-    if (none_captures) gate::out_of_place.fetch_or(task.devices);
+    if (none_captures) keeper_.begin_moving(task.devices);
   });
   if (looked == Within::kRefused) task.stuck_until = now() + kStuck;
   if (looked != Within::kRan) return;
   // Check once more, for calls that hold memory in place: from now on they wait.
-  gate_.close(task.devices);
+  keeper_.close(task.devices);
   // Check again: a thread that pins after this, or keeps memory in place, sees that it may be out and waits for it.
   if (none_captures && !memory_.swap().pinned() && !kept() &&
       gate_.wait_until_empty(std::chrono::steady_clock::now() + 5ms, task.devices)) {
@@ -381,7 +369,7 @@ void Monitor::swap_out_of_the_way(Task& task, const std::vector<Destination>& fr
       }
     }
   }
-  memory_.swap().if_in_place(task.devices, [&] { gate::out_of_place.fetch_and(~task.devices); });
+  keeper_.end_moving(task.devices);
 }
 
 void Monitor::move_out_of_the_way(Task& task, GpuMask gpus) {
@@ -459,13 +447,13 @@ Monitor::Rest Monitor::rests_within(Time pause) {
 void Monitor::collect_if_idle() {
   const bool longer = host_presses() && now() >= longer_pause_at_;
   const Time pause = std::max(pause_, kLongerPause * kShortPause);
-  gate_.close();
+  keeper_.close();
   const Time begun = now();
   const Rest rest = rests_within(longer ? pause : kShortPause);
   const Time waited = now() - begun;
   if (rest == Rest::kProven) collect();
   for (const auto& task : tasks_) {
-    if (may_open(task->machine.claim())) open_gate(*task);
+    if (may_open(task->machine.claim())) open(*task);
   }
   if (rest == Rest::kProven) {  // the next time about as long may do
     pause_ = std::min(2 * waited, kLongestClosing);
