@@ -215,7 +215,9 @@ int main() {
     const auto copies = [&](auto* function) {
       return [&, function, left = kCopies]() mutable {
         function(memory, memory + 4096, 4, nullptr);
-        if (--left == 0) synchronize();
+        if (--left != 0) return;
+        synchronize();
+        left = kCopies;
       };
     };
     print(what, compare(kCopies, copies(direct_copy), copies(through_copy)), target_ns);
