@@ -46,6 +46,27 @@ class Tasks(Case):
         for child in (one, two):
             self.assertEqual(self.said(child)["wrong"], 0)
 
+    def test_graphs_on_one_gpu_each_do_not_take_turns(self):
+        self.start_daemon("--mode", "exclusive", "--quantum", "50ms")
+        one, two = [self.ready(self.program("--work", work, "--graphs", "own", "--hold")) for work in ("0", "1")]
+
+        def both_hold():
+            return {(one.pid, 0), (two.pid, 1)} <= self.doing("holds") and not self.doing("waits")
+
+        self.eventually(both_hold, "each holds the GPU that its graphs work on, and nobody waits")
+        for child in (one, two):
+            self.assertEqual(self.said(child)["wrong"], 0)
+
+    def test_a_graph_with_work_on_two_gpus_waits_for_both(self):
+        self.start_daemon("--mode", "exclusive", "--quantum", "20ms")
+        for kind in "both", "child", "changed":
+            with self.subTest(kind=kind):
+                other = self.ready(self.program("--work", "1", "--hold"))
+                graphs = self.ready(self.program("--work", "0", "--graphs", kind, "--hold"))
+                self.eventually(lambda pid=graphs.pid: (pid, 1) in self.doing("waits"), "it waits for the GPU of the other's kernels, too")
+                for child in (graphs, other):
+                    self.assertEqual(self.said(child)["wrong"], 0)
+
     def test_a_copy_from_one_gpu_to_the_other_waits_for_both(self):
         self.start_daemon("--mode", "exclusive", "--quantum", "20ms")
         crossing = self.program("--work", "0,1", "--cross", "5", "--steps", "100")
