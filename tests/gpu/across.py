@@ -45,6 +45,10 @@ class Access(ctypes.Structure):
     _fields_ = [("location", Location), ("flags", c_int)]
 
 
+class Attributes(ctypes.Structure):
+    _fields_ = [("order", c_int), ("hints", Location * 2), ("flags", ctypes.c_uint)]
+
+
 def check(result):
     if result != 0:
         sys.exit(f"the driver refuses what everything needs: error {result}")
@@ -89,6 +93,8 @@ def calls(contexts, source, target, host):
         "cuMemcpy2DDtoHAsync": lambda: cuda.cuMemcpy2DAsync_v2(byref(to_host), None),
         "cuMemcpy3D": lambda: cuda.cuMemcpy3D_v2(byref(deep)),
         "cuMemcpy3DAsync": lambda: cuda.cuMemcpy3DAsync_v2(byref(deep), None),
+        "cuMemcpyBatchAsync": lambda: cuda.cuMemcpyBatchAsync_v2(byref(u64(target)), byref(u64(source)), byref(size_t(BYTES)), size_t(1), byref(Attributes(order=1)),
+                                                                 byref(size_t(0)), size_t(1), c_void_p(2)),
         "cuMemcpy3DPeer": lambda: cuda.cuMemcpy3DPeer(byref(peer)),
         "cuMemcpy3DPeerAsync": lambda: cuda.cuMemcpy3DPeerAsync(byref(peer), None),
         "cuMemcpyDtoH": lambda: cuda.cuMemcpyDtoH_v2(host, u64(source), size_t(BYTES)),

@@ -114,7 +114,7 @@ class Tasks(Case):
             result = self.call(*prefix, sys.executable, ROOT / "tests/gpu/across.py")
             self.assertEqual(result.returncode, 0, result.stderr)
             rows = [json.loads(line) for line in result.stdout.splitlines()]
-            self.assertEqual(len(rows), 88)
+            self.assertEqual(len(rows), 92)
             self.assertEqual([row for row in rows if (row["error"] == 0) != row["right"] or row["error"] not in (0, 1)], [])
             return {kind: {(row["call"], row["current"]) for row in rows if row["memory"] == kind and row["error"] != 0} for kind in ("plain", "mapped")}
 
@@ -124,7 +124,7 @@ class Tasks(Case):
         sets = {("cuMemsetD8", 0), ("cuMemsetD8Async", 0)}  # with another context than the memory's
         shaped = both("cuMemcpy2D", "cuMemcpy3D")
         with_another = {(call + form, current) for kind in ("cuMemcpy", "cuMemcpy2D") for call, current in ((kind + "HtoD", 0), (kind + "DtoH", 1)) for form in ("", "Async")}
-        native = {"plain": sets, "mapped": sets | shaped | both("cuMemcpyDtoD", "cuMemcpy") | with_another}
+        native = {"plain": sets, "mapped": sets | shaped | {("cuMemcpyBatchAsync", 0), ("cuMemcpyBatchAsync", 1)} | both("cuMemcpyDtoD", "cuMemcpy") | with_another}
         self.assertEqual(refused(), native)
         self.assertEqual(refused(ROTA, "run", "--memory", "native", "--"), native)
         self.assertEqual(refused(ROTA, "run", "--memory", "managed", "--")["plain"], set())

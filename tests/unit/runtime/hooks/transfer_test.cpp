@@ -40,6 +40,18 @@ api::CUresult shaped_async(api::CUresult (*copy)(const Shape*, api::CUstream), a
   return copy(&shape, nullptr);
 }
 
+const auto kStream = reinterpret_cast<api::CUstream>(0x5000);
+
+// A batch of one.
+template <typename Call>
+api::CUresult batch(api::CUdeviceptr to, api::CUdeviceptr from, Call&& call) {
+  std::size_t bytes = 64;
+  api::CUmemcpyAttributes attributes{};
+  attributes.srcAccessOrder = api::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  std::size_t first = 0;
+  return call(&to, &from, &bytes, std::size_t{1}, &attributes, &first, std::size_t{1});
+}
+
 struct Form {
   Symbol symbol;
   const char* asynchronous;
@@ -89,6 +101,10 @@ const test::Table<Form> kAsynchronous = {
     {Symbol::k_cuMemcpy2DAsync_v2_ptsz, "cuMemcpy2DAsync_v2_ptsz", [](auto to, auto from) { return shaped_async<api::CUDA_MEMCPY2D>(overrides::cuMemcpy2DAsync_v2_ptsz, to, from); }},
     {Symbol::k_cuMemcpy3DAsync_v2, "cuMemcpy3DAsync_v2", [](auto to, auto from) { return shaped_async<api::CUDA_MEMCPY3D>(overrides::cuMemcpy3DAsync_v2, to, from); }},
     {Symbol::k_cuMemcpy3DAsync_v2_ptsz, "cuMemcpy3DAsync_v2_ptsz", [](auto to, auto from) { return shaped_async<api::CUDA_MEMCPY3D>(overrides::cuMemcpy3DAsync_v2_ptsz, to, from); }},
+    {Symbol::k_cuMemcpyBatchAsync, "cuMemcpyBatchAsync", [](auto to, auto from) { return batch(to, from, [](auto... all) { std::size_t failed = 0; return overrides::cuMemcpyBatchAsync(all..., &failed, kStream); }); }},
+    {Symbol::k_cuMemcpyBatchAsync_ptsz, "cuMemcpyBatchAsync_ptsz", [](auto to, auto from) { return batch(to, from, [](auto... all) { std::size_t failed = 0; return overrides::cuMemcpyBatchAsync_ptsz(all..., &failed, kStream); }); }},
+    {Symbol::k_cuMemcpyBatchAsync_v2, "cuMemcpyBatchAsync_v2", [](auto to, auto from) { return batch(to, from, [](auto... all) { return overrides::cuMemcpyBatchAsync_v2(all..., kStream); }); }},
+    {Symbol::k_cuMemcpyBatchAsync_v2_ptsz, "cuMemcpyBatchAsync_v2_ptsz", [](auto to, auto from) { return batch(to, from, [](auto... all) { return overrides::cuMemcpyBatchAsync_v2_ptsz(all..., kStream); }); }},
     {Symbol::k_cuMemcpyHtoD_v2, "cuMemcpyHtoD_v2", [](auto to, auto from) { return overrides::cuMemcpyHtoD_v2(to, reinterpret_cast<const void*>(from), 64); }},
     {Symbol::k_cuMemcpyHtoD_v2_ptds, "cuMemcpyHtoD_v2_ptds", [](auto to, auto from) { return overrides::cuMemcpyHtoD_v2_ptds(to, reinterpret_cast<const void*>(from), 64); }},
     {Symbol::k_cuMemcpyHtoDAsync_v2, "cuMemcpyHtoDAsync_v2", [](auto to, auto from) { return overrides::cuMemcpyHtoDAsync_v2(to, reinterpret_cast<const void*>(from), 64, nullptr); }},
@@ -216,6 +232,10 @@ struct Program {
     SAYS(cuMemcpyDtoDAsync)
     SAYS(cuMemcpy2D)
     SAYS(cuMemcpy2DUnaligned)
+    SAYS(cuMemcpyBatchAsync)
+    SAYS(cuMemcpyBatchAsync_ptsz)
+    SAYS(cuMemcpyBatchAsync_v2)
+    SAYS(cuMemcpyBatchAsync_v2_ptsz)
     SAYS(cuMemcpy2DAsync)
     SAYS(cuMemcpy3DAsync)
     SAYS(cuMemcpy3D)
