@@ -84,9 +84,13 @@ Result<std::string> capture_body(const Function& function, const Guard& guard) {
       guard.holds_memory ? "    const gate::MappingScope scope;\n" + refusal("    ") : "", real_call(function, guard));
 }
 
-// What a graph does is in its nodes, which may lie on any GPU.
+// What a graph does is in its nodes, which may lie on any GPU; of an executable one rota remembers on which.
 bool is_graph(const TypeRef& type) {
-  return (type.base == "CUgraph" || type.base == "CUgraphExec") && type.pointers.empty();
+  return type.base == "CUgraph" && type.pointers.empty();
+}
+
+bool is_executable_graph(const TypeRef& type) {
+  return type.base == "CUgraphExec" && type.pointers.empty();
 }
 
 // Whether a parameter leads to several elements.
@@ -119,6 +123,10 @@ std::optional<std::vector<std::size_t>> plain_addresses(const Function& function
 std::string reached(const Function& function, const FunctionPolicy& policy, std::vector<AddressPlace> places) {
   const std::string all = ", gate::Reaches::kAll";
   if (std::ranges::any_of(function.parameters, [](const Parameter& each) { return is_graph(each.type); })) return all;
+  for (std::size_t index = 0; index < function.parameters.size(); ++index) {
+    if (!is_executable_graph(function.parameters[index].type)) continue;
+    return ", gate::Reaches::kGraph, " + as_pointer(function, index);
+  }
   if (is_list(policy, policy.submits.substr(0, policy.submits.find('.')))) return all;
   const bool of_context =
       std::ranges::any_of(function.parameters, [](const Parameter& each) { return is_context(each.type); });

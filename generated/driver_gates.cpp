@@ -332,14 +332,14 @@ api::CUresult cuGraphKernelNodeSetParams_v2(api::CUgraphNode hNode, const api::C
 }
 api::CUresult cuGraphLaunch(api::CUgraphExec hGraph, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuGraphLaunch, hStream, true, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuGraphLaunch, hStream, true, false, gate::Reaches::kGraph, reinterpret_cast<const void*>(hGraph)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphLaunch(hGraph, hStream);
   });
 }
 api::CUresult cuGraphLaunch_ptsz(api::CUgraphExec hGraphExec, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuGraphLaunch_ptsz, hStream, true, true, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuGraphLaunch_ptsz, hStream, true, true, gate::Reaches::kGraph, reinterpret_cast<const void*>(hGraphExec)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphLaunch_ptsz(hGraphExec, hStream);
   });
@@ -366,14 +366,14 @@ api::CUresult cuGraphNodeSetParams_v2(api::CUgraphNode hNode, api::CUgraphNodePa
 }
 api::CUresult cuGraphUpload(api::CUgraphExec hGraph, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuGraphUpload, hStream, true, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuGraphUpload, hStream, true, false, gate::Reaches::kGraph, reinterpret_cast<const void*>(hGraph)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphUpload(hGraph, hStream);
   });
 }
 api::CUresult cuGraphUpload_ptsz(api::CUgraphExec hGraphExec, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuGraphUpload_ptsz, hStream, true, true, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuGraphUpload_ptsz, hStream, true, true, gate::Reaches::kGraph, reinterpret_cast<const void*>(hGraphExec)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphUpload_ptsz(hGraphExec, hStream);
   });

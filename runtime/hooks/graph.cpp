@@ -5,6 +5,7 @@
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
 #include "runtime/core/runtime.h"
+#include "runtime/hooks/graph_reach.h"
 #include "runtime/hooks/overrides.h"
 
 namespace rota::overrides {
@@ -18,9 +19,9 @@ void allocates(const api::CUmemPoolProps& pool) {
 }
 
 CUresult added(CUresult result, const api::CUgraphNodeParams* parameters) {
-  if (result == api::CUDA_SUCCESS && parameters->type == api::CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
-    allocates(parameters->alloc.poolProps);
-  }
+  if (result != api::CUDA_SUCCESS) return result;
+  if (parameters->type == api::CU_GRAPH_NODE_TYPE_MEM_ALLOC) allocates(parameters->alloc.poolProps);
+  node_added(*parameters);
   return result;
 }
 
@@ -83,7 +84,10 @@ CUresult cuGraphAddMemsetNode(api::CUgraphNode* phGraphNode, api::CUgraph hGraph
                               std::size_t numDependencies, const api::CUDA_MEMSET_NODE_PARAMS* memsetParams,
                               api::CUcontext ctx) {
   if (memsetParams != nullptr) ctx = context_of_set(ctx, memsetParams->dst);
-  return gates::cuGraphAddMemsetNode(phGraphNode, hGraph, dependencies, numDependencies, memsetParams, ctx);
+  const CUresult result =
+      gates::cuGraphAddMemsetNode(phGraphNode, hGraph, dependencies, numDependencies, memsetParams, ctx);
+  if (result == api::CUDA_SUCCESS && memsetParams != nullptr) node_added(node_of(*memsetParams, ctx));
+  return result;
 }
 
 // The first launch, or an upload before it, takes the memory.

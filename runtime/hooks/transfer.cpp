@@ -1,8 +1,8 @@
-// Synchronous sets and copies within the GPU's memory. Behind work in the null stream, those that touch plain memory
-// return at once and those that touch managed memory wait; the asynchronous forms in the same stream return at once for
-// both (measured on an H200 for sets, linear and 2D copies). So a call that would wait only because rota serves plain
-// memory as managed memory is replaced by its asynchronous form in the null stream: it is done in the same order and,
-// as far as the program can tell, at the same time.
+// Synchronous sets and linear copies within the GPU's memory. Behind work in the null stream, those that touch plain
+// memory return at once and those that touch managed memory wait; the asynchronous forms in the same stream return at
+// once for both (measured on an H200 for sets, linear and 2D copies). So a call that would wait only because rota
+// serves plain memory as managed memory is replaced by its asynchronous form in the null stream: it is done in the same
+// order and, as far as the program can tell, at the same time.
 //
 // All other calls go to the driver, through their gates; so do all calls during a capture, since the driver may have to
 // refuse them. Linear copies between two GPUs that it refuses because rota serves the memory are made in another way
@@ -20,6 +20,7 @@
 #include "runtime/driver/gpu_number.h"
 #include "runtime/driver/stream.h"
 #include "runtime/hooks/overrides.h"
+#include "runtime/hooks/transfer.h"
 
 namespace rota::overrides {
 
@@ -28,39 +29,11 @@ using api::CUresult;
 
 namespace {
 
-// If the asynchronous form fails it has done nothing: then the program's own call is made.
-template <typename Call, typename Async>
-CUresult without_waiting(bool makes_it_wait, Call&& call, Async&& async) {
-  if (makes_it_wait && runtime().contexts.captures() == 0 && async() == api::CUDA_SUCCESS) return api::CUDA_SUCCESS;
-  return call();
-}
-
-// The stream of a synchronous call.
-const api::CUstream kNull = nullptr;
-const api::CUstream kOwnOfThread = reinterpret_cast<api::CUstream>(std::uintptr_t{2});  // CU_STREAM_PER_THREAD
-
-// The stream of a per-thread form.
-api::CUstream own_of_thread(api::CUstream stream) {
-  return stream != nullptr ? stream : kOwnOfThread;
-}
-
-// A call has succeeded that touches memory which the program has made synchronous: rota has to wait.
-CUresult waited(CUresult result, bool has_to_wait, api::CUstream stream) {
-  return result == api::CUDA_SUCCESS && has_to_wait ? real::cuStreamSynchronize(stream) : result;
-}
-
 template <typename Call, typename Async>
 CUresult set(api::CUstream stream, CUdeviceptr destination, Call&& call, Async&& async) {
   const memory::Memory& memory = runtime().memory;
   return waited(without_waiting(memory.only_converted_makes_it_wait(destination), call, async),
                 memory.has_to_wait(destination), stream);
-}
-
-template <typename Call, typename Async>
-CUresult copy(api::CUstream stream, CUdeviceptr destination, CUdeviceptr source, Call&& call, Async&& async) {
-  const memory::Memory& memory = runtime().memory;
-  return waited(without_waiting(memory.only_converted_makes_it_wait(destination, source), call, async),
-                memory.has_to_wait(destination) || memory.has_to_wait(source), stream);
 }
 
 // Through the host's memory, once the work of the stream has finished.
@@ -131,15 +104,6 @@ CUresult copy_peer(api::CUstream stream, api::CUcontext to, CUdeviceptr destinat
   const CUresult result = call();
   if (!refused_for_swapped(result, destination, source, stream)) return result;
   return by_host_instead(result, destination, to, source, from, bytes, stream);
-}
-
-template <typename Copy, typename Call, typename Async>
-CUresult copy_shaped(api::CUstream stream, const Copy* shape, Call&& call, Async&& async) {
-  const auto linear = [](api::CUmemorytype type) {
-    return type == api::CU_MEMORYTYPE_DEVICE || type == api::CU_MEMORYTYPE_UNIFIED;
-  };
-  if (shape == nullptr || !linear(shape->dstMemoryType) || !linear(shape->srcMemoryType)) return call();
-  return copy(stream, shape->dstDevice, shape->srcDevice, call, async);
 }
 
 }  // namespace
@@ -350,69 +314,6 @@ CUresult cuMemcpyPeer_ptds(CUdeviceptr dstDevice, api::CUcontext dstContext, CUd
       kOwnOfThread, dstContext, dstDevice, srcContext, srcDevice, ByteCount,
       [&] { return gates::cuMemcpyPeer_ptds(dstDevice, dstContext, srcDevice, srcContext, ByteCount); },
       [&] { return gates::cuMemcpyPeerAsync_ptsz(dstDevice, dstContext, srcDevice, srcContext, ByteCount, nullptr); });
-}
-
-CUresult cuMemcpy2D(const api::CUDA_MEMCPY2D_v1* pCopy) {
-  return gates::cuMemcpy2D(pCopy);
-}
-
-CUresult cuMemcpy2D_v2(const api::CUDA_MEMCPY2D* pCopy) {
-  return copy_shaped(
-      kNull, pCopy, [&] { return gates::cuMemcpy2D_v2(pCopy); },
-      [&] { return gates::cuMemcpy2DAsync_v2(pCopy, nullptr); });
-}
-
-CUresult cuMemcpy2D_v2_ptds(const api::CUDA_MEMCPY2D* pCopy) {
-  return copy_shaped(
-      kOwnOfThread, pCopy, [&] { return gates::cuMemcpy2D_v2_ptds(pCopy); },
-      [&] { return gates::cuMemcpy2DAsync_v2_ptsz(pCopy, nullptr); });
-}
-
-CUresult cuMemcpy2DUnaligned(const api::CUDA_MEMCPY2D_v1* pCopy) {
-  return gates::cuMemcpy2DUnaligned(pCopy);
-}
-
-// The asynchronous form refuses pitches that this one accepts; then this one goes to the driver.
-CUresult cuMemcpy2DUnaligned_v2(const api::CUDA_MEMCPY2D* pCopy) {
-  return copy_shaped(
-      kNull, pCopy, [&] { return gates::cuMemcpy2DUnaligned_v2(pCopy); },
-      [&] { return gates::cuMemcpy2DAsync_v2(pCopy, nullptr); });
-}
-
-CUresult cuMemcpy2DUnaligned_v2_ptds(const api::CUDA_MEMCPY2D* pCopy) {
-  return copy_shaped(
-      kOwnOfThread, pCopy, [&] { return gates::cuMemcpy2DUnaligned_v2_ptds(pCopy); },
-      [&] { return gates::cuMemcpy2DAsync_v2_ptsz(pCopy, nullptr); });
-}
-
-CUresult cuMemcpy3D(const api::CUDA_MEMCPY3D_v1* pCopy) {
-  return gates::cuMemcpy3D(pCopy);
-}
-
-CUresult cuMemcpy3D_v2(const api::CUDA_MEMCPY3D* pCopy) {
-  return copy_shaped(
-      kNull, pCopy, [&] { return gates::cuMemcpy3D_v2(pCopy); },
-      [&] { return gates::cuMemcpy3DAsync_v2(pCopy, nullptr); });
-}
-
-CUresult cuMemcpy3D_v2_ptds(const api::CUDA_MEMCPY3D* pCopy) {
-  return copy_shaped(
-      kOwnOfThread, pCopy, [&] { return gates::cuMemcpy3D_v2_ptds(pCopy); },
-      [&] { return gates::cuMemcpy3DAsync_v2_ptsz(pCopy, nullptr); });
-}
-
-CUresult cuMemcpy3DPeer(const api::CUDA_MEMCPY3D_PEER* pCopy) {
-  if (pCopy != nullptr && pCopy->dstContext != pCopy->srcContext) return gates::cuMemcpy3DPeer(pCopy);
-  return copy_shaped(
-      kNull, pCopy, [&] { return gates::cuMemcpy3DPeer(pCopy); },
-      [&] { return gates::cuMemcpy3DPeerAsync(pCopy, nullptr); });
-}
-
-CUresult cuMemcpy3DPeer_ptds(const api::CUDA_MEMCPY3D_PEER* pCopy) {
-  if (pCopy != nullptr && pCopy->dstContext != pCopy->srcContext) return gates::cuMemcpy3DPeer_ptds(pCopy);
-  return copy_shaped(
-      kOwnOfThread, pCopy, [&] { return gates::cuMemcpy3DPeer_ptds(pCopy); },
-      [&] { return gates::cuMemcpy3DPeerAsync_ptsz(pCopy, nullptr); });
 }
 
 // Memory for which the program wants calls to wait.

@@ -10,6 +10,7 @@
 #include "runtime/account/account.h"
 #include "runtime/core/log.h"
 #include "runtime/driver/gpu_number.h"
+#include "runtime/driver/stream.h"
 #include "runtime/turn/reach_check.h"
 
 namespace rota::turn {
@@ -58,6 +59,7 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
       for_now_patience_(for_now_patience),
       service_(wants_to_wait()),
       reached_(memory, contexts),
+      graphs_(reached_),
       usage_(memory, bell_),
       budget_(memory.ledger(), bell_) {
   tasks_.push_back(std::make_unique<Task>(gate, contexts));
@@ -165,6 +167,9 @@ void Monitor::interrupted(int device) {
 gate::Devices Monitor::reached(const gate::Call& call) {
   const Reached::Answer answer = reached_.by(call);
   if (answer.context != nullptr && !touches(answer.device)) context_made(answer.context, answer.device, false);
+  if (call.reaches == gate::Reaches::kGraph) return answer.devices | graphs_.of_executable(call.first);
+  const bool copies = call.reaches != gate::Reaches::kNoOther && call.has_stream && contexts_.captures() != 0;
+  if (copies && driver::captures(call.stream, call.per_thread)) graphs_.copies(answer.works, answer.memory);
   return answer.devices;
 }
 

@@ -30,6 +30,7 @@
 #include "runtime/turn/gang_evidence.h"
 #include "runtime/turn/gate.h"
 #include "runtime/turn/gate_keeper.h"
+#include "runtime/turn/graph_reach.h"
 #include "runtime/turn/machine.h"
 #include "runtime/turn/meter.h"
 #include "runtime/turn/reached.h"
@@ -90,6 +91,7 @@ class Monitor final : public gate::Attendant {
   gate::Devices reached(const gate::Call& call) override;
   gate::Devices reached(const void* first, const void* second) override { return reached_.at(first, second); }
   void couples(gate::Devices devices) override;
+  GraphReach& graphs() { return graphs_; }
   // Work of some GPUs may use memory of others from now on: returns once none can run whose memory is out of place.
   void settle_reach();
   bool may_submit(const gate::Call& call) override;
@@ -311,6 +313,7 @@ class Monitor final : public gate::Attendant {
   std::atomic<gate::Devices> interrupted_{0};
   std::atomic<bool> shares_{false};
   Reached reached_;
+  GraphReach graphs_;
   Couplings couplings_;
   GangEvidence gang_;
   std::atomic<std::uint64_t> devices_seen_{0};

@@ -27,13 +27,20 @@ Reached::Answer Reached::by(const gate::Call& call) {
   const bool current = !call.has_stream || driver::of_current_context(call.stream);
   const int device = current ? of_context(driver::current_context(), answer) : of_stream(call.stream, answer);
   if (device < 0) return answer;
-  answer.devices = gate::bit_of(device);
-  if (call.reaches == gate::Reaches::kAddresses) answer.devices |= at(call.first, call.second);
+  answer.works = gate::bit_of(device);
+  if (call.reaches == gate::Reaches::kAddresses) answer.memory = at(call.first, call.second);
   if (call.reaches == gate::Reaches::kRecord && call.first != nullptr) {
     const auto places = reinterpret_cast<std::uintptr_t>(call.second);
-    answer.devices |= at(address_in(call.first, places >> 16)) | at(address_in(call.first, places & 0xffff));
+    answer.memory = at(address_in(call.first, places >> 16)) | at(address_in(call.first, places & 0xffff));
   }
+  answer.devices = answer.works | answer.memory;
   return answer;
+}
+
+gate::Devices Reached::of(api::CUcontext context) {
+  Answer unused;
+  const int device = of_context(context != nullptr ? context : driver::current_context(), unused);
+  return device >= 0 ? gate::bit_of(device) : gate::kAllDevices;
 }
 
 gate::Devices Reached::at(const void* first, const void* second) {

@@ -19,13 +19,19 @@ class Reached {
 
   struct Answer {
     gate::Devices devices = gate::kAllDevices;
+    // Of these, that of the stream or the current context, and those of the addresses.
+    gate::Devices works = gate::kAllDevices;
+    gate::Devices memory = 0;
     // Of the stream, or the current one, where it has just been looked up; null: it is known.
     api::CUcontext context = nullptr;
     int device = -1;
   };
   Answer by(const gate::Call& call);
+  // That of a context (null: the current one); all, where the driver does not say.
+  gate::Devices of(api::CUcontext context);
   // Those of the memory at these addresses, as far as they are device memory; null: none.
   gate::Devices at(const void* first, const void* second);
+  gate::Devices at(std::uint64_t address);
 
  private:
   // What a key's GPU is: of streams and contexts by their handles, and of memory by pieces of kPiece. A writer raises
@@ -49,7 +55,6 @@ class Reached {
   // Negative: the driver does not say.
   int of_context(api::CUcontext context, Answer& answer);
   int of_stream(api::CUstream stream, Answer& answer);
-  gate::Devices at(std::uint64_t address);
 
   memory::Memory& memory_;
   gate::Contexts& contexts_;

@@ -26,6 +26,7 @@ enum class Reaches : std::uint8_t {
   kNoOther,    // none (kernels reach memory of others only where that was mapped for their GPU)
   kAddresses,  // those of the memory at the addresses `first` and `second`; null: none
   kRecord,     // those of the two addresses in the record at `first`, at the places that `second` names (in_record())
+  kGraph,      // those of the nodes of the executable graph `first`
   kAll,        // any
 };
 

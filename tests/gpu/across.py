@@ -45,6 +45,10 @@ class Access(ctypes.Structure):
     _fields_ = [("location", Location), ("flags", c_int)]
 
 
+class Attributes(ctypes.Structure):
+    _fields_ = [("order", c_int), ("hints", Location * 2), ("flags", ctypes.c_uint)]
+
+
 def check(result):
     if result != 0:
         sys.exit(f"the driver refuses what everything needs: error {result}")
@@ -69,6 +73,11 @@ def calls(contexts, source, target, host):
     """Each fills `target` with what `source` holds, or, with host memory, one of them."""
     device = dict(srcType=2, srcDevice=source, dstType=2, dstDevice=target, srcPitch=BYTES, dstPitch=BYTES, width=BYTES, height=1)
     peer = Copy3DPeer(srcContext=contexts[0], dstContext=contexts[1], srcHeight=1, dstHeight=1, depth=1, **device)
+    deep = Copy3DPeer(srcHeight=1, dstHeight=1, depth=1, **device)  # CUDA_MEMCPY3D, which has nothing in place of the contexts
+    here = ctypes.addressof(host)
+    row = BYTES // 4
+    rows = dict(device, srcPitch=row, dstPitch=row, width=row, height=4)
+    from_host, to_host = Copy2D(**dict(rows, srcType=1, srcHost=here)), Copy2D(**dict(rows, dstType=1, dstHost=here))
     return {
         "cuMemcpyDtoD": lambda: cuda.cuMemcpyDtoD_v2(u64(target), u64(source), size_t(BYTES)),
         "cuMemcpyDtoDAsync": lambda: cuda.cuMemcpyDtoDAsync_v2(u64(target), u64(source), size_t(BYTES), None),
@@ -76,8 +85,16 @@ def calls(contexts, source, target, host):
         "cuMemcpyAsync": lambda: cuda.cuMemcpyAsync(u64(target), u64(source), size_t(BYTES), None),
         "cuMemcpyPeer": lambda: cuda.cuMemcpyPeer(u64(target), contexts[1], u64(source), contexts[0], size_t(BYTES)),
         "cuMemcpyPeerAsync": lambda: cuda.cuMemcpyPeerAsync(u64(target), contexts[1], u64(source), contexts[0], size_t(BYTES), None),
-        "cuMemcpy2D": lambda: cuda.cuMemcpy2D_v2(byref(Copy2D(**device))),
-        "cuMemcpy2DAsync": lambda: cuda.cuMemcpy2DAsync_v2(byref(Copy2D(**device)), None),
+        "cuMemcpy2D": lambda: cuda.cuMemcpy2D_v2(byref(Copy2D(**rows))),
+        "cuMemcpy2DAsync": lambda: cuda.cuMemcpy2DAsync_v2(byref(Copy2D(**rows)), None),
+        "cuMemcpy2DHtoD": lambda: cuda.cuMemcpy2D_v2(byref(from_host)),
+        "cuMemcpy2DHtoDAsync": lambda: cuda.cuMemcpy2DAsync_v2(byref(from_host), None),
+        "cuMemcpy2DDtoH": lambda: cuda.cuMemcpy2D_v2(byref(to_host)),
+        "cuMemcpy2DDtoHAsync": lambda: cuda.cuMemcpy2DAsync_v2(byref(to_host), None),
+        "cuMemcpy3D": lambda: cuda.cuMemcpy3D_v2(byref(deep)),
+        "cuMemcpy3DAsync": lambda: cuda.cuMemcpy3DAsync_v2(byref(deep), None),
+        "cuMemcpyBatchAsync": lambda: cuda.cuMemcpyBatchAsync_v2(byref(u64(target)), byref(u64(source)), byref(size_t(BYTES)), size_t(1), byref(Attributes(order=1)),
+                                                                 byref(size_t(0)), size_t(1), c_void_p(2)),
         "cuMemcpy3DPeer": lambda: cuda.cuMemcpy3DPeer(byref(peer)),
         "cuMemcpy3DPeerAsync": lambda: cuda.cuMemcpy3DPeerAsync(byref(peer), None),
         "cuMemcpyDtoH": lambda: cuda.cuMemcpyDtoH_v2(host, u64(source), size_t(BYTES)),

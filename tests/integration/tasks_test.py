@@ -46,6 +46,27 @@ class Tasks(Case):
         for child in (one, two):
             self.assertEqual(self.said(child)["wrong"], 0)
 
+    def test_graphs_on_one_gpu_each_do_not_take_turns(self):
+        self.start_daemon("--mode", "exclusive", "--quantum", "50ms")
+        one, two = [self.ready(self.program("--work", work, "--graphs", "own", "--hold")) for work in ("0", "1")]
+
+        def both_hold():
+            return {(one.pid, 0), (two.pid, 1)} <= self.doing("holds") and not self.doing("waits")
+
+        self.eventually(both_hold, "each holds the GPU that its graphs work on, and nobody waits")
+        for child in (one, two):
+            self.assertEqual(self.said(child)["wrong"], 0)
+
+    def test_a_graph_with_work_on_two_gpus_waits_for_both(self):
+        self.start_daemon("--mode", "exclusive", "--quantum", "20ms")
+        for kind in "both", "child", "changed":
+            with self.subTest(kind=kind):
+                other = self.ready(self.program("--work", "1", "--hold"))
+                graphs = self.ready(self.program("--work", "0", "--graphs", kind, "--hold"))
+                self.eventually(lambda pid=graphs.pid: (pid, 1) in self.doing("waits"), "it waits for the GPU of the other's kernels, too")
+                for child in (graphs, other):
+                    self.assertEqual(self.said(child)["wrong"], 0)
+
     def test_a_copy_from_one_gpu_to_the_other_waits_for_both(self):
         self.start_daemon("--mode", "exclusive", "--quantum", "20ms")
         crossing = self.program("--work", "0,1", "--cross", "5", "--steps", "100")
@@ -93,7 +114,7 @@ class Tasks(Case):
             result = self.call(*prefix, sys.executable, ROOT / "tests/gpu/across.py")
             self.assertEqual(result.returncode, 0, result.stderr)
             rows = [json.loads(line) for line in result.stdout.splitlines()]
-            self.assertEqual(len(rows), 64)
+            self.assertEqual(len(rows), 92)
             self.assertEqual([row for row in rows if (row["error"] == 0) != row["right"] or row["error"] not in (0, 1)], [])
             return {kind: {(row["call"], row["current"]) for row in rows if row["memory"] == kind and row["error"] != 0} for kind in ("plain", "mapped")}
 
@@ -101,14 +122,13 @@ class Tasks(Case):
             return {(call + form, current) for call in calls for form in ("", "Async") for current in (0, 1)}
 
         sets = {("cuMemsetD8", 0), ("cuMemsetD8Async", 0)}  # with another context than the memory's
-        shaped = both("cuMemcpy2D")
-        with_another = {(call + form, current) for call, current in (("cuMemcpyHtoD", 0), ("cuMemcpyDtoH", 1)) for form in ("", "Async")}
-        native = {"plain": sets, "mapped": sets | shaped | both("cuMemcpyDtoD", "cuMemcpy") | with_another}
+        shaped = both("cuMemcpy2D", "cuMemcpy3D")
+        with_another = {(call + form, current) for kind in ("cuMemcpy", "cuMemcpy2D") for call, current in ((kind + "HtoD", 0), (kind + "DtoH", 1)) for form in ("", "Async")}
+        native = {"plain": sets, "mapped": sets | shaped | {("cuMemcpyBatchAsync", 0), ("cuMemcpyBatchAsync", 1)} | both("cuMemcpyDtoD", "cuMemcpy") | with_another}
         self.assertEqual(refused(), native)
         self.assertEqual(refused(ROTA, "run", "--memory", "native", "--"), native)
         self.assertEqual(refused(ROTA, "run", "--memory", "managed", "--")["plain"], set())
-        # Copies of several rows are what is left to do with swapped memory.
-        self.assertEqual(refused(ROTA, "run", "--memory", "swap", "--")["plain"], sets | shaped)
+        self.assertEqual(refused(ROTA, "run", "--memory", "swap", "--")["plain"], sets)
 
     def test_swapped_memory_is_copied_between_gpus_while_another_program_competes(self):
         self.start_daemon("--mode", "exclusive", "--quantum", "20ms")

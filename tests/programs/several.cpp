@@ -1,14 +1,16 @@
 // Has contexts and memory on several GPUs and works on some of them.
 //
 //   several [--touch N] [--work LIST] [--bytes B] [--kernel-us U] [--seconds S] [--steps N] [--pause-us U] [--cross N]
-//           [--peers] [--chain] [--hold]
+//           [--peers] [--chain] [--graphs KIND] [--hold]
 //
 // Touches GPUs 0 to N-1 (2): B bytes of a pattern on each. A step launches a kernel of U us on each GPU of LIST ("0" or
 // "0,1"; "-" none) and waits for them. --cross N: every N steps, and at least once, a block is copied from the first
 // GPU to the second and back, and its contents are checked. --peers: peer access both ways first. Prints "ready" before
 // the first step, and at the end checks all patterns and prints one line of JSON: {"steps":…,"seconds":…,"wrong":…}.
-// --chain: the kernel on the first GPU of LIST waits until those on the others have run. --hold continues until stdin
-// closes.
+// --chain: the kernel on the first GPU of LIST waits until those on the others have run. --graphs: a step launches
+// graphs instead of kernels. KIND "own": a graph for each GPU, captured there; "both": graphs that begin on a GPU and
+// go on on the other one; "child": on a GPU, with a child graph on the other one; "changed": with a copy on a GPU,
+// which is then changed to be made in the other one's context. --hold continues until stdin closes.
 #include <unistd.h>
 
 #include <cstdio>
@@ -16,23 +18,11 @@
 #include <vector>
 
 #include "tests/programs/program.h"
+#include "tests/programs/several_graphs.h"
 
 using namespace program;  // NOLINT
 
 namespace {
-
-struct Gpu {
-  CUcontext context = nullptr;
-  CUdeviceptr memory = 0;
-  CUstream stream = nullptr;
-  CUfunction spin = nullptr;
-  CUfunction spin_until = nullptr;
-  std::uint32_t pattern = 0;
-};
-
-void use(const Gpu& gpu) {
-  CHECK(cuCtxSetCurrent(gpu.context));
-}
 
 // How many words of the first and last block are not the pattern.
 unsigned long wrong_words(const Gpu& gpu, std::uint64_t bytes) {
@@ -52,7 +42,7 @@ unsigned long wrong_words(const Gpu& gpu, std::uint64_t bytes) {
 int main(int argc, char** argv) {
   Options options(argc, argv,
                   "several [--touch N] [--work LIST] [--bytes B] [--kernel-us U] [--seconds S] [--steps N] [--pause-us "
-                  "U] [--cross N] [--peers] [--hold]");
+                  "U] [--cross N] [--peers] [--chain] [--graphs KIND] [--hold]");
   const int touch = static_cast<int>(options.number("--touch", 2));
   const std::string work = options.text("--work", "0");
   const std::uint64_t bytes = options.bytes("--bytes", 8 << 20);
@@ -63,6 +53,7 @@ int main(int argc, char** argv) {
   const auto cross = static_cast<unsigned long>(options.number("--cross", 0));
   const bool peers = options.flag("--peers");
   const bool chain = options.flag("--chain");
+  const std::string graphs = options.text("--graphs", "");
   const bool hold = options.flag("--hold");
   options.end();
   start();
@@ -90,6 +81,9 @@ int main(int argc, char** argv) {
     for (const Gpu& other : gpus) {
       if (peers && &one != &other) check(enable(other.context, 0), "cuCtxEnablePeerAccess");
     }
+  }
+  for (std::size_t number = 0; number < gpus.size() && !graphs.empty(); ++number) {
+    gpus[number].graph = make_graph(graphs, gpus[number], gpus[(number + 1) % gpus.size()], nanoseconds);
   }
   std::vector<const Gpu*> workers;
   for (const char letter : work) {
@@ -130,6 +124,10 @@ int main(int argc, char** argv) {
     *flag = 0;
     for (const Gpu* gpu : workers) {
       use(*gpu);
+      if (gpu->graph != nullptr) {
+        CHECK(cuGraphLaunch(gpu->graph, gpu->stream));
+        continue;
+      }
       const bool waits = chain && gpu == workers.front();
       void* parameters[] = {waits ? static_cast<void*>(&pinned) : &nanoseconds};
       CHECK(cuLaunchKernel(waits ? gpu->spin_until : gpu->spin, 1, 1, 1, 1, 1, 1, 0, gpu->stream, parameters, nullptr));

@@ -249,6 +249,7 @@ typedef enum cudaError_enum { CUDA_SUCCESS = 0 } CUresult;
 typedef struct CUstream_st* CUstream;
 typedef struct CUcontext_st* CUcontext;
 typedef unsigned long long CUdeviceptr;
+typedef struct CUgraph_st* CUgraph;
 typedef struct CUgraphExec_st* CUgraphExec;
 typedef struct { unsigned long long bytes; CUdeviceptr from; CUdeviceptr to; } CUcopy;
 typedef struct { int kernel; CUstream hStream; } CUlaunch;
@@ -261,6 +262,7 @@ CUresult cuCopyTwice(CUdeviceptr to, CUdeviceptr from, CUdeviceptr too, CUstream
 CUresult cuRecord(CUcontext hCtx);
 CUresult cuLaunchWith(CUdeviceptr argument, CUstream hStream);
 CUresult cuPlay(CUgraphExec hGraphExec, CUstream hStream);
+CUresult cuInstantiate(CUgraphExec* phGraphExec, CUgraph hGraph);
 CUresult cuLaunchAll(CUlaunch* launches, unsigned long long count);
 CUresult cuWait(CUstream hStream);
 }
@@ -274,6 +276,7 @@ cuCopyTwice = { submits = "hStream" }
 cuRecord = { submits = "hCtx" }
 cuLaunchWith = { submits = "hStream" }
 cuPlay = { submits = "hStream" }
+cuInstantiate = { submits = "current" }
 cuLaunchAll = { submits = "launches.hStream", params = { launches = "in[count]" } }
 cuWait = { submits = "hStream" }
 )";
@@ -290,7 +293,9 @@ cuWait = { submits = "hStream" }
   CHECK_THAT(scope("cuCopy"),
              Contains("kAddresses, reinterpret_cast<const void*>(to), reinterpret_cast<const void*>(from)"));
   CHECK_THAT(scope("cuCopyBy"), Contains("kRecord, static_cast<const void*>(pCopy), gate::in_record(8, 16)"));
-  for (const char* function : {"cuCopyMany", "cuCopyTwice", "cuRecord", "cuPlay", "cuLaunchAll"}) {
+  CHECK_THAT(scope("cuPlay"), Contains("gate::Reaches::kGraph, reinterpret_cast<const void*>(hGraphExec)"));
+  CHECK_THAT(scope("cuInstantiate"), Contains("gate::Reaches::kAll"));
+  for (const char* function : {"cuCopyMany", "cuCopyTwice", "cuRecord", "cuLaunchAll"}) {
     CHECK_THAT(scope(function), Contains("gate::Reaches::kAll"));
   }
   // Nobody has to say so, or can.

@@ -17,14 +17,39 @@ std::vector<std::string> called;
 api::CUresult answer_of_async = api::CUDA_SUCCESS;
 
 template <typename Shape>
-api::CUresult shaped(api::CUresult (*copy)(const Shape*), api::CUdeviceptr to, api::CUdeviceptr from) {
+Shape row(api::CUdeviceptr to, api::CUdeviceptr from) {
   Shape shape{};
   shape.dstMemoryType = shape.srcMemoryType = api::CU_MEMORYTYPE_DEVICE;
   shape.dstDevice = static_cast<decltype(shape.dstDevice)>(to);
   shape.srcDevice = static_cast<decltype(shape.srcDevice)>(from);
   shape.WidthInBytes = 64;
   shape.Height = 1;
+  return shape;
+}
+
+template <typename Shape>
+api::CUresult shaped(api::CUresult (*copy)(const Shape*), api::CUdeviceptr to, api::CUdeviceptr from) {
+  const auto shape = row<Shape>(to, from);
   return copy(&shape);
+}
+
+template <typename Shape>
+api::CUresult shaped_async(api::CUresult (*copy)(const Shape*, api::CUstream), api::CUdeviceptr to,
+                           api::CUdeviceptr from) {
+  const auto shape = row<Shape>(to, from);
+  return copy(&shape, nullptr);
+}
+
+const auto kStream = reinterpret_cast<api::CUstream>(0x5000);
+
+// A batch of one.
+template <typename Call>
+api::CUresult batch(api::CUdeviceptr to, api::CUdeviceptr from, Call&& call) {
+  std::size_t bytes = 64;
+  api::CUmemcpyAttributes attributes{};
+  attributes.srcAccessOrder = api::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  std::size_t first = 0;
+  return call(&to, &from, &bytes, std::size_t{1}, &attributes, &first, std::size_t{1});
 }
 
 struct Form {
@@ -72,6 +97,14 @@ const test::Table<Form> kAsynchronous = {
     {Symbol::k_cuMemcpyAsync_ptsz, "cuMemcpyAsync_ptsz", [](auto to, auto from) { return overrides::cuMemcpyAsync_ptsz(to, from, 64, nullptr); }},
     {Symbol::k_cuMemcpyDtoDAsync_v2, "cuMemcpyDtoDAsync_v2", [](auto to, auto from) { return overrides::cuMemcpyDtoDAsync_v2(to, from, 64, nullptr); }},
     {Symbol::k_cuMemcpyDtoDAsync_v2_ptsz, "cuMemcpyDtoDAsync_v2_ptsz", [](auto to, auto from) { return overrides::cuMemcpyDtoDAsync_v2_ptsz(to, from, 64, nullptr); }},
+    {Symbol::k_cuMemcpy2DAsync_v2, "cuMemcpy2DAsync_v2", [](auto to, auto from) { return shaped_async<api::CUDA_MEMCPY2D>(overrides::cuMemcpy2DAsync_v2, to, from); }},
+    {Symbol::k_cuMemcpy2DAsync_v2_ptsz, "cuMemcpy2DAsync_v2_ptsz", [](auto to, auto from) { return shaped_async<api::CUDA_MEMCPY2D>(overrides::cuMemcpy2DAsync_v2_ptsz, to, from); }},
+    {Symbol::k_cuMemcpy3DAsync_v2, "cuMemcpy3DAsync_v2", [](auto to, auto from) { return shaped_async<api::CUDA_MEMCPY3D>(overrides::cuMemcpy3DAsync_v2, to, from); }},
+    {Symbol::k_cuMemcpy3DAsync_v2_ptsz, "cuMemcpy3DAsync_v2_ptsz", [](auto to, auto from) { return shaped_async<api::CUDA_MEMCPY3D>(overrides::cuMemcpy3DAsync_v2_ptsz, to, from); }},
+    {Symbol::k_cuMemcpyBatchAsync, "cuMemcpyBatchAsync", [](auto to, auto from) { return batch(to, from, [](auto... all) { std::size_t failed = 0; return overrides::cuMemcpyBatchAsync(all..., &failed, kStream); }); }},
+    {Symbol::k_cuMemcpyBatchAsync_ptsz, "cuMemcpyBatchAsync_ptsz", [](auto to, auto from) { return batch(to, from, [](auto... all) { std::size_t failed = 0; return overrides::cuMemcpyBatchAsync_ptsz(all..., &failed, kStream); }); }},
+    {Symbol::k_cuMemcpyBatchAsync_v2, "cuMemcpyBatchAsync_v2", [](auto to, auto from) { return batch(to, from, [](auto... all) { return overrides::cuMemcpyBatchAsync_v2(all..., kStream); }); }},
+    {Symbol::k_cuMemcpyBatchAsync_v2_ptsz, "cuMemcpyBatchAsync_v2_ptsz", [](auto to, auto from) { return batch(to, from, [](auto... all) { return overrides::cuMemcpyBatchAsync_v2_ptsz(all..., kStream); }); }},
     {Symbol::k_cuMemcpyHtoD_v2, "cuMemcpyHtoD_v2", [](auto to, auto from) { return overrides::cuMemcpyHtoD_v2(to, reinterpret_cast<const void*>(from), 64); }},
     {Symbol::k_cuMemcpyHtoD_v2_ptds, "cuMemcpyHtoD_v2_ptds", [](auto to, auto from) { return overrides::cuMemcpyHtoD_v2_ptds(to, reinterpret_cast<const void*>(from), 64); }},
     {Symbol::k_cuMemcpyHtoDAsync_v2, "cuMemcpyHtoDAsync_v2", [](auto to, auto from) { return overrides::cuMemcpyHtoDAsync_v2(to, reinterpret_cast<const void*>(from), 64, nullptr); }},
@@ -103,6 +136,8 @@ const test::Table<OldForm> kOldForms = {
     {Symbol::k_cuMemcpy2D, [](auto to, auto from) { return shaped<api::CUDA_MEMCPY2D_v1>(overrides::cuMemcpy2D, to, from); }},
     {Symbol::k_cuMemcpy2DUnaligned, [](auto to, auto from) { return shaped<api::CUDA_MEMCPY2D_v1>(overrides::cuMemcpy2DUnaligned, to, from); }},
     {Symbol::k_cuMemcpy3D, [](auto to, auto from) { return shaped<api::CUDA_MEMCPY3D_v1>(overrides::cuMemcpy3D, to, from); }},
+    {Symbol::k_cuMemcpy2DAsync, [](auto to, auto from) { return shaped_async<api::CUDA_MEMCPY2D_v1>(overrides::cuMemcpy2DAsync, to, from); }},
+    {Symbol::k_cuMemcpy3DAsync, [](auto to, auto from) { return shaped_async<api::CUDA_MEMCPY3D_v1>(overrides::cuMemcpy3DAsync, to, from); }},
 };
 
 struct Attribute {
@@ -197,6 +232,12 @@ struct Program {
     SAYS(cuMemcpyDtoDAsync)
     SAYS(cuMemcpy2D)
     SAYS(cuMemcpy2DUnaligned)
+    SAYS(cuMemcpyBatchAsync)
+    SAYS(cuMemcpyBatchAsync_ptsz)
+    SAYS(cuMemcpyBatchAsync_v2)
+    SAYS(cuMemcpyBatchAsync_v2_ptsz)
+    SAYS(cuMemcpy2DAsync)
+    SAYS(cuMemcpy3DAsync)
     SAYS(cuMemcpy3D)
 #undef SAYS
     driver.set<api::cuMemAllocAsync_fn>(Symbol::k_cuMemAllocAsync,

@@ -254,9 +254,10 @@ CUresult make_node(const CUgraphNodeParams& asked, Operation* operation) {
 CUDA_KERNEL_NODE_PARAMS describe_kernel(GraphNode& node) {
   const auto& kernel = *node.get<KernelParameters>();
   CUDA_KERNEL_NODE_PARAMS answer{};
+  // For both (measured on an H200, 580.159.04).
+  if (ContextPointer home = node.operation->home.lock()) answer.ctx = home->handle();
   if (kernel.kernel != nullptr) {
     answer.kern = kernel.kernel;
-    if (ContextPointer home = node.operation->home.lock()) answer.ctx = home->handle();
   } else {
     answer.func = kernel.function->handle();
   }
