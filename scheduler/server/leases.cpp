@@ -78,10 +78,17 @@ void Leases::end_tasks(const Program& program) {
 }
 
 void Leases::on_give_back(Program& program, const protocol::GiveBack& given) {
-  Task* const task = program.tasks.on(given.gpu);
-  if (task == nullptr) return;
-  if (gang_of(*task) != nullptr) return gave_back(program, *task, given.grant);
-  step(event::GiveBack{task->id, given.grant});
+  if (!program.gpus().contains(given.gpu)) return;
+  scheduler::GpuMask rest = (given.task & program.gpus().mask()) | scheduler::bit(given.gpu);
+  while (rest != 0) {
+    Task& task = *program.tasks.on(*GpuSet(rest).begin());
+    rest &= ~task.gpus;
+    if (gang_of(task) != nullptr) {
+      gave_back(program, task, given.grant);
+    } else {
+      step(event::GiveBack{task.id, given.grant});
+    }
+  }
 }
 
 void Leases::tell_usage(Program& program, GpuIndex gpu) {
