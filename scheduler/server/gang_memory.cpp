@@ -67,10 +67,12 @@ void Leases::say_usage(Task& task, const event::Usage& usage) {
       all.free = std::max(all.free, part->second.usage.free);
       swappers += part->second.usage.resident != 0 ? 1 : 0;
     });
-    // What the driver has refused does not fit beside what is there. Of Unified Memory neither counts.
+    // What the driver has refused does not fit beside what is there, programs without rota included. Of Unified Memory
+    // neither counts.
     const Bytes contexts = sum(*gang, usage.gpu, [](const Task::Part& part) { return part.context; });
+    const scheduler::GpuState there = core_.gpu(usage.gpu);
     const Bytes needed = all.resident + all.shortage + contexts;
-    if (swappers > 1 && all.shortage != 0 && needed > core_.gpu(usage.gpu).total) {
+    if (swappers > 1 && all.shortage != 0 && needed + there.outside > there.total) {
       gang->crowded = usage.gpu;
       gangs_due_.insert(gang->number);
     }

@@ -341,6 +341,33 @@ TEST_CASE("members whose memory does not fit on one GPU take turns by themselves
   CHECK(two.page().grant == 0);
 }
 
+TEST_CASE("members whose memory fits on one GPU, but not beside programs without rota, take turns by themselves") {
+  Daemon daemon(kExclusive);
+  Rank one(daemon.socket(), 0);
+  Rank two(daemon.socket(), 0);
+  one.join("job");
+  two.join("job");
+  REQUIRE(two.is_member());
+  for (Rank* rank : {&one, &two}) {
+    rank->usage->gpus[0].resident_bytes = kGpuBytes / 3;
+    rank->use(0, kGpuBytes * 3 / 8);
+    rank->say(0, 0);
+    rank->catch_up();
+  }
+  one.want_mine();
+  REQUIRE(two.is_granted());
+  const auto apart = [&] { return status(daemon.socket()).gangs.at(0).apart; };
+  CHECK(apart() == protocol::GangApart::kNo);
+  // The driver has nothing free, although by the books a third is: it is asked again and again.
+  CHECK(eventually([&] {
+    two.usage->gpus[0].short_bytes = kGpuBytes / 8;
+    two.usage->gpus[0].free_bytes = 0;
+    ++two.usage->gpus[0].refusals;
+    two.say(0, 0);
+    return apart() == protocol::GangApart::kNoRoom;
+  }));
+}
+
 TEST_CASE("the activity of all members is the gang's, and its drains are part of its hand-overs") {
   const TemporaryFolder folder;
   const std::string log = folder / "events";
