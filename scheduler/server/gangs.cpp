@@ -184,12 +184,13 @@ void Leases::form(Gang& gang) {
 // The core's clients cannot lose a GPU, so a new one takes the place of the gang's. As in replace(), what the members
 // have counts twice for a moment.
 void Leases::rebuild(Gang& gang, const std::vector<OfTask>& members) {
-  if (!may_grow()) return;  // it is tried again with the next step that concerns the gang
+  std::vector<OfTask> leaving;
+  for_each_member(gang, [&](Program& client, Task& task) { leaving.push_back({&client, &task}); });
+  // It is tried again with the next step that concerns the gang. Of one without programs nothing does.
+  if (!may_grow() && !(members.empty() && leaving.empty())) return;
   const Within changing(coupling_);
   std::vector<ClientId> ended;
   if (gang.id != 0) ended.push_back(std::exchange(gang.id, 0));
-  std::vector<OfTask> leaving;
-  for_each_member(gang, [&](Program& client, Task& task) { leaving.push_back({&client, &task}); });
   for (const OfTask& each : members) {
     std::erase_if(leaving, [&](const OfTask& other) { return other.task == each.task; });
     gang.last_grant = std::max(gang.last_grant, each.task->last_grant);

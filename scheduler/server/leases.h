@@ -33,7 +33,7 @@ struct Program {
 };
 
 class Leases {
- protected:
+ protected:  // for whoever owns it, and for tests of what it keeps
   struct Gang;
   struct OfTask {
     Program* program = nullptr;
@@ -133,7 +133,6 @@ class Leases {
   std::uint32_t last_number_ = 0;          // of the core's clients, and of what else is to differ from them
   bool coupling_ = false;                  // pages are written once all has been carried out
 
- private:
   void join(const Program& program, const Task& task);
   bool couple(Program& program, scheduler::GpuMask gpus);
   void replace(Program& program, const Tasks::Change& change,
