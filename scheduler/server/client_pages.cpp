@@ -80,7 +80,7 @@ void Server::publish(const Client& client, const Task& task) {
     lease.too_much_bytes = too_much_[gpu];
     lease.hands_over = hands_over(client, gpu);
     lease.clearing = scheduler::has(core_.clearing_gpus(), gpu);
-    lease.movable = scheduler::has(core_.movable_gpus(), gpu);
+    lease.movable = others_can_clear(client, gpu);
     lease.fixed_for_now = scheduler::has(core_.later_gpus(), gpu);
     lease.watch = watch;
     lease.waiters = state.waiters;
@@ -107,7 +107,7 @@ void Server::publish_contexts_to_all() {
   for (const auto& [id, client] : clients_) {
     publish_contexts_of(*client, gpus);
     for (const std::uint32_t gpu : client->gpus()) {
-      client->lease->gpus[gpu].movable = scheduler::has(published_.movable, gpu);
+      client->lease->gpus[gpu].movable = others_can_clear(*client, gpu);
       client->lease->gpus[gpu].fixed_for_now = scheduler::has(published_.later, gpu);
     }
   }

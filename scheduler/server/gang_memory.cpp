@@ -109,6 +109,22 @@ Bytes Leases::resident_bytes(const Task& task, GpuIndex gpu) const {
   return task.gang == 0 ? core_.resident_bytes(task.id, gpu) : task.parts.at(gpu).usage.resident;
 }
 
+// Whether memory of others can leave the GPU while this program holds it. Of other members that is so once they take
+// their turns by themselves, as they will if it is missing here (say_usage).
+bool Leases::others_can_clear(const Program& program, GpuIndex gpu) const {
+  if (scheduler::has(core_.movable_gpus(), gpu)) return true;
+  const Task* const task = program.tasks.on(gpu);
+  const Gang* const gang = task == nullptr ? nullptr : gang_of(*task);
+  if (gang == nullptr) return false;
+  bool any = false;
+  for_each_member(*gang, [&](const Program& other, const Task& its) {
+    const auto part = its.parts.find(gpu);
+    if (other.id == program.id || part == its.parts.end()) return;
+    any = any || part->second.usage.resident > part->second.usage.fixed;
+  });
+  return any;
+}
+
 // The first members clear theirs first.
 Bytes Leases::bytes_to_clear(const Program& client, const Task& task, GpuIndex gpu) const {
   Bytes bytes = core_.bytes_to_clear(task.id, gpu);

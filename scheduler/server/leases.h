@@ -124,6 +124,7 @@ class Leases {
   scheduler::Bytes promised_bytes(const Program& program, const Task& task, scheduler::GpuIndex gpu) const;
   scheduler::Bytes resident_bytes(const Task& task, scheduler::GpuIndex gpu) const;
   scheduler::Bytes bytes_to_clear(const Program& program, const Task& task, scheduler::GpuIndex gpu) const;
+  bool others_can_clear(const Program& program, scheduler::GpuIndex gpu) const;
   Program* lacking_on(scheduler::ClientId id, scheduler::GpuIndex gpu) const;
 
   scheduler::Core core_;
