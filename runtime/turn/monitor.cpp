@@ -338,8 +338,8 @@ void Monitor::carry_out(Task& task, const Action& action) {
     case Act::kGiveBack:
       task.activity.count_calls(now());
       message.kind = Kind::kGiveBack;
-      message.body.give_back = {.grant = action.grant,
-                                .gpu = static_cast<std::uint32_t>(std::countr_zero(task.served))};
+      message.body.give_back = {
+          .grant = action.grant, .gpu = static_cast<std::uint32_t>(std::countr_zero(task.served)), .task = task.served};
       send(message);
       break;
     case Act::kConnect:

@@ -72,8 +72,7 @@ void Server::serve_gpu(Client& client, const protocol::AddGpu& named) {
   named_.erase({client.id, uuid_text(gpu.uuid)});
   const std::uint32_t index = gpus_.add_client(gpu);
   if (!client.gpus().contains(index)) {
-    const Task task = client.tasks.add(++last_number_, index);
-    join(client, task);
+    begin_task(client, index);
     note_clients();
     by_process_[process_of(client, index)].insert(client.id);
     client.measured.erase(index);
@@ -87,7 +86,6 @@ void Server::serve_gpu(Client& client, const protocol::AddGpu& named) {
     const scheduler::Bytes context = believed_context(client, index, gpu.context_bytes);
     if (!is_trusted(client)) assumed_contexts_.set(client.id, client.domain.payer(), index, context);
     say_gpu(client, index, total, context);
-    if (client.gang != 0) gangs_due_.insert(client.gang);
     apply(limit::AddGpu{client.id, index, context_bytes(client, index), is_measurable(client, index)});
     publish_limits(client);
     publish_contexts_of(client, scheduler::bit(index));
@@ -311,6 +309,7 @@ void Server::withdraw() {
   }
   for (const auto& [number, gang] : gangs_) gangs_due_.insert(number);
   settle_gangs();
+  schedule_look();
   for (const auto& [id, client] : clients_) publish(*client);
   look_if_quiet();
 }

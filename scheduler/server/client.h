@@ -27,26 +27,18 @@ struct Measurement {
   bool current = false;                   // by the latest reading, too
 };
 
-struct Server::Client {
-  scheduler::ClientId id = 0;    // in limits and messages; the core knows its tasks
+struct Server::Client : Program {
   std::uint32_t connection = 0;  // 0: it closed although the process is alive
   scheduler::Time orphaned_at{};
-  pid_t pid = 0;
   uid_t uid = 0;
   bool in_own_container = false;  // in rotad's: its user is who it says
-  std::string name;
-  TrustDomain domain{0};
-  scheduler::DomainId domain_number = 0;  // whose shares of a GPU its tasks' are part of
-  bool numbered = false;                  // counts among those of its payer in Server::domains_
-  bool hands_over = false;                // takes over memory of others in its domain, and hands it over to them
-  std::size_t sessions = 0;               // that it has named
-  std::string session;                    // the outermost of them; empty: none
-  std::uint32_t gang = 0;                 // that it has named; 0: none
+  bool numbered = false;          // counts among those of its payer in Server::domains_
+  bool hands_over = false;        // takes over memory of others in its domain, and hands it over to them
+  std::size_t sessions = 0;       // that it has named
+  std::string session;            // the outermost of them; empty: none
   // A Tighten has been sent and not answered; another one is due after the answer.
   bool tightening = false;
   bool tighten_again = false;
-  Tasks tasks;
-  GpuSet gpus() const { return tasks.gpus(); }    // that it has added
   std::map<std::uint32_t, Budget::Share> asks;    // by GPU index: requests that have not been answered
   std::map<std::uint32_t, Measurement> measured;  // by GPU index
   std::set<std::uint32_t> took_over;              // GPUs where it has received memory from others

@@ -24,18 +24,11 @@ constexpr std::uint64_t kLatest = std::chrono::nanoseconds(std::chrono::hours(24
 
 }  // namespace
 
-// What the page of a task's client shows; 0: nothing, or not any more.
-std::uint32_t Server::shown_grant(const Task& task, std::uint32_t gpu) const {
-  const scheduler::ClientState state = state_of(task);
-  const bool taken = (claims_.withdrawing() && task.overdue) || task.gave_back;
-  return scheduler::has(state.held, gpu) && !taken ? state.grant : 0;
-}
-
 std::uint32_t Server::watch_of(const Client& client, const Task& task) const {
   const auto asks_of = [&](scheduler::GpuMask gpus, std::uint32_t what) { return (gpus & task.gpus) != 0 ? what : 0; };
   // What a client says of itself has no effect on those of other domains.
   const auto of_same_domain = [&](scheduler::ClientId other) {
-    const Client* const waits = find_task(other).client;
+    const Program* const waits = find_task(other).program;
     return waits != nullptr && waits->domain == client.domain;
   };
   return asks_of(core_.shared_gpus(), protocol::kWatchCalls) | asks_of(core_.sampling_gpus(), protocol::kWatchSamples) |
@@ -63,25 +56,14 @@ void Server::publish(Client& client) {
 }
 
 void Server::publish(const Client& client, const Task& task) {
-  scheduler::ClientState state = state_of(task);
-  scheduler::Time give_back_by = core_.give_back_by(task.id);
-  const Gang* const gang = gang_of(task);
-  const bool withdraws = claims_.withdrawing();
-  if (state.held != 0 && (withdraws || is_to_join(client, task))) {
-    // As if somebody waited and its turn were over: another rotad is to have the GPUs, or a gang.
-    state.waiters = std::max<std::uint32_t>(state.waiters, 1);
-    if (state.drain_at.count() == 0 || state.drain_at > modelled_now()) state.drain_at = modelled_now();
-    if (withdraws) {
-      const scheduler::Time by = time_.modelled(claims_.withdraw_by());
-      if (give_back_by.count() == 0 || give_back_by > by) give_back_by = by;
-    }
-  }
+  const Lease shown = lease_of(client, task);
+  const scheduler::ClientState& state = shown.state;
   const auto real = [&](scheduler::Time time) {
     return time.count() == 0 ? 0 : static_cast<std::uint64_t>(time_.real(time).count());
   };
   const std::uint32_t watch = watch_of(client, task);
   const std::uint64_t drain_at = real(state.drain_at);
-  const std::uint64_t by = real(give_back_by);
+  const std::uint64_t by = real(shown.give_back_by);
   const std::uint64_t alone_until = real(state.alone_until);
   const std::uint64_t next_turn = real(core_.next_turn(task.id));
   for (const std::uint32_t gpu : GpuSet(task.gpus)) {
@@ -98,7 +80,7 @@ void Server::publish(const Client& client, const Task& task) {
     lease.too_much_bytes = too_much_[gpu];
     lease.hands_over = hands_over(client, gpu);
     lease.clearing = scheduler::has(core_.clearing_gpus(), gpu);
-    lease.movable = scheduler::has(core_.movable_gpus(), gpu);
+    lease.movable = others_can_clear(client, gpu);
     lease.fixed_for_now = scheduler::has(core_.later_gpus(), gpu);
     lease.watch = watch;
     lease.waiters = state.waiters;
@@ -106,8 +88,8 @@ void Server::publish(const Client& client, const Task& task) {
     lease.give_back_by_ns = by;
     lease.alone_until_ns = alone_until;
     lease.next_turn_ns = next_turn;
-    lease.gang_ends = gang != nullptr && gang->drain.ended() ? state.grant : 0;
-    lease.gang_step = gang != nullptr ? gang->drain.step() : 0;
+    lease.gang_ends = shown.gang_ends;
+    lease.gang_step = shown.gang_step;
     lease.gang = task.gang;
     lease.grant = grant;
   }
@@ -125,7 +107,7 @@ void Server::publish_contexts_to_all() {
   for (const auto& [id, client] : clients_) {
     publish_contexts_of(*client, gpus);
     for (const std::uint32_t gpu : client->gpus()) {
-      client->lease->gpus[gpu].movable = scheduler::has(published_.movable, gpu);
+      client->lease->gpus[gpu].movable = others_can_clear(*client, gpu);
       client->lease->gpus[gpu].fixed_for_now = scheduler::has(published_.later, gpu);
     }
   }
@@ -167,24 +149,28 @@ void Server::read_usage(Client& client) {
   if (client.gang != 0) gangs_due_.insert(client.gang);
 }
 
-void Server::tell_usage(Client& client, std::uint32_t gpu) {
-  const protocol::GpuUsage& usage = client.usage->gpus[gpu];
+scheduler::event::Usage Server::usage_of(const Program& program, std::uint32_t gpu) const {
+  const protocol::GpuUsage& usage = static_cast<const Client&>(program).usage->gpus[gpu];
   const std::uint32_t refusals = usage.refusals.load();  // first: it is written last
   const scheduler::Bytes shortage = usage.short_bytes.load();
-  Task* const task = client.tasks.on(gpu);
-  if (task == nullptr) return;
-  say_usage(*task, scheduler::event::Usage{.client = task->id,
-                                           .gpu = gpu,
-                                           .used = usage.device_bytes.load(std::memory_order_relaxed),
-                                           .fixed = usage.fixed_bytes.load(std::memory_order_relaxed),
-                                           .resident = usage.resident_bytes.load(std::memory_order_relaxed),
-                                           .shortage = shortage,
-                                           .free = shortage != 0 ? usage.free_bytes.load(std::memory_order_relaxed) : 0,
-                                           .refusals = refusals,
-                                           .fixed_for_now = usage.fixed_for_now_bytes.load(std::memory_order_relaxed)});
+  return {.client = 0,
+          .gpu = gpu,
+          .used = usage.device_bytes.load(std::memory_order_relaxed),
+          .fixed = usage.fixed_bytes.load(std::memory_order_relaxed),
+          .resident = usage.resident_bytes.load(std::memory_order_relaxed),
+          .shortage = shortage,
+          .free = shortage != 0 ? usage.free_bytes.load(std::memory_order_relaxed) : 0,
+          .refusals = refusals,
+          .fixed_for_now = usage.fixed_for_now_bytes.load(std::memory_order_relaxed)};
 }
 
-void Server::read_activity(Client& client) {
+scheduler::GangDrain::Word Server::rest_of(const Program& program, const Task& task) const {
+  const protocol::UsagePage& page = *static_cast<const Client&>(program).usage;
+  return scheduler::GangDrain::word_of(page.gpus[*GpuSet(task.gpus).begin()].gang_rest.load());
+}
+
+void Server::read_activity(Program& program) {
+  auto& client = static_cast<Client&>(program);
   const bool shares = client.usage->shares.load() != 0;
   for (Task& task : client.tasks) {
     if (task.gang == 0) {
@@ -197,8 +183,8 @@ void Server::read_activity(Client& client) {
 }
 
 // The client says the same on all of the task's GPUs. It is trusted no more than anything else that a client says.
-scheduler::event::Activity Server::activity_of(const Client& client, const Task& task, bool shares) {
-  const protocol::GpuUsage& page = client.usage->gpus[*GpuSet(task.gpus).begin()];
+scheduler::event::Activity Server::activity_of(const Program& program, const Task& task, bool shares) {
+  const protocol::GpuUsage& page = static_cast<const Client&>(program).usage->gpus[*GpuSet(task.gpus).begin()];
   const auto time = [](const std::atomic<std::uint64_t>& ns) {
     return scheduler::Time(static_cast<std::int64_t>(std::min(ns.load(), kLatest)));
   };
@@ -219,7 +205,7 @@ scheduler::event::Activity Server::activity_of(const Client& client, const Task&
 // beside others for that.
 scheduler::event::Activity Server::activity_of(const Gang& gang) const {
   scheduler::event::Activity all{.client = gang.id};
-  for_each_member(gang, [&](const Client& client, const Task& task) {
+  for_each_member(gang, [&](const Program& client, const Task& task) {
     const scheduler::event::Activity one = activity_of(client, task, false);
     all.calls += one.calls;
     all.samples += one.samples;

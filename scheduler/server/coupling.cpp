@@ -16,38 +16,36 @@ using scheduler::GpuIndex;
 using scheduler::GpuMask;
 namespace event = scheduler::event;
 
-Server::OfTask Server::find_task(ClientId id) const {
+Leases::OfTask Leases::find_task(ClientId id) const {
   const auto owner = owners_.find(id);
-  const auto client = owner == owners_.end() ? clients_.end() : clients_.find(owner->second);
-  if (client == clients_.end()) return {};
-  return {client->second.get(), client->second->tasks.with_id(id)};
+  Program* const found = owner == owners_.end() ? nullptr : program(owner->second);
+  return found == nullptr ? OfTask{} : OfTask{found, found->tasks.with_id(id)};
 }
 
-scheduler::ClientState Server::state_of(const Task& task) const {
+scheduler::ClientState Leases::state_of(const Task& task) const {
   const scheduler::ClientState* const state = core_.client(task.id);
   return state == nullptr ? scheduler::ClientState{} : *state;
 }
 
-bool Server::holds(const Task& task) const {
+bool Leases::holds(const Task& task) const {
   return state_of(task).held != 0 && !task.gave_back;
 }
 
-Bytes Server::context_bytes(const Client& client, GpuIndex gpu) const {
+Bytes Leases::context_bytes(const Program& client, GpuIndex gpu) const {
   const Task* const task = client.tasks.on(gpu);
   if (task == nullptr) return 0;
   return task->gang == 0 ? core_.context_bytes(task->id, gpu) : task->parts.at(gpu).context;
 }
 
 // The limits' lines in the event log have the client's number, the core's have the task's.
-void Server::join(const Client& client, const Task& task) {
+void Leases::join(const Program& client, const Task& task) {
   owners_[task.id] = client.id;
-  event_log_.remark(fmt::format("task {} client {} pid {}", task.id, client.id, client.pid), modelled_now());
+  remark(fmt::format("task {} client {} pid {}", task.id, client.id, client.pid));
   step(event::Join{task.id, true, client.domain_number, task.last_grant});
-  const auto session = sessions_.find(client.session);
-  if (session != sessions_.end()) step(event::Session{task.id, session->second.number});
+  if (const scheduler::SessionId session = session_of(client); session != 0) step(event::Session{task.id, session});
 }
 
-void Server::on_want(Client& client, const protocol::Want& want) {
+void Leases::on_want(Program& client, const protocol::Want& want, bool reclaims) {
   const GpuMask added = client.gpus().mask();
   const GpuMask gpus = want.gpus & added;
   if (gpus == 0) {
@@ -77,19 +75,19 @@ void Server::on_want(Client& client, const protocol::Want& want) {
     publish_changes(modelled_now());
     return;
   }
-  const bool young = now() - started_ < std::chrono::seconds(protocol::kReclaimSeconds);
-  step(event::Want{client.tasks.of(together)->id, gpus, want.running != 0 && young, want.urgent != 0, want.alone != 0});
+  step(event::Want{client.tasks.of(together)->id, gpus, want.running != 0 && reclaims, want.urgent != 0,
+                   want.alone != 0});
 }
 
 // Whether the GPUs are one task now.
-bool Server::couple(Client& client, GpuMask gpus) {
+bool Leases::couple(Program& client, GpuMask gpus) {
   for (const Task& task : client.tasks) {
     if ((task.gpus & gpus) == 0 || !holds(task)) continue;
     log::debug("client {}: its GPUs are coupled once it has given back those that it holds", client.id);
     return false;
   }
   if (!leave_gang_to_couple(client)) return false;
-  if (!reserve_.is_whole()) return false;
+  if (!may_grow()) return false;
   std::vector<std::pair<GpuIndex, Bytes>> contexts;
   for (const GpuIndex gpu : client.gpus()) contexts.emplace_back(gpu, context_bytes(client, gpu));
   {
@@ -103,7 +101,7 @@ bool Server::couple(Client& client, GpuMask gpus) {
 
 // The core's new clients are told all that is known before the old ones leave, so nobody gets in between. For that long
 // what they have counts twice, which keeps others out rather than letting them in.
-void Server::replace(Client& client, const Tasks::Change& change,
+void Leases::replace(Program& client, const Tasks::Change& change,
                      const std::vector<std::pair<GpuIndex, Bytes>>& contexts) {
   GpuMask told = change.came;
   for (const Task& task : change.begun) {
@@ -120,7 +118,7 @@ void Server::replace(Client& client, const Tasks::Change& change,
     step(event::Leave{task.id});
     owners_.erase(task.id);
   }
-  for (const GpuIndex gpu : GpuSet(told)) publish_too_much(gpu);
+  coupled(told);
 }
 
 }  // namespace rota::server

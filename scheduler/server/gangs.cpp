@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "scheduler/server/guarded.h"
 #include "scheduler/server/log.h"
 
 namespace rota::server {
@@ -35,7 +34,7 @@ constexpr std::chrono::milliseconds kLongestCounted{10};
 
 }  // namespace
 
-void Server::for_each_task_of(ClientId id, const std::function<void(Client&, Task&)>& visit) const {
+void Leases::for_each_task_of(ClientId id, const std::function<void(Program&, Task&)>& visit) const {
   if (const auto gang = gangs_in_core_.find(id); gang != gangs_in_core_.end()) {
     return for_each_member(*gangs_.at(gang->second), visit);
   }
@@ -44,13 +43,13 @@ void Server::for_each_task_of(ClientId id, const std::function<void(Client&, Tas
 
 // ---- who is a member
 
-void Server::on_gang(Client& client, const protocol::Gang& named) {
+void Leases::on_gang(Program& client, const protocol::Gang& named) {
   const std::string name = named.name;
   if (client.gang != 0 || name.empty()) return;
   const std::string key = fmt::format("{}\n{}", client.domain.key(), name);
   std::uint32_t& number = gang_numbers_[key];
   if (number == 0) {
-    auto made = std::make_unique<Gang>(io_);
+    auto made = std::make_unique<Gang>();
     made->number = ++last_gang_;
     made->key = key;
     made->name = name;
@@ -79,7 +78,7 @@ void Server::on_gang(Client& client, const protocol::Gang& named) {
 }
 
 // Of a client that is gone.
-void Server::leave_gang(const Client& client) {
+void Leases::leave_gang(const Program& client) {
   const auto found = gangs_.find(client.gang);
   if (found == gangs_.end()) return;
   found->second->clients.erase(client.id);
@@ -87,32 +86,32 @@ void Server::leave_gang(const Client& client) {
 }
 
 // For as long as its GPUs become other tasks. False: the gang holds a grant, which ends first.
-bool Server::leave_gang_to_couple(Client& client) {
+bool Leases::leave_gang_to_couple(Program& client) {
   const auto found = gangs_.find(client.gang);
   if (found == gangs_.end()) return true;
   Gang& gang = *found->second;
   gangs_due_.insert(gang.number);  // those that come of it are members again at once
   if (gang.must_end = holds(gang); gang.must_end) return false;
   std::vector<OfTask> others;
-  for_each_member(gang, [&](Client& other, Task& task) {
+  for_each_member(gang, [&](Program& other, Task& task) {
     if (other.id != client.id) others.push_back({&other, &task});
   });
   if (gang.id != 0) rebuild(gang, others);
   return true;
 }
 
-Server::Gang* Server::gang_of(const Task& task) const {
+Leases::Gang* Leases::gang_of(const Task& task) const {
   const auto found = gangs_.find(task.gang);
   return task.gang == 0 || found == gangs_.end() ? nullptr : found->second.get();
 }
 
-bool Server::holds(const Gang& gang) const {
+bool Leases::holds(const Gang& gang) const {
   const scheduler::ClientState* const state = core_.client(gang.id);
   return state != nullptr && state->held != 0;
 }
 
 // After each step, for those that it concerned.
-void Server::settle_gangs() {
+void Leases::settle_gangs() {
   if (settling_gangs_ || gangs_due_.empty()) return;
   const Within settling(settling_gangs_);
   while (!gangs_due_.empty()) {
@@ -125,37 +124,38 @@ void Server::settle_gangs() {
     look_at(gang);
     if (!gang.clients.empty() || gang.id != 0) continue;
     gang_numbers_.erase(gang.key);
+    looks_.erase({gang.look_at, gang.number});
     gangs_.erase(found);
   }
 }
 
 // Whether the task is to be a member and holds a grant of its own: it is asked to give that back.
-bool Server::is_to_join(const Client& client, const Task& task) const {
+bool Leases::is_to_join(const Program& client, const Task& task) const {
   const auto gang = gangs_.find(client.gang);
   return task.gang == 0 && gang != gangs_.end() && is_needed(*gang->second);
 }
 
 // Whether its clients' tasks are to be its members. One alone needs no gang, unless others are known to come: then it
 // does not begin without them.
-bool Server::is_needed(const Gang& gang) const {
+bool Leases::is_needed(const Gang& gang) const {
   const bool others_come = !gang.whole && gang.size > 1;
   return (gang.clients.size() > 1 || others_come) && !is_apart(gang);
 }
 
-bool Server::is_apart(const Gang& gang) const {
+bool Leases::is_apart(const Gang& gang) const {
   return now() < gang.apart_until;
 }
 
 // Makes members of the tasks whose clients have named the gang, while nothing is held: a grant is for all or for none.
-void Server::form(Gang& gang) {
+void Leases::form(Gang& gang) {
   std::vector<OfTask> members;
   if (is_needed(gang)) {
     for (const ClientId id : gang.clients) {
-      const auto client = clients_.find(id);
-      if (client == clients_.end()) continue;
-      for (Task& task : client->second->tasks) {
+      Program* const member = program(id);
+      if (member == nullptr) continue;
+      for (Task& task : member->tasks) {
         if (task.gang != 0 || !holds(task)) {
-          members.push_back({client->second.get(), &task});
+          members.push_back({member, &task});
         } else {
           changed_.insert(id);  // its page asks for that grant
         }
@@ -169,7 +169,7 @@ void Server::form(Gang& gang) {
     same = same && task->gang != 0;
   }
   std::size_t before = 0;
-  for_each_member(gang, [&](const Client&, const Task&) { ++before; });
+  for_each_member(gang, [&](const Program&, const Task&) { ++before; });
   if (same && gpus == gang.gpus && before == members.size()) return;
   gang.must_end = holds(gang);
   if (!gang.must_end || gang.clients.empty()) return rebuild(gang, members);
@@ -183,13 +183,14 @@ void Server::form(Gang& gang) {
 
 // The core's clients cannot lose a GPU, so a new one takes the place of the gang's. As in replace(), what the members
 // have counts twice for a moment.
-void Server::rebuild(Gang& gang, const std::vector<OfTask>& members) {
-  if (!reserve_.is_whole()) return;  // it is tried again with the next step that concerns the gang
+void Leases::rebuild(Gang& gang, const std::vector<OfTask>& members) {
+  std::vector<OfTask> leaving;
+  for_each_member(gang, [&](Program& client, Task& task) { leaving.push_back({&client, &task}); });
+  // It is tried again with the next step that concerns the gang. Of one without programs nothing does.
+  if (!may_grow() && !(members.empty() && leaving.empty())) return;
   const Within changing(coupling_);
   std::vector<ClientId> ended;
   if (gang.id != 0) ended.push_back(std::exchange(gang.id, 0));
-  std::vector<OfTask> leaving;
-  for_each_member(gang, [&](Client& client, Task& task) { leaving.push_back({&client, &task}); });
   for (const OfTask& each : members) {
     std::erase_if(leaving, [&](const OfTask& other) { return other.task == each.task; });
     gang.last_grant = std::max(gang.last_grant, each.task->last_grant);
@@ -199,11 +200,10 @@ void Server::rebuild(Gang& gang, const std::vector<OfTask>& members) {
   if (!members.empty()) {
     gang.id = ++last_number_;
     gang.activity = {};
-    const Client& first = *members.front().client;
-    event_log_.remark(fmt::format("gang {} task {}", gang.number, gang.id), modelled_now());
+    const Program& first = *members.front().program;
+    remark(fmt::format("gang {} task {}", gang.number, gang.id));
     step(event::Join{gang.id, true, first.domain_number, gang.last_grant});
-    const auto session = sessions_.find(first.session);
-    if (session != sessions_.end()) step(event::Session{gang.id, session->second.number});
+    if (const scheduler::SessionId session = session_of(first); session != 0) step(event::Session{gang.id, session});
   }
   for (const auto& [client, task] : members) {
     const ClientId before = std::exchange(task->id, gang.id);
@@ -236,7 +236,7 @@ void Server::rebuild(Gang& gang, const std::vector<OfTask>& members) {
 }
 
 // A member that takes its turns by itself again.
-void Server::become_alone(Client& client, Task& task) {
+void Leases::become_alone(Program& client, Task& task) {
   const auto parts = std::exchange(task.parts, {});
   task.gang = 0;
   task.gave_back = false;
@@ -252,20 +252,20 @@ void Server::become_alone(Client& client, Task& task) {
 
 // ---- its turns
 
-void Server::want_together(Gang& gang, bool urgent) {
-  if (claims_.withdrawing() || gang.id == 0 || holds(gang) || !is_whole(gang)) return;
+void Leases::want_together(Gang& gang, bool urgent) {
+  if (withdraw_by() || gang.id == 0 || holds(gang) || !is_whole(gang)) return;
   bool any = false;
-  for_each_member(gang, [&](const Client&, const Task& task) { any = any || task.wants; });
+  for_each_member(gang, [&](const Program&, const Task& task) { any = any || task.wants; });
   const GpuMask gpus = any ? gang.gpus : 0;
   if (core_.client(gang.id)->wanted == gpus && !urgent) return;
   step(event::Want{gang.id, gpus, false, urgent, false});
 }
 
 // Whether all of its clients have come to a GPU, or have had the time to. Some may have ended since.
-bool Server::is_whole(Gang& gang) {
+bool Leases::is_whole(Gang& gang) {
   const auto has_come = [&](ClientId id) {
-    const auto client = clients_.find(id);
-    return client != clients_.end() && !client->second->gpus().empty();
+    const Program* const client = program(id);
+    return client != nullptr && !client->gpus().empty();
   };
   gang.whole = gang.whole || std::ranges::count_if(gang.clients, has_come) >= gang.size;
   if (gang.whole) return true;
@@ -279,18 +279,27 @@ bool Server::is_whole(Gang& gang) {
   return false;
 }
 
-void Server::look_later(Gang& gang, scheduler::Time in) {
-  gang.timer.expires_after(in);
-  gang.timer.async_wait([this, number = gang.number](std::error_code error) {
-    if (error || stopped_ || !gangs_.contains(number)) return;
-    guarded("look at a gang", [&] {
-      gangs_due_.insert(number);
-      publish_changes(modelled_now());
-    });
-  });
+void Leases::look_later(Gang& gang, scheduler::Time in) {
+  looks_.erase({gang.look_at, gang.number});
+  gang.look_at = now() + in;
+  looks_.insert({gang.look_at, gang.number});
 }
 
-void Server::look_at(Gang& gang) {
+std::optional<scheduler::Time> Leases::next_look() const {
+  if (looks_.empty()) return std::nullopt;
+  return looks_.begin()->first;
+}
+
+void Leases::look_if_due() {
+  bool any = false;
+  for (; !looks_.empty() && looks_.begin()->first <= now(); any = true) {
+    gangs_due_.insert(looks_.begin()->second);
+    looks_.erase(looks_.begin());
+  }
+  if (any) publish_changes(modelled_now());
+}
+
+void Leases::look_at(Gang& gang) {
   if (gang.id == 0) {
     if (is_apart(gang) && gang.clients.size() > 1) look_later(gang, gang.apart_until - now());
     return;
@@ -299,18 +308,18 @@ void Server::look_at(Gang& gang) {
   if (std::exchange(gang.grant, state.grant) != state.grant && state.grant != 0) {
     gang.drain.begin_turn();
     gang.must_end = false;
-    for_each_member(gang, [&](const Client&, Task& task) { task.wants = task.gave_back = false; });
+    for_each_member(gang, [&](const Program&, Task& task) { task.wants = task.gave_back = false; });
   }
   if (state.grant == 0) return want_together(gang, false);
   std::vector<GangDrain::Word> words;
   bool all_gave_back = true;
-  for_each_member(gang, [&](const Client& client, const Task& task) {
+  for_each_member(gang, [&](const Program& client, const Task& task) {
     all_gave_back = all_gave_back && task.gave_back;
     if (task.gave_back) {
       gang.must_end = gang.must_end || task.wants;  // it cannot go on in this turn
       return;
     }
-    words.push_back(GangDrain::word_of(client.usage->gpus[*GpuSet(task.gpus).begin()].gang_rest.load()));
+    words.push_back(rest_of(client, task));
   });
   const scheduler::Time drained_for = modelled_now() - gang.drain.began();
   const bool in_vain = gang.must_end && gang.drain.drains() && drained_for >= kOwnDrain;
@@ -318,20 +327,20 @@ void Server::look_at(Gang& gang) {
     if (gang.drain.drains()) gang.draining += std::min<scheduler::Time>(drained_for, kLongestCounted);
     return step(event::GiveBack{gang.id, state.grant});
   }
-  const bool pressed = state.waiters != 0 || gang.must_end || claims_.withdrawing();
+  const bool pressed = state.waiters != 0 || gang.must_end || withdraw_by();
   if (pressed || gang.drain.drains()) {
-    const bool news = gang.drain.look(words, gang.must_end || claims_.withdrawing(), modelled_now());
-    if (news) for_each_member(gang, [&](const Client& client, const Task&) { changed_.insert(client.id); });
+    const bool news = gang.drain.look(words, gang.must_end || withdraw_by().has_value(), modelled_now());
+    if (news) for_each_member(gang, [&](const Program& client, const Task&) { changed_.insert(client.id); });
     std::optional<scheduler::Time> next = gang.drain.next();
     if (gang.must_end && gang.drain.drains()) {
       const scheduler::Time latest = gang.drain.began() + kOwnDrain;
       next = next ? std::min(*next, latest) : latest;
     }
-    if (next) look_later(gang, time_.real(*next) - now());
+    if (next) look_later(gang, real(*next) - now());
   }
 }
 
-void Server::gave_back(const Client& client, Task& task, std::uint32_t grant) {
+void Leases::gave_back(const Program& client, Task& task, std::uint32_t grant) {
   Gang& gang = *gang_of(task);
   if (gang.id == 0 || core_.client(gang.id)->grant != grant) return;
   task.gave_back = true;
@@ -342,15 +351,15 @@ void Server::gave_back(const Client& client, Task& task, std::uint32_t grant) {
 }
 
 // As the core has decided.
-void Server::decided(Gang& gang, const scheduler::Decision& decision) {
+void Leases::decided(Gang& gang, const scheduler::Decision& decision) {
   using scheduler::Change;
   gangs_due_.insert(gang.number);
-  for_each_member(gang, [&](Client& client, Task& task) {
+  for_each_member(gang, [&](Program& client, Task& task) {
     changed_.insert(client.id);
     if (decision.change == Change::kGranted) task.last_grant = decision.grant;
-    if (decision.change == Change::kRevoked) report_revoked(client);
+    if (decision.change == Change::kRevoked) decided(client, decision);
     if (decision.change != Change::kPassedOver || !task.parts.contains(decision.gpu)) return;
-    report_passed_over(client, decision);
+    decided(client, decision);
   });
   if (decision.change == Change::kGranted) log::debug("gang {}: grant {}", gang.number, decision.grant);
   if (decision.change == Change::kEnded) gang.revoked = 0;
@@ -365,7 +374,7 @@ void Server::decided(Gang& gang, const scheduler::Decision& decision) {
 }
 
 // Some of its members' memory would be missing in each of its turns.
-void Server::part_if_crowded(Gang& gang) {
+void Leases::part_if_crowded(Gang& gang) {
   const std::optional<GpuIndex> gpu = std::exchange(gang.crowded, std::nullopt);
   if (!gpu || is_apart(gang)) return;
   gang.apart = protocol::GangApart::kNoRoom;
@@ -373,7 +382,7 @@ void Server::part_if_crowded(Gang& gang) {
   log::warn(
       "gang {}: what its programs have on GPU {} does not fit there: for {} minutes they take their turns by "
       "themselves. Give them less memory, or a GPU each",
-      gang.name, gpus_.number(*gpu), kApart.count());
+      gang.name, number_of(*gpu), kApart.count());
 }
 
 }  // namespace rota::server

@@ -2,18 +2,17 @@
 // once. How its members come to rest is core/gang_drain.h's.
 #pragma once
 
-#include <asio/steady_timer.hpp>
 #include <cstdint>
 #include <optional>
 #include <set>
 #include <string>
 
 #include "scheduler/core/gang_drain.h"
-#include "scheduler/server/client.h"
+#include "scheduler/server/leases.h"
 
 namespace rota::server {
 
-struct Server::Gang {
+struct Leases::Gang {
   std::uint32_t number = 0;
   std::string key;   // whose it is, and its name
   std::string name;  // as its clients say it
@@ -35,19 +34,17 @@ struct Server::Gang {
   std::optional<scheduler::GpuIndex> crowded{};  // where its members' memory does not fit
   protocol::GangApart apart{};                   // why its members took turns by themselves the last time,
   scheduler::Time apart_until{};                 // and until when
-  asio::steady_timer timer;
-
-  explicit Gang(asio::io_context& io) : timer(io) {}
+  scheduler::Time look_at{};                     // although nothing happens, in real time; 0: never
 };
 
-// By client, in the order of their numbers.
+// By program, in the order of their numbers.
 template <typename Visit>
-void Server::for_each_member(const Gang& gang, const Visit& visit) const {
+void Leases::for_each_member(const Gang& gang, const Visit& visit) const {
   for (const scheduler::ClientId id : gang.clients) {
-    const auto client = clients_.find(id);
-    if (client == clients_.end()) continue;
-    for (Task& task : client->second->tasks) {
-      if (task.gang == gang.number) visit(*client->second, task);
+    Program* const member = program(id);
+    if (member == nullptr) continue;
+    for (Task& task : member->tasks) {
+      if (task.gang == gang.number) visit(*member, task);
     }
   }
 }

@@ -17,7 +17,7 @@ const Server::Client* Server::taker_of(const Client& giver, std::uint32_t gpu) c
   scheduler::Bytes lacking = 0;
   core_.for_each_holder(gpu, [&](scheduler::ClientId id) {
     const scheduler::Bytes bytes = core_.lacking_bytes(id, gpu);
-    const Client* const client = lacking_on(id, gpu);
+    const auto* const client = static_cast<const Client*>(lacking_on(id, gpu));
     if (bytes <= lacking || client == nullptr || client == &giver || client->connection == 0) return;
     if (!client->hands_over || client->domain != giver.domain) return;
     most = client;

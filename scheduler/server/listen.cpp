@@ -133,10 +133,10 @@ Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, Options optio
 
 Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile lock, Descriptor listener,
                Descriptor control, EventLog event_log)
-    : io_(io),
+    : Leases(options.settings),
+      io_(io),
       options_(std::move(options)),
       time_(options_.time_scale),
-      core_(options_.settings),
       limits_(options_.limits),
       event_log_(std::move(event_log)),
       claims_(is_machine()),
@@ -152,6 +152,7 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
                [this](const ControlRequest& request) { return carry(request); }),
       housekeeping_(io),
       deadline_(io),
+      look_(io),
       wake_(io),
       late_reading_(io),
       forced_reading_(io),

@@ -64,6 +64,7 @@ void Server::stop() {
   housekeeping_.cancel();
   deadline_.cancel();
   wake_.cancel();
+  look_.cancel();
   late_reading_.cancel();
   forced_reading_.cancel();
   accept_again_.cancel();
@@ -75,7 +76,6 @@ void Server::stop() {
   for (const auto& [number, connection] : connections_) connection->close();
   connections_.clear();
   clients_.clear();
-  owners_.clear();
   gangs_.clear();
   stayers_.clear();
 }
@@ -123,17 +123,11 @@ void Server::on_message(Connection& connection, const Message& message) {
     case Kind::kWant:
       read_usage(client);
       if (claims_.withdrawing()) break;  // it asks again
-      on_want(client, message.body.want);
+      on_want(client, message.body.want, now() - started_ < std::chrono::seconds(protocol::kReclaimSeconds));
       break;
     case Kind::kGiveBack:
       read_usage(client);
-      if (Task* const task = client.tasks.on(message.body.give_back.gpu); task == nullptr) {
-        break;
-      } else if (gang_of(*task) != nullptr) {
-        gave_back(client, *task, message.body.give_back.grant);
-      } else {
-        step(event::GiveBack{task->id, message.body.give_back.grant});
-      }
+      on_give_back(client, message.body.give_back);
       break;
     case Kind::kUsage:
       read_usage(client);
@@ -321,13 +315,7 @@ void Server::remove_client(ClientId id, const char* why) {
 // May be repeated.
 void Server::forget_client(ClientId id) {
   Client& client = *gone_.at(id);
-  leave_gang(client);
-  for (const Task& task : client.tasks) {
-    if (task.gang != 0) continue;
-    step(event::Leave{task.id});
-    owners_.erase(task.id);
-  }
-  publish_changes(modelled_now());
+  end_tasks(client);
   carry_out(apply(limit::Leave{id}).outcome);
   for (const std::uint32_t gpu : client.gpus()) {
     const std::string uuid = uuid_text(gpus_.at(gpu)->uuid);
@@ -390,38 +378,28 @@ std::string Server::carry(const ControlRequest& request) {
                      scheduler::quantum_text(scheduler::quantum_of(settings)), Milliseconds(settings.grace).count());
 }
 
-void Server::step(const scheduler::Event& event) {
-  const scheduler::Time time = modelled_now();
-  const std::vector<scheduler::Decision>& decisions = core_.step(event, time);
+void Server::stepped(const scheduler::Event& event, scheduler::Time time,
+                     const std::vector<scheduler::Decision>& decisions) {
   event_log_.write(event, time, decisions);
-  for (const scheduler::Decision& decision : decisions) {
-    if (const auto gang = gangs_in_core_.find(decision.client); gang != gangs_in_core_.end()) {
-      decided(*gangs_.at(gang->second), decision);
-      continue;
-    }
-    const auto [client, task] = find_task(decision.client);
-    if (client == nullptr) continue;
-    changed_.insert(client->id);
-    if (client->gang != 0) gangs_due_.insert(client->gang);
-    if (decision.change == scheduler::Change::kRevoked) report_revoked(*client);
-    if (decision.change == scheduler::Change::kPassedOver) report_passed_over(*client, decision);
-    if (decision.change == scheduler::Change::kGranted) {
-      if (task != nullptr) task->last_grant = decision.grant;
-      log::debug("client {}, task {}: grant {}", client->id, decision.client, decision.grant);
-    }
-    if (decision.change == scheduler::Change::kPromised) {
-      log::debug("client {}: may have {} bytes on GPU {}", client->id, decision.bytes, gpus_.number(decision.gpu));
-    }
-    if (decision.change == scheduler::Change::kClear) {
-      log::debug("client {}: is to clear {} bytes of GPU {}", client->id, decision.bytes, gpus_.number(decision.gpu));
-    }
-  }
-  publish_changes(time);
 }
 
-void Server::publish_changes(scheduler::Time time) {
-  if (coupling_ || settling_gangs_) return;
-  settle_gangs();
+void Server::decided(Program& program, const scheduler::Decision& decision) {
+  using scheduler::Change;
+  auto& client = static_cast<Client&>(program);
+  if (decision.change == Change::kRevoked) report_revoked(client);
+  if (decision.change == Change::kPassedOver) report_passed_over(client, decision);
+  if (decision.change == Change::kGranted) {
+    log::debug("client {}, task {}: grant {}", client.id, decision.client, decision.grant);
+  }
+  if (decision.change == Change::kPromised) {
+    log::debug("client {}: may have {} bytes on GPU {}", client.id, decision.bytes, gpus_.number(decision.gpu));
+  }
+  if (decision.change == Change::kClear) {
+    log::debug("client {}: is to clear {} bytes of GPU {}", client.id, decision.bytes, gpus_.number(decision.gpu));
+  }
+}
+
+void Server::publish_all(scheduler::Time time) {
   const Published before = std::exchange(
       published_, {core_.clearing_gpus(), core_.shared_gpus(), core_.sampling_gpus(), core_.metered_gpus(),
                    core_.movable_gpus(), core_.timed_gpus(), core_.alone_gpus(), core_.later_gpus()});
@@ -447,6 +425,7 @@ void Server::publish_changes(scheduler::Time time) {
   changed_.clear();
   publish_takers();
   schedule_deadline();
+  schedule_look();
 }
 
 // The first time, the second, the fourth and so on.
@@ -488,6 +467,29 @@ scheduler::Time Server::now() const {
 
 scheduler::Time Server::modelled_now() const {
   return time_.modelled(now());
+}
+
+Program* Server::program(ClientId id) const {
+  const auto client = clients_.find(id);
+  return client == clients_.end() ? nullptr : client->second.get();
+}
+
+std::optional<scheduler::Time> Server::withdraw_by() const {
+  if (!claims_.withdrawing()) return std::nullopt;
+  return time_.modelled(claims_.withdraw_by());
+}
+
+scheduler::SessionId Server::session_of(const Program& program) const {
+  const auto session = sessions_.find(static_cast<const Client&>(program).session);
+  return session == sessions_.end() ? 0 : session->second.number;
+}
+
+void Server::remark(const std::string& text) {
+  event_log_.remark(text, modelled_now());
+}
+
+void Server::coupled(scheduler::GpuMask gpus) {
+  for (const scheduler::GpuIndex gpu : GpuSet(gpus)) publish_too_much(gpu);
 }
 
 }  // namespace rota::server

@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "scheduler/core/claims.h"
-#include "scheduler/core/core.h"
 #include "scheduler/core/limit_event.h"
 #include "scheduler/core/quota.h"
 #include "scheduler/server/assumed_contexts.h"
@@ -30,6 +29,7 @@
 #include "scheduler/server/event_log.h"
 #include "scheduler/server/gpu_table.h"
 #include "scheduler/server/holder_link.h"
+#include "scheduler/server/leases.h"
 #include "scheduler/server/limits.h"
 #include "scheduler/server/memory_reserve.h"
 #include "scheduler/server/meter.h"
@@ -37,7 +37,6 @@
 #include "scheduler/server/paced.h"
 #include "scheduler/server/page.h"
 #include "scheduler/server/place.h"
-#include "scheduler/server/tasks.h"
 #include "scheduler/server/user_names.h"
 
 namespace rota::server {
@@ -61,7 +60,7 @@ struct Options {
   double time_scale = 1;
 };
 
-class Server final : public ConnectionOwner {
+class Server final : public ConnectionOwner, private Leases {
  public:
   // Takes the socket's lock and listens. The error says who else serves this socket, or what cannot be created.
   static Result<std::unique_ptr<Server>> open(asio::io_context& io, Options options);
@@ -76,7 +75,6 @@ class Server final : public ConnectionOwner {
 
  private:
   struct Client;
-  struct Gang;
   struct Stayer;
 
   Server(asio::io_context& io, Options options, LockPlace locks, LockFile lock, Descriptor listener, Descriptor control,
@@ -107,54 +105,24 @@ class Server final : public ConnectionOwner {
   void forget_client(scheduler::ClientId id);
   void drop_connection(Connection& connection);
 
-  // coupling.cpp: tasks, as the core's clients.
-  struct OfTask {
-    Client* client = nullptr;
-    Task* task = nullptr;
-  };
-  OfTask find_task(scheduler::ClientId id) const;  // nulls: it has ended, or its client is gone
-  scheduler::ClientState state_of(const Task& task) const;
-  bool holds(const Task& task) const;
-  scheduler::Bytes context_bytes(const Client& client, std::uint32_t gpu) const;
-  void join(const Client& client, const Task& task);
-  void on_want(Client& client, const protocol::Want& want);
-  bool couple(Client& client, scheduler::GpuMask gpus);
-  void replace(Client& client, const Tasks::Change& change,
-               const std::vector<std::pair<scheduler::GpuIndex, scheduler::Bytes>>& contexts);
-
-  // gangs.cpp
-  void on_gang(Client& client, const protocol::Gang& named);
-  void leave_gang(const Client& client);
-  bool leave_gang_to_couple(Client& client);
-  Gang* gang_of(const Task& task) const;  // null: it is a member of none
-  template <typename Visit>
-  void for_each_member(const Gang& gang, const Visit& visit) const;
-  void for_each_task_of(scheduler::ClientId id, const std::function<void(Client&, Task&)>& visit) const;
-  bool holds(const Gang& gang) const;
-  bool is_to_join(const Client& client, const Task& task) const;
-  bool is_needed(const Gang& gang) const;
-  bool is_apart(const Gang& gang) const;
-  bool is_whole(Gang& gang);
-  void settle_gangs();
-  void form(Gang& gang);
-  void rebuild(Gang& gang, const std::vector<OfTask>& members);
-  void become_alone(Client& client, Task& task);
-  void want_together(Gang& gang, bool urgent);
-  void part_if_crowded(Gang& gang);
-  void look_at(Gang& gang);
-  void look_later(Gang& gang, scheduler::Time in);
-  void gave_back(const Client& client, Task& task, std::uint32_t grant);
-  void decided(Gang& gang, const scheduler::Decision& decision);
-  // gang_memory.cpp
-  void say_gpu(Client& client, std::uint32_t gpu, scheduler::Bytes total, scheduler::Bytes context);
-  void say_usage(Task& task, const scheduler::event::Usage& usage);
-  void say_asked(Task& task, std::uint32_t gpu, scheduler::Bytes bytes);
-  scheduler::Bytes promised_bytes(const Client& client, const Task& task, std::uint32_t gpu) const;
-  scheduler::Bytes resident_bytes(const Task& task, std::uint32_t gpu) const;
-  scheduler::Bytes bytes_to_clear(const Client& client, const Task& task, std::uint32_t gpu) const;
-  Client* lacking_on(scheduler::ClientId id, std::uint32_t gpu) const;
-  template <typename Of>
-  scheduler::Bytes sum(const Gang& gang, std::uint32_t gpu, const Of& of) const;
+  // what leases need
+  Program* program(scheduler::ClientId id) const override;
+  scheduler::Time now() const override;
+  scheduler::Time modelled_now() const override;
+  scheduler::Time real(scheduler::Time modelled) const override { return time_.real(modelled); }
+  bool may_grow() override { return reserve_.is_whole(); }
+  std::optional<scheduler::Time> withdraw_by() const override;
+  scheduler::SessionId session_of(const Program& program) const override;
+  scheduler::event::Usage usage_of(const Program& program, std::uint32_t gpu) const override;
+  scheduler::GangDrain::Word rest_of(const Program& program, const Task& task) const override;
+  void read_activity(Program& program) override;
+  void coupled(scheduler::GpuMask gpus) override;
+  void stepped(const scheduler::Event& event, scheduler::Time time,
+               const std::vector<scheduler::Decision>& decisions) override;
+  void decided(Program& program, const scheduler::Decision& decision) override;
+  void remark(const std::string& text) override;
+  unsigned number_of(std::uint32_t gpu) const override { return gpus_.number(gpu); }
+  void publish_all(scheduler::Time time) override;
 
   // claiming.cpp: GPUs that another rotad has, by their UUIDs as text.
   struct Elsewhere {
@@ -231,24 +199,20 @@ class Server final : public ConnectionOwner {
   std::optional<scheduler::Bytes> bytes_of_others(std::uint32_t gpu, const GpuReading& reading) const;
   void forget_old_measurements();
 
-  void step(const scheduler::Event& event);
-  void publish_changes(scheduler::Time time);
   void publish(Client& client);
   void publish(const Client& client, const Task& task);
-  std::uint32_t shown_grant(const Task& task, std::uint32_t gpu) const;
   std::uint32_t watch_of(const Client& client, const Task& task) const;
   void report_revoked(Client& client) const;
   void report_passed_over(Client& client, const scheduler::Decision& decision) const;
   void read_usage(Client& client);
   void read_others();
   bool read_some_others();
-  void read_activity(Client& client);
-  static scheduler::event::Activity activity_of(const Client& client, const Task& task, bool shares);
+  static scheduler::event::Activity activity_of(const Program& program, const Task& task, bool shares);
   scheduler::event::Activity activity_of(const Gang& gang) const;
   void tell_activity(LastActivity& last, const scheduler::event::Activity& activity);
-  void tell_usage(Client& client, std::uint32_t gpu);
   void note_moves(Client& client);
   void schedule_deadline();
+  void schedule_look();
   void tell_next(scheduler::Time time);
   void stay_awake(scheduler::Time from);
   void housekeeping();
@@ -260,8 +224,6 @@ class Server final : public ConnectionOwner {
   // Exists while programs use GPUs, for a later rotad to find.
   std::string clients_note() const { return options_.socket + ".clients"; }
   void note_clients() const;
-  scheduler::Time now() const;           // real
-  scheduler::Time modelled_now() const;  // the core's
   // snapshot.cpp
   struct SnapshotWork;
   void make_snapshot();
@@ -278,7 +240,6 @@ class Server final : public ConnectionOwner {
   asio::io_context& io_;
   const Options options_;
   const ModelledTime time_;
-  scheduler::Core core_;
   scheduler::Quota limited_{core_.books()};  // changed by apply() alone
   const scheduler::Quota& quota_ = limited_;
   const LimitBook limits_;
@@ -292,7 +253,6 @@ class Server final : public ConnectionOwner {
   std::map<std::string, Elsewhere> elsewhere_;
   std::map<std::pair<scheduler::ClientId, std::string>, protocol::AddGpu> named_;  // and not served yet
   bool letting_go_ = false;
-  bool coupling_ = false;  // pages are written once all has been carried out
   scheduler::Time machine_looked_at_{};
   bool place_lost_ = false;  // another rotad has this one's socket
   GpuTable gpus_;
@@ -305,6 +265,7 @@ class Server final : public ConnectionOwner {
   Control control_;
   asio::steady_timer housekeeping_;
   asio::steady_timer deadline_;
+  asio::steady_timer look_;  // at a gang
   asio::steady_timer wake_;  // to be awake when a holder begins to drain
   std::chrono::steady_clock::time_point awake_until_{};
   std::chrono::nanoseconds longest_{};  // that one handler took of the processor,
@@ -328,13 +289,6 @@ class Server final : public ConnectionOwner {
   std::map<std::string, Domain> domains_;  // of payers that are not users by number
   scheduler::DomainId last_domain_ = 0;
   std::map<scheduler::ClientId, std::unique_ptr<Client>> clients_;
-  std::map<scheduler::ClientId, scheduler::ClientId> owners_;  // of tasks: their clients
-  std::map<std::uint32_t, std::unique_ptr<Gang>> gangs_;
-  std::map<std::string, std::uint32_t> gang_numbers_;           // by key
-  std::map<scheduler::ClientId, std::uint32_t> gangs_in_core_;  // by the core's client
-  std::set<std::uint32_t> gangs_due_;                           // that have to be looked at
-  bool settling_gangs_ = false;
-  std::uint32_t last_gang_ = 0;
   // Whose leaving the core and the limits' books have not carried out yet; empty, unless memory was lacking.
   std::map<scheduler::ClientId, std::unique_ptr<Client>> gone_;
   std::set<scheduler::ClientId> orphans_;  // clients whose connection closed
@@ -362,9 +316,7 @@ class Server final : public ConnectionOwner {
   } published_;
   std::array<scheduler::Bytes, protocol::kMaxGpus> too_much_{};  // as it is published
   scheduler::GpuMask contexts_to_publish_ = 0;
-  std::uint32_t next_looked_after_ = 0;    // the client that housekeeping has come to
-  std::set<scheduler::ClientId> changed_;  // whose pages have to be written, within one step
-  std::uint32_t last_number_ = 0;          // of connections, clients and stayers
+  std::uint32_t next_looked_after_ = 0;  // the client that housekeeping has come to
   const scheduler::Time started_;
   scheduler::Time idle_since_;
   scheduler::Time others_read_at_{};

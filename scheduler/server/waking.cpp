@@ -50,7 +50,7 @@ void Server::tell_next(scheduler::Time time) {
     const scheduler::Time at = core_.next_turn(*first);
     one_drains |= at != scheduler::Time{} && at <= time;
     bool news = false;
-    for_each_task_of(*first, [&](const Client& client, Task& task) {
+    for_each_task_of(*first, [&](const Program& client, Task& task) {
       if (std::exchange(task.next_turn, at) == at) return;
       news = true;
       changed_.insert(client.id);
@@ -65,6 +65,18 @@ void Server::stay_awake(scheduler::Time from) {
   wake_.expires_at(asio::steady_timer::time_point(std::chrono::duration_cast<asio::steady_timer::duration>(from)));
   wake_.async_wait([this](std::error_code error) {
     if (!error) awake_until_ = std::chrono::steady_clock::now() + std::chrono::nanoseconds(protocol::kAwakeNs);
+  });
+}
+
+void Server::schedule_look() {
+  const std::optional<scheduler::Time> next = next_look();
+  if (!next) return;
+  const asio::steady_timer::time_point at(std::chrono::duration_cast<asio::steady_timer::duration>(*next));
+  if (look_.expiry() == at) return;
+  look_.expires_at(at);
+  look_.async_wait([this](std::error_code error) {
+    if (error || stopped_) return;
+    guarded("look at a gang", [this] { look_if_due(); });
   });
 }
 

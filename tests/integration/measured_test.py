@@ -257,8 +257,8 @@ class Outside(Machine):
         self.assertEqual(ballast.stdout.readline(), "ready\n")
         return ballast
 
-    def hogs(self, mode):
-        hogs = [self.start(ROTA, "run", "--memory", mode, "--", PROGRAMS / "memhog", "--bytes", "160M", "--hold", "--ahead", "20",
+    def hogs(self, mode, *options):
+        hogs = [self.start(ROTA, "run", "--memory", mode, *options, "--", PROGRAMS / "memhog", "--bytes", "160M", "--hold", "--ahead", "20",
                            ROTA_SIM_TIME_SCALE=self.SCALE) for _ in range(2)]
         for hog in hogs:
             self.assertEqual(hog.stdout.readline(), "ready\n")
@@ -298,6 +298,17 @@ class Outside(Machine):
         said = subprocess.run([ROOT / "tests/programs/promises", self.log], capture_output=True, text=True, check=False)
         self.assertEqual(said.returncode, 0, said.stdout + said.stderr)
         self.assertIn("all as recorded", self.checked(ROTAD, "--replay", self.log).stdout)
+
+    # ctest labels: unsanitized
+    def test_members_of_a_gang_that_do_not_fit_beside_others_take_turns_by_themselves(self):
+        self.rotad()
+        ballast = self.ballast()
+        hogs = self.hogs("swap", "--gang", "job")
+        self.take_turns()
+        self.right(hogs)
+        self.end_ballast(ballast)
+        self.daemon.terminate()
+        self.assertIn("does not fit there", self.finish(self.daemon).stderr)
 
     # ctest labels: unsanitized
     def test_two_that_do_not_fit_beside_others_take_turns_from_the_first_on_and_go_together_when_those_have_gone(self):

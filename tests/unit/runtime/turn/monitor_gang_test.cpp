@@ -55,6 +55,7 @@ TEST_CASE("a member of a gang says when it rests, makes single calls, and gives 
   const protocol::Message back = rotad.next();
   CHECK(back.kind == Kind::kGiveBack);
   CHECK(back.body.give_back.grant == kGrant);
+  CHECK(back.body.give_back.task == 1);
   CHECK(program.gate.closed());
 }
 

@@ -3,7 +3,7 @@
 #include <csignal>
 #include <cstring>
 
-#include "tests/unit/scheduler/server/processes.h"
+#include "tests/unit/scheduler/server/rank.h"
 
 namespace rota::test {
 namespace {
@@ -15,63 +15,7 @@ using protocol::kGangStands;
 using protocol::Kind;
 using protocol::LeasePage;
 
-constexpr std::uint64_t kGpuBytes = std::uint64_t{1} << 30;
-
 const std::vector<std::string> kExclusive = {"--mode", "exclusive", "--quantum", "20ms"};
-
-// A client with one GPU, by rotad's index.
-struct Rank : Client {
-  std::uint32_t gpu;
-
-  Rank(const std::string& socket, std::uint32_t index, const std::string& name = "rank")
-      : Client(socket, name, false), gpu(index) {
-    std::uint32_t got = 99;
-    for (std::uint32_t each = 0; each <= index; ++each) {
-      if (each == index) REQUIRE_FALSE(add_gpu(static_cast<std::uint8_t>(each + 1), &got, kGpuBytes));
-    }
-    gpu = got;
-    use(gpu, kGpuBytes / 4);
-  }
-  void send_kind(Kind kind) const {
-    const protocol::Message sent = message(kind);
-    send_packet(descriptor, &sent, protocol::bytes_of(kind));
-  }
-  void join(const std::string& gang, std::uint32_t size = 0) const {
-    protocol::Message named = message(Kind::kGang);
-    strncpy(named.body.gang.name, gang.c_str(), sizeof named.body.gang.name - 1);
-    named.body.gang.size = size;
-    named.body.gang.why = protocol::GangWhy::kNamed;
-    send_packet(descriptor, &named, protocol::bytes_of(Kind::kGang));
-  }
-  const GpuLease& page() const { return lease->gpus[gpu]; }
-  void want_mine() { want(std::uint64_t{1} << gpu); }
-  void say(std::uint32_t step, std::uint32_t flags) {
-    usage->gpus[gpu].gang_rest = std::uint64_t{step} << 32 | flags;
-    send_kind(Kind::kUsage);
-  }
-  void give_back_mine() { give_back(page().grant, gpu); }
-  template <typename Condition>
-  bool shows(Condition condition) const {
-    return wait_for([&](const LeasePage&) { return condition(page()); });
-  }
-  bool is_granted() const {
-    return shows([](const GpuLease& page) { return page.grant != 0; });
-  }
-  bool ended() const {
-    return shows([](const GpuLease& page) { return page.grant == 0; });
-  }
-  bool is_member() const {
-    return shows([](const GpuLease& page) { return page.gang != 0; });
-  }
-  bool drains(std::uint32_t from = 1) const {
-    return shows([&](const GpuLease& page) { return page.gang_step >= from; });
-  }
-  bool waited_for() const {
-    return shows([](const GpuLease& page) { return page.waiters != 0; });
-  }
-  // rotad has carried out what this client has sent.
-  void catch_up() { REQUIRE_FALSE(add_gpu(static_cast<std::uint8_t>(gpu + 1), nullptr, kGpuBytes)); }
-};
 
 void end_turn(Rank& one, Rank& two) {
   for (Rank* rank : {&one, &two}) rank->say(0, kGangMayEnd);
@@ -397,6 +341,33 @@ TEST_CASE("members whose memory does not fit on one GPU take turns by themselves
   CHECK(two.page().grant == 0);
 }
 
+TEST_CASE("members whose memory fits on one GPU, but not beside programs without rota, take turns by themselves") {
+  Daemon daemon(kExclusive);
+  Rank one(daemon.socket(), 0);
+  Rank two(daemon.socket(), 0);
+  one.join("job");
+  two.join("job");
+  REQUIRE(two.is_member());
+  for (Rank* rank : {&one, &two}) {
+    rank->usage->gpus[0].resident_bytes = kGpuBytes / 3;
+    rank->use(0, kGpuBytes * 3 / 8);
+    rank->say(0, 0);
+    rank->catch_up();
+  }
+  one.want_mine();
+  REQUIRE(two.is_granted());
+  const auto apart = [&] { return status(daemon.socket()).gangs.at(0).apart; };
+  CHECK(apart() == protocol::GangApart::kNo);
+  // The driver has nothing free, although by the books a third is: it is asked again and again.
+  CHECK(eventually([&] {
+    two.usage->gpus[0].short_bytes = kGpuBytes / 8;
+    two.usage->gpus[0].free_bytes = 0;
+    ++two.usage->gpus[0].refusals;
+    two.say(0, 0);
+    return apart() == protocol::GangApart::kNoRoom;
+  }));
+}
+
 TEST_CASE("the activity of all members is the gang's, and its drains are part of its hand-overs") {
   const TemporaryFolder folder;
   const std::string log = folder / "events";
@@ -456,6 +427,37 @@ TEST_CASE("GPUs of a member can be coupled: it stays a member") {
   const protocol::Snapshot all = status(daemon.socket());
   CHECK(all.task(one.number, 2)->gpus == 5);
   CHECK(all.task(one.number, 2)->gang == all.task(two.number, 1)->gang);
+}
+
+TEST_CASE("a member gives back what it regards as one task, also where rotad has granted its GPUs as several") {
+  Daemon daemon(kExclusive);
+  Rank one(daemon.socket(), 0);
+  Rank two(daemon.socket(), 1);
+  Rank other(daemon.socket(), 1, "other");
+  REQUIRE_FALSE(one.add_gpu(3, nullptr, kGpuBytes));
+  one.join("job");
+  two.join("job");
+  REQUIRE(two.is_member());
+  two.want_mine();
+  REQUIRE(two.is_granted());
+  const std::uint32_t grant = two.page().grant;
+  REQUIRE(one.lease->gpus[2].grant == grant);
+  other.want_mine();
+  REQUIRE(one.waited_for());
+  one.usage->gpus[2].gang_rest = kGangMayEnd;
+  for (Rank* rank : {&one, &two}) rank->say(0, kGangMayEnd);
+  REQUIRE(one.drains());
+  REQUIRE(two.drains());
+  one.usage->gpus[2].gang_rest = std::uint64_t{one.page().gang_step} << 32 | kGangRests;
+  for (Rank* rank : {&one, &two}) rank->say(rank->page().gang_step, kGangRests);
+  REQUIRE(one.shows([](const GpuLease& page) { return page.gang_ends == page.grant; }));
+  protocol::Message back = message(Kind::kGiveBack);
+  back.body.give_back = {.grant = grant, .gpu = 0, .task = 5};
+  send_packet(one.descriptor, &back, protocol::bytes_of(Kind::kGiveBack));
+  two.give_back_mine();
+  REQUIRE(other.is_granted());
+  CHECK(one.lease->gpus[0].grant == 0);
+  CHECK(one.lease->gpus[2].grant == 0);
 }
 
 TEST_CASE(

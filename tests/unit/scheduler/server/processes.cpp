@@ -245,7 +245,7 @@ void Client::want(std::uint64_t gpus, bool running, std::uint64_t task) {
 
 void Client::give_back(std::uint32_t grant, std::uint32_t gpu) {
   Message back = message(Kind::kGiveBack);
-  back.body.give_back = {.grant = grant, .gpu = gpu};
+  back.body.give_back = {.grant = grant, .gpu = gpu, .task = 0};
   send_packet(descriptor, &back, sizeof back);
 }
 

@@ -1,0 +1,169 @@
+// Which of the core's clients each task is, coupled over several GPUs or in a gang (gangs.h), and what its lease is.
+// A state machine without a clock, sockets or pages: the server gives it those (server.h), and a test others.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "scheduler/core/core.h"
+#include "scheduler/core/gang_drain.h"
+#include "scheduler/protocol/protocol.h"
+#include "scheduler/server/tasks.h"
+#include "scheduler/server/trust_domain.h"
+
+namespace rota::server {
+
+// A client, as far as its leases go.
+struct Program {
+  scheduler::ClientId id = 0;  // in limits and messages; the core knows its tasks
+  pid_t pid = 0;
+  std::string name;
+  TrustDomain domain{0};
+  scheduler::DomainId domain_number = 0;  // whose shares of a GPU its tasks' are part of
+  std::uint32_t gang = 0;                 // that it has named; 0: none
+  Tasks tasks;
+  GpuSet gpus() const { return tasks.gpus(); }  // that it has added
+};
+
+class Leases {
+ protected:  // for whoever owns it, and for tests of what it keeps
+  struct Gang;
+  struct OfTask {
+    Program* program = nullptr;
+    Task* task = nullptr;
+  };
+
+  explicit Leases(const scheduler::Settings& settings);
+  ~Leases();
+  Leases(const Leases&) = delete;
+  Leases& operator=(const Leases&) = delete;
+
+  // ---- what it has to be given
+
+  virtual Program* program(scheduler::ClientId id) const = 0;  // null: it is gone
+  virtual scheduler::Time now() const = 0;                     // real
+  virtual scheduler::Time modelled_now() const = 0;            // the core's
+  virtual scheduler::Time real(scheduler::Time modelled) const = 0;
+  // Whether there is memory to begin and end tasks with.
+  virtual bool may_grow() = 0;
+  // Another rotad is to have the GPUs: by when holders have to give back, in the core's time; nothing: none is.
+  virtual std::optional<scheduler::Time> withdraw_by() const = 0;
+  virtual scheduler::SessionId session_of(const Program& program) const = 0;
+  // What a program says of its memory on a GPU, for whichever client of the core; and, if its task is one of a gang,
+  // of how far it has come to rest.
+  virtual scheduler::event::Usage usage_of(const Program& program, scheduler::GpuIndex gpu) const = 0;
+  virtual scheduler::GangDrain::Word rest_of(const Program& program, const Task& task) const = 0;
+  // Tells the core what the program has done on its GPUs.
+  virtual void read_activity(Program& program) = 0;
+  // What is on these GPUs is of other clients of the core than before.
+  virtual void coupled(scheduler::GpuMask gpus) = 0;
+  // For the logs: each event with what the core has decided, decisions about single programs, and what becomes of
+  // tasks.
+  virtual void stepped(const scheduler::Event& event, scheduler::Time time,
+                       const std::vector<scheduler::Decision>& decisions) = 0;
+  virtual void decided(Program& program, const scheduler::Decision& decision) = 0;
+  virtual void remark(const std::string& text) = 0;
+  virtual unsigned number_of(scheduler::GpuIndex gpu) const = 0;  // as nvidia-smi's
+  // Writes the pages of those in `changed_`.
+  virtual void publish_all(scheduler::Time time) = 0;
+
+  // ---- leases.cpp
+
+  void step(const scheduler::Event& event);
+  void publish_changes(scheduler::Time time);
+  // What the page of a task shows of its lease.
+  struct Lease {
+    scheduler::ClientState state;
+    scheduler::Time give_back_by{};
+    std::uint32_t gang_ends = 0;
+    std::uint32_t gang_step = 0;
+  };
+  Lease lease_of(const Program& program, const Task& task) const;
+  std::uint32_t shown_grant(const Task& task, scheduler::GpuIndex gpu) const;  // 0: nothing, or not any more
+  // The core's client of a GPU that the program names for the first time; say_gpu() follows.
+  void begin_task(Program& program, scheduler::GpuIndex gpu);
+  // Of a program that is gone.
+  void end_tasks(const Program& program);
+  void on_give_back(Program& program, const protocol::GiveBack& given);
+  void tell_usage(Program& program, scheduler::GpuIndex gpu);
+
+  // ---- coupling.cpp
+
+  OfTask find_task(scheduler::ClientId id) const;  // nulls: it has ended, or its program is gone
+  scheduler::ClientState state_of(const Task& task) const;
+  bool holds(const Task& task) const;
+  scheduler::Bytes context_bytes(const Program& program, scheduler::GpuIndex gpu) const;
+  // `reclaims`: a program that says that its work runs there has its GPUs at once.
+  void on_want(Program& program, const protocol::Want& want, bool reclaims);
+
+  // ---- gangs.cpp
+
+  void on_gang(Program& program, const protocol::Gang& named);
+  Gang* gang_of(const Task& task) const;  // null: it is a member of none
+  template <typename Visit>
+  void for_each_member(const Gang& gang, const Visit& visit) const;
+  void for_each_task_of(scheduler::ClientId id, const std::function<void(Program&, Task&)>& visit) const;
+  bool holds(const Gang& gang) const;
+  bool is_apart(const Gang& gang) const;
+  void settle_gangs();
+  // When some gang has to be looked at although nothing happens, in real time.
+  std::optional<scheduler::Time> next_look() const;
+  void look_if_due();
+
+  // ---- gang_memory.cpp
+
+  void say_gpu(Program& program, scheduler::GpuIndex gpu, scheduler::Bytes total, scheduler::Bytes context);
+  void say_asked(Task& task, scheduler::GpuIndex gpu, scheduler::Bytes bytes);
+  scheduler::Bytes promised_bytes(const Program& program, const Task& task, scheduler::GpuIndex gpu) const;
+  scheduler::Bytes resident_bytes(const Task& task, scheduler::GpuIndex gpu) const;
+  scheduler::Bytes bytes_to_clear(const Program& program, const Task& task, scheduler::GpuIndex gpu) const;
+  bool others_can_clear(const Program& program, scheduler::GpuIndex gpu) const;
+  Program* lacking_on(scheduler::ClientId id, scheduler::GpuIndex gpu) const;
+
+  scheduler::Core core_;
+  std::map<std::uint32_t, std::unique_ptr<Gang>> gangs_;
+  std::set<std::uint32_t> gangs_due_;      // that have to be looked at
+  std::set<scheduler::ClientId> changed_;  // whose pages have to be written, within one step
+  std::uint32_t last_number_ = 0;          // of the core's clients, and of what else is to differ from them
+  bool coupling_ = false;                  // pages are written once all has been carried out
+
+  void join(const Program& program, const Task& task);
+  bool couple(Program& program, scheduler::GpuMask gpus);
+  void replace(Program& program, const Tasks::Change& change,
+               const std::vector<std::pair<scheduler::GpuIndex, scheduler::Bytes>>& contexts);
+
+  void leave_gang(const Program& program);
+  bool leave_gang_to_couple(Program& program);
+  bool is_to_join(const Program& program, const Task& task) const;
+  bool is_needed(const Gang& gang) const;
+  bool is_whole(Gang& gang);
+  void form(Gang& gang);
+  void rebuild(Gang& gang, const std::vector<OfTask>& members);
+  void become_alone(Program& program, Task& task);
+  void want_together(Gang& gang, bool urgent);
+  void part_if_crowded(Gang& gang);
+  void look_at(Gang& gang);
+  void look_later(Gang& gang, scheduler::Time in);
+  void gave_back(const Program& program, Task& task, std::uint32_t grant);
+  void decided(Gang& gang, const scheduler::Decision& decision);
+
+  void say_usage(Task& task, const scheduler::event::Usage& usage);
+  template <typename Of>
+  scheduler::Bytes sum(const Gang& gang, scheduler::GpuIndex gpu, const Of& of) const;
+
+  std::map<scheduler::ClientId, scheduler::ClientId> owners_;   // of tasks: their programs
+  std::map<std::string, std::uint32_t> gang_numbers_;           // by key
+  std::map<scheduler::ClientId, std::uint32_t> gangs_in_core_;  // by the core's client
+  std::set<std::pair<scheduler::Time, std::uint32_t>> looks_;   // when which gang has to be looked at
+  bool settling_gangs_ = false;
+  std::uint32_t last_gang_ = 0;
+};
+
+}  // namespace rota::server
