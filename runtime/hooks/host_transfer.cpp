@@ -23,7 +23,6 @@ namespace {
 // copy is made with a context of that GPU, once the work of the stream has finished.
 template <typename Copy>
 CUresult with_own_context(CUresult result, CUdeviceptr address, api::CUstream stream, Copy&& copy) {
-  if (result != api::CUDA_ERROR_INVALID_VALUE) return result;
   const Runtime& parts = runtime();
   if (!parts.memory.swaps(address, 1) || driver::captures(stream, false)) return result;
   int current = -1;
@@ -41,14 +40,28 @@ CUresult with_own_context(CUresult result, CUdeviceptr address, api::CUstream st
   return before == api::CUDA_SUCCESS && own ? copy() : result;
 }
 
-CUresult from_host(CUresult result, CUdeviceptr destination, const void* source, std::size_t bytes,
-                   api::CUstream stream) {
+[[gnu::cold, gnu::noinline]] CUresult from_host_refused(CUresult result, CUdeviceptr destination, const void* source,
+                                                        std::size_t bytes, api::CUstream stream) {
   return with_own_context(result, destination, stream,
                           [&] { return gates::cuMemcpyHtoD_v2(destination, source, bytes); });
 }
 
-CUresult to_host(CUresult result, void* destination, CUdeviceptr source, std::size_t bytes, api::CUstream stream) {
+[[gnu::cold, gnu::noinline]] CUresult to_host_refused(CUresult result, void* destination, CUdeviceptr source,
+                                                      std::size_t bytes, api::CUstream stream) {
   return with_own_context(result, source, stream, [&] { return gates::cuMemcpyDtoH_v2(destination, source, bytes); });
+}
+
+CUresult from_host(CUresult result, CUdeviceptr destination, const void* source, std::size_t bytes,
+                   api::CUstream stream) {
+  if (result != api::CUDA_ERROR_INVALID_VALUE) [[likely]]
+    return result;
+  return from_host_refused(result, destination, source, bytes, stream);
+}
+
+CUresult to_host(CUresult result, void* destination, CUdeviceptr source, std::size_t bytes, api::CUstream stream) {
+  if (result != api::CUDA_ERROR_INVALID_VALUE) [[likely]]
+    return result;
+  return to_host_refused(result, destination, source, bytes, stream);
 }
 
 }  // namespace

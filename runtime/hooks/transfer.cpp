@@ -80,10 +80,9 @@ CUresult by_host_instead(CUresult result, CUdeviceptr destination, api::CUcontex
 // Between memory of two GPUs the driver copies whatever it has allocated. What is mapped for one GPU only, as swapped
 // memory is, it copies to the other one only in the forms that name both contexts (measured on an H200, 580.159.04).
 // Where it refuses that, too, the copy goes through the host.
-template <typename Call, typename Peer>
-CUresult across(CUdeviceptr destination, CUdeviceptr source, std::size_t bytes, api::CUstream stream, Call&& call,
-                Peer&& peer) {
-  const CUresult result = call();
+template <typename Peer>
+[[gnu::cold, gnu::noinline]] CUresult across_refused(CUresult result, CUdeviceptr destination, CUdeviceptr source,
+                                                     std::size_t bytes, api::CUstream stream, Peer peer) {
   if (!refused_for_swapped(result, destination, source, stream)) return result;
   const Runtime& parts = runtime();
   const int to = parts.memory.device_of(destination);
@@ -92,9 +91,29 @@ CUresult across(CUdeviceptr destination, CUdeviceptr source, std::size_t bytes, 
   const api::CUcontext of_destination = parts.contexts.some(to);
   const api::CUcontext of_source = parts.contexts.some(from);
   if (of_destination == nullptr || of_source == nullptr) return result;
-  if (peer(of_destination, of_source) == api::CUDA_SUCCESS) return api::CUDA_SUCCESS;
+  if (peer(destination, of_destination, source, of_source, bytes, stream) == api::CUDA_SUCCESS)
+    return api::CUDA_SUCCESS;
   return by_host_instead(result, destination, of_destination, source, of_source, bytes, stream);
 }
+
+// `peer` is told its arguments: references to them would make every call store them to memory, for nothing.
+template <typename Call, typename Peer>
+CUresult across(CUdeviceptr destination, CUdeviceptr source, std::size_t bytes, api::CUstream stream, Call&& call,
+                Peer peer) {
+  const CUresult result = call();
+  if (result != api::CUDA_ERROR_INVALID_VALUE) [[likely]]
+    return result;
+  return across_refused(result, destination, source, bytes, stream, peer);
+}
+
+constexpr auto kPeer = [](auto destination, auto to, auto source, auto from, std::size_t bytes, api::CUstream) {
+  return gates::cuMemcpyPeer(destination, to, source, from, bytes);
+};
+constexpr auto kPeerOfThread = [](auto destination, auto to, auto source, auto from, std::size_t bytes, api::CUstream) {
+  return gates::cuMemcpyPeer_ptds(destination, to, source, from, bytes);
+};
+constexpr auto kPeerAsync = [](auto... arguments) { return gates::cuMemcpyPeerAsync(arguments...); };
+constexpr auto kPeerAsyncOfThread = [](auto... arguments) { return gates::cuMemcpyPeerAsync_ptsz(arguments...); };
 
 // Between contexts the synchronous form also waits for work of both; the asynchronous one does not.
 template <typename Call, typename Async>
@@ -217,11 +236,7 @@ CUresult cuMemsetD2D32_v2_ptds(CUdeviceptr to, std::size_t pitch, unsigned int v
 CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, std::size_t ByteCount) {
   return copy(
       kNull, dst, src,
-      [&] {
-        return across(
-            dst, src, ByteCount, kNull, [&] { return gates::cuMemcpy(dst, src, ByteCount); },
-            [&](auto to, auto from) { return gates::cuMemcpyPeer(dst, to, src, from, ByteCount); });
-      },
+      [&] { return across(dst, src, ByteCount, kNull, [&] { return gates::cuMemcpy(dst, src, ByteCount); }, kPeer); },
       [&] { return gates::cuMemcpyAsync(dst, src, ByteCount, nullptr); });
 }
 
@@ -231,22 +246,20 @@ CUresult cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, std::size_t ByteCount) 
       [&] {
         return across(
             dst, src, ByteCount, kOwnOfThread, [&] { return gates::cuMemcpy_ptds(dst, src, ByteCount); },
-            [&](auto to, auto from) { return gates::cuMemcpyPeer_ptds(dst, to, src, from, ByteCount); });
+            kPeerOfThread);
       },
       [&] { return gates::cuMemcpyAsync_ptsz(dst, src, ByteCount, nullptr); });
 }
 
 CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, std::size_t ByteCount, api::CUstream hStream) {
   return across(
-      dst, src, ByteCount, hStream, [&] { return gates::cuMemcpyAsync(dst, src, ByteCount, hStream); },
-      [&](auto to, auto from) { return gates::cuMemcpyPeerAsync(dst, to, src, from, ByteCount, hStream); });
+      dst, src, ByteCount, hStream, [&] { return gates::cuMemcpyAsync(dst, src, ByteCount, hStream); }, kPeerAsync);
 }
 
 CUresult cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, std::size_t ByteCount, api::CUstream hStream) {
   return across(
       dst, src, ByteCount, own_of_thread(hStream),
-      [&] { return gates::cuMemcpyAsync_ptsz(dst, src, ByteCount, hStream); },
-      [&](auto to, auto from) { return gates::cuMemcpyPeerAsync_ptsz(dst, to, src, from, ByteCount, hStream); });
+      [&] { return gates::cuMemcpyAsync_ptsz(dst, src, ByteCount, hStream); }, kPeerAsyncOfThread);
 }
 
 CUresult cuMemcpyDtoD(api::CUdeviceptr_v1 dstDevice, api::CUdeviceptr_v1 srcDevice, unsigned int ByteCount) {
@@ -259,8 +272,7 @@ CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, std::size
       [&] {
         return across(
             dstDevice, srcDevice, ByteCount, kNull,
-            [&] { return gates::cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount); },
-            [&](auto to, auto from) { return gates::cuMemcpyPeer(dstDevice, to, srcDevice, from, ByteCount); });
+            [&] { return gates::cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount); }, kPeer);
       },
       [&] { return gates::cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, nullptr); });
 }
@@ -271,8 +283,7 @@ CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr srcDevice, std:
       [&] {
         return across(
             dstDevice, srcDevice, ByteCount, kOwnOfThread,
-            [&] { return gates::cuMemcpyDtoD_v2_ptds(dstDevice, srcDevice, ByteCount); },
-            [&](auto to, auto from) { return gates::cuMemcpyPeer_ptds(dstDevice, to, srcDevice, from, ByteCount); });
+            [&] { return gates::cuMemcpyDtoD_v2_ptds(dstDevice, srcDevice, ByteCount); }, kPeerOfThread);
       },
       [&] { return gates::cuMemcpyDtoDAsync_v2_ptsz(dstDevice, srcDevice, ByteCount, nullptr); });
 }
@@ -286,18 +297,14 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, std:
                               api::CUstream hStream) {
   return across(
       dstDevice, srcDevice, ByteCount, hStream,
-      [&] { return gates::cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream); },
-      [&](auto to, auto from) { return gates::cuMemcpyPeerAsync(dstDevice, to, srcDevice, from, ByteCount, hStream); });
+      [&] { return gates::cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream); }, kPeerAsync);
 }
 
 CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice, std::size_t ByteCount,
                                    api::CUstream hStream) {
   return across(
       dstDevice, srcDevice, ByteCount, own_of_thread(hStream),
-      [&] { return gates::cuMemcpyDtoDAsync_v2_ptsz(dstDevice, srcDevice, ByteCount, hStream); },
-      [&](auto to, auto from) {
-        return gates::cuMemcpyPeerAsync_ptsz(dstDevice, to, srcDevice, from, ByteCount, hStream);
-      });
+      [&] { return gates::cuMemcpyDtoDAsync_v2_ptsz(dstDevice, srcDevice, ByteCount, hStream); }, kPeerAsyncOfThread);
 }
 
 CUresult cuMemcpyPeer(CUdeviceptr dstDevice, api::CUcontext dstContext, CUdeviceptr srcDevice,

@@ -167,10 +167,17 @@ void Monitor::interrupted(int device) {
 gate::Devices Monitor::reached(const gate::Call& call) {
   const Reached::Answer answer = reached_.by(call);
   if (answer.context != nullptr && !touches(answer.device)) context_made(answer.context, answer.device, false);
-  if (call.reaches == gate::Reaches::kGraph) return answer.devices | graphs_.of_executable(call.first);
+  if (call.reaches == gate::Reaches::kGraph) return with_memory(answer.devices | graphs_.of_executable(call.first));
   const bool copies = call.reaches != gate::Reaches::kNoOther && call.has_stream && contexts_.captures() != 0;
   if (copies && driver::captures(call.stream, call.per_thread)) graphs_.copies(answer.works, answer.memory);
-  return answer.devices;
+  return with_memory(answer.devices);
+}
+
+// Work of these GPUs waits for memory of others, too, that it may use and that is out of place (others_closed() cannot
+// always wait).
+gate::Devices Monitor::with_memory(gate::Devices devices) const {
+  const gate::Devices out = gate::out_of_place.load() & ~devices;
+  return out == 0 ? devices : devices | (out & memory_.swap().reachable(devices));
 }
 
 void Monitor::couples(gate::Devices devices) {

@@ -91,7 +91,12 @@ class Monitor final : public gate::Attendant {
   gate::Devices reached(const gate::Call& call) override;
   gate::Devices reached(const void* first, const void* second) override { return reached_.at(first, second); }
   void couples(gate::Devices devices) override;
+  gate::Devices with_memory(gate::Devices devices) const;
   GraphReach& graphs() { return graphs_; }
+  // A capture is about to begin: its calls are looked at.
+  void capture_begins() {
+    if (several()) gate_.set_sorted(true);
+  }
   // Work of some GPUs may use memory of others from now on: returns once none can run whose memory is out of place.
   void settle_reach();
   bool may_submit(const gate::Call& call) override;

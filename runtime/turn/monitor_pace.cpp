@@ -45,13 +45,20 @@ void Monitor::meter() {
   });
 }
 
-// Where several tasks take turns, it has to be known which of them a call is for.
+// Where several tasks take turns, it has to be known which of them a call is for; and of a captured copy, of which GPUs
+// the graph will be (graph_reach.h).
 void Monitor::sort_calls() {
   const bool watched = tasks_.size() > 1 && connection_ && std::ranges::any_of(tasks_, [this](const auto& task) {
                          return task->machine.watches_gpu() || connection_->watch(task->served) != 0;
                        });
-  const bool wanted = watched || (gate::checks_reached_calls() && several());
-  if (wanted != gate_.sorted()) gate_.set_sorted(wanted);
+  const bool captures = several() && contexts_.captures() != 0;
+  const bool wanted = watched || captures || (gate::checks_reached_calls() && several());
+  if (wanted == gate_.sorted()) return;
+  if (wanted) return gate_.set_sorted(true);
+  // Not while a capture begins (capture_begins()).
+  contexts_.while_all_live([&] {
+    if (contexts_.captures() == 0) gate_.set_sorted(false);
+  });
 }
 
 void Monitor::sleep(std::uint32_t heard, std::uint32_t event_seen) {
