@@ -55,25 +55,33 @@ bool AddressSpace::reserve() {
   return false;
 }
 
-// Under the mutex. 0: nothing left.
-uint64_t AddressSpace::take_slot(uint64_t bytes, uint64_t step, uint64_t* length) {
+// 0: nothing left.
+uint64_t AddressSpace::take_slot(uint64_t bytes, uint64_t step, int gpu, uint64_t* length) {
   if (bytes == 0 || bytes > window_bytes_) return 0;  // a slot of 0 bytes would have the same address as the next one
   *length = round_up(bytes, step < kLargePage ? step : kLargePage);
-  auto slot = free_by_size_.lower_bound(*length);
+  const int owner = owner_of(*length, gpu);
+  auto& free = free_by_size_[owner];
+  auto slot = free.lower_bound(*length);
   // A slot at most twice as long is used whole, to avoid fragmentation.
-  while (slot != free_by_size_.end() && slot->first <= 2 * *length && slot->second % step != 0) ++slot;
-  if (slot != free_by_size_.end() && slot->first <= 2 * *length) {
+  while (slot != free.end() && slot->first <= 2 * *length && slot->second % step != 0) ++slot;
+  if (slot != free.end() && slot->first <= 2 * *length) {
     uint64_t address = slot->second;
     *length = slot->first;
-    free_by_size_.erase(slot);
+    free.erase(slot);
     return address;
   }
-  uint64_t start = round_up(next_, step);
+  const bool apart = owner != kNoGpu && owner != before_next_;
+  uint64_t start = round_up(next_, apart ? std::max(step, kApart) : step);
   uint64_t end = window_ + window_bytes_;
   if (start < next_ || start > end || *length > end - start) return 0;
-  if (start - next_ >= kLargePage) free_by_size_.emplace(start - next_, next_);
+  if (start - next_ >= kLargePage) give_slot(next_, start - next_, kNoGpu);
+  if (owner != kNoGpu) before_next_ = owner;
   next_ = start + *length;
   return start;
+}
+
+void AddressSpace::give_slot(uint64_t start, uint64_t length, int gpu) {
+  free_by_size_[owner_of(length, gpu)].emplace(length, start);
 }
 
 bool AddressSpace::show(uint64_t address, uint64_t bytes, Pages pages) const {
@@ -98,7 +106,7 @@ bool AddressSpace::add_device(Allocation* allocation) {
   // Large allocations are aligned to large pages, small ones to pages: storage is released page by page.
   uint64_t step = allocation->bytes >= kLargePage ? kLargePage : kPage;
   std::unique_lock lock(mutex_);
-  uint64_t address = take_slot(allocation->bytes, step, &allocation->mapped);
+  uint64_t address = take_slot(allocation->bytes, step, allocation->gpu, &allocation->mapped);
   if (address == 0) return false;
   allocation->address = address;
   allocation->buffer_id = next_buffer_id_++;
@@ -110,10 +118,10 @@ bool AddressSpace::add_foreign(Allocation* allocation, Pages pages) {
   uint64_t into = pages.offset % kPage;
   uint64_t length = round_up(into + allocation->bytes, kPage);
   std::unique_lock lock(mutex_);
-  uint64_t start = take_slot(length, kLargePage, &allocation->mapped);
+  uint64_t start = take_slot(length, kLargePage, allocation->gpu, &allocation->mapped);
   if (start == 0) return false;
   if (!show(start, length, {pages.fd, pages.offset - into})) {
-    free_by_size_.emplace(allocation->mapped, start);
+    give_slot(start, allocation->mapped, allocation->gpu);
     return false;
   }
   allocation->address = start + into;
@@ -131,10 +139,10 @@ bool AddressSpace::add_in_segment(Allocation* allocation) {
 uint64_t AddressSpace::add_segment(uint64_t bytes, int gpu, Pages pages) {
   std::unique_lock lock(mutex_);
   uint64_t length = 0;
-  uint64_t address = take_slot(bytes, kLargePage, &length);
+  uint64_t address = take_slot(bytes, kLargePage, gpu, &length);
   if (address == 0) return 0;
   if (pages.fd >= 0 && !show(address, bytes, pages)) {
-    free_by_size_.emplace(length, address);
+    give_slot(address, length, gpu);
     return 0;
   }
   segments_[address] = {length, gpu, next_buffer_id_++};
@@ -161,7 +169,7 @@ void AddressSpace::remove_segment(uint64_t address) {
   if (found == segments_.end()) return;
   uint64_t length = found->second.bytes;
   madvise(reinterpret_cast<void*>(address + offset_), length, MADV_REMOVE);
-  if (show_own(address, length)) free_by_size_.emplace(length, address);
+  if (show_own(address, length)) give_slot(address, length, found->second.gpu);
   segments_.erase(found);
 }
 
@@ -265,7 +273,7 @@ void AddressSpace::unmap(const Allocation& allocation, AddressSpace* space, bool
   } else if (!space->show_own(start, allocation.mapped)) {
     return;
   }
-  space->free_by_size_.emplace(allocation.mapped, start);
+  space->give_slot(start, allocation.mapped, allocation.gpu);
 }
 
 void* AddressSpace::storage(uint64_t address, uint64_t bytes, int gpu, bool write) const {

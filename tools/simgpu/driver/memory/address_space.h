@@ -73,6 +73,8 @@ class AddressSpace {
   static constexpr uint64_t kGranularity = 512;
   // Physical memory, reservations and mappings are multiples of this, which cuMemGetAllocationGranularity returns.
   static constexpr uint64_t kLargePage = uint64_t{2} << 20;
+  // Memory of two GPUs is at least this far apart. NVIDIA's driver has them in large pages of their own.
+  static constexpr uint64_t kApart = uint64_t{64} << 10;
 
   // The name of the memfd that holds the process's device memory.
   static constexpr const char* kFileName = "simgpu-device-memory";
@@ -163,7 +165,11 @@ class AddressSpace {
     int gpu = 0;
     uint64_t id = 0;
   };
-  uint64_t take_slot(uint64_t bytes, uint64_t step, uint64_t* length);
+  // Under the mutex. Slots that are smaller than a large page share it with those of the same GPU only, as the
+  // driver's.
+  uint64_t take_slot(uint64_t bytes, uint64_t step, int gpu, uint64_t* length);
+  void give_slot(uint64_t start, uint64_t length, int gpu);
+  static int owner_of(uint64_t length, int gpu) { return length < kLargePage ? gpu : kNoGpu; }
   bool show(uint64_t address, uint64_t bytes, Pages pages) const;
   bool show_own(uint64_t address, uint64_t bytes) const;
   void hide_from_host(uint64_t address, uint64_t bytes) const;
@@ -171,16 +177,18 @@ class AddressSpace {
   bool tiled(uint64_t address, uint64_t bytes) const;
 
   mutable std::shared_mutex mutex_;
-  std::map<uint64_t, Allocation> allocations_;      // by start
-  std::map<uint64_t, Segment> segments_;            // by start
-  std::map<uint64_t, Reservation> reservations_;    // by start
-  std::set<uint64_t> were_mapped_;                  // for the mutation access_outlives_mappings
-  std::multimap<uint64_t, uint64_t> free_by_size_;  // free window slots: length -> start
-  FreeRanges free_pages_;                           // of the pages after the window's own
+  std::map<uint64_t, Allocation> allocations_;    // by start
+  std::map<uint64_t, Segment> segments_;          // by start
+  std::map<uint64_t, Reservation> reservations_;  // by start
+  std::set<uint64_t> were_mapped_;                // for the mutation access_outlives_mappings
+  static constexpr int kNoGpu = -1;
+  std::map<int, std::multimap<uint64_t, uint64_t>> free_by_size_;  // free window slots, by owner: length -> start
+  FreeRanges free_pages_;                                          // of the pages after the window's own
   uint64_t window_ = 0;
   uint64_t window_bytes_ = 0;
   uint64_t offset_ = 0;  // storage = address + offset_
   uint64_t next_ = 0;    // first address of the window that has never been used
+  int before_next_ = 0;  // the owner of what lies before that
   uint64_t next_buffer_id_ = 1;
   int storage_fd_ = -1;  // its first window_bytes_ are the window's own pages
 };

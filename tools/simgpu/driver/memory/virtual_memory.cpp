@@ -30,13 +30,13 @@ uint64_t AddressSpace::add_reservation(uint64_t bytes, uint64_t alignment, uint6
   uint64_t address = 0;
   uint64_t length = bytes;
   if (hint >= next_ && hint < end && hint % step == 0 && bytes <= end - hint) {
-    if (hint > next_) free_by_size_.emplace(hint - next_, next_);
+    if (hint > next_) give_slot(next_, hint - next_, before_next_);
     address = hint;
     next_ = hint + bytes;
   } else {
-    address = take_slot(bytes, step, &length);
+    address = take_slot(bytes, step, kNoGpu, &length);
     // The rest of a longer slot is freed: a reservation is exactly as long as requested.
-    if (address != 0 && length > bytes) free_by_size_.emplace(length - bytes, address + bytes);
+    if (address != 0 && length > bytes) give_slot(address + bytes, length - bytes, kNoGpu);
   }
   if (address != 0) reservations_[address] = {address, bytes};
   return address;
@@ -49,7 +49,7 @@ CUresult AddressSpace::remove_reservation(uint64_t address, uint64_t bytes) {
   auto mapped = allocations_.lower_bound(address);
   if (mapped != allocations_.end() && mapped->first - address < bytes) return CUDA_ERROR_INVALID_VALUE;
   reservations_.erase(found);
-  free_by_size_.emplace(bytes, address);
+  give_slot(address, bytes, kNoGpu);
   return CUDA_SUCCESS;
 }
 
