@@ -28,6 +28,12 @@ Bytes room_of_holders(const Gpu& gpu) {
   return gpu.total > others ? gpu.total - others : 0;
 }
 
+// What a holder has to have there: more than what counts for it if the driver has refused it the last of it (extents are
+// larger than what is allocated in them).
+Bytes needed(const Client& holder, const Share& share) {
+  return std::max(holder.counted(share), share.shortage != 0 ? share.resident + share.shortage : 0);
+}
+
 }  // namespace
 
 bool Admission::conflicts(const Client& client, GpuIndex index) {
@@ -76,11 +82,15 @@ void Admission::find_excess(GpuIndex index) {
   }
   Bytes room = room_of_holders(gpu);
   Bytes staying = gpu.held;
+  if (gpu.lacking != 0) {
+    staying = 0;
+    for (const Client* holder : gpu.holders) staying += needed(*holder, *holder->share(index));
+  }
   for (std::size_t i = gpu.holders.size(); i > 1; --i) {
     Client& last = *gpu.holders[i - 1];
     if (settings_.mode == Mode::kAutomatic && staying <= room) return;
     const Share& share = *last.share(index);
-    staying -= last.counted(share);
+    staying -= needed(last, share);
     room -= std::min(room, share.fixed);
     yield(last, index);
     if (settings_.mode == Mode::kAutomatic) gpu.crowded = true;

@@ -128,10 +128,15 @@ bool Bookkeeping::use_swap(Client& client, Share& share, const event::Usage& usa
   }
   share.resident = resident;
   count_movable(client, share);
-  share.shortage = shortage;
+  set_shortage(share, shortage);
   share.free = free;
   if (refused) share.gone_then = gpu.gone;
   return refused;
+}
+
+void Bookkeeping::set_shortage(Share& share, Bytes bytes) {
+  gpus_[share.gpu].lacking += (bytes != 0 ? 1U : 0U) - (share.shortage != 0 ? 1U : 0U);
+  share.shortage = bytes;
 }
 
 // The most that clients can have on a GPU, according to these books: contexts, and everything that they have allocated
@@ -271,7 +276,7 @@ void Bookkeeping::set_held(Client& client, GpuMask gpus, Time now) {
   if (!client.swaps) return;
   client.arrived_at = {};
   for (Share& share : client.shares) {
-    share.shortage = 0;
+    set_shortage(share, 0);
     share.arrived = share.resident;
     if ((gpus & bit(share.gpu)) != 0) {
       share.stuck = false;  // it has another turn, and gets another chance

@@ -256,6 +256,7 @@ struct Gpu {
   Time fits_since{};         // since when a holder has been refused memory that should be free; 0: no holder is
   Bytes least_outside = 0;   // the least that refusals have shown since then
   std::size_t clearing = 0;  // clients that have been asked to clear
+  std::size_t lacking = 0;   // holders that have been refused memory (Share::shortage)
   Time look_at{};            // when to check again even if nothing happens; 0: never
   Outside measured;          // the same (memory outside) according to the driver
   // What counts as in use outside rota: the same figure for admission, promises, limits and clearing.
@@ -343,6 +344,7 @@ class Bookkeeping {
   void end_ask(Client& client, Share& share);
   Bytes explained(GpuIndex index) const;
   bool use_swap(Client& client, Share& share, const event::Usage& usage, Time now);
+  void set_shortage(Share& share, Bytes bytes);
   void count_movable(const Client& client, const Share& share);
   void discount_movable(const Client& client, const Share& share);
 

@@ -157,9 +157,9 @@ inline constexpr int kLastPart = 4;
 
 struct GiveBack {
   std::uint32_t grant;  // GpuLease::grant as the client saw it,
-  std::uint32_t gpu;    // on this GPU: all that its task holds goes back,
-  // and what others of the client hold by a grant of this number of whose GPUs the client makes one task, which rotad
-  // may not have done yet. 0 from programs that do not say that.
+  std::uint32_t gpu;    // on this GPU: all that its task holds goes back
+  // The GPUs of which the client makes one task. rotad may not have joined them yet: what the client holds on them by a
+  // grant of this number goes back, too. 0: not said.
   std::uint64_t task;
 };
 

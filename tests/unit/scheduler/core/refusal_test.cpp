@@ -67,6 +67,23 @@ TEST_CASE("of two that were granted together and do not fit, the one that has no
   }
 }
 
+TEST_CASE("of two whose next extents do not fit, though all that they have allocated does, one leaves") {
+  SwapMachine machine;
+  for (const ClientId id : {1, 2}) {
+    machine.join(id, id == 1 ? 484 : 200);
+    machine.want(id);
+    machine.has(id, id == 1 ? 484 : 200, id == 1 ? 484 : 200);
+  }
+  REQUIRE(machine.holds(2));
+  for (int times = 0; times < 4; ++times) {
+    machine.refused(1, 484, 484, 150, 149);
+    machine.refused(2, 200, 200, 150, 149);
+    machine.now += 50ms;
+  }
+  CHECK(machine.pressed(2));
+  CHECK_FALSE(machine.pressed(1));
+}
+
 TEST_CASE("while others clear, a refusal says nothing about memory outside") {
   SwapMachine machine;
   machine.rests(1, 600);
