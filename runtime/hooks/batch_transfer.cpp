@@ -29,11 +29,8 @@ struct Batch {
   std::size_t attribute_count;
 };
 
-bool crosses(const memory::Memory& memory, CUdeviceptr to, CUdeviceptr from) {
-  if (!memory.swaps(to, 1) && !memory.swaps(from, 1)) return false;
-  const int target = memory.device_of(to);
-  const int source = memory.device_of(from);
-  return target >= 0 && source >= 0 && target != source;
+bool touches_swapped(const memory::Memory& memory, CUdeviceptr to, CUdeviceptr from) {
+  return memory.swaps(to, 1) || memory.swaps(from, 1);
 }
 
 // What the driver answered with `result`. It takes no batch in the legacy stream, and none is made for a capture.
@@ -43,11 +40,11 @@ CUresult one_by_one(CUresult result, const Batch& batch, std::size_t* failed, CU
   const bool whole =
       batch.to != nullptr && batch.from != nullptr && batch.sizes != nullptr && batch.attributes != nullptr;
   if (!whole || driver::captures(stream, false)) return result;
-  bool any_crosses = false;
-  for (std::size_t index = 0; index < batch.count && !any_crosses; ++index) {
-    any_crosses = crosses(runtime().memory, batch.to[index], batch.from[index]);
+  bool any_swapped = false;
+  for (std::size_t index = 0; index < batch.count && !any_swapped; ++index) {
+    any_swapped = touches_swapped(runtime().memory, batch.to[index], batch.from[index]);
   }
-  if (!any_crosses) return result;
+  if (!any_swapped) return result;
   for (std::size_t index = 0; index < batch.count; ++index) {
     const CUresult made = cuMemcpyAsync(batch.to[index], batch.from[index], batch.sizes[index], stream);
     if (made == api::CUDA_SUCCESS) continue;

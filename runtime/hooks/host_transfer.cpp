@@ -10,6 +10,7 @@
 #include "runtime/driver/gpu_number.h"
 #include "runtime/driver/stream.h"
 #include "runtime/hooks/overrides.h"
+#include "runtime/hooks/transfer.h"
 
 namespace rota::overrides {
 
@@ -65,6 +66,13 @@ CUresult to_host(CUresult result, void* destination, CUdeviceptr source, std::si
 }
 
 }  // namespace
+
+CUresult host_refused(CUresult result, CUdeviceptr destination, CUdeviceptr source, std::size_t bytes,
+                      api::CUstream stream) {
+  if (runtime().memory.swaps(destination, 1))
+    return from_host_refused(result, destination, reinterpret_cast<const void*>(source), bytes, stream);
+  return to_host_refused(result, reinterpret_cast<void*>(destination), source, bytes, stream);
+}
 
 CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void* srcHost, std::size_t ByteCount) {
   return from_host(gates::cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount), dstDevice, srcHost, ByteCount, nullptr);

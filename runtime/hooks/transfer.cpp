@@ -77,17 +77,17 @@ CUresult by_host_instead(CUresult result, CUdeviceptr destination, api::CUcontex
   return made == api::CUDA_SUCCESS ? made : result;
 }
 
-// Between memory of two GPUs the driver copies whatever it has allocated. What is mapped for one GPU only, as swapped
-// memory is, it copies to the other one only in the forms that name both contexts (measured on an H200, 580.159.04).
-// Where it refuses that, too, the copy goes through the host.
+// Between memory of two GPUs, and within that of one while another's context is current, the driver copies whatever it
+// has allocated. What is mapped for one GPU only, as swapped memory is, it copies there only in the forms that name
+// both contexts (measured on an H200, 580.159.04). Where it refuses that, too, the copy goes through the host.
 template <typename Peer>
 [[gnu::cold, gnu::noinline]] CUresult across_refused(CUresult result, CUdeviceptr destination, CUdeviceptr source,
-                                                     std::size_t bytes, api::CUstream stream, Peer peer) {
+                                                     std::size_t bytes, api::CUstream stream, Peer peer, bool unified) {
   if (!refused_for_swapped(result, destination, source, stream)) return result;
   const Runtime& parts = runtime();
   const int to = parts.memory.device_of(destination);
   const int from = parts.memory.device_of(source);
-  if (to < 0 || from < 0 || to == from) return result;
+  if (to < 0 || from < 0) return unified ? host_refused(result, destination, source, bytes, stream) : result;
   const api::CUcontext of_destination = parts.contexts.some(to);
   const api::CUcontext of_source = parts.contexts.some(from);
   if (of_destination == nullptr || of_source == nullptr) return result;
@@ -96,14 +96,15 @@ template <typename Peer>
   return by_host_instead(result, destination, of_destination, source, of_source, bytes, stream);
 }
 
+// `unified`: one end may be memory of the host.
 // `peer` is told its arguments: references to them would make every call store them to memory, for nothing.
 template <typename Call, typename Peer>
 CUresult across(CUdeviceptr destination, CUdeviceptr source, std::size_t bytes, api::CUstream stream, Call&& call,
-                Peer peer) {
+                Peer peer, bool unified = false) {
   const CUresult result = call();
   if (result != api::CUDA_ERROR_INVALID_VALUE) [[likely]]
     return result;
-  return across_refused(result, destination, source, bytes, stream, peer);
+  return across_refused(result, destination, source, bytes, stream, peer, unified);
 }
 
 constexpr auto kPeer = [](auto destination, auto to, auto source, auto from, std::size_t bytes, api::CUstream) {
@@ -236,7 +237,9 @@ CUresult cuMemsetD2D32_v2_ptds(CUdeviceptr to, std::size_t pitch, unsigned int v
 CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, std::size_t ByteCount) {
   return copy(
       kNull, dst, src,
-      [&] { return across(dst, src, ByteCount, kNull, [&] { return gates::cuMemcpy(dst, src, ByteCount); }, kPeer); },
+      [&] {
+        return across(dst, src, ByteCount, kNull, [&] { return gates::cuMemcpy(dst, src, ByteCount); }, kPeer, true);
+      },
       [&] { return gates::cuMemcpyAsync(dst, src, ByteCount, nullptr); });
 }
 
@@ -245,21 +248,22 @@ CUresult cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, std::size_t ByteCount) 
       kOwnOfThread, dst, src,
       [&] {
         return across(
-            dst, src, ByteCount, kOwnOfThread, [&] { return gates::cuMemcpy_ptds(dst, src, ByteCount); },
-            kPeerOfThread);
+            dst, src, ByteCount, kOwnOfThread, [&] { return gates::cuMemcpy_ptds(dst, src, ByteCount); }, kPeerOfThread,
+            true);
       },
       [&] { return gates::cuMemcpyAsync_ptsz(dst, src, ByteCount, nullptr); });
 }
 
 CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, std::size_t ByteCount, api::CUstream hStream) {
   return across(
-      dst, src, ByteCount, hStream, [&] { return gates::cuMemcpyAsync(dst, src, ByteCount, hStream); }, kPeerAsync);
+      dst, src, ByteCount, hStream, [&] { return gates::cuMemcpyAsync(dst, src, ByteCount, hStream); }, kPeerAsync,
+      true);
 }
 
 CUresult cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, std::size_t ByteCount, api::CUstream hStream) {
   return across(
       dst, src, ByteCount, own_of_thread(hStream),
-      [&] { return gates::cuMemcpyAsync_ptsz(dst, src, ByteCount, hStream); }, kPeerAsyncOfThread);
+      [&] { return gates::cuMemcpyAsync_ptsz(dst, src, ByteCount, hStream); }, kPeerAsyncOfThread, true);
 }
 
 CUresult cuMemcpyDtoD(api::CUdeviceptr_v1 dstDevice, api::CUdeviceptr_v1 srcDevice, unsigned int ByteCount) {

@@ -1,6 +1,7 @@
 // Synchronous copies and sets that wait no longer than without rota (transfer.cpp says when they do).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "generated/driver_real.h"
@@ -36,5 +37,10 @@ api::CUresult copy(api::CUstream stream, api::CUdeviceptr destination, api::CUde
   return waited(without_waiting(memory.only_converted_makes_it_wait(destination, source), call, async),
                 memory.has_to_wait(destination) || memory.has_to_wait(source), stream);
 }
+
+// A copy with unified addressing between the host and swapped memory, which the driver has refused with `result`
+// (host_transfer.cpp).
+api::CUresult host_refused(api::CUresult result, api::CUdeviceptr destination, api::CUdeviceptr source,
+                           std::size_t bytes, api::CUstream stream);
 
 }  // namespace rota::overrides

@@ -70,7 +70,7 @@ def mapped(device):
 
 
 def calls(contexts, source, target, host):
-    """Each fills `target` with what `source` holds, or, with host memory, one of them."""
+    """Each fills `target` with what `source`, or the memory behind `target`, holds, or, with host memory, one of them."""
     device = dict(srcType=2, srcDevice=source, dstType=2, dstDevice=target, srcPitch=BYTES, dstPitch=BYTES, width=BYTES, height=1)
     peer = Copy3DPeer(srcContext=contexts[0], dstContext=contexts[1], srcHeight=1, dstHeight=1, depth=1, **device)
     deep = Copy3DPeer(srcHeight=1, dstHeight=1, depth=1, **device)  # CUDA_MEMCPY3D, which has nothing in place of the contexts
@@ -78,6 +78,11 @@ def calls(contexts, source, target, host):
     row = BYTES // 4
     rows = dict(device, srcPitch=row, dstPitch=row, width=row, height=4)
     from_host, to_host = Copy2D(**dict(rows, srcType=1, srcHost=here)), Copy2D(**dict(rows, dstType=1, dstHost=here))
+    within = target + BYTES
+
+    def batch(origin):
+        return cuda.cuMemcpyBatchAsync_v2(byref(u64(target)), byref(u64(origin)), byref(size_t(BYTES)), size_t(1), byref(Attributes(order=1)), byref(size_t(0)), size_t(1), c_void_p(2))
+
     return {
         "cuMemcpyDtoD": lambda: cuda.cuMemcpyDtoD_v2(u64(target), u64(source), size_t(BYTES)),
         "cuMemcpyDtoDAsync": lambda: cuda.cuMemcpyDtoDAsync_v2(u64(target), u64(source), size_t(BYTES), None),
@@ -93,10 +98,20 @@ def calls(contexts, source, target, host):
         "cuMemcpy2DDtoHAsync": lambda: cuda.cuMemcpy2DAsync_v2(byref(to_host), None),
         "cuMemcpy3D": lambda: cuda.cuMemcpy3D_v2(byref(deep)),
         "cuMemcpy3DAsync": lambda: cuda.cuMemcpy3DAsync_v2(byref(deep), None),
-        "cuMemcpyBatchAsync": lambda: cuda.cuMemcpyBatchAsync_v2(byref(u64(target)), byref(u64(source)), byref(size_t(BYTES)), size_t(1), byref(Attributes(order=1)),
-                                                                 byref(size_t(0)), size_t(1), c_void_p(2)),
+        "cuMemcpyBatchAsync": lambda: batch(source),
         "cuMemcpy3DPeer": lambda: cuda.cuMemcpy3DPeer(byref(peer)),
         "cuMemcpy3DPeerAsync": lambda: cuda.cuMemcpy3DPeerAsync(byref(peer), None),
+        # Within the target's GPU, and between it and the host.
+        "cuMemcpyDtoDWithin": lambda: cuda.cuMemcpyDtoD_v2(u64(target), u64(within), size_t(BYTES)),
+        "cuMemcpyDtoDWithinAsync": lambda: cuda.cuMemcpyDtoDAsync_v2(u64(target), u64(within), size_t(BYTES), None),
+        "cuMemcpyWithin": lambda: cuda.cuMemcpy(u64(target), u64(within), size_t(BYTES)),
+        "cuMemcpyWithinAsync": lambda: cuda.cuMemcpyAsync(u64(target), u64(within), size_t(BYTES), None),
+        "cuMemcpyBatchWithinAsync": lambda: batch(within),
+        "cuMemcpyBatchHtoDAsync": lambda: batch(here),
+        "cuMemcpyUnifiedHtoD": lambda: cuda.cuMemcpy(u64(target), u64(here), size_t(BYTES)),
+        "cuMemcpyUnifiedHtoDAsync": lambda: cuda.cuMemcpyAsync(u64(target), u64(here), size_t(BYTES), None),
+        "cuMemcpyUnifiedDtoH": lambda: cuda.cuMemcpy(u64(here), u64(source), size_t(BYTES)),
+        "cuMemcpyUnifiedDtoHAsync": lambda: cuda.cuMemcpyAsync(u64(here), u64(source), size_t(BYTES), None),
         "cuMemcpyDtoH": lambda: cuda.cuMemcpyDtoH_v2(host, u64(source), size_t(BYTES)),
         "cuMemcpyDtoHAsync": lambda: cuda.cuMemcpyDtoHAsync_v2(host, u64(source), size_t(BYTES), None),
         "cuMemcpyHtoD": lambda: cuda.cuMemcpyHtoD_v2(u64(target), host, size_t(BYTES)),
@@ -137,6 +152,7 @@ def main():
         source, target = memory[kind]
         for name, call in calls(contexts, source, target, host).items():
             fill(0, source, 77)
+            fill(1, target + BYTES, 77)
             fill(1, target, 1)
             ctypes.memset(host, 77 if "HtoD" in name else 1, BYTES)
             check(cuda.cuCtxSetCurrent(contexts[current]))

@@ -109,12 +109,12 @@ class Tasks(Case):
 
     # ctest labels: unsanitized
     def test_copies_and_sets_with_any_context_current_do_what_the_driver_does(self):
-        """For memory of its own kinds as simgpu does, which does what two H200s did (580.159.04, 2026-11-28, tests/gpu/across.py)."""
+        """As simgpu, which does what two H200s did (580.159.04, 2026-11-28, tests/gpu/across.py); Within, Unified and BatchHtoD: not measured."""
         def refused(*prefix):
             result = self.call(*prefix, sys.executable, ROOT / "tests/gpu/across.py")
             self.assertEqual(result.returncode, 0, result.stderr)
             rows = [json.loads(line) for line in result.stdout.splitlines()]
-            self.assertEqual(len(rows), 92)
+            self.assertEqual(len(rows), 132)
             self.assertEqual([row for row in rows if (row["error"] == 0) != row["right"] or row["error"] not in (0, 1)], [])
             return {kind: {(row["call"], row["current"]) for row in rows if row["memory"] == kind and row["error"] != 0} for kind in ("plain", "mapped")}
 
@@ -123,8 +123,9 @@ class Tasks(Case):
 
         sets = {("cuMemsetD8", 0), ("cuMemsetD8Async", 0)}  # with another context than the memory's
         shaped = both("cuMemcpy2D", "cuMemcpy3D")
-        with_another = {(call + form, current) for kind in ("cuMemcpy", "cuMemcpy2D") for call, current in ((kind + "HtoD", 0), (kind + "DtoH", 1)) for form in ("", "Async")}
-        native = {"plain": sets, "mapped": sets | shaped | {("cuMemcpyBatchAsync", 0), ("cuMemcpyBatchAsync", 1)} | both("cuMemcpyDtoD", "cuMemcpy") | with_another}
+        with_another = {(call + form, current) for kind in ("cuMemcpy", "cuMemcpy2D", "cuMemcpyUnified") for call, current in ((kind + "HtoD", 0), (kind + "DtoH", 1)) for form in ("", "Async")}
+        within = {(f"cuMemcpy{call}Async", 0) for call in ("DtoDWithin", "Within", "BatchWithin", "BatchHtoD")} | {("cuMemcpyDtoDWithin", 0), ("cuMemcpyWithin", 0)}
+        native = {"plain": sets, "mapped": sets | shaped | {("cuMemcpyBatchAsync", 0), ("cuMemcpyBatchAsync", 1)} | both("cuMemcpyDtoD", "cuMemcpy") | with_another | within}
         self.assertEqual(refused(), native)
         self.assertEqual(refused(ROTA, "run", "--memory", "native", "--"), native)
         self.assertEqual(refused(ROTA, "run", "--memory", "managed", "--")["plain"], set())
