@@ -28,8 +28,8 @@ Bytes room_of_holders(const Gpu& gpu) {
   return gpu.total > others ? gpu.total - others : 0;
 }
 
-// What a holder has to have there: more than what counts for it if the driver has refused it the last of it (extents are
-// larger than what is allocated in them).
+// What a holder has to have there: more than what counts for it if the driver has refused it the last of it (extents
+// are larger than what is allocated in them).
 Bytes needed(const Client& holder, const Share& share) {
   return std::max(holder.counted(share), share.shortage != 0 ? share.resident + share.shortage : 0);
 }
