@@ -218,12 +218,18 @@ void Leases::rebuild(Gang& gang, const std::vector<OfTask>& members) {
     task->gang = gang.number;
     gang.gpus |= task->gpus;
   }
+  // What all of them have, then for each GPU once what that comes to: there may be hundreds.
   for (const auto& [client, task] : members) {
-    for (const GpuIndex gpu : GpuSet(task->gpus)) {
+    for (const GpuIndex gpu : GpuSet(task->gpus)) task->parts[gpu].usage = usage_of(*client, gpu);
+    changed_.insert(client->id);
+  }
+  GpuMask said = 0;
+  for (const auto& [client, task] : members) {
+    for (const GpuIndex gpu : GpuSet(task->gpus & ~said)) {
       say_gpu(*client, gpu, core_.gpu(gpu).total, task->parts[gpu].context);
       tell_usage(*client, gpu);
     }
-    changed_.insert(client->id);
+    said |= task->gpus;
   }
   if (gang.id != 0) gangs_in_core_[gang.id] = gang.number;
   for (const ClientId id : ended) {
