@@ -29,8 +29,18 @@ struct Batch {
   std::size_t attribute_count;
 };
 
-bool touches_swapped(const memory::Memory& memory, CUdeviceptr to, CUdeviceptr from) {
-  return memory.swaps(to, 1) || memory.swaps(from, 1);
+bool is_valid(const CUmemcpyAttributes& each) {
+  return each.srcAccessOrder >= api::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM &&
+         each.srcAccessOrder <= api::CU_MEMCPY_SRC_ACCESS_ORDER_ANY;
+}
+
+// Whether the driver may refuse the copy although its arguments are right.
+bool is_of_others(const memory::Memory& memory, CUdeviceptr to, CUdeviceptr from, int current) {
+  const auto lies_elsewhere = [&](CUdeviceptr address) {
+    const int device = memory.device_of(address);
+    return device >= 0 && device != current;
+  };
+  return (memory.swaps(to, 1) || memory.swaps(from, 1)) && (lies_elsewhere(to) || lies_elsewhere(from));
 }
 
 // What the driver answered with `result`. It takes no batch in the legacy stream, and none is made for a capture.
@@ -40,11 +50,16 @@ CUresult one_by_one(CUresult result, const Batch& batch, std::size_t* failed, CU
   const bool whole =
       batch.to != nullptr && batch.from != nullptr && batch.sizes != nullptr && batch.attributes != nullptr;
   if (!whole || driver::captures(stream, false)) return result;
-  bool any_swapped = false;
-  for (std::size_t index = 0; index < batch.count && !any_swapped; ++index) {
-    any_swapped = touches_swapped(runtime().memory, batch.to[index], batch.from[index]);
+  const CUmemcpyAttributes* const last = batch.attributes + batch.attribute_count;
+  int current = -1;
+  if (!std::all_of(batch.attributes, last, is_valid) || real::cuCtxGetDevice(&current) != api::CUDA_SUCCESS) {
+    return result;
   }
-  if (!any_swapped) return result;
+  bool any = false;
+  for (std::size_t index = 0; index < batch.count && !any; ++index) {
+    any = is_of_others(runtime().memory, batch.to[index], batch.from[index], current);
+  }
+  if (!any) return result;
   for (std::size_t index = 0; index < batch.count; ++index) {
     const CUresult made = cuMemcpyAsync(batch.to[index], batch.from[index], batch.sizes[index], stream);
     if (made == api::CUDA_SUCCESS) continue;
@@ -53,10 +68,9 @@ CUresult one_by_one(CUresult result, const Batch& batch, std::size_t* failed, CU
   }
   if (failed != nullptr) *failed = SIZE_MAX;
   // The program may change these sources as soon as the call returns.
-  const bool read_during_call =
-      std::any_of(batch.attributes, batch.attributes + batch.attribute_count, [](const CUmemcpyAttributes& each) {
-        return each.srcAccessOrder == api::CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
-      });
+  const bool read_during_call = std::any_of(batch.attributes, last, [](const CUmemcpyAttributes& each) {
+    return each.srcAccessOrder == api::CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
+  });
   return read_during_call ? real::cuStreamSynchronize(stream) : api::CUDA_SUCCESS;
 }
 
