@@ -20,8 +20,9 @@ api::CUresult begin_capture(api::CUstream stream, bool per_thread, FunctionRef<a
     const api::CUresult result = runtime().contexts.begin_capture(stream, per_thread, [&] {
       const gate::HeldInPlace held;
       out = gate::out_of_place.load() != 0;
+      if (out) return api::CUDA_ERROR_NOT_READY;
       runtime().monitor.capture_begins();
-      return out ? api::CUDA_ERROR_NOT_READY : call();
+      return call();
     });
     if (!out || gate::may_not_wait()) return result;
   }

@@ -1,15 +1,27 @@
 // Copies in rows as such between two contexts.
 #pragma once
 
+#include <cstddef>
+
 #include "generated/driver_types.h"
 
 namespace rota::overrides {
 
+// What a copy has that is one of planes of rows, and one of rows has not.
+struct Planes {
+  std::size_t source = 0;  // the first
+  std::size_t source_height = 0;
+  std::size_t destination = 0;
+  std::size_t destination_height = 0;
+  std::size_t depth = 1;
+};
+
 // The contexts are left out.
-inline api::CUDA_MEMCPY3D_PEER with_contexts(const api::CUDA_MEMCPY2D& copy) {
+template <typename Copy>
+api::CUDA_MEMCPY3D_PEER with_contexts(const Copy& copy, const Planes& planes) {
   return {.srcXInBytes = copy.srcXInBytes,
           .srcY = copy.srcY,
-          .srcZ = 0,
+          .srcZ = planes.source,
           .srcLOD = 0,
           .srcMemoryType = copy.srcMemoryType,
           .srcHost = copy.srcHost,
@@ -17,10 +29,10 @@ inline api::CUDA_MEMCPY3D_PEER with_contexts(const api::CUDA_MEMCPY2D& copy) {
           .srcArray = copy.srcArray,
           .srcContext = nullptr,
           .srcPitch = copy.srcPitch,
-          .srcHeight = copy.srcY + copy.Height,
+          .srcHeight = planes.source_height,
           .dstXInBytes = copy.dstXInBytes,
           .dstY = copy.dstY,
-          .dstZ = 0,
+          .dstZ = planes.destination,
           .dstLOD = 0,
           .dstMemoryType = copy.dstMemoryType,
           .dstHost = copy.dstHost,
@@ -28,38 +40,18 @@ inline api::CUDA_MEMCPY3D_PEER with_contexts(const api::CUDA_MEMCPY2D& copy) {
           .dstArray = copy.dstArray,
           .dstContext = nullptr,
           .dstPitch = copy.dstPitch,
-          .dstHeight = copy.dstY + copy.Height,
+          .dstHeight = planes.destination_height,
           .WidthInBytes = copy.WidthInBytes,
           .Height = copy.Height,
-          .Depth = 1};
+          .Depth = planes.depth};
+}
+
+inline api::CUDA_MEMCPY3D_PEER with_contexts(const api::CUDA_MEMCPY2D& copy) {
+  return with_contexts(copy, {.source_height = copy.srcY + copy.Height, .destination_height = copy.dstY + copy.Height});
 }
 
 inline api::CUDA_MEMCPY3D_PEER with_contexts(const api::CUDA_MEMCPY3D& copy) {
-  return {.srcXInBytes = copy.srcXInBytes,
-          .srcY = copy.srcY,
-          .srcZ = copy.srcZ,
-          .srcLOD = copy.srcLOD,
-          .srcMemoryType = copy.srcMemoryType,
-          .srcHost = copy.srcHost,
-          .srcDevice = copy.srcDevice,
-          .srcArray = copy.srcArray,
-          .srcContext = nullptr,
-          .srcPitch = copy.srcPitch,
-          .srcHeight = copy.srcHeight,
-          .dstXInBytes = copy.dstXInBytes,
-          .dstY = copy.dstY,
-          .dstZ = copy.dstZ,
-          .dstLOD = copy.dstLOD,
-          .dstMemoryType = copy.dstMemoryType,
-          .dstHost = copy.dstHost,
-          .dstDevice = copy.dstDevice,
-          .dstArray = copy.dstArray,
-          .dstContext = nullptr,
-          .dstPitch = copy.dstPitch,
-          .dstHeight = copy.dstHeight,
-          .WidthInBytes = copy.WidthInBytes,
-          .Height = copy.Height,
-          .Depth = copy.Depth};
+  return with_contexts(copy, {copy.srcZ, copy.srcHeight, copy.dstZ, copy.dstHeight, copy.Depth});
 }
 
 }  // namespace rota::overrides

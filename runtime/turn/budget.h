@@ -185,7 +185,7 @@ class Budget {
   // Under the lock:
   bool serving_ = false;
   std::uint32_t asks_ = 0;
-  std::atomic<bool> released_{false};
+  std::atomic<bool> released_{false};  // set under it, and read without it by threads that wait for a promise
   // Threads that wait for a promise.
   std::mutex promise_mutex_;
   gate::Waiters waiters_;

@@ -31,9 +31,4 @@ std::optional<bool> GateKeeper::try_open_for_good() {
   });
 }
 
-void GateKeeper::refuse(api::CUresult error) {
-  gate::out_of_place.store(gate::kAllDevices);
-  gate_.refuse(error);
-}
-
 }  // namespace rota::turn

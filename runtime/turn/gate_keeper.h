@@ -34,7 +34,7 @@ class GateKeeper {
   // The same without waiting; nothing: some thread is inside of what decides it, perhaps for ever.
   std::optional<bool> try_open_for_good();
   // No memory of this process comes back: all calls that need the GPU return this error.
-  void refuse(api::CUresult error);
+  void refuse(api::CUresult error) { gate_.refuse(error); }
 
  private:
   gate::Gate& gate_;

@@ -147,8 +147,9 @@ bool Monitor::lose_memory(api::CUresult error) {
       "are lost, and every call that needs the GPU returns this error from now on. End the program and start it again",
       name, static_cast<int>(error), kLongestRefusal / 1s);
   lost_ = true;
-  keeper_.refuse(error);
+  keeper_.begin_moving(gate::kAllDevices);
   memory_.swap().release_all();
+  keeper_.refuse(error);
   return true;
 }
 

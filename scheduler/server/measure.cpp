@@ -241,7 +241,8 @@ void Server::on_measured(const Meter::Answer& answer) {
     read_at_[gpu] = now();
     const scheduler::Bytes before = core_.gpu(gpu).measured_outside;
     step(event::Measured{.gpu = gpu, .free = reading.free, .others = bytes_of_others(gpu, reading)});
-    // Of an earlier client's time the figure may be the same, and new clients' pages do not have it.
+    // The books forget the figure with the GPU's last client. For the next one it is news, even if it is the one that
+    // follow_outside() saw last.
     if (core_.gpu(gpu).measured_outside != before) publish_contexts(gpu);
   }
   follow_outside();
