@@ -238,7 +238,10 @@ TEST_CASE("a thread that jumps out of an allocation that waits for room keeps no
   }));
   thread.join();
   program.start_allocating(101 * test::kMega + 1);
-  CHECK(rotad.next_ask() == 101 * test::kMega + 1);
+  // The monitor may have given the first one's bytes back before, and said so.
+  std::uint64_t asked = rotad.next_ask();
+  if (asked == 0) asked = rotad.next_ask();
+  CHECK(asked == 101 * test::kMega + 1);
   rotad.promise(200 * test::kMega);
   program.allocator.join();
   CHECK(program.result.load() == api::CUDA_SUCCESS);
