@@ -97,6 +97,14 @@ std::uint64_t hash(std::string_view text) {
   return value;
 }
 
+// No size: rotad must not wait for processes that only join once they have given evidence.
+protocol::Gang hashed_gang(const char* prefix, std::string_view key) {
+  protocol::Gang gang{};
+  const std::string name = fmt::format("{}{:016x}", prefix, hash(key));
+  name.copy(gang.name, kGangNameBytes);
+  return gang;
+}
+
 // By the environment of this moment: a program that starts its own ranks sets it in each, before its libraries read it.
 Launch launch_of_now() {
   return launched_gang([](const char* variable) -> const char* { return std::getenv(variable); });  // NOLINT
@@ -126,14 +134,10 @@ Launch launched_gang(Variables variable) {
     if (says->machines > 1 || (counts && says->all > says->here)) return {.gang = {}, .several_machines = true};
     if (says->machines == 1 || counts) break;
   }
-  // No size: rotad must not wait for ranks that only join once they have launched something.
-  protocol::Gang gang{};
-  const std::string name = fmt::format("{}{:016x}", by->prefix, hash(by->key));
-  name.copy(gang.name, kGangNameBytes);
-  return {.gang = gang, .several_machines = false};
+  return {.gang = hashed_gang(by->prefix, by->key), .several_machines = false};
 }
 
-GangEvidence::GangEvidence() {
+GangEvidence::GangEvidence(std::string session) : session_(std::move(session)) {
   const char* text = std::getenv("ROTA_GANG");  // NOLINT(concurrency-mt-unsafe)
   if (text == nullptr || *text == '\0') return;
   gang_ = named_gang(text);
@@ -148,7 +152,7 @@ bool GangEvidence::kernel_found(const char* name) {
 }
 
 bool GangEvidence::host_registered(const void* address) {
-  if (decided_.load(std::memory_order_relaxed) || looked_for_.load() >= kLooksFor || !launch_of_now().says_anything()) {
+  if (decided_.load(std::memory_order_relaxed) || looked_for_.load() >= kLooksFor || !sharers().says_anything()) {
     return false;
   }
   const auto begin = std::chrono::steady_clock::now();
@@ -157,9 +161,15 @@ bool GangEvidence::host_registered(const void* address) {
   return mapping && mapping->shared && memory_shared();
 }
 
+Launch GangEvidence::sharers() const {
+  const Launch launch = launch_of_now();
+  if (launch.says_anything() || session_.empty()) return launch;
+  return {.gang = hashed_gang("session-", session_), .several_machines = false};
+}
+
 bool GangEvidence::decide(protocol::GangWhy why) {
   if (decided_.load(std::memory_order_relaxed)) return false;
-  const Launch launch = launch_of_now();
+  const Launch launch = why == protocol::GangWhy::kMemory ? sharers() : launch_of_now();
   if (!launch.says_anything() || decided_.exchange(true)) return false;
   gang_ = launch.gang;
   if (gang_) gang_->why = why;

@@ -1,19 +1,22 @@
 // Why this process's tasks have to be granted together with those of others, and in which gang (protocol.h).
 //
-// Named: by ROTA_GANG. Otherwise by what the process does: it is one of the ranks that a launcher has started on this
-// machine, and
+// Named: by ROTA_GANG. Otherwise by what the process does:
 //
-// - it has looked up a collective kernel by name. Such a kernel waits for those of the other ranks. Looking up is not
+// - It is one of the ranks that a launcher has started on this machine, and it has looked up a collective kernel by
+// name.
+//   Such a kernel waits for those of the other ranks. Looking up is not
 //   launching. NCCL looks up its kernels when a communicator is made, not when the library is loaded (unless with
 //   CUDA_MODULE_LOADING=EAGER), so whoever has done so is about to launch some. At that time launches are not seen yet,
-//   and no launch costs more for it; or
-// - its GPU work can reach memory that other processes reach too: GPU memory that it has opened or exported, or host
-//   memory that is a shared mapping and registered. There kernels of one rank may wait for what those of another write.
+//   and no launch costs more for it.
+// - Its GPU work can reach memory that other processes reach too: GPU memory that it has opened or exported, or host
+//   memory that is a shared mapping and registered. There kernels of one process may wait for what those of another
+//   write. The others are the ranks of its launch or, without a launcher, the processes of the innermost `rota run`.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "runtime/core/function_ref.h"
 #include "scheduler/protocol/protocol.h"
@@ -34,7 +37,8 @@ Launch launched_gang(FunctionRef<const char*(const char*)> variable);
 
 class GangEvidence {
  public:
-  GangEvidence();  // reads ROTA_GANG
+  // Reads ROTA_GANG. `session`: the innermost `rota run`'s; may be empty.
+  explicit GangEvidence(std::string session = {});
 
   // By any thread: a kernel was looked up by name; GPU memory is shared with another process; host memory was
   // registered. Whether that has decided the matter.
@@ -49,7 +53,10 @@ class GangEvidence {
 
  private:
   bool decide(protocol::GangWhy why);
+  // The launch of this moment or, without one, the session's processes.
+  Launch sharers() const;
 
+  const std::string session_;
   std::optional<protocol::Gang> gang_;  // written once, before known_; none then: it would be on several machines
   std::atomic<bool> known_{false};
   std::atomic<bool> decided_{false};         // nothing more is looked for

@@ -60,6 +60,7 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
       service_(wants_to_wait()),
       reached_(memory, contexts),
       graphs_(reached_),
+      gang_(sessions_.empty() ? std::string() : sessions_.back().id),
       usage_(memory, bell_),
       budget_(memory.ledger(), bell_) {
   tasks_.push_back(std::make_unique<Task>(gate, contexts));

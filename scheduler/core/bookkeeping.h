@@ -201,6 +201,9 @@ struct Client {
   Time pressed_since{};
   Time arrived_at{};
   Time deadline{};
+  // event::Withdraw: since when and by when it has to give back; 0: it has not.
+  Time withdrawn_at{};
+  Time withdrawn_by{};
 
   Share* share(GpuIndex gpu) {
     const auto found = std::find_if(shares.begin(), shares.end(), [gpu](const Share& s) { return s.gpu == gpu; });

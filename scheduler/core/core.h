@@ -136,6 +136,7 @@ class Core {
   void on(const event::Session&, Time);
   void on(const event::AddGpu&, Time);
   void on(const event::Want&, Time);
+  void on(const event::Withdraw&, Time);
   void on(const event::GiveBack&, Time);
   void on(const event::Usage&, Time);
   void on(const event::Ask&, Time);

@@ -58,6 +58,12 @@ struct Want {
   // The client measures on GPUs that it holds, and needs them alone until it sends a want without this (alone.h).
   bool alone = false;
 };
+// What the client holds it has to give back at once, and it is revoked once `within` has passed: it is to be granted
+// together with others, whose work its own may wait for. Ends with the grant; the first one counts.
+struct Withdraw {
+  ClientId client;
+  Time within;
+};
 // The grant's work has drained. Ignored unless `grant` is the current one.
 struct GiveBack {
   ClientId client;
@@ -124,9 +130,9 @@ struct Configure {
 };
 }  // namespace event
 
-using Event =
-    std::variant<event::Join, event::AddGpu, event::Want, event::GiveBack, event::Usage, event::Ask, event::Leave,
-                 event::Tick, event::Configure, event::Measured, event::Unmeasured, event::Activity, event::Session>;
+using Event = std::variant<event::Join, event::AddGpu, event::Want, event::GiveBack, event::Usage, event::Ask,
+                           event::Leave, event::Tick, event::Configure, event::Measured, event::Unmeasured,
+                           event::Activity, event::Session, event::Withdraw>;
 
 enum class Change {
   kGranted,   // the client holds a new grant, which replaces any earlier one

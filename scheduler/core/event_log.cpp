@@ -47,6 +47,9 @@ struct EventWords {
     return words("want", want.client) + ' ' + hexadecimal(want.gpus) + (want.running ? " 1" : " 0") +
            (want.urgent ? " urgent" : "") + (want.alone ? " alone" : "");
   }
+  std::string operator()(const event::Withdraw& withdraw) const {
+    return words("withdraw", withdraw.client, withdraw.within.count());
+  }
   std::string operator()(const event::GiveBack& back) const { return words("give_back", back.client, back.grant); }
   std::string operator()(const event::Usage& usage) const {
     const std::string line = words("usage", usage.client, usage.gpu, usage.used, usage.fixed);
@@ -109,6 +112,10 @@ std::optional<Event> read_event(std::string_view name, Words& words) {
     activity.switching = time();
     activity.shares = words.may_end_with("shares");
     return activity;
+  }
+  if (name == "withdraw") {
+    const ClientId id = client();
+    return event::Withdraw{id, Time(words.number<std::int64_t>("time in nanoseconds", kLatest.count()))};
   }
   if (name == "give_back") {
     const ClientId id = client();

@@ -73,6 +73,10 @@ Pressure::Demand Pressure::demand(const Client& client, GpuMask pressed, Time no
     drain_at = waiters == 0 ? own : std::min(drain_at, own);
     waiters = std::max(waiters, 1U);
   }
+  if (client.withdrawn_by.count() != 0) {
+    drain_at = waiters == 0 ? client.withdrawn_at : std::min(drain_at, client.withdrawn_at);
+    waiters = std::max(waiters, 1U);
+  }
   // Others leave the GPUs of a client that measures, and wait until it is done.
   for_each_gpu(client.state.held & alone_.gpus(), [&](GpuIndex index) {
     const Client* measures = alone_.on(index);
@@ -95,7 +99,8 @@ bool Pressure::refresh(Client& client, GpuMask pressed, Time now) {
     drain_at = state.drain_at;  // it differs only by rounding
   }
   const Time begun = std::max({drain_at, client.pressed_since, client.arrived_at});
-  const Time deadline = waiters != 0 ? begun + settings_.grace : Time{};
+  Time deadline = waiters != 0 ? begun + settings_.grace : Time{};
+  if (client.withdrawn_by.count() != 0) deadline = std::min(deadline, client.withdrawn_by);
   const bool moved = deadline != client.deadline;
   if (moved) {
     if (client.deadline.count() != 0) deadlines_.erase({client.deadline, client.id});
@@ -111,6 +116,7 @@ bool Pressure::refresh(Client& client, GpuMask pressed, Time now) {
 void Pressure::relieve(Client& client) {
   client.state.waiters = 0;
   client.state.drain_at = {};
+  client.withdrawn_at = client.withdrawn_by = {};
   client.was_due = false;
   if (client.deadline.count() != 0) deadlines_.erase({client.deadline, client.id});
   client.deadline = {};

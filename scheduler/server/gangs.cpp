@@ -24,8 +24,8 @@ constexpr std::chrono::seconds kWaitForAll{60};
 // After so many turns in a row that had to be revoked, the members take turns by themselves for so long: their work
 // waits for something that rotad does not see. Judgments.
 constexpr unsigned kMostRevoked = 3;
-// How long a turn is drained that ends for the gang's own sake, since its work may wait for a program that is to join
-// or has given back already. A judgment.
+// How long the turn of a gang, or of a program that is to join one, is drained where it ends for the gang's own sake,
+// since its work may wait for a program that is to join or has given back already. A judgment.
 constexpr std::chrono::milliseconds kOwnDrain{500};
 constexpr std::chrono::minutes kApart{10};
 // How much of a drain counts as part of the hand-over, by which the length of turns is measured: others' turns become
@@ -157,7 +157,7 @@ void Leases::form(Gang& gang) {
         if (task.gang != 0 || !holds(task)) {
           members.push_back({member, &task});
         } else {
-          changed_.insert(id);  // its page asks for that grant
+          step(event::Withdraw{task.id, kOwnDrain});
         }
       }
     }

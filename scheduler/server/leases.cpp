@@ -48,11 +48,11 @@ Leases::Lease Leases::lease_of(const Program& program, const Task& task) const {
     lease.gang_step = gang->drain.step();
   }
   const std::optional<scheduler::Time> by = withdraw_by();
-  if (state.held == 0 || !(by || is_to_join(program, task))) return lease;
-  // As if somebody waited and its turn were over: another rotad is to have the GPUs, or a gang.
+  if (state.held == 0 || !by) return lease;
+  // As if somebody waited and its turn were over: another rotad is to have the GPUs.
   state.waiters = std::max<std::uint32_t>(state.waiters, 1);
   if (state.drain_at.count() == 0 || state.drain_at > modelled_now()) state.drain_at = modelled_now();
-  if (by && (lease.give_back_by.count() == 0 || lease.give_back_by > *by)) lease.give_back_by = *by;
+  if (lease.give_back_by.count() == 0 || lease.give_back_by > *by) lease.give_back_by = *by;
   return lease;
 }
 

@@ -8,12 +8,10 @@
 #include <asio/error.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
-#include <bit>
 #include <charconv>
 #include <cstring>
 #include <utility>
 
-#include "scheduler/protocol/byte_text.h"
 #include "scheduler/server/client.h"
 #include "scheduler/server/decode.h"
 #include "scheduler/server/gangs.h"
@@ -386,7 +384,7 @@ void Server::stepped(const scheduler::Event& event, scheduler::Time time,
 void Server::decided(Program& program, const scheduler::Decision& decision) {
   using scheduler::Change;
   auto& client = static_cast<Client&>(program);
-  if (decision.change == Change::kRevoked) report_revoked(client);
+  if (decision.change == Change::kRevoked) report_revoked(client, decision);
   if (decision.change == Change::kPassedOver) report_passed_over(client, decision);
   if (decision.change == Change::kGranted) {
     log::debug("client {}, task {}: grant {}", client.id, decision.client, decision.grant);
@@ -426,39 +424,6 @@ void Server::publish_all(scheduler::Time time) {
   publish_takers();
   schedule_deadline();
   schedule_look();
-}
-
-// The first time, the second, the fourth and so on.
-void Server::report_revoked(Client& client) const {
-  if (!std::has_single_bit(++client.revocations)) return;
-  log::warn(
-      "client {} ({}, pid {}) did not give its GPU back within {} ms of the end of its turn{}: others run at the same "
-      "time",
-      client.id, client.name, client.pid,
-      std::chrono::duration_cast<std::chrono::milliseconds>(core_.settings().grace).count(),
-      client.revocations == 1 ? "" : fmt::format(", {} times so far", client.revocations));
-}
-
-// Once for each client: while its memory does not fit, that is decided anew every ten seconds.
-void Server::report_passed_over(Client& client, const scheduler::Decision& decision) const {
-  using protocol::bytes_text;
-  if (decision.bytes == 0) return log::debug("client {}: is no longer passed over", client.id);
-  if (std::exchange(client.was_passed_over, true)) return;
-  std::string others;
-  for (const auto& [id, other] : clients_) {
-    const scheduler::Bytes fixed = core_.use(other->tasks.id_on(decision.gpu), decision.gpu, modelled_now()).fixed;
-    if (id == client.id || fixed == 0) continue;
-    others += fmt::format(", pid {} ({}) has {} of that", other->pid, other->name, bytes_text(fixed));
-  }
-  if (const scheduler::Bytes outside = core_.gpu(decision.gpu).outside; outside != 0) {
-    others += fmt::format(", programs without rota have {}", bytes_text(outside));
-  }
-  log::warn(
-      "client {} ({}, pid {}) is passed over on GPU {} while others can use it: {} of its memory do not fit beside "
-      "{}{}",
-      client.id, client.name, client.pid, gpus_.number(decision.gpu), bytes_text(decision.bytes),
-      protocol::in_the_way_text(decision.bytes, core_.use(decision.client, decision.gpu, modelled_now()).lacks_for_now),
-      others);
 }
 
 scheduler::Time Server::now() const {

@@ -202,7 +202,7 @@ class Server final : public ConnectionOwner, private Leases {
   void publish(Client& client);
   void publish(const Client& client, const Task& task);
   std::uint32_t watch_of(const Client& client, const Task& task) const;
-  void report_revoked(Client& client) const;
+  void report_revoked(Client& client, const scheduler::Decision& decision) const;
   void report_passed_over(Client& client, const scheduler::Decision& decision) const;
   void read_usage(Client& client);
   void read_others();

@@ -111,6 +111,17 @@ class Gangs(Case):
                 self.kill_group(rank)
         daemon.terminate()
 
+    def test_processes_of_one_rota_run_that_share_memory_are_a_gang_without_any_launcher(self):
+        daemon = self.start_daemon("--mode", "exclusive", "--quantum", "20ms")
+        both = '"$0" --file "$1" --rank 0 --ranks 2 --steps 200 --ahead 20 & "$0" --file "$1" --rank 1 --ranks 2 --steps 200 --ahead 20; first=$?; wait $! && exit $first'
+        jobs = [self.start(ROTA, "run", "--", "/bin/sh", "-c", both, PROGRAMS / "ranks", self.scratch / name) for name in ("one", "two")]
+        for job in jobs:
+            result = self.finish(job)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            said = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+            self.assertEqual([(each["steps"], each["wrong"]) for each in said], [(200, 0)] * 2)
+        self.assert_none_was_revoked(daemon)
+
     def test_when_a_rank_is_killed_the_others_turn_ends_and_other_programs_go_on(self):
         self.start_daemon("--mode", "exclusive", "--quantum", "20ms", "--grace", "500ms")
         job = self.job("job", "--steps", "1000000")

@@ -272,6 +272,25 @@ TEST_CASE("ranks of one launch that share memory with other processes are a gang
   CHECK(std::string(gang->name) == ::gang(kTwo));
 }
 
+TEST_CASE("processes of one `rota run` that share memory are a gang, and collective kernels alone make none there") {
+  turn::GangEvidence evidence("1234-5678");
+  CHECK_FALSE(evidence.kernel_found(kAllReduce));
+  CHECK(evidence.memory_shared());
+  const auto gang = evidence.take_untold();
+  REQUIRE(gang);
+  CHECK(gang->why == GangWhy::kMemory);
+  CHECK(gang->size == 0);
+  const auto name_in = [](const char* session) {
+    turn::GangEvidence each{session};
+    CHECK(each.memory_shared());
+    return std::string(each.take_untold().value().name);
+  };
+  CHECK(name_in("1234-5678") == gang->name);
+  CHECK(name_in("1234-5679") != gang->name);
+  const Environment environment(kTwo);  // a launcher knows better who belongs together
+  CHECK(name_in("1234-5678") == ::gang(kTwo));
+}
+
 TEST_CASE("registered host memory is evidence where it is a shared mapping") {
   const auto mapping = [](int flags) {
     void* const memory = mmap(nullptr, 8192, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);

@@ -395,6 +395,33 @@ TEST_CASE("after a restart of the daemon those who run are granted what they run
   CHECK(has(machine.give_back(3), Change::kGranted, 2));
 }
 
+TEST_CASE("a client that is withdrawn has to give back at once, and is revoked earlier than after the grace period") {
+  Machine machine(Mode::kExclusive);
+  machine.client(1);
+  machine.client(2);
+  CHECK(machine.core.step(event::Withdraw{1, 500ms}, machine.now).empty());  // it holds nothing
+  machine.want(1);
+  CHECK_FALSE(machine.pressed(1));
+  const Time begun = machine.now;
+  CHECK(has(machine.core.step(event::Withdraw{1, 500ms}, machine.now), Change::kPressure, 1));
+  CHECK(machine.pressed(1));
+  CHECK(machine.state(1).drain_at == begun);
+  CHECK(machine.core.give_back_by(1) == begun + 500ms);
+  machine.now += 100ms;
+  CHECK(machine.core.step(event::Withdraw{1, 500ms}, machine.now).empty());  // the first one counts
+  machine.want(2);                                                           // and who comes later changes nothing
+  CHECK(machine.core.give_back_by(1) == begun + 500ms);
+  machine.now = begun + 500ms;
+  CHECK(has(machine.tick(), Change::kRevoked, 1));
+  CHECK(machine.holds(2));
+  // It ends with the grant.
+  machine.want(1);
+  machine.give_back(2);
+  CHECK(machine.holds(1));
+  CHECK_FALSE(machine.pressed(1));
+  CHECK(machine.core.give_back_by(1) == Time{});
+}
+
 TEST_CASE("events about unknown clients, GPUs and grants are ignored") {
   Machine machine(Mode::kExclusive);
   CHECK(machine.want(7).empty());

@@ -63,6 +63,8 @@ TEST_CASE("whatever is written down can be read again, and every event comes thr
       step(event::Want{id, ~GpuMask{0}, id == 3, id == 2});
     }
     CHECK(core.client(3)->grant == 4);  // the one after the last of whose place it has taken
+    step(event::Withdraw{1, 500ms});
+    CHECK(core.give_back_by(1) != Time{});
     step(event::GiveBack{1, core.client(1)->grant});
     step(event::GiveBack{3, core.client(3)->grant});
     step(event::Ask{2, 63, 700});
@@ -86,7 +88,7 @@ TEST_CASE("whatever is written down can be read again, and every event comes thr
     step(event::Leave{2});
     const Replay result = replay_text(text);
     CHECK(result.problem == "");
-    CHECK(result.events == 29);
+    CHECK(result.events == 30);
     CHECK(text.find("> clear 1 0 63 ") != std::string::npos);
     CHECK(result.decisions == decisions);
   }
