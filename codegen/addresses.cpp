@@ -44,6 +44,7 @@ bool is_one_of(const auto& which, const auto& all) {
 using Names = std::array<std::string_view, 2>;
 constexpr Names kAddress = {"CUdeviceptr_v2", "CUdeviceptr"};
 constexpr Names kPhysicalHandle = {"CUmemGenericAllocationHandle_v1", "CUmemGenericAllocationHandle"};
+constexpr Names kArray = {"CUarray", "CUmipmappedArray"};
 
 // Whether the type is one of them, through any typedef.
 bool is_named(const Api& api, const TypeRef& type, const Names& names) {
@@ -198,6 +199,10 @@ Result<std::vector<AddressPlace>> addresses_taken(const Api& api, const Function
 Result<std::vector<AddressPlace>> physical_handles_taken(const Api& api, const Function& function,
                                                          const FunctionPolicy* policy) {
   return taken(api, function, policy, kPhysicalHandle);
+}
+
+Result<std::vector<AddressPlace>> arrays_taken(const Api& api, const Function& function, const FunctionPolicy* policy) {
+  return taken(api, function, policy, kArray);
 }
 
 }  // namespace rota::codegen

@@ -1,5 +1,5 @@
-// Where a function takes device addresses or handles of physical memory: parameters, and fields of the structures that
-// they point to.
+// Where a function takes device addresses, or handles of physical memory or arrays: parameters, and fields of the
+// structures that they point to.
 #pragma once
 
 #include <cstddef>
@@ -30,5 +30,8 @@ Result<std::vector<AddressPlace>> addresses_taken(const Api& api, const Function
 // Handles of physical memory, and of multicast objects, which have the same type. Not where the function writes one.
 Result<std::vector<AddressPlace>> physical_handles_taken(const Api& api, const Function& function,
                                                          const FunctionPolicy* policy);
+
+// Handles of arrays, mipmapped ones included. Not where the function writes one.
+Result<std::vector<AddressPlace>> arrays_taken(const Api& api, const Function& function, const FunctionPolicy* policy);
 
 }  // namespace rota::codegen

@@ -119,8 +119,49 @@ std::optional<std::vector<std::size_t>> plain_addresses(const Function& function
   return parameters.size() <= 2 ? std::optional(parameters) : std::nullopt;
 }
 
+// Of what is copied, the kind of memory, the address and the array lie in the same places to each other in every record
+// that describes a copy: so the address's place is enough (gate::Reaches::kCopy). Nothing: this is no such record.
+std::optional<std::string> reached_by_copy(const Api& api, const Function& function,
+                                           const std::vector<AddressPlace>& addresses,
+                                           const std::vector<AddressPlace>& arrays) {
+  constexpr std::uint64_t kTypeBefore = 16;
+  constexpr std::uint64_t kArrayBehind = 8;
+  if (addresses.size() != 2 || arrays.size() != 2) return std::nullopt;
+  const std::size_t parameter = addresses.front().parameter;
+  const auto resolved = api.resolve(function.parameters[parameter].type);
+  const auto target = resolved && resolved->kind == TypeKind::kPointer ? api.resolve(resolved->pointee) : resolved;
+  if (!target || target->record == nullptr) return std::nullopt;
+  for (std::size_t side = 0; side < 2; ++side) {
+    const AddressPlace& address = addresses[side];
+    const AddressPlace& array = arrays[side];
+    const bool inside = address.parameter == parameter && array.parameter == parameter && address.offsets.size() == 2 &&
+                        array.offsets.size() == 2 && address.offsets[0] == 0 && array.offsets[0] == 0;
+    if (!inside || array.offsets[1] != address.offsets[1] + kArrayBehind) return std::nullopt;
+    const auto is_type = [&](const Field& field) {
+      return field.type.base == "CUmemorytype" && field.offset + kTypeBefore == address.offsets[1];
+    };
+    if (std::ranges::none_of(target->record->fields, is_type)) return std::nullopt;
+  }
+  return fmt::format(", gate::Reaches::kCopy, {}, gate::in_record({}, {})", as_pointer(function, parameter),
+                     addresses[0].offsets[1], addresses[1].offsets[1]);
+}
+
+// By parameters alone: at most two addresses and arrays.
+std::optional<std::string> reached_by_parameters(const Function& function, const std::vector<AddressPlace>& addresses,
+                                                 const std::vector<AddressPlace>& arrays) {
+  const auto plain = plain_addresses(function, addresses);
+  const auto is_parameter = [](const AddressPlace& place) { return place.offsets == std::vector<std::uint64_t>{0}; };
+  if (!plain || plain->size() + arrays.size() > 2 || !std::ranges::all_of(arrays, is_parameter)) return std::nullopt;
+  const std::string_view which = arrays.empty() ? "kAddresses" : plain->empty() ? "kArrays" : "kAddressAndArray";
+  std::string text = fmt::format(", gate::Reaches::{}", which);
+  for (const std::size_t parameter : *plain) text += ", " + as_pointer(function, parameter);
+  for (const AddressPlace& array : arrays) text += fmt::format(", {}", function.parameters[array.parameter].name);
+  return text;
+}
+
 // Which GPUs a call reaches besides its stream's: further arguments of its scope.
-std::string reached(const Function& function, const FunctionPolicy& policy, std::vector<AddressPlace> places) {
+std::string reached(const Api& api, const Function& function, const FunctionPolicy& policy,
+                    std::vector<AddressPlace> addresses, std::vector<AddressPlace> arrays) {
   const std::string all = ", gate::Reaches::kAll";
   if (std::ranges::any_of(function.parameters, [](const Parameter& each) { return is_graph(each.type); })) return all;
   for (std::size_t index = 0; index < function.parameters.size(); ++index) {
@@ -130,23 +171,13 @@ std::string reached(const Function& function, const FunctionPolicy& policy, std:
   if (is_list(policy, policy.submits.substr(0, policy.submits.find('.')))) return all;
   const bool of_context =
       std::ranges::any_of(function.parameters, [](const Parameter& each) { return is_context(each.type); });
-  if (of_context && places.empty()) return all;
+  if (of_context && addresses.empty() && arrays.empty()) return all;
   // A kernel's arguments and attributes.
-  if (function.base.starts_with("cuLaunch")) places.clear();
-  if (places.empty()) return "";
-  if (const auto plain = plain_addresses(function, places)) {
-    std::string text = ", gate::Reaches::kAddresses";
-    for (const std::size_t parameter : *plain) text += ", " + as_pointer(function, parameter);
-    return text;
-  }
-  const std::string& record = function.parameters[places[0].parameter].name;
-  const bool one = policy.parameters.contains(record) && !is_list(policy, record);
-  const auto in_record = [&](const AddressPlace& place) {
-    return one && place.parameter == places[0].parameter && place.offsets.size() == 2 && place.offsets[0] == 0;
-  };
-  if (places.size() > 2 || !std::ranges::all_of(places, in_record)) return all;
-  return fmt::format(", gate::Reaches::kRecord, {}, gate::in_record({}, {})", as_pointer(function, places[0].parameter),
-                     places.front().offsets[1], places.back().offsets[1]);
+  if (function.base.starts_with("cuLaunch")) addresses.clear();
+  if (addresses.empty() && arrays.empty()) return "";
+  if (const auto text = reached_by_parameters(function, addresses, arrays)) return *text;
+  if (const auto text = reached_by_copy(api, function, addresses, arrays)) return *text;
+  return all;
 }
 
 Result<std::string> gate_body(const Api& api, const Function& function, const FunctionPolicy& policy,
@@ -164,13 +195,15 @@ Result<std::string> gate_body(const Api& api, const Function& function, const Fu
     if (!stream) return Error{fmt::format("submits = \"{}\": {}", policy.submits, stream.error().text)};
     const auto places = addresses_taken(api, function, &policy);
     if (!places) return places.error();
+    const auto arrays = arrays_taken(api, function, &policy);
+    if (!arrays) return arrays.error();
     return body + fmt::format(
                       "  return contract::with_room([=]() __attribute__((always_inline)) {{\n"
                       "    gate::Scope scope({{Symbol::k_{}, {}, {}, {}{}}});\n"
                       "{}    return {};\n"
                       "  }});\n",
                       function.name, stream->expression, stream->has_stream, function.form != StreamForm::kDefault,
-                      reached(function, policy, *places), refusal("    "), real_call(function, guard));
+                      reached(api, function, policy, *places, *arrays), refusal("    "), real_call(function, guard));
   }
   const std::string indent = guard.needs_room ? "    " : "  ";
   std::string call;

@@ -729,14 +729,14 @@ api::CUresult cuMemGetLocationInfo(api::CUdeviceptr ptr, size_t size, size_t sum
 }
 api::CUresult cuMemMapArrayAsync(api::CUarrayMapInfo* mapInfoList, unsigned int count, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemMapArrayAsync, hStream, true, false});
+    gate::Scope scope({Symbol::k_cuMemMapArrayAsync, hStream, true, false, gate::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemMapArrayAsync(mapInfoList, count, hStream);
   });
 }
 api::CUresult cuMemMapArrayAsync_ptsz(api::CUarrayMapInfo* mapInfoList, unsigned int count, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemMapArrayAsync_ptsz, hStream, true, true});
+    gate::Scope scope({Symbol::k_cuMemMapArrayAsync_ptsz, hStream, true, true, gate::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemMapArrayAsync_ptsz(mapInfoList, count, hStream);
   });
@@ -827,91 +827,91 @@ api::CUresult cuMemcpy(api::CUdeviceptr dst, api::CUdeviceptr src, size_t ByteCo
 }
 api::CUresult cuMemcpy2D(const api::CUDA_MEMCPY2D_v1* pCopy) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy2D, nullptr, false, false});
+    gate::Scope scope({Symbol::k_cuMemcpy2D, nullptr, false, false, gate::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2D(pCopy);
   });
 }
 api::CUresult cuMemcpy2DAsync(const api::CUDA_MEMCPY2D_v1* pCopy, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy2DAsync, hStream, true, false});
+    gate::Scope scope({Symbol::k_cuMemcpy2DAsync, hStream, true, false, gate::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2DAsync(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy2DAsync_v2(const api::CUDA_MEMCPY2D* pCopy, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy2DAsync_v2, hStream, true, false, gate::Reaches::kRecord, static_cast<const void*>(pCopy), gate::in_record(32, 88)});
+    gate::Scope scope({Symbol::k_cuMemcpy2DAsync_v2, hStream, true, false, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(32, 88)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2DAsync_v2(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy2DAsync_v2_ptsz(const api::CUDA_MEMCPY2D* pCopy, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy2DAsync_v2_ptsz, hStream, true, true, gate::Reaches::kRecord, static_cast<const void*>(pCopy), gate::in_record(32, 88)});
+    gate::Scope scope({Symbol::k_cuMemcpy2DAsync_v2_ptsz, hStream, true, true, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(32, 88)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2DAsync_v2_ptsz(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy2DUnaligned(const api::CUDA_MEMCPY2D_v1* pCopy) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy2DUnaligned, nullptr, false, false});
+    gate::Scope scope({Symbol::k_cuMemcpy2DUnaligned, nullptr, false, false, gate::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2DUnaligned(pCopy);
   });
 }
 api::CUresult cuMemcpy2DUnaligned_v2(const api::CUDA_MEMCPY2D* pCopy) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy2DUnaligned_v2, nullptr, false, false, gate::Reaches::kRecord, static_cast<const void*>(pCopy), gate::in_record(32, 88)});
+    gate::Scope scope({Symbol::k_cuMemcpy2DUnaligned_v2, nullptr, false, false, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(32, 88)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2DUnaligned_v2(pCopy);
   });
 }
 api::CUresult cuMemcpy2DUnaligned_v2_ptds(const api::CUDA_MEMCPY2D* pCopy) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy2DUnaligned_v2_ptds, nullptr, false, true, gate::Reaches::kRecord, static_cast<const void*>(pCopy), gate::in_record(32, 88)});
+    gate::Scope scope({Symbol::k_cuMemcpy2DUnaligned_v2_ptds, nullptr, false, true, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(32, 88)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2DUnaligned_v2_ptds(pCopy);
   });
 }
 api::CUresult cuMemcpy2D_v2(const api::CUDA_MEMCPY2D* pCopy) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy2D_v2, nullptr, false, false, gate::Reaches::kRecord, static_cast<const void*>(pCopy), gate::in_record(32, 88)});
+    gate::Scope scope({Symbol::k_cuMemcpy2D_v2, nullptr, false, false, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(32, 88)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2D_v2(pCopy);
   });
 }
 api::CUresult cuMemcpy2D_v2_ptds(const api::CUDA_MEMCPY2D* pCopy) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy2D_v2_ptds, nullptr, false, true, gate::Reaches::kRecord, static_cast<const void*>(pCopy), gate::in_record(32, 88)});
+    gate::Scope scope({Symbol::k_cuMemcpy2D_v2_ptds, nullptr, false, true, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(32, 88)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2D_v2_ptds(pCopy);
   });
 }
 api::CUresult cuMemcpy3D(const api::CUDA_MEMCPY3D_v1* pCopy) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3D, nullptr, false, false});
+    gate::Scope scope({Symbol::k_cuMemcpy3D, nullptr, false, false, gate::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3D(pCopy);
   });
 }
 api::CUresult cuMemcpy3DAsync(const api::CUDA_MEMCPY3D_v1* pCopy, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3DAsync, hStream, true, false});
+    gate::Scope scope({Symbol::k_cuMemcpy3DAsync, hStream, true, false, gate::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DAsync(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy3DAsync_v2(const api::CUDA_MEMCPY3D* pCopy, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3DAsync_v2, hStream, true, false, gate::Reaches::kRecord, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
+    gate::Scope scope({Symbol::k_cuMemcpy3DAsync_v2, hStream, true, false, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DAsync_v2(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy3DAsync_v2_ptsz(const api::CUDA_MEMCPY3D* pCopy, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3DAsync_v2_ptsz, hStream, true, true, gate::Reaches::kRecord, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
+    gate::Scope scope({Symbol::k_cuMemcpy3DAsync_v2_ptsz, hStream, true, true, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DAsync_v2_ptsz(pCopy, hStream);
   });
@@ -946,56 +946,56 @@ api::CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, api::CUDA_MEMCPY3D_BAT
 }
 api::CUresult cuMemcpy3DPeer(const api::CUDA_MEMCPY3D_PEER* pCopy) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3DPeer, nullptr, false, false, gate::Reaches::kRecord, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
+    gate::Scope scope({Symbol::k_cuMemcpy3DPeer, nullptr, false, false, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DPeer(pCopy);
   });
 }
 api::CUresult cuMemcpy3DPeerAsync(const api::CUDA_MEMCPY3D_PEER* pCopy, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3DPeerAsync, hStream, true, false, gate::Reaches::kRecord, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
+    gate::Scope scope({Symbol::k_cuMemcpy3DPeerAsync, hStream, true, false, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DPeerAsync(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy3DPeerAsync_ptsz(const api::CUDA_MEMCPY3D_PEER* pCopy, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3DPeerAsync_ptsz, hStream, true, true, gate::Reaches::kRecord, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
+    gate::Scope scope({Symbol::k_cuMemcpy3DPeerAsync_ptsz, hStream, true, true, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DPeerAsync_ptsz(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy3DPeer_ptds(const api::CUDA_MEMCPY3D_PEER* pCopy) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3DPeer_ptds, nullptr, false, true, gate::Reaches::kRecord, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
+    gate::Scope scope({Symbol::k_cuMemcpy3DPeer_ptds, nullptr, false, true, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DPeer_ptds(pCopy);
   });
 }
 api::CUresult cuMemcpy3DWithAttributesAsync(api::CUDA_MEMCPY3D_BATCH_OP* op, unsigned long long flags, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3DWithAttributesAsync, hStream, true, false, gate::Reaches::kRecord, static_cast<const void*>(op), gate::in_record(8, 48)});
+    gate::Scope scope({Symbol::k_cuMemcpy3DWithAttributesAsync, hStream, true, false, gate::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DWithAttributesAsync(op, flags, hStream);
   });
 }
 api::CUresult cuMemcpy3DWithAttributesAsync_ptsz(api::CUDA_MEMCPY3D_BATCH_OP* op, unsigned long long flags, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3DWithAttributesAsync_ptsz, hStream, true, true, gate::Reaches::kRecord, static_cast<const void*>(op), gate::in_record(8, 48)});
+    gate::Scope scope({Symbol::k_cuMemcpy3DWithAttributesAsync_ptsz, hStream, true, true, gate::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DWithAttributesAsync_ptsz(op, flags, hStream);
   });
 }
 api::CUresult cuMemcpy3D_v2(const api::CUDA_MEMCPY3D* pCopy) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3D_v2, nullptr, false, false, gate::Reaches::kRecord, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
+    gate::Scope scope({Symbol::k_cuMemcpy3D_v2, nullptr, false, false, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3D_v2(pCopy);
   });
 }
 api::CUresult cuMemcpy3D_v2_ptds(const api::CUDA_MEMCPY3D* pCopy) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3D_v2_ptds, nullptr, false, true, gate::Reaches::kRecord, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
+    gate::Scope scope({Symbol::k_cuMemcpy3D_v2_ptds, nullptr, false, true, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3D_v2_ptds(pCopy);
   });
@@ -1016,84 +1016,84 @@ api::CUresult cuMemcpyAsync_ptsz(api::CUdeviceptr dst, api::CUdeviceptr src, siz
 }
 api::CUresult cuMemcpyAtoA(api::CUarray dstArray, unsigned int dstOffset, api::CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoA, nullptr, false, false});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoA, nullptr, false, false, gate::Reaches::kArrays, dstArray, srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoA(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoA_v2(api::CUarray dstArray, size_t dstOffset, api::CUarray srcArray, size_t srcOffset, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoA_v2, nullptr, false, false});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoA_v2, nullptr, false, false, gate::Reaches::kArrays, dstArray, srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoA_v2(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoA_v2_ptds(api::CUarray dstArray, size_t dstOffset, api::CUarray srcArray, size_t srcOffset, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoA_v2_ptds, nullptr, false, true});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoA_v2_ptds, nullptr, false, true, gate::Reaches::kArrays, dstArray, srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoA_v2_ptds(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoD(api::CUdeviceptr_v1 dstDevice, api::CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoD, nullptr, false, false});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoD, nullptr, false, false, gate::Reaches::kArrays, srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoD(dstDevice, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoD_v2(api::CUdeviceptr dstDevice, api::CUarray srcArray, size_t srcOffset, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoD_v2, nullptr, false, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoD_v2, nullptr, false, false, gate::Reaches::kAddressAndArray, reinterpret_cast<const void*>(dstDevice), srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoD_v2(dstDevice, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoD_v2_ptds(api::CUdeviceptr dstDevice, api::CUarray srcArray, size_t srcOffset, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoD_v2_ptds, nullptr, false, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoD_v2_ptds, nullptr, false, true, gate::Reaches::kAddressAndArray, reinterpret_cast<const void*>(dstDevice), srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoD_v2_ptds(dstDevice, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoH(void* dstHost, api::CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoH, nullptr, false, false});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoH, nullptr, false, false, gate::Reaches::kArrays, srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoH(dstHost, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoHAsync(void* dstHost, api::CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoHAsync, hStream, true, false});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoHAsync, hStream, true, false, gate::Reaches::kArrays, srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoHAsync(dstHost, srcArray, srcOffset, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyAtoHAsync_v2(void* dstHost, api::CUarray srcArray, size_t srcOffset, size_t ByteCount, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoHAsync_v2, hStream, true, false});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoHAsync_v2, hStream, true, false, gate::Reaches::kArrays, srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoHAsync_v2(dstHost, srcArray, srcOffset, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyAtoHAsync_v2_ptsz(void* dstHost, api::CUarray srcArray, size_t srcOffset, size_t ByteCount, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoHAsync_v2_ptsz, hStream, true, true});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoHAsync_v2_ptsz, hStream, true, true, gate::Reaches::kArrays, srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoHAsync_v2_ptsz(dstHost, srcArray, srcOffset, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyAtoH_v2(void* dstHost, api::CUarray srcArray, size_t srcOffset, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoH_v2, nullptr, false, false});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoH_v2, nullptr, false, false, gate::Reaches::kArrays, srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoH_v2(dstHost, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoH_v2_ptds(void* dstHost, api::CUarray srcArray, size_t srcOffset, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoH_v2_ptds, nullptr, false, true});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoH_v2_ptds, nullptr, false, true, gate::Reaches::kArrays, srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoH_v2_ptds(dstHost, srcArray, srcOffset, ByteCount);
   });
@@ -1128,21 +1128,21 @@ api::CUresult cuMemcpyBatchAsync_v2_ptsz(api::CUdeviceptr* dsts, api::CUdevicept
 }
 api::CUresult cuMemcpyDtoA(api::CUarray dstArray, unsigned int dstOffset, api::CUdeviceptr_v1 srcDevice, unsigned int ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyDtoA, nullptr, false, false});
+    gate::Scope scope({Symbol::k_cuMemcpyDtoA, nullptr, false, false, gate::Reaches::kArrays, dstArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoA(dstArray, dstOffset, srcDevice, ByteCount);
   });
 }
 api::CUresult cuMemcpyDtoA_v2(api::CUarray dstArray, size_t dstOffset, api::CUdeviceptr srcDevice, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyDtoA_v2, nullptr, false, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(srcDevice)});
+    gate::Scope scope({Symbol::k_cuMemcpyDtoA_v2, nullptr, false, false, gate::Reaches::kAddressAndArray, reinterpret_cast<const void*>(srcDevice), dstArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoA_v2(dstArray, dstOffset, srcDevice, ByteCount);
   });
 }
 api::CUresult cuMemcpyDtoA_v2_ptds(api::CUarray dstArray, size_t dstOffset, api::CUdeviceptr srcDevice, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyDtoA_v2_ptds, nullptr, false, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(srcDevice)});
+    gate::Scope scope({Symbol::k_cuMemcpyDtoA_v2_ptds, nullptr, false, true, gate::Reaches::kAddressAndArray, reinterpret_cast<const void*>(srcDevice), dstArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoA_v2_ptds(dstArray, dstOffset, srcDevice, ByteCount);
   });
@@ -1233,42 +1233,42 @@ api::CUresult cuMemcpyDtoH_v2_ptds(void* dstHost, api::CUdeviceptr srcDevice, si
 }
 api::CUresult cuMemcpyHtoA(api::CUarray dstArray, unsigned int dstOffset, const void* srcHost, unsigned int ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyHtoA, nullptr, false, false});
+    gate::Scope scope({Symbol::k_cuMemcpyHtoA, nullptr, false, false, gate::Reaches::kArrays, dstArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoA(dstArray, dstOffset, srcHost, ByteCount);
   });
 }
 api::CUresult cuMemcpyHtoAAsync(api::CUarray dstArray, unsigned int dstOffset, const void* srcHost, unsigned int ByteCount, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyHtoAAsync, hStream, true, false});
+    gate::Scope scope({Symbol::k_cuMemcpyHtoAAsync, hStream, true, false, gate::Reaches::kArrays, dstArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoAAsync(dstArray, dstOffset, srcHost, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyHtoAAsync_v2(api::CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyHtoAAsync_v2, hStream, true, false});
+    gate::Scope scope({Symbol::k_cuMemcpyHtoAAsync_v2, hStream, true, false, gate::Reaches::kArrays, dstArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoAAsync_v2(dstArray, dstOffset, srcHost, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyHtoAAsync_v2_ptsz(api::CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyHtoAAsync_v2_ptsz, hStream, true, true});
+    gate::Scope scope({Symbol::k_cuMemcpyHtoAAsync_v2_ptsz, hStream, true, true, gate::Reaches::kArrays, dstArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoAAsync_v2_ptsz(dstArray, dstOffset, srcHost, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyHtoA_v2(api::CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyHtoA_v2, nullptr, false, false});
+    gate::Scope scope({Symbol::k_cuMemcpyHtoA_v2, nullptr, false, false, gate::Reaches::kArrays, dstArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoA_v2(dstArray, dstOffset, srcHost, ByteCount);
   });
 }
 api::CUresult cuMemcpyHtoA_v2_ptds(api::CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyHtoA_v2_ptds, nullptr, false, true});
+    gate::Scope scope({Symbol::k_cuMemcpyHtoA_v2_ptds, nullptr, false, true, gate::Reaches::kArrays, dstArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoA_v2_ptds(dstArray, dstOffset, srcHost, ByteCount);
   });

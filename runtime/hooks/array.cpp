@@ -13,13 +13,10 @@ using memory::Kind;
 
 namespace {
 
-std::uint64_t key(const void* handle) {
-  return reinterpret_cast<std::uintptr_t>(handle) | memory::kHandleBit;
-}
-
 template <typename Call>
 CUresult make_array(std::uint64_t bytes, api::CUarray* handle, Call&& call) {
-  return runtime().memory.allocate_native(bytes, Kind::kArray, call, [&] { return key(*handle); });
+  return runtime().memory.allocate_native(bytes, Kind::kArray, call,
+                                          [&] { return memory::address_of_handle(*handle); });
 }
 
 template <typename Descriptor>
@@ -57,7 +54,7 @@ CUresult cuArray3DCreate(api::CUarray* pHandle, const api::CUDA_ARRAY3D_DESCRIPT
 }
 
 CUresult cuArrayDestroy(api::CUarray hArray) {
-  return runtime().memory.free(key(hArray), [&] { return real::cuArrayDestroy(hArray); });
+  return runtime().memory.free(memory::address_of_handle(hArray), [&] { return real::cuArrayDestroy(hArray); });
 }
 
 CUresult cuMipmappedArrayCreate(api::CUmipmappedArray* pHandle, const api::CUDA_ARRAY3D_DESCRIPTOR* pMipmappedArrayDesc,
@@ -65,11 +62,12 @@ CUresult cuMipmappedArrayCreate(api::CUmipmappedArray* pHandle, const api::CUDA_
   return runtime().memory.allocate_native(
       bytes_3d(pMipmappedArrayDesc, numMipmapLevels), Kind::kArray,
       [&] { return real::cuMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels); },
-      [&] { return key(*pHandle); });
+      [&] { return memory::address_of_handle(*pHandle); });
 }
 
 CUresult cuMipmappedArrayDestroy(api::CUmipmappedArray hMipmappedArray) {
-  return runtime().memory.free(key(hMipmappedArray), [&] { return real::cuMipmappedArrayDestroy(hMipmappedArray); });
+  return runtime().memory.free(memory::address_of_handle(hMipmappedArray),
+                               [&] { return real::cuMipmappedArrayDestroy(hMipmappedArray); });
 }
 
 }  // namespace rota::overrides

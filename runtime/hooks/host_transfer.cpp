@@ -20,21 +20,26 @@ using api::CUresult;
 namespace {
 
 // Between the host and memory of another GPU than the current context's, which the driver has refused with `result`: so
-// it does for memory that is mapped for its own GPU only, and for no other (measured on an H200, 580.159.04). Then the
-// copy is made with a context of that GPU, once the work of the stream has finished.
-template <typename Copy>
-CUresult with_own_context(CUresult result, CUdeviceptr address, api::CUstream stream, Copy&& copy) {
+// it does for memory that is mapped for its own GPU only. The copy is made with the memory's context: in the same
+// stream or, where that is one of whichever context is current, once its work has finished.
+template <typename Copy, typename Async>
+CUresult with_own_context(CUresult result, CUdeviceptr address, api::CUstream stream, Copy&& copy, Async&& async) {
   const Runtime& parts = runtime();
-  if (!parts.memory.swaps(address, 1) || driver::captures(stream, false)) return result;
+  if (!parts.memory.swaps(address, 1)) return result;
+  if (const driver::CurrentContext own(own_context(address, 0, stream)); own) {
+    return async() == api::CUDA_SUCCESS ? api::CUDA_SUCCESS : result;
+  }
   int current = -1;
   const int device = parts.memory.device_of(address);
   if (real::cuCtxGetDevice(&current) != api::CUDA_SUCCESS || device < 0 || device == current) return result;
   const api::CUcontext context = parts.contexts.some(device);
-  if (context == nullptr) return result;
+  if (context == nullptr || driver::captures(stream, false)) return result;
   static log::Once once;
   if (once.first()) {
-    log::info("copies between the host and memory of GPU {} that swaps wait while a context of GPU {} is current",
-              driver::gpu_number(device), driver::gpu_number(current));
+    log::info(
+        "copies between the host and memory of GPU {} that swaps wait while a context of GPU {} is current, in its "
+        "default streams",
+        driver::gpu_number(device), driver::gpu_number(current));
   }
   const CUresult before = real::cuStreamSynchronize(stream);
   const driver::CurrentContext own(context);
@@ -43,13 +48,16 @@ CUresult with_own_context(CUresult result, CUdeviceptr address, api::CUstream st
 
 [[gnu::cold, gnu::noinline]] CUresult from_host_refused(CUresult result, CUdeviceptr destination, const void* source,
                                                         std::size_t bytes, api::CUstream stream) {
-  return with_own_context(result, destination, stream,
-                          [&] { return gates::cuMemcpyHtoD_v2(destination, source, bytes); });
+  return with_own_context(
+      result, destination, stream, [&] { return gates::cuMemcpyHtoD_v2(destination, source, bytes); },
+      [&] { return gates::cuMemcpyHtoDAsync_v2(destination, source, bytes, stream); });
 }
 
 [[gnu::cold, gnu::noinline]] CUresult to_host_refused(CUresult result, void* destination, CUdeviceptr source,
                                                       std::size_t bytes, api::CUstream stream) {
-  return with_own_context(result, source, stream, [&] { return gates::cuMemcpyDtoH_v2(destination, source, bytes); });
+  return with_own_context(
+      result, source, stream, [&] { return gates::cuMemcpyDtoH_v2(destination, source, bytes); },
+      [&] { return gates::cuMemcpyDtoHAsync_v2(destination, source, bytes, stream); });
 }
 
 CUresult from_host(CUresult result, CUdeviceptr destination, const void* source, std::size_t bytes,
@@ -66,6 +74,20 @@ CUresult to_host(CUresult result, void* destination, CUdeviceptr source, std::si
 }
 
 }  // namespace
+
+api::CUcontext own_context(CUdeviceptr destination, CUdeviceptr source, api::CUstream stream) {
+  if (driver::of_current_context(stream)) return nullptr;
+  const Runtime& parts = runtime();
+  const auto device_of = [&](CUdeviceptr address) { return address != 0 ? parts.memory.device_of(address) : -1; };
+  const auto swaps = [&](CUdeviceptr address) { return address != 0 && parts.memory.swaps(address, 1); };
+  const int to = device_of(destination);
+  const int from = device_of(source);
+  const int device = to >= 0 ? to : from;
+  const bool one = device >= 0 && (from < 0 || from == device) && (swaps(destination) || swaps(source));
+  int current = -1;
+  if (!one || real::cuCtxGetDevice(&current) != api::CUDA_SUCCESS || current == device) return nullptr;
+  return parts.contexts.some(device);
+}
 
 CUresult host_refused(CUresult result, CUdeviceptr destination, CUdeviceptr source, std::size_t bytes,
                       api::CUstream stream) {

@@ -1,11 +1,10 @@
 // Copies in rows, of linear memory or arrays. As for linear ones (transfer.cpp), those that would wait because of rota
-// are replaced by their asynchronous forms. Those that the driver refuses because rota serves the memory name the
-// contexts: what is mapped for one GPU only, as swapped memory is, it copies to another GPU's memory in no other form,
-// and to and from the host with another GPU's context current in no other either (measured on two H200s, 580.159.04).
-#include <optional>
-
+// are replaced by their asynchronous forms. Those that the driver refuses because rota serves the memory are made with
+// the memory's context current, or name the contexts of both sides: what is mapped for one GPU only, as swapped memory
+// is, it copies to another GPU's memory in no other form (measured on two H200s, 580.159.04).
 #include "generated/driver_gates.h"
 #include "runtime/core/runtime.h"
+#include "runtime/driver/context.h"
 #include "runtime/driver/stream.h"
 #include "runtime/hooks/overrides.h"
 #include "runtime/hooks/shape.h"
@@ -23,38 +22,64 @@ bool is_linear(api::CUmemorytype type) {
   return type == api::CU_MEMORYTYPE_DEVICE || type == api::CU_MEMORYTYPE_UNIFIED;
 }
 
-// The copy with the contexts of its memory; none, if no swapped memory is copied, or if an array is.
-std::optional<api::CUDA_MEMCPY3D_PEER> in_own_contexts(api::CUDA_MEMCPY3D_PEER copy) {
-  const Runtime& parts = runtime();
-  bool swaps = false;
-  const auto context_of = [&](api::CUmemorytype type, CUdeviceptr first) -> api::CUcontext {
-    if (!is_linear(type)) return nullptr;
-    swaps = swaps || parts.memory.swaps(first, 1);
-    const int device = parts.memory.device_of(first);
-    return device >= 0 ? parts.contexts.some(device) : nullptr;
+// Where a copy reads or writes: the address of the first byte, as the ledger has it. Memory of the host: 0.
+struct Sides {
+  CUdeviceptr destination = 0;
+  CUdeviceptr source = 0;
+};
+
+Sides sides_of(const api::CUDA_MEMCPY3D_PEER& copy) {
+  const auto side = [](api::CUmemorytype type, CUdeviceptr first, api::CUarray array) -> CUdeviceptr {
+    if (type == api::CU_MEMORYTYPE_ARRAY) return memory::address_of_handle(array);
+    return is_linear(type) ? first : 0;
   };
-  if (copy.srcMemoryType == api::CU_MEMORYTYPE_ARRAY || copy.dstMemoryType == api::CU_MEMORYTYPE_ARRAY) {
-    return std::nullopt;
-  }
-  const CUdeviceptr source =
-      copy.srcDevice + (copy.srcZ * copy.srcHeight + copy.srcY) * copy.srcPitch + copy.srcXInBytes;
-  const CUdeviceptr destination =
-      copy.dstDevice + (copy.dstZ * copy.dstHeight + copy.dstY) * copy.dstPitch + copy.dstXInBytes;
-  copy.srcContext = context_of(copy.srcMemoryType, source);
-  copy.dstContext = context_of(copy.dstMemoryType, destination);
-  // For memory of the host, the other's.
-  if (copy.srcContext == nullptr) copy.srcContext = copy.dstContext;
-  if (copy.dstContext == nullptr) copy.dstContext = copy.srcContext;
-  return swaps && copy.srcContext != nullptr ? std::optional(copy) : std::nullopt;
+  return {
+      side(copy.dstMemoryType,
+           copy.dstDevice + (copy.dstZ * copy.dstHeight + copy.dstY) * copy.dstPitch + copy.dstXInBytes, copy.dstArray),
+      side(copy.srcMemoryType,
+           copy.srcDevice + (copy.srcZ * copy.srcHeight + copy.srcY) * copy.srcPitch + copy.srcXInBytes,
+           copy.srcArray)};
 }
 
-// Not what a stream captures.
+// The contexts of what is copied; of the host, the other side's. Where none is known they stay as they are.
+void name_own_contexts(api::CUDA_MEMCPY3D_PEER& copy, const Sides& sides) {
+  const Runtime& parts = runtime();
+  const auto context_of = [&](CUdeviceptr side) {
+    const int device = side != 0 ? parts.memory.device_of(side) : -1;
+    return device >= 0 ? parts.contexts.some(device) : nullptr;
+  };
+  const api::CUcontext source = context_of(sides.source);
+  const api::CUcontext destination = context_of(sides.destination);
+  if (source == nullptr && destination == nullptr) return;
+  copy.srcContext = source != nullptr ? source : destination;
+  copy.dstContext = destination != nullptr ? destination : source;
+}
+
+// What the driver has refused with `result`, if memory that swaps is copied.
+template <typename Copy, typename Call, typename Peer>
+[[gnu::cold, gnu::noinline]] CUresult with_own_contexts(CUresult result, CUstream stream, const Copy& shape,
+                                                        const Call& call, const Peer& peer) {
+  const memory::Memory& memory = runtime().memory;
+  api::CUDA_MEMCPY3D_PEER named = with_contexts(shape);
+  const Sides sides = sides_of(named);
+  const auto device_memory = [](CUdeviceptr side) { return (side & memory::kHandleBit) == 0 ? side : 0; };
+  const CUdeviceptr to = device_memory(sides.destination);
+  const CUdeviceptr from = device_memory(sides.source);
+  if ((to == 0 || !memory.swaps(to, 1)) && (from == 0 || !memory.swaps(from, 1))) return result;
+  if (const driver::CurrentContext own(own_context(to, from, stream)); own) {
+    if (call() == api::CUDA_SUCCESS) return api::CUDA_SUCCESS;
+  }
+  name_own_contexts(named, sides);
+  if (named.srcContext == nullptr || driver::captures(stream, false)) return result;
+  return peer(&named) == api::CUDA_SUCCESS ? api::CUDA_SUCCESS : result;
+}
+
 template <typename Copy, typename Call, typename Peer>
 CUresult with_any_current(CUstream stream, const Copy* shape, Call&& call, Peer&& peer) {
   const CUresult result = call();
-  if (result != api::CUDA_ERROR_INVALID_VALUE || shape == nullptr || driver::captures(stream, false)) return result;
-  const auto named = in_own_contexts(with_contexts(*shape));
-  return named && peer(&*named) == api::CUDA_SUCCESS ? api::CUDA_SUCCESS : result;
+  if (result != api::CUDA_ERROR_INVALID_VALUE || shape == nullptr) [[likely]]
+    return result;
+  return with_own_contexts(result, stream, *shape, call, peer);
 }
 
 template <typename Copy, typename Call, typename Async>
@@ -158,18 +183,75 @@ CUresult cuMemcpy3DAsync_v2_ptsz(const api::CUDA_MEMCPY3D* pCopy, CUstream hStre
       [&](const auto* named) { return gates::cuMemcpy3DPeerAsync_ptsz(named, hStream); });
 }
 
+// Bytes of an array of one row.
+CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, api::CUarray srcArray, std::size_t srcOffset, std::size_t ByteCount) {
+  const auto shape = from_array(dstDevice, srcArray, srcOffset, ByteCount);
+  return with_any_current(
+      kNull, &shape, [&] { return gates::cuMemcpyAtoD_v2(dstDevice, srcArray, srcOffset, ByteCount); },
+      gates::cuMemcpy3DPeer);
+}
+
+CUresult cuMemcpyAtoD_v2_ptds(CUdeviceptr dstDevice, api::CUarray srcArray, std::size_t srcOffset,
+                              std::size_t ByteCount) {
+  const auto shape = from_array(dstDevice, srcArray, srcOffset, ByteCount);
+  return with_any_current(
+      kOwnOfThread, &shape, [&] { return gates::cuMemcpyAtoD_v2_ptds(dstDevice, srcArray, srcOffset, ByteCount); },
+      gates::cuMemcpy3DPeer_ptds);
+}
+
+CUresult cuMemcpyDtoA_v2(api::CUarray dstArray, std::size_t dstOffset, CUdeviceptr srcDevice, std::size_t ByteCount) {
+  const auto shape = to_array(dstArray, dstOffset, srcDevice, ByteCount);
+  return with_any_current(
+      kNull, &shape, [&] { return gates::cuMemcpyDtoA_v2(dstArray, dstOffset, srcDevice, ByteCount); },
+      gates::cuMemcpy3DPeer);
+}
+
+CUresult cuMemcpyDtoA_v2_ptds(api::CUarray dstArray, std::size_t dstOffset, CUdeviceptr srcDevice,
+                              std::size_t ByteCount) {
+  const auto shape = to_array(dstArray, dstOffset, srcDevice, ByteCount);
+  return with_any_current(
+      kOwnOfThread, &shape, [&] { return gates::cuMemcpyDtoA_v2_ptds(dstArray, dstOffset, srcDevice, ByteCount); },
+      gates::cuMemcpy3DPeer_ptds);
+}
+
+CUresult cuMemcpyAtoD(api::CUdeviceptr_v1 dstDevice, api::CUarray srcArray, unsigned int srcOffset,
+                      unsigned int ByteCount) {
+  return gates::cuMemcpyAtoD(dstDevice, srcArray, srcOffset, ByteCount);
+}
+
+CUresult cuMemcpyDtoA(api::CUarray dstArray, unsigned int dstOffset, api::CUdeviceptr_v1 srcDevice,
+                      unsigned int ByteCount) {
+  return gates::cuMemcpyDtoA(dstArray, dstOffset, srcDevice, ByteCount);
+}
+
+// The program names the contexts, which need not be the memory's.
 CUresult cuMemcpy3DPeer(const api::CUDA_MEMCPY3D_PEER* pCopy) {
-  if (pCopy != nullptr && pCopy->dstContext != pCopy->srcContext) return gates::cuMemcpy3DPeer(pCopy);
-  return waits_no_longer(
-      kNull, pCopy, [&] { return gates::cuMemcpy3DPeer(pCopy); },
-      [&] { return gates::cuMemcpy3DPeerAsync(pCopy, nullptr); });
+  const auto made = [&] {
+    return with_any_current(kNull, pCopy, [&] { return gates::cuMemcpy3DPeer(pCopy); }, gates::cuMemcpy3DPeer);
+  };
+  if (pCopy != nullptr && pCopy->dstContext != pCopy->srcContext) return made();
+  return waits_no_longer(kNull, pCopy, made, [&] { return gates::cuMemcpy3DPeerAsync(pCopy, nullptr); });
 }
 
 CUresult cuMemcpy3DPeer_ptds(const api::CUDA_MEMCPY3D_PEER* pCopy) {
-  if (pCopy != nullptr && pCopy->dstContext != pCopy->srcContext) return gates::cuMemcpy3DPeer_ptds(pCopy);
-  return waits_no_longer(
-      kOwnOfThread, pCopy, [&] { return gates::cuMemcpy3DPeer_ptds(pCopy); },
-      [&] { return gates::cuMemcpy3DPeerAsync_ptsz(pCopy, nullptr); });
+  const auto made = [&] {
+    return with_any_current(
+        kOwnOfThread, pCopy, [&] { return gates::cuMemcpy3DPeer_ptds(pCopy); }, gates::cuMemcpy3DPeer_ptds);
+  };
+  if (pCopy != nullptr && pCopy->dstContext != pCopy->srcContext) return made();
+  return waits_no_longer(kOwnOfThread, pCopy, made, [&] { return gates::cuMemcpy3DPeerAsync_ptsz(pCopy, nullptr); });
+}
+
+CUresult cuMemcpy3DPeerAsync(const api::CUDA_MEMCPY3D_PEER* pCopy, CUstream hStream) {
+  return with_any_current(
+      hStream, pCopy, [&] { return gates::cuMemcpy3DPeerAsync(pCopy, hStream); },
+      [&](const auto* named) { return gates::cuMemcpy3DPeerAsync(named, hStream); });
+}
+
+CUresult cuMemcpy3DPeerAsync_ptsz(const api::CUDA_MEMCPY3D_PEER* pCopy, CUstream hStream) {
+  return with_any_current(
+      own_of_thread(hStream), pCopy, [&] { return gates::cuMemcpy3DPeerAsync_ptsz(pCopy, hStream); },
+      [&](const auto* named) { return gates::cuMemcpy3DPeerAsync_ptsz(named, hStream); });
 }
 
 }  // namespace rota::overrides

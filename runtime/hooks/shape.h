@@ -54,4 +54,34 @@ inline api::CUDA_MEMCPY3D_PEER with_contexts(const api::CUDA_MEMCPY3D& copy) {
   return with_contexts(copy, {copy.srcZ, copy.srcHeight, copy.dstZ, copy.dstHeight, copy.Depth});
 }
 
+inline const api::CUDA_MEMCPY3D_PEER& with_contexts(const api::CUDA_MEMCPY3D_PEER& copy) {
+  return copy;
+}
+
+inline api::CUDA_MEMCPY3D_PEER from_array(api::CUdeviceptr destination, api::CUarray source, std::size_t offset,
+                                          std::size_t bytes) {
+  api::CUDA_MEMCPY3D_PEER copy{};
+  copy.srcMemoryType = api::CU_MEMORYTYPE_ARRAY;
+  copy.srcArray = source;
+  copy.srcXInBytes = offset;
+  copy.dstMemoryType = api::CU_MEMORYTYPE_DEVICE;
+  copy.dstDevice = destination;
+  copy.WidthInBytes = bytes;
+  copy.Height = copy.Depth = 1;
+  return copy;
+}
+
+inline api::CUDA_MEMCPY3D_PEER to_array(api::CUarray destination, std::size_t offset, api::CUdeviceptr source,
+                                        std::size_t bytes) {
+  api::CUDA_MEMCPY3D_PEER copy{};
+  copy.dstMemoryType = api::CU_MEMORYTYPE_ARRAY;
+  copy.dstArray = destination;
+  copy.dstXInBytes = offset;
+  copy.srcMemoryType = api::CU_MEMORYTYPE_DEVICE;
+  copy.srcDevice = source;
+  copy.WidthInBytes = bytes;
+  copy.Height = copy.Depth = 1;
+  return copy;
+}
+
 }  // namespace rota::overrides

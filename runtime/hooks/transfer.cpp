@@ -54,14 +54,6 @@ CUresult copy_by_host(CUdeviceptr destination, api::CUcontext to, CUdeviceptr so
   return result;
 }
 
-// Whether a copy between two GPUs may be made in another way, which the driver has refused with `result`: not what a
-// stream captures, and only where memory swaps.
-bool refused_for_swapped(CUresult result, CUdeviceptr destination, CUdeviceptr source, api::CUstream stream) {
-  if (result != api::CUDA_ERROR_INVALID_VALUE || driver::captures(stream, false)) return false;
-  const memory::Memory& memory = runtime().memory;
-  return memory.swaps(destination, 1) || memory.swaps(source, 1);
-}
-
 // Its result if it is made through the host.
 CUresult by_host_instead(CUresult result, CUdeviceptr destination, api::CUcontext to, CUdeviceptr source,
                          api::CUcontext from, std::size_t bytes, api::CUstream stream) {
@@ -77,16 +69,32 @@ CUresult by_host_instead(CUresult result, CUdeviceptr destination, api::CUcontex
   return made == api::CUDA_SUCCESS ? made : result;
 }
 
+CUresult capture_refused(CUresult result, int to, int from) {
+  static log::Once once;
+  if (to >= 0 && from >= 0 && to != from && once.first()) {
+    log::warn(
+        "a copy from GPU {} to GPU {} was refused during a capture: graphs do not copy memory that swaps between GPUs "
+        "without peer access; enable it before (cuCtxEnablePeerAccess), or run this program with --memory native",
+        driver::gpu_number(from), driver::gpu_number(to));
+  }
+  return result;
+}
+
 // Between memory of two GPUs, and within that of one while another's context is current, the driver copies whatever it
-// has allocated. What is mapped for one GPU only, as swapped memory is, it copies there only in the forms that name
-// both contexts (measured on an H200, 580.159.04). Where it refuses that, too, the copy goes through the host.
+// has allocated. What is mapped for one GPU only, as swapped memory is, it copies there only with the memory's context
+// current (own_context()) or, where a stream does not capture, in the forms that name the contexts of both sides
+// (measured on an H200, 580.159.04). Where it refuses that, too, the copy goes through the host.
 template <typename Peer>
 [[gnu::cold, gnu::noinline]] CUresult across_refused(CUresult result, CUdeviceptr destination, CUdeviceptr source,
                                                      std::size_t bytes, api::CUstream stream, Peer peer, bool unified) {
-  if (!refused_for_swapped(result, destination, source, stream)) return result;
   const Runtime& parts = runtime();
+  if (!parts.memory.swaps(destination, 1) && !parts.memory.swaps(source, 1)) return result;
+  if (const driver::CurrentContext own(own_context(destination, source, stream)); own) {
+    if (gates::cuMemcpyAsync(destination, source, bytes, stream) == api::CUDA_SUCCESS) return api::CUDA_SUCCESS;
+  }
   const int to = parts.memory.device_of(destination);
   const int from = parts.memory.device_of(source);
+  if (driver::captures(stream, false)) return capture_refused(result, to, from);
   if (to < 0 || from < 0) return unified ? host_refused(result, destination, source, bytes, stream) : result;
   const api::CUcontext of_destination = parts.contexts.some(to);
   const api::CUcontext of_source = parts.contexts.some(from);
@@ -116,14 +124,13 @@ constexpr auto kPeerOfThread = [](auto destination, auto to, auto source, auto f
 constexpr auto kPeerAsync = [](auto... arguments) { return gates::cuMemcpyPeerAsync(arguments...); };
 constexpr auto kPeerAsyncOfThread = [](auto... arguments) { return gates::cuMemcpyPeerAsync_ptsz(arguments...); };
 
-// Between contexts the synchronous form also waits for work of both; the asynchronous one does not.
-template <typename Call, typename Async>
+// The program names the contexts, which need not be the memory's. Between two the synchronous form also waits for work
+// of both; the asynchronous one does not.
+template <typename Call, typename Async, typename Peer>
 CUresult copy_peer(api::CUstream stream, api::CUcontext to, CUdeviceptr destination, api::CUcontext from,
-                   CUdeviceptr source, std::size_t bytes, Call&& call, Async&& async) {
-  if (to == from) return copy(stream, destination, source, call, async);
-  const CUresult result = call();
-  if (!refused_for_swapped(result, destination, source, stream)) return result;
-  return by_host_instead(result, destination, to, source, from, bytes, stream);
+                   CUdeviceptr source, std::size_t bytes, Call&& call, Async&& async, Peer peer) {
+  const auto made = [&] { return across(destination, source, bytes, stream, call, peer); };
+  return to == from ? copy(stream, destination, source, made, async) : made();
 }
 
 }  // namespace
@@ -316,7 +323,24 @@ CUresult cuMemcpyPeer(CUdeviceptr dstDevice, api::CUcontext dstContext, CUdevice
   return copy_peer(
       kNull, dstContext, dstDevice, srcContext, srcDevice, ByteCount,
       [&] { return gates::cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount); },
-      [&] { return gates::cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, nullptr); });
+      [&] { return gates::cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, nullptr); },
+      kPeer);
+}
+
+CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, api::CUcontext dstContext, CUdeviceptr srcDevice,
+                           api::CUcontext srcContext, std::size_t ByteCount, api::CUstream hStream) {
+  return across(
+      dstDevice, srcDevice, ByteCount, hStream,
+      [&] { return gates::cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream); },
+      kPeerAsync);
+}
+
+CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, api::CUcontext dstContext, CUdeviceptr srcDevice,
+                                api::CUcontext srcContext, std::size_t ByteCount, api::CUstream hStream) {
+  return across(
+      dstDevice, srcDevice, ByteCount, own_of_thread(hStream),
+      [&] { return gates::cuMemcpyPeerAsync_ptsz(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream); },
+      kPeerAsyncOfThread);
 }
 
 CUresult cuMemcpyPeer_ptds(CUdeviceptr dstDevice, api::CUcontext dstContext, CUdeviceptr srcDevice,
@@ -324,7 +348,8 @@ CUresult cuMemcpyPeer_ptds(CUdeviceptr dstDevice, api::CUcontext dstContext, CUd
   return copy_peer(
       kOwnOfThread, dstContext, dstDevice, srcContext, srcDevice, ByteCount,
       [&] { return gates::cuMemcpyPeer_ptds(dstDevice, dstContext, srcDevice, srcContext, ByteCount); },
-      [&] { return gates::cuMemcpyPeerAsync_ptsz(dstDevice, dstContext, srcDevice, srcContext, ByteCount, nullptr); });
+      [&] { return gates::cuMemcpyPeerAsync_ptsz(dstDevice, dstContext, srcDevice, srcContext, ByteCount, nullptr); },
+      kPeerOfThread);
 }
 
 // Memory for which the program wants calls to wait.

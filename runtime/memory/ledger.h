@@ -100,6 +100,9 @@ inline constexpr Kind Kind::kGraph{Route::kGraph, Backing::kDevice};
 
 // Arrays have handles that are host addresses. They are kept beyond every address, so that none can lie "inside" one.
 inline constexpr std::uint64_t kHandleBit = std::uint64_t{1} << 63;
+inline std::uint64_t address_of_handle(const void* handle) {
+  return reinterpret_cast<std::uintptr_t>(handle) | kHandleBit;
+}
 
 // What an allocation's life depends on.
 struct Owner {

@@ -149,6 +149,8 @@ class Memory {
   // The GPU whose memory an address is, on it or not; negative: it is not device memory. `booked`: set if the ledger
   // says so; may be null.
   int device_of(api::CUdeviceptr address, bool* booked = nullptr) const;
+  // The GPU on which an array lies; negative: not known, as of a level of a mipmapped one.
+  int device_of_array(const void* handle) const;
   // The context of plain memory that is swapped; null: of other memory.
   api::CUcontext context_of_plain(api::CUdeviceptr address) const;
   // The byte that is passed to the driver instead of this address, whose memory may be out of place: queries of the

@@ -111,4 +111,9 @@ int Memory::device_of(api::CUdeviceptr address, bool* booked) const {
   return result == api::CUDA_SUCCESS ? device : -1;
 }
 
+int Memory::device_of_array(const void* handle) const {
+  const std::optional<Allocation> known = ledger_.find(address_of_handle(handle));
+  return known ? known->device : -1;
+}
+
 }  // namespace rota::memory

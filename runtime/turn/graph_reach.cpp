@@ -96,12 +96,11 @@ gate::Devices GraphReach::context_of(const api::CUDA_MEMSET_NODE_PARAMS_v2& set)
 }
 
 gate::Devices GraphReach::memory_of(const api::CUDA_MEMCPY3D& copy) {
-  const auto of = [&](api::CUmemorytype type, api::CUdeviceptr address) -> gate::Devices {
+  const auto of = [&](api::CUmemorytype type, api::CUdeviceptr address, api::CUarray array) -> gate::Devices {
     if (type == api::CU_MEMORYTYPE_HOST) return 0;
-    const bool array = type != api::CU_MEMORYTYPE_DEVICE && type != api::CU_MEMORYTYPE_UNIFIED;
-    return array ? gate::kAllDevices : reached_.at(address);
+    return type == api::CU_MEMORYTYPE_ARRAY ? reached_.of_array(array) : reached_.at(address);
   };
-  return of(copy.srcMemoryType, copy.srcDevice) | of(copy.dstMemoryType, copy.dstDevice);
+  return of(copy.srcMemoryType, copy.srcDevice, copy.srcArray) | of(copy.dstMemoryType, copy.dstDevice, copy.dstArray);
 }
 
 gate::Devices GraphReach::with_elsewhere(gate::Devices memory) const {

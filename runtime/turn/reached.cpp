@@ -1,5 +1,6 @@
 #include "runtime/turn/reached.h"
 
+#include <cstddef>
 #include <cstring>
 
 #include "generated/driver_real.h"
@@ -13,11 +14,18 @@ namespace {
 // No piece of memory of this size has parts on two GPUs: allocations of one and of another are further apart.
 constexpr std::uint64_t kPiece = 64 << 10;
 
-std::uint64_t address_in(const void* record, std::uintptr_t place) {
-  std::uint64_t address = 0;
-  std::memcpy(&address, static_cast<const char*>(record) + place, sizeof address);
-  return address;
+template <typename Value>
+Value value_in(const void* record, std::uintptr_t place) {
+  Value value{};
+  std::memcpy(&value, static_cast<const char*>(record) + place, sizeof value);
+  return value;
 }
+
+// Of the kind of memory and the array, to the address, in each of the records that describe copies.
+constexpr std::uintptr_t kTypeBefore =
+    offsetof(api::CUDA_MEMCPY2D, srcDevice) - offsetof(api::CUDA_MEMCPY2D, srcMemoryType);
+constexpr std::uintptr_t kArrayBehind =
+    offsetof(api::CUDA_MEMCPY2D, srcArray) - offsetof(api::CUDA_MEMCPY2D, srcDevice);
 
 }  // namespace
 
@@ -28,13 +36,44 @@ Reached::Answer Reached::by(const gate::Call& call) {
   const int device = current ? of_context(driver::current_context(), answer) : of_stream(call.stream, answer);
   if (device < 0) return answer;
   answer.works = gate::bit_of(device);
-  if (call.reaches == gate::Reaches::kAddresses) answer.memory = at(call.first, call.second);
-  if (call.reaches == gate::Reaches::kRecord && call.first != nullptr) {
-    const auto places = reinterpret_cast<std::uintptr_t>(call.second);
-    answer.memory = at(address_in(call.first, places >> 16)) | at(address_in(call.first, places & 0xffff));
-  }
+  answer.memory = memory_of(call);
   answer.devices = answer.works | answer.memory;
   return answer;
+}
+
+gate::Devices Reached::memory_of(const gate::Call& call) {
+  switch (call.reaches) {
+    case gate::Reaches::kAddresses:
+      return at(call.first, call.second);
+    case gate::Reaches::kArrays:
+      return of_array(call.first) | of_array(call.second);
+    case gate::Reaches::kAddressAndArray:
+      return at(call.first, nullptr) | of_array(call.second);
+    case gate::Reaches::kCopy: {
+      if (call.first == nullptr) return 0;
+      const auto places = reinterpret_cast<std::uintptr_t>(call.second);
+      return side_of(call.first, places >> 16) | side_of(call.first, places & 0xffff);
+    }
+    default:
+      return 0;
+  }
+}
+
+gate::Devices Reached::side_of(const void* record, std::uintptr_t place) {
+  switch (value_in<api::CUmemorytype>(record, place - kTypeBefore)) {
+    case api::CU_MEMORYTYPE_HOST:
+      return 0;
+    case api::CU_MEMORYTYPE_ARRAY:
+      return of_array(value_in<api::CUarray>(record, place + kArrayBehind));
+    default:
+      return at(value_in<std::uint64_t>(record, place));
+  }
+}
+
+gate::Devices Reached::of_array(const void* handle) {
+  if (handle == nullptr) return 0;
+  const int device = memory_.device_of_array(handle);
+  return device >= 0 ? gate::bit_of(device) : gate::kAllDevices;
 }
 
 gate::Devices Reached::of(api::CUcontext context) {

@@ -32,6 +32,8 @@ class Reached {
   // Those of the memory at these addresses, as far as they are device memory; null: none.
   gate::Devices at(const void* first, const void* second);
   gate::Devices at(std::uint64_t address);
+  // That of an array; null: none; all, where it is not known.
+  gate::Devices of_array(const void* handle);
 
  private:
   // What a key's GPU is: of streams and contexts by their handles, and of memory by pieces of kPiece. A writer raises
@@ -52,6 +54,9 @@ class Reached {
     static std::size_t place_of(std::uint64_t key);
     std::array<Known, 256> known_;
   };
+  gate::Devices memory_of(const gate::Call& call);
+  // Of one side of a copy: the address lies at `place` in the record.
+  gate::Devices side_of(const void* record, std::uintptr_t place);
   // Negative: the driver does not say.
   int of_context(api::CUcontext context, Answer& answer);
   int of_stream(api::CUstream stream, Answer& answer);

@@ -23,11 +23,14 @@ using rota::kAllDevices;
 
 // Which GPUs a call reaches besides that of its stream or, without one, of the current context.
 enum class Reaches : std::uint8_t {
-  kNoOther,    // none (kernels reach memory of others only where that was mapped for their GPU)
-  kAddresses,  // those of the memory at the addresses `first` and `second`; null: none
-  kRecord,     // those of the two addresses in the record at `first`, at the places that `second` names (in_record())
-  kGraph,      // those of the nodes of the executable graph `first`
-  kAll,        // any
+  kNoOther,          // none (kernels reach memory of others only where that was mapped for their GPU)
+  kAddresses,        // those of the memory at the addresses `first` and `second`; null: none
+  kArrays,           // those of the arrays with the handles `first` and `second`; null: none
+  kAddressAndArray,  // that of the memory at the address `first` and that of the array `second`
+  kCopy,   // those of both sides of the copy that the record at `first` describes (CUDA_MEMCPY2D, CUDA_MEMCPY3D and
+           // CUDA_MEMCPY3D_PEER), whose addresses lie at the places that `second` names (in_record())
+  kGraph,  // those of the nodes of the executable graph `first`
+  kAll,    // any
 };
 
 // Two places in a record, in bytes from its beginning, as Call::second.

@@ -131,6 +131,23 @@ class Tasks(Case):
         self.assertEqual(refused(ROTA, "run", "--memory", "managed", "--")["plain"], set())
         self.assertEqual(refused(ROTA, "run", "--memory", "swap", "--")["plain"], sets)
 
+    # ctest labels: unsanitized
+    def test_streams_graphs_and_arrays_of_another_gpu_do_what_the_driver_does(self):
+        """As simgpu, which does what two H200s did in 320 of these cases (580.159.04, 2026-11-28, tests/gpu/across_streams.py)."""
+        def said(*prefix):
+            result = self.call(*prefix, sys.executable, ROOT / "tests/gpu/across_streams.py", "--together")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            rows = [json.loads(line) for line in result.stdout.splitlines()]
+            self.assertEqual(len(rows), 400)
+            return {(row["memory"], row["case"]): (row["error"], row["after"], row["right"]) for row in rows}
+
+        native = said()
+        self.assertEqual(said(ROTA, "run", "--memory", "native", "--"), native)
+        swapped = said(ROTA, "run", "--memory", "swap", "--")
+        differ = {case for (memory, case), row in native.items() if memory == "plain" and swapped[memory, case] != row}
+        # No graph copies what is mapped for one GPU only to another one.
+        self.assertEqual(differ, {case for _, case in native if case.split()[0] in ("DtoD", "Unified") and "captured" in case})
+
     def test_swapped_memory_is_copied_between_gpus_while_another_program_competes(self):
         self.start_daemon("--mode", "exclusive", "--quantum", "20ms")
         other = self.start(ROTA, "run", "--memory", "swap", "--", PROGRAMS / "several", "--work", "0,1", "--seconds", "60", "--hold")

@@ -334,6 +334,7 @@ TEST_CASE("what is not understood in a graph counts as on all GPUs") {
     touch_both(driver);
     auto array = copy(memory_on[0], memory_on[0]);
     array.memcpy.copyParams.srcMemoryType = api::CU_MEMORYTYPE_ARRAY;
+    array.memcpy.copyParams.srcArray = reinterpret_cast<api::CUarray>(0x6000);
     const std::vector<api::CUgraphNodeParams> unknown = {
         kernel(nullptr),
         kernel(reinterpret_cast<api::CUcontext>(0x77)),

@@ -101,6 +101,14 @@ const test::Table<Form> kAsynchronous = {
     {Symbol::k_cuMemcpy2DAsync_v2_ptsz, "cuMemcpy2DAsync_v2_ptsz", [](auto to, auto from) { return shaped_async<api::CUDA_MEMCPY2D>(overrides::cuMemcpy2DAsync_v2_ptsz, to, from); }},
     {Symbol::k_cuMemcpy3DAsync_v2, "cuMemcpy3DAsync_v2", [](auto to, auto from) { return shaped_async<api::CUDA_MEMCPY3D>(overrides::cuMemcpy3DAsync_v2, to, from); }},
     {Symbol::k_cuMemcpy3DAsync_v2_ptsz, "cuMemcpy3DAsync_v2_ptsz", [](auto to, auto from) { return shaped_async<api::CUDA_MEMCPY3D>(overrides::cuMemcpy3DAsync_v2_ptsz, to, from); }},
+    {Symbol::k_cuMemcpyPeerAsync, "cuMemcpyPeerAsync", [](auto to, auto from) { return overrides::cuMemcpyPeerAsync(to, nullptr, from, nullptr, 64, nullptr); }},
+    {Symbol::k_cuMemcpyPeerAsync_ptsz, "cuMemcpyPeerAsync_ptsz", [](auto to, auto from) { return overrides::cuMemcpyPeerAsync_ptsz(to, nullptr, from, nullptr, 64, nullptr); }},
+    {Symbol::k_cuMemcpy3DPeerAsync, "cuMemcpy3DPeerAsync", [](auto to, auto from) { return shaped_async<api::CUDA_MEMCPY3D_PEER>(overrides::cuMemcpy3DPeerAsync, to, from); }},
+    {Symbol::k_cuMemcpy3DPeerAsync_ptsz, "cuMemcpy3DPeerAsync_ptsz", [](auto to, auto from) { return shaped_async<api::CUDA_MEMCPY3D_PEER>(overrides::cuMemcpy3DPeerAsync_ptsz, to, from); }},
+    {Symbol::k_cuMemcpyAtoD_v2, "cuMemcpyAtoD_v2", [](auto to, auto) { return overrides::cuMemcpyAtoD_v2(to, nullptr, 0, 64); }},
+    {Symbol::k_cuMemcpyAtoD_v2_ptds, "cuMemcpyAtoD_v2_ptds", [](auto to, auto) { return overrides::cuMemcpyAtoD_v2_ptds(to, nullptr, 0, 64); }},
+    {Symbol::k_cuMemcpyDtoA_v2, "cuMemcpyDtoA_v2", [](auto, auto from) { return overrides::cuMemcpyDtoA_v2(nullptr, 0, from, 64); }},
+    {Symbol::k_cuMemcpyDtoA_v2_ptds, "cuMemcpyDtoA_v2_ptds", [](auto, auto from) { return overrides::cuMemcpyDtoA_v2_ptds(nullptr, 0, from, 64); }},
     {Symbol::k_cuMemcpyBatchAsync, "cuMemcpyBatchAsync", [](auto to, auto from) { return batch(to, from, [](auto... all) { std::size_t failed = 0; return overrides::cuMemcpyBatchAsync(all..., &failed, kStream); }); }},
     {Symbol::k_cuMemcpyBatchAsync_ptsz, "cuMemcpyBatchAsync_ptsz", [](auto to, auto from) { return batch(to, from, [](auto... all) { std::size_t failed = 0; return overrides::cuMemcpyBatchAsync_ptsz(all..., &failed, kStream); }); }},
     {Symbol::k_cuMemcpyBatchAsync_v2, "cuMemcpyBatchAsync_v2", [](auto to, auto from) { return batch(to, from, [](auto... all) { return overrides::cuMemcpyBatchAsync_v2(all..., kStream); }); }},
@@ -128,6 +136,8 @@ const test::Table<OldForm> kOldForms = {
     {Symbol::k_cuMemsetD2D16, [](auto to, auto) { return overrides::cuMemsetD2D16(to, 512, 1, 64, 4); }},
     {Symbol::k_cuMemsetD2D32, [](auto to, auto) { return overrides::cuMemsetD2D32(to, 512, 1, 64, 4); }},
     {Symbol::k_cuMemcpyDtoD, [](auto to, auto from) { return overrides::cuMemcpyDtoD(to, from, 64); }},
+    {Symbol::k_cuMemcpyAtoD, [](auto to, auto) { return overrides::cuMemcpyAtoD(to, nullptr, 0, 64); }},
+    {Symbol::k_cuMemcpyDtoA, [](auto, auto from) { return overrides::cuMemcpyDtoA(nullptr, 0, from, 64); }},
     {Symbol::k_cuMemcpyDtoDAsync, [](auto to, auto from) { return overrides::cuMemcpyDtoDAsync(to, from, 64, nullptr); }},
     {Symbol::k_cuMemcpyHtoD, [](auto to, auto) { return overrides::cuMemcpyHtoD(to, nullptr, 64); }},
     {Symbol::k_cuMemcpyHtoDAsync, [](auto to, auto) { return overrides::cuMemcpyHtoDAsync(to, nullptr, 64, nullptr); }},
@@ -236,6 +246,12 @@ struct Program {
     SAYS(cuMemcpyBatchAsync_ptsz)
     SAYS(cuMemcpyBatchAsync_v2)
     SAYS(cuMemcpyBatchAsync_v2_ptsz)
+    SAYS(cuMemcpyAtoD)
+    SAYS(cuMemcpyAtoD_v2)
+    SAYS(cuMemcpyAtoD_v2_ptds)
+    SAYS(cuMemcpyDtoA)
+    SAYS(cuMemcpyDtoA_v2)
+    SAYS(cuMemcpyDtoA_v2_ptds)
     SAYS(cuMemcpy2DAsync)
     SAYS(cuMemcpy3DAsync)
     SAYS(cuMemcpy3D)

@@ -131,8 +131,8 @@ CUresult locate_linear(const Context& context, const Side& side, const Extent& e
     return CUDA_SUCCESS;
   }
   if (allocation->kind == MemoryKind::kDevice && side.type == CU_MEMORYTYPE_HOST) return CUDA_ERROR_INVALID_VALUE;
-  // Mappings of physical memory have access rights: of the current context, or of the one that the call names (measured
-  // on driver 580.159). A copy may reach any other memory from every GPU.
+  // Mappings of physical memory have access rights: of the current context, or of the one that the call names. A copy
+  // may reach any other memory from every GPU (both measured on driver 580.159).
   const ContextPointer named =
       side.context != nullptr ? driver().contexts.find(static_cast<CUcontext>(side.context)) : nullptr;
   int gpu = allocation->physical ? (named ? named->gpu : context.gpu) : -1;
@@ -234,6 +234,14 @@ void perform(Context& context, const Plan& plan) {
   }
 }
 
+// As judged wherever it runs later: by the contexts that the call names, else by the current one. The stream's does not
+// count, nor that of the stream in which a graph is launched (measured on two H200s, 580.159.04).
+CUDA_MEMCPY3D as_judged(Context& current, CUDA_MEMCPY3D parameters) {
+  if (parameters.reserved0 == nullptr) parameters.reserved0 = current.handle();
+  if (parameters.reserved1 == nullptr) parameters.reserved1 = current.handle();
+  return parameters;
+}
+
 void run_copy(Context& context, const CUDA_MEMCPY3D& parameters) {
   Plan plan;
   if (plan_copy(context, parameters, &plan) != CUDA_SUCCESS) {
@@ -241,6 +249,13 @@ void run_copy(Context& context, const CUDA_MEMCPY3D& parameters) {
     return;
   }
   perform(context, plan);
+}
+
+// No stream captures a copy between contexts of two GPUs (measured on two H200s, 580.159.04).
+bool names_two_gpus(const CUDA_MEMCPY3D& parameters) {
+  const ContextPointer from = driver().contexts.find(static_cast<CUcontext>(parameters.reserved0));
+  const ContextPointer to = driver().contexts.find(static_cast<CUcontext>(parameters.reserved1));
+  return from && to && from->gpu != to->gpu;
 }
 
 // A copy of the source's bytes, made now. Null if out of memory.
@@ -301,9 +316,11 @@ CUresult submit_copy(const ContextPointer& context, const StreamPointer& stream,
   if (staged && !mutated(Mutation::pageable_source_read_late)) {
     std::shared_ptr<char> bytes = read_now(plan);
     if (!bytes) return CUDA_ERROR_OUT_OF_MEMORY;
-    operation.run = [copy = from_staging(parameters, bytes), bytes](Context& running) { run_copy(running, copy); };
+    operation.run = [copy = from_staging(as_judged(*context, parameters), bytes), bytes](Context& running) {
+      run_copy(running, copy);
+    };
   } else {
-    operation.run = [parameters](Context& running) { run_copy(running, parameters); };
+    operation.run = [copy = as_judged(*context, parameters)](Context& running) { run_copy(running, copy); };
   }
   TaskPointer finished;
   ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), &finished, capture));
@@ -320,8 +337,8 @@ CUresult make_copy(Context& context, const CUDA_MEMCPY3D& parameters, Operation*
   operation->type = CU_GRAPH_NODE_TYPE_MEMCPY;
   operation->parameters = CopyParameters{parameters};
   operation->memory_on = memory_of(plan);
-  operation->run = [parameters](Context& running) {
-    if (!empty(parameters)) run_copy(running, parameters);
+  operation->run = [copy = as_judged(context, parameters)](Context& running) {
+    if (!empty(copy)) run_copy(running, copy);
   };
   return CUDA_SUCCESS;
 }
@@ -339,6 +356,7 @@ CUresult copy(const CUDA_MEMCPY3D& parameters, bool asynchronous, CUstream handl
   Plan plan;
   ROTA_SIM_CHECK(plan_copy(*context, parameters, &plan));
   CapturePointer capture = driver().captures.of(*stream);
+  if (capture && names_two_gpus(parameters)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   bool staged = asynchronous && !capture && plan.from.pageable && !plan.from.device && plan.to.device;
   return submit_copy(context, stream, parameters, plan, capture, staged, !capture && waits(plan, asynchronous));
 }
