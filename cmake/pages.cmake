@@ -1,10 +1,13 @@
-# Documentation in the installed prefix, in the same folders as here, so that its links work.
+# Documentation in the installed prefix, in the same folders as here, so that its links work. tests/pages.py checks that all
+# pages that a page here leads to are here.
 set(ROTA_PAGES LICENSE COVERAGE.md README.md cuda_headers/README.md runtime/README.md runtime/memory/README.md
-  runtime/memory/ALLOCATIONS.md runtime/preload/nvml/README.md
-  runtime/trace/README.md runtime/turn/README.md scheduler/ISOLATION.md scheduler/README.md tests/README.md tests/aarch64/README.md tests/fuzz/README.md
+  runtime/memory/ALLOCATIONS.md runtime/memory/SERVED.md runtime/memory/swap/README.md runtime/memory/swap/FIGURES.md
+  runtime/preload/nvml/README.md
+  runtime/trace/README.md runtime/turn/README.md runtime/turn/GANGS.md scheduler/CONFIGURATION.md scheduler/ISOLATION.md scheduler/README.md
+  scheduler/core/README.md scheduler/server/README.md tests/README.md tests/aarch64/README.md tests/fuzz/README.md
   tests/gpu/README.md tools/README.md tools/package/README.md tools/rota/ci/README.md
   tools/rota/report/README.md
-  tools/simgpu/README.md)
+  tools/simgpu/README.md tools/simgpu/profiles/README.md)
 install(FILES tools/rota/ci/examples/github-actions.yml tools/rota/ci/examples/Jenkinsfile
   DESTINATION ${CMAKE_INSTALL_DOCDIR}/tools/rota/ci/examples)
 # Written by tools/pages/write from the programs' own help.

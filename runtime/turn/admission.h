@@ -1,10 +1,11 @@
 // Under `rota ci` a test whose needs are known begins its GPU work when it fits: before a process's first context, and
-// when a plugin says that the next test begins, the process asks `rota ci` and waits for its answer. With
-// `rota ci --gpus-per-test` it also asks, before cuInit, which GPUs are its own.
+// when a plugin says that the next test begins, the process asks `rota ci` and waits for its answer. With its
+// option --gpus-per-test it also asks, before cuInit, which GPUs are its own.
 //
 // The conversation is one message each way on the socket that ROTA_ADMISSION names; who asks, and which test that is,
-// `rota ci` finds out itself. It answers within a minute, whether or not there is room, and the end of the connection
-// frees what was kept for the process. Without an answer (it has ended, or is stuck) the process goes on.
+// `rota ci` finds out itself. It answers within a minute, whether or not there is enough memory, and the end of the
+// connection frees what was reserved for the process. Without an answer (it has ended, or is unresponsive) the process
+// goes on.
 //
 // GPUs are given by CUDA_VISIBLE_DEVICES, which the driver reads in cuInit. ROTA_CI_GPUS holds the value that the
 // variable has as far as rota is concerned: the command's own at first, then what was given. A process in which the two

@@ -1,4 +1,5 @@
-// Bringing this process's memory to its GPUs at the beginning of a turn, and making room there at its end.
+// Restores this process's memory to its GPUs at the beginning of a turn, and evicts Unified Memory for others at its
+// end.
 #pragma once
 
 #include <chrono>

@@ -2,7 +2,7 @@
 // the time (what the process and rotad do) and returns actions (what to do about it). It reads no clock, does no I/O,
 // starts no thread and calls no driver; the monitor (monitor.h) feeds it and carries out its actions.
 //
-// README.md in this folder describes a turn.
+// README.md and GANGS.md in this folder describe a turn.
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // Protects what the program times: work between two events of one stream, a *pair*, as autotuners and benchmarks record
 // them. Other programs on the GPU or a turn in between would make the measured time noise, so a pair that counts is
-// left alone: rota submits nothing of its own in between, and where programs may run at the same time it asks for the
-// GPU alone.
+// left alone: rota submits nothing of its own in between, and where programs may run at the same time it asks for
+// exclusive use of the GPU.
 //
 // A timing event that is recorded in a stream opens a pair, and the next one there closes it; the pair is over once the
 // GPU has passed that event. Pairs that overlap or follow each other within kLinger form one *series*, for which rotad
@@ -14,8 +14,8 @@
 // takes, and pairs may begin in the first half of the time; the rest is for what is queued. A pair that would not be
 // over by then begins the next series.
 //
-// A pair that takes longer than kLongest by itself would keep others away in vain: it is disturbed all the same. After
-// one, none count until a shorter one is read, or for kReadLately.
+// It would be futile to keep others away for a pair that takes longer than kLongest by itself: it is disturbed all the
+// same. After one, none count until a shorter one is read, or for kReadLately.
 //
 // It calls neither the driver nor rotad: the monitor passes in the state and asks what to do (monitor_timing.cpp).
 #pragma once

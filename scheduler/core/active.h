@@ -1,6 +1,6 @@
 // Which clients have made calls lately on each GPU, and which GPUs are decided on together because some of these
-// clients need several of them at the same time: if a program with two GPUs took turns on one and ran beside others on
-// the other one, what each GPU shows of it would be the other one's doing.
+// clients need several of them at the same time: if a program with two GPUs took turns on one and ran concurrently with
+// others on the other, what each GPU shows of it would depend on the other GPU.
 #pragma once
 
 #include <vector>

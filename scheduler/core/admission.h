@@ -1,14 +1,14 @@
-// Which clients may run beside each other: by the mode, and in automatic mode by whether their memory fits the GPU
-// together, and if it does, by how they share it best (sharing.h).
+// Which clients may run concurrently: by the mode, and in automatic mode by whether their memory fits the GPU together,
+// and if it does, by how they share it best (sharing.h).
 //
-// Three questions are answered together. May a waiter join the clients that hold a GPU? May a holder that asks for room
-// take it? And have the holders together grown too large, so that some must leave although nobody waits?
+// Three questions are answered together. May a waiter join the clients that hold a GPU? May a holder that asks for
+// memory take it? And have the holders together grown too large, so that some must leave although nobody waits?
 //
 // A holder counts with the bytes that it is promised. One that asks for more gets it at once if it fits with the
 // others, or if there are no others: a single holder may be as large as it likes. Otherwise others yield, those granted
 // last first. The asker itself never yields, since its thread may be what its own kernel waits for. Askers are served
-// in the order in which they asked, and nobody yields to a later ask: if two wait for each other's room, the later one
-// gives its GPUs back, and its next grant covers what it asked for.
+// in the order in which they asked, and nobody yields to a later ask: if two wait for each other's memory, the later
+// one gives its GPUs back, and its next grant covers what it asked for.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// Gives a client a GPU alone for a while so that it can measure there (event::Want::alone): programs time their kernels
-// by pairs of events, and the result is noise if others use the GPU at the same time.
+// Gives a client exclusive use of a GPU for a while, so that it can measure there (event::Want::alone): programs time
+// their kernels by pairs of events, and the result is noise if others use the GPU at the same time.
 //
 // A client that holds its GPUs and asks *presses* all others that hold one of them: they yield at once, and nobody
 // joins. Once the last has left, the client is *alone* until it says that it is done, at most for kLongestAlone; the
@@ -7,14 +7,14 @@
 // still waiting for its GPUs does not move forward in the queue for this: it asks once it holds them.
 //
 // Clients are not trusted. If the others have not left within kLongestAlone, the request has failed: they run kernels
-// longer than that, for which every drain would be in vain. So nobody is pressed on these GPUs for a while, doubled
-// with each failure that follows. A client gets at most two of any ten seconds, and all clients of a GPU together five,
+// longer than that, for which every drain would be futile. So nobody is pressed on these GPUs for a while, doubled with
+// each failure that follows. A client gets at most two of any ten seconds, and all clients of a GPU together five,
 // counted from when the others are pressed. Nobody is pressed if less is left than the drain and the time alone may
 // take.
 //
-// Programs that share memory or events with other processes may have to run beside them, so they are not pressed, and
-// never have a GPU alone. The other two modes have no such requests: in exclusive mode there is only one holder anyway,
-// and in concurrent mode the user wants everybody to run.
+// Programs that share memory or events with other processes may have to run concurrently with them, so they are not
+// pressed, and never have a GPU to themselves. The other two modes have no such requests: in exclusive mode there is
+// only one holder anyway, and in concurrent mode the user wants everybody to run.
 #pragma once
 
 #include <array>

@@ -1,4 +1,5 @@
-// The scheduler's books: clients, their memory on each GPU, which of them hold or want a GPU, and the resulting sums.
+// The scheduler's accounting: clients, their memory on each GPU, which of them hold or want a GPU, and the resulting
+// sums.
 //
 // The sums per GPU are updated with every change rather than computed in each step: a step must stay well below a
 // microsecond or two even with a thousand clients.

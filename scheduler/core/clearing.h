@@ -1,26 +1,27 @@
-// Which memory leaves a GPU to make room for the holders: swap memory, which stays there until its owner moves it away.
+// Which memory is evicted for the holders of a GPU: swap memory, which stays there until its owner evicts it.
 //
-// Nothing moves when a lease goes back. When the holders of a GPU lack room, rotad asks clients that hold nothing for
-// what is missing:
+// Nothing moves when a lease goes back. When the holders of a GPU have too little memory, rotad asks clients that hold
+// nothing for the deficit:
 //
 //   missing = what counts for the holders + what others have there - (total - contexts - what is outside)
 //
 // and a little more, or what the driver has refused a holder, if that is more. Clients that want nothing are asked
-// first, those that have rested longest before the others; then those that wait, from the back of the queue, because
+// first, those that have been idle longest before the others; then those that wait, from the back of the queue, because
 // with turns the least recently used is the next to run. What one client has been asked for is not asked of another
 // even if the order changes: it is already on its way.
 //
 // A client may be stopped, or unable to move its memory. If none of it leaves for two seconds, the client is
-// *unwilling* and others are asked, until its memory changes, it has held the GPU again, or ten seconds have passed.
-// Until it has proved that it clears memory, its memory is *stuck*: it counts as taken in deciding which clients may
-// run beside each other.
+// unresponsive (*unwilling*) and others are asked, until its memory changes, it has held the GPU again, or ten seconds
+// have passed. Until it has proved that it clears memory, its memory is *stuck*: it counts as taken in deciding which
+// clients may run concurrently.
 //
-// Memory *outside* is in use by nobody that rotad knows: other programs, other uses of the GPU. It is measured
-// (outside.h). What the driver does not report is inferred when a holder is refused memory that should fit according to
-// the books, and has been refused again and again for a while: the least that these refusals show, since figures of
-// different clients are of different moments. It is forgotten ten seconds after a holder was last refused because of
-// it; then two clients that do not fit beside it run together once, until the second is refused. At a hand-over the
-// next holder is refused for a moment, before the others have cleared, so the figure is kept while turns change.
+// Unmanaged memory (*outside*) is in use by processes that rotad does not know: programs without rota, other uses of
+// the GPU. It is measured (outside.h). What the driver does not report is inferred when a holder is refused memory that
+// should fit according to the accounting, and has been refused again and again for a while: the least that these
+// refusals show, since figures of different clients are of different moments. It is forgotten ten seconds after a
+// holder was last refused because of it; then two clients that do not fit next to it run together once, until the
+// second is refused. At a hand-over the next holder is refused for a moment, before the others have cleared, so the
+// figure is kept while turns change.
 #pragma once
 
 #include <functional>

@@ -19,24 +19,24 @@
 // A client in a hurry (event::Want::urgent) moves to the head of the queue, and holders in its way begin to drain at
 // once. Its turn is short, and its regular place in the queue does not change.
 //
-// A client that measures (event::Want::alone) has the GPUs that it holds to itself for a moment: others leave them at
-// once (alone.h).
+// A client that measures (event::Want::alone) has exclusive use of the GPUs that it holds for a moment: others leave
+// them at once (alone.h).
 //
 // Only a conflict puts *pressure* on holders: they give back when idle, and begin to drain when their quantum ends.
 // Nobody gives anything back while nobody waits. Holders of a GPU that ran together end their turn together.
 //
-// A client that asks for room before it takes it (event::Join) is *promised* bytes with each grant, and more when it
+// A client that asks for memory before it takes it (event::Join) is *promised* bytes with each grant, and more when it
 // asks and they fit; until they fit, others are under pressure (admission.h). So the holders of a GPU fit it together
 // at every moment, except for memory that no client can ask for: a new context, memory that cannot leave the GPU of
 // clients that do not hold it, clients that do not ask, and work that is already running when a new daemon starts.
 //
 // A holder that has not given back `grace` after its time was up loses its grant (it is *revoked*); others then run
-// beside it.
+// concurrently.
 //
 // Each question has its own part: how much memory each client has on each GPU (bookkeeping.h), which clients may run
-// beside each other (admission.h), how they share a GPU that they fit (sharing.h), which one measures there (alone.h),
-// which is next (order.h), who may run before it (backfill.h), whose turns would be in vain (incomplete.h), which must
-// yield and until when (pressure.h), and whose swap memory leaves a GPU (clearing.h). This class connects them.
+// concurrently (admission.h), how they share a GPU that they fit (sharing.h), which one measures there (alone.h), which
+// is next (order.h), who may run before it (backfill.h), whose turns would be futile (incomplete.h), which must yield
+// and until when (pressure.h), and whose swap memory is evicted (clearing.h). This class connects them.
 #pragma once
 
 #include <functional>

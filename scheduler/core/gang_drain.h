@@ -5,8 +5,8 @@
 // whether calls wait at its gate. While some do not rest, each of the others may make one call at a time. So those that
 // are behind catch up with those that have run ahead, and nobody runs further ahead than by one call.
 //
-// What a member says is about a *step*, and each further call is a step: who says of the current one that it rests
-// makes no call before the next. So once all say that, all rest at once.
+// What a member says is about a *step*, and each further call is a step: a member that says of the current step that it
+// rests makes no call before the next. So once all say that, all rest at once.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,11 @@
-// Which clients are passed over in the queue because a turn would be in vain: not all of their memory would be on the
+// Which clients are passed over in the queue because a turn would be futile: not all of their memory would be on the
 // GPU, and without all of it a client that swaps cannot run.
 //
-// That happens to a client when something comes to the GPU that stays there: another's memory that can no longer leave,
+// That happens to a client when memory comes to the GPU that stays there: another's memory that can no longer leave,
 // programs without rota, memory that does not leave when it is asked for. Each of its turns would bring in what fits,
 // push out what others have there, and end. So a client is passed over if all of this holds:
 //
-//   - its last turn was *in vain*: the driver refused it memory, and it gave back before all of it was there;
+//   - its last turn was futile: the driver refused it memory, and it gave back before all of it was there;
 //   - the books explain that: contexts + what is outside + what of others' stays or is stuck + all that it has > the
 //   GPU;
 //   - others can use the GPU: some client waits for it that is not in the same position, or holds it and has not been
@@ -13,7 +13,7 @@
 //
 // It stays in the queue, takes nobody's turn, and sends nobody away. It is granted as soon as the sum allows. Figures
 // may be wrong for as long as nobody tries (what is inferred from refusals, what stopped programs have, what clients
-// claim), so a turn in vain counts for ten seconds, or ten times as long as it took: then one more is tried.
+// claim), so a futile turn counts for ten seconds, or ten times as long as it took: then one more is tried.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,6 @@
-// How much of a GPU's memory is outside, that is, in use by nobody that rotad knows: other programs, a display server,
-// a context that a dead process has left behind. The driver's figures show it in two ways:
+// How much of a GPU's memory is unmanaged (*outside*), that is, in use by processes that rotad does not know: programs
+// without rota, a display server, a context that a dead process has left behind. The driver's figures show it in two
+// ways:
 //
 //   listed       used by processes that are not clients, according to the driver's list of processes. It counts as soon
 //                as it is seen, as long as it is seen, and for kListKept while the driver does not report processes.
@@ -8,8 +9,9 @@
 //                otherwise leaves too little unexplained. Processes that are not listed are included. A reading and the
 //                books are of different moments, so it counts only once it has been there for kSettled without a break.
 //
-// The larger of the two counts, since neither is more than what is outside, apart from changes since the last reading.
-// If the figure were too large, programs would take turns without need; if it is too small, they are let in together.
+// The larger of the two counts, since neither is more than what is unmanaged, apart from changes since the last
+// reading. If the figure were too large, programs would take turns without need; if it is too small, they are let in
+// together.
 #pragma once
 
 #include <algorithm>

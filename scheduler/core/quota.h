@@ -1,5 +1,5 @@
 // Limits: how much memory processes may have, individually and together, according to everything that they belong to: a
-// session, a user, a cgroup, the host. A pure state machine beside the scheduler's core; the server drives both.
+// session, a user, a cgroup, the host. A pure state machine next to the scheduler's core; the server drives both.
 //
 // Each of these is an account with a limit, and each client is charged to some of them. A client says how much it is
 // going to have before it takes it (protocol.h, Reserve), and takes no more than it was granted. Far from every limit
@@ -20,18 +20,18 @@
 // everything.
 //
 // A limit on `host` also bounds the host memory that clients which swap have, by *shares*: what each may have, so that
-// together they never exceed any account's limit. Part of that memory is spare (copies of what is on the GPU as well,
-// memory prepared for later): it counts against nobody's allocations, and has to go, in equal parts, when another
-// client needs the room for what leaves a GPU. What is booked for the host is at least one piece of swap memory below
-// the limit, since two clients could not change places otherwise.
+// together they never exceed any account's limit. Part of that memory is reclaimable (*spare*: copies of what is on the
+// GPU as well, memory prepared for later): it counts against nobody's allocations, and is given back, in equal parts,
+// when another client needs host memory for what is evicted. What is reserved for the host is at least one extent of
+// swap memory below the limit, since two clients could not change places otherwise.
 //
 // An account refuses only its own members. What a client says that it has counts in full within its own accounts, and
 // for others only as far as it is *confirmed*: by a grant, by what the driver and the kernel say of its process, or
 // because it was said while clients of an earlier daemon were expected. Others are the clients of a *shared* account
 // (the host, a cgroup), and all that use the same GPU.
 //
-// How large a GPU is, what contexts take there and what is outside is in the scheduler's books (bookkeeping.h) and only
-// there.
+// How large a GPU is, what contexts take there and what is unmanaged is in the scheduler's accounting (bookkeeping.h)
+// and only there.
 //
 // Besides the accounts, each GPU itself sets a limit. All of a client's swap memory must be on the GPU whenever the
 // client runs, together with all contexts and with all memory there that never leaves. So no client is granted memory

@@ -20,8 +20,8 @@
 // start: such short measurements say nothing about them, and what matters to them is to be let in at once. If fewer
 // than two contend, heavy programs take turns, light ones run at any time, and the check is repeated soon.
 //
-// A program that shares memory with other processes runs at any time: they may have to run beside it. And if programs
-// have not fitted together within the last 10 s, their memory decides instead.
+// A program that shares memory with other processes runs at any time: they may have to run concurrently with it. And if
+// programs have not fitted together within the last 10 s, their memory decides instead.
 //
 // GPUs that some programs use together (active.h) are measured and decided on as one: what one of these programs does
 // on each of them depends on its turns on all others, but for those where their memory decides.

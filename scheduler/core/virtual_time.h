@@ -1,6 +1,7 @@
-// How much of a GPU each party has had, which decides which is next: the virtual time of the parties that want it or
-// hold it. On a GPU, a party is a trust domain (a user); within a domain, a session (all clients of one `rota run`) or
-// a client that belongs to none; and within a session, a client. Each level has virtual times of its own.
+// How much of a GPU each scheduling group (*party*) has had, which decides which is next: the virtual time of the
+// parties that want it or hold it. On a GPU, a party is a trust domain (a user); within a domain, a session (all
+// clients of one `rota run`) or a client that belongs to none; and within a session, a client. Each level has virtual
+// times of its own.
 //
 // A party's time advances while its clients hold the GPU, by their fraction of it: by half if one of two holders is its
 // client, by two thirds if two of three are. The party that has had least goes first.

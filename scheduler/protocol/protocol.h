@@ -17,33 +17,33 @@
 //   - A field is never moved and never gets another meaning: a later version adds fields behind the last one, or kinds.
 // Versions 1 to 8 were never released.
 //
-// Room. GpuLease::promised_bytes says how much the client may have on each GPU of its grant. A client that
-// is about to have more sends kRoom first, with its bytes in all, and takes them once the promise covers them: so the
-// memory of two holders never collides. rotad raises promises in the order in which clients asked, and lets other
-// holders give back where it takes that. A promise never falls while its grant lasts, and ends with it: what the client
-// has then, and what it waits for, it says in its usage page, and the next grant promises that. A client that does not
-// hold a GPU asks for nothing, and does not let its work run under a grant that promises less than it has by then.
-// The next holder would push out Unified Memory a little at a time. So rotad says how much of a holder's memory is in
-// the way (GpuLease::clear_bytes), and the holder may move that much to the host before it gives the lease back. The
-// promise is about bytes on the GPU, however they come and go.
+// Promises. GpuLease::promised_bytes says how much the client may have on each GPU of its grant. A client that is about
+// to have more sends kRoom first, with its bytes in all, and takes them once the promise covers them: so the memory of
+// two holders never collides. rotad raises promises in the order in which clients asked, and lets other holders give
+// back where it takes that. A promise never falls while its grant lasts, and ends with it: what the client has then,
+// and what it waits for, it says in its usage page, and the next grant promises that. A client that does not hold a GPU
+// asks for nothing, and does not let its work run under a grant that promises less than it has by then. The next holder
+// would evict Unified Memory a little at a time. So rotad says how much of a holder's memory is in the way
+// (GpuLease::clear_bytes), and the holder may move that much to the host before it gives the lease back. The promise is
+// about bytes on the GPU, however they come and go.
 //
-// Swap memory stays on the GPU until the client itself removes it: the driver does not push it out, and
-// refuses allocations of the next holder. So the client says how much of it is there (GpuUsage::resident_bytes), even
-// while it does not hold the GPU, and what the driver has refused although it does (short_bytes). Nothing moves when a
-// lease goes back. When those who hold a GPU lack room, rotad asks clients that do not hold it for exactly what is
-// missing, by the same clear_bytes; a client that holds a GPU and swaps there is not asked. A client that is asked
-// moves its memory once it is proven that none of its work runs, and writes resident_bytes as the memory leaves; one
-// that cannot move it says so in fixed_bytes. If a client's memory does not move for two seconds, rotad asks others
+// Swap memory stays on the GPU until the client itself removes it: the driver does not evict it, and refuses
+// allocations of the next holder. So the client says how much of it is there (GpuUsage::resident_bytes), even while it
+// does not hold the GPU, and what the driver has refused although it does (short_bytes). Nothing moves when a lease
+// goes back. When the holders of a GPU have too little memory, rotad asks clients that do not hold it for the deficit
+// and a little more, by the same clear_bytes; a client that holds a GPU and swaps there is not asked. A client that is
+// asked evicts its memory once it is proven that none of its work runs, and writes resident_bytes as the memory leaves;
+// one that cannot move it says so in fixed_bytes. If a client's memory does not move for two seconds, rotad asks others
 // instead.
 //
 // Handing memory over. Swap memory may go to the next holder instead of the driver, which would clear it first:
-// GpuLease::hands_over says so. For each piece that has been copied to the host the client then
-// sends kHandOver with a descriptor of its physical memory (SCM_RIGHTS; CUDA's
-// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), and keeps nothing of it; resident_bytes falls as if the driver had it
-// back. rotad forwards it at once, as kExtent, to a client that lacks memory there, or closes it; it keeps none. A
-// client that does not need an extent closes it. The giver could keep a mapping and read what the next holder writes
-// there, so pieces only pass between clients of one trust domain, which rotad derives from the kernel's credentials of
-// its peers: the same user in the same user and pid namespaces, or what its settings say.
+// GpuLease::hands_over says so. For each extent that has been copied to the host the client then sends kHandOver with a
+// descriptor of its physical memory (SCM_RIGHTS; CUDA's CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), and keeps nothing of
+// it; resident_bytes falls as if the driver had it back. rotad forwards it at once, as kExtent, to a client that has
+// too little memory there, or closes it; it keeps none. A client that does not need an extent closes it. The donor
+// could keep a mapping and read what the recipient writes there, so extents only pass between clients of one trust
+// domain, which rotad derives from the kernel's credentials of its peers: the same user in the same user and pid
+// namespaces, or what its settings say.
 //
 // Limits. rotad enforces the limits of sessions, users, cgroups and the host's memory, and hears of every
 // allocation before it is made: a client has no more on a GPU than its latest kReserved says, and sends kReserve before
@@ -53,8 +53,8 @@
 //
 // Swap memory has to be there at once, next to all contexts and all memory that cannot leave the GPU. A client
 // therefore reserves four amounts, none of which it exceeds: in all, what can leave, what cannot (fixed_bytes), and
-// what its swap memory takes in the pieces that it moves in (swapped_bytes). rotad refuses any request that would leave
-// some client without room for its swap memory.
+// what its swap memory takes in extents (swapped_bytes). rotad refuses any request that would leave some client with
+// too little memory for its swap memory.
 //
 // Gangs. Tasks of several clients that have to run at the same time (the ranks of one job) name the same gang (kGang),
 // and rotad grants them together or not at all. While others wait and the gang's turn is over, or all its members are

@@ -1,4 +1,4 @@
-// rotad.toml: what an administrator sets for a machine. README.md in scheduler/ has an example.
+// rotad.toml: what an administrator sets for a machine. scheduler/CONFIGURATION.md describes it.
 #pragma once
 
 #include <map>

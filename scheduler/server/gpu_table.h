@@ -3,8 +3,8 @@
 // How large a GPU is, its programs say, and they may lie. If NVML knows the GPU, a figure that differs from NVML's by
 // more than an eighth does not count (CUDA and NVML do not agree to the byte about what the driver sets aside).
 // Otherwise what root or rotad's own user says counts, and if neither says anything the figure that the most users
-// give, of two the larger one: too small a figure would refuse memory that is there, one that is too large leaves
-// refusing to the driver.
+// give, of two the larger one. Too small a figure would refuse memory that is there; with one that is too large the
+// driver refuses.
 //
 // A client can name GPUs that do not exist, and where NVML is missing nothing tells them from others. So a user has a
 // budget of GPUs that nothing confirms: a quarter of all, and never more than half of what is still free, so that

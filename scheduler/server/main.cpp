@@ -117,7 +117,7 @@ int main(int argc, char** argv) try {
   std::string config_file;
   app.add_option(
       "--config", config_file,
-      "settings and limits, as scheduler/README.md describes (default: /etc/rota/rotad.toml for root, "
+      "settings and limits, as scheduler/CONFIGURATION.md describes (default: /etc/rota/rotad.toml for root, "
       "~/.config/rota/rotad.toml for others, where there is one); options on the command line take precedence");
   CLI::Option* mode_option =
       app.add_option("--mode", mode, "automatic (together when the memory fits), exclusive or concurrent")

@@ -335,7 +335,7 @@ std::vector<Row> measure() {
   return rows;
 }
 
-// Prints a table that the README takes as it is. False: a ratio is too far off.
+// Prints a table that tools/simgpu/profiles/README.md takes as it is. False: a ratio is too far off.
 bool print(std::vector<Row> rows) {
   std::stable_sort(rows.begin(), rows.end(),
                    [](const Row& left, const Row& right) { return left.judged < right.judged; });

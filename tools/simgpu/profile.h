@@ -52,7 +52,7 @@ struct CostFigures {
   int64_t context_bytes;  // device memory that a context takes on a whole card
   int64_t context_share;  // with less memory (ROTA_SIM_MEMORY): a context takes one part in this many
 
-  // Derived figures, by the model described in README.md.
+  // Derived figures, by the model described in profiles/README.md.
   double fault_in() const;               // a kernel touches memory that is on the host: bytes per second
   double eviction() const;               // managed memory pushed out or prefetched to the host
   double duplex_host_to_device() const;  // pinned, while the other direction is busy too

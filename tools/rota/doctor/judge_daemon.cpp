@@ -15,7 +15,8 @@
 namespace rota::doctor {
 namespace {
 
-// Every variable that a part of rota reads; the simulated GPU's and the tests' among them.
+// Every variable that a part of rota reads; the simulated GPU's and the tests' among them. tests/pages.py compares them
+// with scheduler/CONFIGURATION.md.
 constexpr std::array kVariables = {
     "ROTA_SOCKET",
     "ROTA_SOCKET_FOUND",
@@ -34,6 +35,12 @@ constexpr std::array kVariables = {
     "ROTA_LOG",
     "ROTA_TRACE",
     "ROTA_TRACE_MAX_BYTES",
+    "ROTA_REPORT",
+    "ROTA_REPORT_OUTER",
+    "ROTA_ADMISSION",
+    "ROTA_CI_GPUS",
+    "ROTA_CI_REPEAT",
+    "ROTA_STACK_SIGNAL",
     "ROTA_LOCK_DIRECTORY",
     "ROTA_CACHE",
     "ROTA_CHECK_REACHED",
@@ -262,12 +269,12 @@ void judge_settings(const Facts& facts, Findings& findings) {
       continue;
     }
     const std::string meant = nearest_variable(name);
-    findings.push_back(
-        {"settings.unknown",
-         Level::kWarning,
-         fmt::format("{} is not one of rota's variables", name),
-         meant.empty() ? fmt::format("unset {}; README.md lists them", name) : fmt::format("did you mean {}?", meant),
-         {{"variable", name}, {"nearest", meant}}});
+    findings.push_back({"settings.unknown",
+                        Level::kWarning,
+                        fmt::format("{} is not one of rota's variables", name),
+                        meant.empty() ? fmt::format("unset {}; scheduler/CONFIGURATION.md lists them", name)
+                                      : fmt::format("did you mean {}?", meant),
+                        {{"variable", name}, {"nearest", meant}}});
   }
   // What the shim itself refuses: "ROTA_X is 'value': what it accepts; what happens". No other code has to know its
   // rules.
