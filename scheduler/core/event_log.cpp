@@ -237,7 +237,7 @@ std::string log_line(const Decision& decision) {
   return "> " + line + (with_bytes ? words("", decision.gpu, decision.bytes) : std::string()) + '\n';
 }
 
-Replay replay(std::istream& log) {
+Replay replay(std::istream& log, const std::function<void(const Logged&)>& watch) {
   Replay result;
   Lines lines(log);
   const auto fail = [&](std::string problem) {
@@ -297,6 +297,7 @@ Replay replay(std::istream& log) {
       ++result.events;
       seen = 0;
       expected = lines_of(log_lines(quota, apply(quota, *limit_event, limits_now)));
+      if (watch) watch({*limit_event, now, limits_now});
       continue;
     }
     if (const auto* join = std::get_if<event::Join>(&*event); join != nullptr && core.client(join->client) != nullptr) {
@@ -306,6 +307,7 @@ Replay replay(std::istream& log) {
     expected.clear();
     seen = 0;
     for (const Decision& decision : core.step(*event, now)) expected.push_back(without_newline(log_line(decision)));
+    if (watch) watch({*event, now, limits_now});
   }
   if (read == Lines::Read::kTooLong) {
     return fail(unreadable(lines.number, "the line is longer than " + std::to_string(Lines::kMost) + " characters"));

@@ -15,6 +15,7 @@
 //   81230300000 want 1 1 0 alone                        it measures, and has its GPUs to itself until a want without
 //                                                       this word
 //   > alone 1 1 250000000                               client, grant, maximum duration; 0: no longer alone
+//   81230400000 withdraw 1 500000000                    client, time within which it has to give back
 //   81231000000 ask 1 0 33554432                        client, GPU, bytes
 //   > promised 1 1 0 33554432
 //   81231000100 usage 1 0 33554432 0                    client, GPU, bytes, fixed bytes
@@ -43,10 +44,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <istream>
 #include <string>
+#include <variant>
 
 #include "scheduler/core/event.h"
+#include "scheduler/core/limit_event.h"
 
 namespace rota::scheduler {
 
@@ -65,8 +69,16 @@ struct Replay {
   std::uint64_t broken_off = 0;
 };
 
+// An event of a log: one of the core's or one of the limits', at the time of either.
+struct Logged {
+  std::variant<Event, LimitEvent> event;
+  Time now;         // the core's
+  Time limits_now;  // the limits'
+};
+
 // Replays a log with a core of its own. Reaches the end of the log whatever it contains. A log may be cut off:
 // decisions missing after its last event are not an error.
-Replay replay(std::istream& log);
+// `watch` is called with each event, after it; may be empty.
+Replay replay(std::istream& log, const std::function<void(const Logged&)>& watch = {});
 
 }  // namespace rota::scheduler
