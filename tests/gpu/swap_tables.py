@@ -185,8 +185,8 @@ def main():
     if options.evidence:
         options.evidence.mkdir(parents=True, exist_ok=True)
         file = options.evidence / f"swap-{result['driver']}.json"
-        result = evidence.merged(json.loads(file.read_text()) if file.exists() else {}, result)
-        file.write_text(json.dumps(result, indent=1) + "\n")
+        result = evidence.merged(evidence.read(file) if file.exists() else {}, result)
+        file.write_text(evidence.text(result))
     else:
         result = evidence.merged({}, result)
     for name, each in found.items():
