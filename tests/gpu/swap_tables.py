@@ -34,6 +34,7 @@ import evidence
 import swap_switches
 from export_tables import LINE, file_name
 from library_checks import LIBRARIES
+from results import machine
 from swap_rig import GIB, MIB, add_options, context_bytes, driver_library, end, served, stacks, tell
 
 STAYS = re.compile(r"rota: (rota cannot see every use of this process's GPU memory: .*|.* this process's memory stays native.*|.* this program's memory stays on the GPU)$", re.M)
@@ -149,14 +150,6 @@ def measure(options, chosen):
                 found[name]["problem"] = f"not ready within {options.warm:g} s: {found[name]['problem']}"
         hog_said = json.loads((hog.communicate(timeout=options.patience)[0].splitlines() or ["{}"])[-1] if hog_fits else "{}")
     return found, hog_said, moving
-
-
-def machine():
-    if pathlib.Path("/usr/bin/nvidia-smi").exists():
-        asked = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True)
-        if asked.returncode == 0:
-            return dict(zip(("gpu", "driver"), asked.stdout.splitlines()[0].split(", ")))
-    return {"gpu": "simgpu", "driver": "simgpu"}
 
 
 def main():
