@@ -230,7 +230,7 @@ std::string log_line(const Decision& decision) {
   return "> " + line + (with_bytes ? words("", decision.gpu, decision.bytes) : std::string()) + '\n';
 }
 
-Replay replay(std::istream& log) {
+Replay replay(std::istream& log, const ReadComment& read_comment) {
   Replay result;
   Lines lines(log);
   const auto fail = [&](std::string problem) {
@@ -254,7 +254,11 @@ Replay replay(std::istream& log) {
   std::size_t seen = 0;
   while (read == Lines::Read::kLine && (read = lines.next()) == Lines::Read::kLine) {
     const std::string& line = lines.line;
-    if (line.empty() || line[0] == '#') continue;
+    if (line.empty()) continue;
+    if (line[0] == '#') {
+      if (read_comment) read_comment(core, line);
+      continue;
+    }
     if (line[0] == '>') {
       if (seen == expected.size() || line != expected[seen]) {
         return fail(at_line(lines.number, "the log records " + quoted(line) + ", but the core now decides " +

@@ -43,12 +43,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <istream>
 #include <string>
+#include <string_view>
 
 #include "scheduler/core/event.h"
 
 namespace rota::scheduler {
+
+class Core;
 
 // Each ends with its newline.
 std::string log_header(const Settings& settings);
@@ -65,8 +69,11 @@ struct Replay {
   std::uint64_t broken_off = 0;
 };
 
+// Called with each line that begins with #, and the core as the lines before have left it.
+using ReadComment = std::function<void(const Core& core, std::string_view line)>;
+
 // Replays a log with a core of its own. Reaches the end of the log whatever it contains. A log may be cut off:
 // decisions missing after its last event are not an error.
-Replay replay(std::istream& log);
+Replay replay(std::istream& log, const ReadComment& read_comment = {});
 
 }  // namespace rota::scheduler
