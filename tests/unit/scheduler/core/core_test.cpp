@@ -27,6 +27,42 @@ TEST_CASE("events about unknown clients, GPUs and grants are ignored") {
   REQUIRE_FALSE(ignored(event::Want{1, 1}));
   CHECK(ignored(event::GiveBack{1, 0}));
   CHECK(core.client(1)->held == 1);
+  CHECK(ignored(event::Measured{protocol::kMaxGpus, 0, std::nullopt}));
+  CHECK(ignored(event::Unmeasured{protocol::kMaxGpus}));
+}
+
+TEST_CASE("a holder that shares memory or events is told when somebody waits for it who does, too") {
+  Core core({.mode = Mode::kExclusive});
+  for (const ClientId id : {1, 2}) {
+    core.step(event::Join{id, true}, 10s);
+    core.step(event::AddGpu{id, 0, 1000, 10}, 10s);
+  }
+  const auto shares = [&](ClientId id) { core.step(event::Activity{.client = id, .shares = true}, 10s); };
+  const auto want = [&](ClientId id) { core.step(event::Want{id, 1}, 10s); };
+  const auto anybody = [](ClientId) { return true; };
+  want(1);
+  SECTION("both do") {
+    shares(1);
+    shares(2);
+    CHECK_FALSE(core.sharer_waits(1, anybody));
+    want(2);
+    CHECK(core.sharer_waits(1, anybody));
+    CHECK_FALSE(core.sharer_waits(2, anybody));
+    CHECK_FALSE(core.sharer_waits(1, [](ClientId id) { return id != 2; }));
+    core.step(event::GiveBack{1, core.client(1)->grant}, 10s);
+    CHECK_FALSE(core.sharer_waits(1, anybody));
+    CHECK_FALSE(core.sharer_waits(2, anybody));
+  }
+  SECTION("only the holder does") {
+    shares(1);
+    want(2);
+    CHECK_FALSE(core.sharer_waits(1, anybody));
+  }
+  SECTION("only the one that waits does") {
+    shares(2);
+    want(2);
+    CHECK_FALSE(core.sharer_waits(1, anybody));
+  }
 }
 
 TEST_CASE("modes and durations are read strictly") {

@@ -24,7 +24,7 @@ inline std::string without_units(std::string_view text) {
       plain += text.substr(begin, at - begin);
       continue;
     }
-    const std::string_view unit = text.substr(at, text.find_first_of(" ,\n", at) - at);
+    const std::string_view unit = text.substr(at, text.find_first_of(" ,;\n", at) - at);
     const std::uint64_t factor = unit == "M"    ? std::uint64_t{1} << 20
                                  : unit == "us" ? 1'000
                                  : unit == "ms" ? 1'000'000
@@ -67,6 +67,19 @@ inline std::optional<std::string> answer(const Core& core, const std::string& qu
   if (what == "promised") return std::to_string(core.promised_bytes(one, two));
   if (what == "asked") return std::to_string(core.asked_bytes(one, two));
   if (what == "to_clear") return std::to_string(core.bytes_to_clear(one, two));
+  if (what == "resident") return std::to_string(core.resident_bytes(one, two));
+  if (what == "lacks") return std::to_string(core.use(one, two, Time{}).lacks);
+  if (what == "lacks_for_now") return std::to_string(core.use(one, two, Time{}).lacks_for_now);
+  if (what == "fixed") return std::to_string(core.use(one, two, Time{}).fixed);
+  if (what == "fixed_for_now") return std::to_string(core.use(one, two, Time{}).fixed_for_now);
+  if (what == "later_gpus") return std::to_string(core.later_gpus());
+  if (what == "movable_gpus") return std::to_string(core.movable_gpus());
+  if (what == "clearing_gpus") return std::to_string(core.clearing_gpus());
+  if (what == "next_turn") return std::to_string(core.next_turn(one).count());
+  if (what == "first_waiting") {
+    const auto first = core.first_waiting(one);
+    return first ? std::to_string(*first) : "nobody";
+  }
   if (what == "give_back_by") return std::to_string(core.give_back_by(one).count());
   if (what == "holders") return std::to_string(core.gpu(one).holders);
   if (what == "waiters") return std::to_string(core.gpu(one).waiters);

@@ -1,9 +1,11 @@
 // The scenarios of tests/scenarios: the core makes the decisions that they tell, and is in the states that they tell.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <vector>
 
 #include "scheduler/core/event_log.h"
 #include "tests/unit/scheduler/core/scenario.h"
@@ -13,58 +15,89 @@ namespace {
 
 struct Scenario {
   std::string sentence;
-  std::uint64_t line;  // of its file, with the settings
-  std::string log;
+  std::string log;                   // an event log, without units and with one event on a line
+  std::vector<std::uint64_t> lines;  // of the file, for each of the log's
+
+  // Semicolons part the events, decisions or questions of a line.
+  void add(std::uint64_t number, const std::string& line) {
+    const std::string begin = line.substr(0, line.find(' ') + 1);
+    std::size_t at = 0;
+    for (std::size_t end = 0; end != std::string::npos; at = end + 2) {
+      end = line.find("; ", at);
+      log += without_units((at == 0 ? "" : begin) + line.substr(at, end == std::string::npos ? end : end - at)) + '\n';
+      lines.push_back(number);
+    }
+  }
 };
 
-// Each begins with the sentence that it shows, as a comment, and the settings. Blank lines stand between them.
+// Each begins with the sentence that it shows, as a comment, and the settings. Blank lines stand between them. A line
+// that begins with ## tells one way on from what stands before the first of these.
 std::vector<Scenario> scenarios(std::istream& file) {
   std::vector<Scenario> all;
   std::string sentence;
+  std::optional<Scenario> common;
   std::uint64_t number = 0;
   for (std::string line; std::getline(file, line);) {
     ++number;
     if (line.empty()) {
       sentence.clear();
     } else if (line.rfind("rota-events ", 0) == 0) {
-      all.push_back({sentence, number, line + '\n'});
+      all.push_back({sentence, "", {}});
+      all.back().add(number, line);
+      common.reset();
     } else if (sentence.empty()) {
       sentence = line;
+    } else if (line.rfind("## ", 0) == 0 && !all.empty()) {
+      if (!common) {
+        common = all.back();
+        all.pop_back();
+      }
+      all.push_back({common->sentence + ": " + line.substr(3), common->log, common->lines});
     } else if (!all.empty()) {
-      all.back().log += line + '\n';
+      all.back().add(number, line);
     }
   }
   return all;
 }
 
+// What the core says otherwise than a line "#= question: answer"; empty if nothing.
+std::string difference(const Core& core, const std::string& line) {
+  const std::size_t colon = std::min(line.find(": "), line.size());
+  const std::string question = line.substr(3, colon - 3);
+  const std::string expected = colon == line.size() ? "" : line.substr(colon + 2);
+  const auto is = answer(core, question);
+  if (!is) return "nobody answers \"" + question + '"';
+  return *is == expected ? "" : question + " is \"" + *is + "\" and not \"" + expected + '"';
+}
+
 // What is wrong with it; empty if nothing is.
-std::string problem_of(const Scenario& scenario) {
+std::string problem_of(Scenario scenario) {
   if (scenario.sentence.rfind("# ", 0) != 0) return "it has no sentence";
-  std::string log = without_units(scenario.log);
-  const std::size_t last = log.rfind('\n', log.size() - 2) + 1;
-  // After one more event, decisions that are missing at the end are noticed.
-  std::string time = "0";
-  std::istringstream lines(log);
-  for (std::string line; std::getline(lines, line);) {
+  std::istringstream lines(scenario.log);
+  std::string time;
+  std::vector<std::uint64_t> comments;  // where they are in the file
+  std::uint64_t number = 0;
+  for (std::string line; std::getline(lines, line); ++number) {
     if (line[0] >= '0' && line[0] <= '9') time = line.substr(0, line.find(' '));
+    if (line[0] == '#') comments.push_back(scenario.lines[number]);
   }
-  if (last == 0 || time == "0") return "nothing happens in it";
-  log += time + " tick\n";
-  std::istringstream stream(log);
+  if (time.empty()) return "nothing happens in it";
+  // Of the decisions behind the last event none is missing if another event may follow.
+  scenario.add(number, time + " tick");
+  std::istringstream log(scenario.log);
   std::string wrong;
-  const Replay result = replay(stream, [&](const Core& core, std::string_view line) {
+  std::size_t comment = 0;
+  const Replay result = replay(log, [&](const Core& core, std::string_view line) {
+    const std::uint64_t at = comments.at(comment++);
     if (line.rfind("#= ", 0) != 0 || !wrong.empty()) return;
-    const std::size_t colon = line.find(": ");
-    const std::string question(line.substr(3, colon == std::string_view::npos ? colon : colon - 3));
-    const auto is = answer(core, question);
-    const std::string expected(colon == std::string_view::npos ? "" : line.substr(colon + 2));
-    if (!is) {
-      wrong = "nobody answers \"" + question + '"';
-    } else if (*is != expected) {
-      wrong = question + " is \"" + *is + "\" and not \"" + expected + '"';
-    }
+    wrong = difference(core, std::string(line));
+    if (!wrong.empty()) wrong = "line " + std::to_string(at) + ": " + wrong;
   });
-  return result.problem.empty() ? wrong : result.problem;
+  if (!wrong.empty() || result.problem.empty()) return wrong;
+  // The replay counts the log's lines.
+  const std::size_t colon = result.problem.find(": ");
+  const std::uint64_t in_log = std::stoull(result.problem.substr(result.problem.find(' ') + 1, colon));
+  return "line " + std::to_string(scenario.lines.at(in_log - 1)) + result.problem.substr(colon);
 }
 
 std::vector<std::filesystem::path> files() {
@@ -83,7 +116,7 @@ TEST_CASE("every scenario goes as it is told") {
   for (const auto& path : files()) {
     std::ifstream file(path);
     for (const Scenario& scenario : scenarios(file)) {
-      INFO(path.filename().string() << ", from line " << scenario.line << " on: " << scenario.sentence);
+      INFO(path.filename().string() << ": " << scenario.sentence);
       CHECK(problem_of(scenario) == "");
       ++told;
     }
@@ -107,9 +140,10 @@ TEST_CASE("a scenario that goes otherwise than it is told is noticed") {
   CHECK(told_so("1000M", "1000M") == "");
   CHECK(told_so("> granted 1 1\n", "") != "");
   CHECK(told_so("> ended 1 1\n", "") != "");
-  CHECK(told_so("> granted 1 1", "> granted 2 1") != "");
-  CHECK(told_so("holds 1", "holds 2") == "client 1 is \"holds 1\" and not \"holds 2\"");
-  CHECK(told_so("client 1: rests", "clients 1: rests") == "nobody answers \"clients 1\"");
+  CHECK(told_so("> granted 1 1", "> granted 2 1").rfind("line 6: the log records '> granted 2 1'", 0) == 0);
+  CHECK(told_so("#= client 1: rests\n", "## one way on\n#= client 1: rests\n") == "");
+  CHECK(told_so("holds 1", "holds 2") == "line 7: client 1 is \"holds 1\" and not \"holds 2\"");
+  CHECK(told_so("client 1: rests", "clients 1: rests") == "line 10: nobody answers \"clients 1\"");
   CHECK(told_so("# a client that wants a free GPU gets it\n", "") == "it has no sentence");
 }
 
