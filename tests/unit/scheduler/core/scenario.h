@@ -45,6 +45,7 @@ inline std::string text_of(const ClientState* client) {
   if (client->held != 0) {
     text << "holds " << std::hex << client->held << std::dec;
     if (client->waiters != 0) text << " until " << client->drain_at.count();
+    if (client->alone_until != Time{}) text << " alone until " << client->alone_until.count();
     between = ", ";
   }
   if (client->wanted != 0) {
@@ -83,6 +84,7 @@ inline std::optional<std::string> answer(const Core& core, const std::string& qu
   if (what == "give_back_by") return std::to_string(core.give_back_by(one).count());
   if (what == "holders") return std::to_string(core.gpu(one).holders);
   if (what == "waiters") return std::to_string(core.gpu(one).waiters);
+  if (what == "overcommitted") return core.gpu(one).crowded ? "yes" : "no";
   if (what == "outside") return std::to_string(core.gpu(one).outside);
   if (what == "next_deadline") {
     const auto deadline = core.next_deadline();
