@@ -237,7 +237,7 @@ std::string log_line(const Decision& decision) {
   return "> " + line + (with_bytes ? words("", decision.gpu, decision.bytes) : std::string()) + '\n';
 }
 
-Replay replay(std::istream& log, const std::function<void(const Logged&)>& watch) {
+Replay replay(std::istream& log, const Watch& watch) {
   Replay result;
   Lines lines(log);
   const auto fail = [&](std::string problem) {
@@ -261,7 +261,11 @@ Replay replay(std::istream& log, const std::function<void(const Logged&)>& watch
   std::size_t seen = 0;
   while (read == Lines::Read::kLine && (read = lines.next()) == Lines::Read::kLine) {
     const std::string& line = lines.line;
-    if (line.empty() || line[0] == '#') continue;
+    if (line.empty()) continue;
+    if (line[0] == '#') {
+      if (watch.comment) watch.comment(core, line);
+      continue;
+    }
     if (line[0] == '>') {
       if (seen == expected.size() || line != expected[seen]) {
         return fail(at_line(lines.number, "the log records " + quoted(line) + ", but the core now decides " +
@@ -297,7 +301,7 @@ Replay replay(std::istream& log, const std::function<void(const Logged&)>& watch
       ++result.events;
       seen = 0;
       expected = lines_of(log_lines(quota, apply(quota, *limit_event, limits_now)));
-      if (watch) watch({*limit_event, now, limits_now});
+      if (watch.event) watch.event({*limit_event, now, limits_now});
       continue;
     }
     if (const auto* join = std::get_if<event::Join>(&*event); join != nullptr && core.client(join->client) != nullptr) {
@@ -307,7 +311,7 @@ Replay replay(std::istream& log, const std::function<void(const Logged&)>& watch
     expected.clear();
     seen = 0;
     for (const Decision& decision : core.step(*event, now)) expected.push_back(without_newline(log_line(decision)));
-    if (watch) watch({*event, now, limits_now});
+    if (watch.event) watch.event({*event, now, limits_now});
   }
   if (read == Lines::Read::kTooLong) {
     return fail(unreadable(lines.number, "the line is longer than " + std::to_string(Lines::kMost) + " characters"));

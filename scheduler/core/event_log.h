@@ -47,12 +47,15 @@
 #include <functional>
 #include <istream>
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include "scheduler/core/event.h"
 #include "scheduler/core/limit_event.h"
 
 namespace rota::scheduler {
+
+class Core;
 
 // Each ends with its newline.
 std::string log_header(const Settings& settings);
@@ -76,9 +79,15 @@ struct Logged {
   Time limits_now;  // the limits'
 };
 
+// What is told while a log is replayed; each may be empty.
+struct Watch {
+  // With each line that begins with #, and the core as the lines before have left it.
+  std::function<void(const Core& core, std::string_view line)> comment{};
+  std::function<void(const Logged&)> event{};  // after each event
+};
+
 // Replays a log with a core of its own. Reaches the end of the log whatever it contains. A log may be cut off:
 // decisions missing after its last event are not an error.
-// `watch` is called with each event, after it; may be empty.
-Replay replay(std::istream& log, const std::function<void(const Logged&)>& watch = {});
+Replay replay(std::istream& log, const Watch& watch = {});
 
 }  // namespace rota::scheduler

@@ -27,9 +27,9 @@ Settings settings_of(const std::string& first_line) {
   // As any log says them, by the event that has the same words.
   std::istringstream log(first_line + "\n0 configure " + first_line.substr(first_line.find("mode=")) + "\n");
   Settings settings;
-  const Replay result = replay(log, [&](const Logged& logged) {
-    settings = std::get<event::Configure>(std::get<Event>(logged.event)).settings;
-  });
+  const Replay result = replay(log, {.event = [&](const Logged& logged) {
+                                 settings = std::get<event::Configure>(std::get<Event>(logged.event)).settings;
+                               }});
   REQUIRE(result.problem == "");
   return settings;
 }
@@ -43,7 +43,7 @@ std::vector<Log> logs() {
     std::getline(file, first);
     file.seekg(0);
     Log log{.name = entry.path().stem(), .settings = settings_of(first), .events = {}};
-    const Replay result = replay(file, [&](const Logged& logged) { log.events.push_back(logged); });
+    const Replay result = replay(file, {.event = [&](const Logged& logged) { log.events.push_back(logged); }});
     REQUIRE(result.problem == "");
     all.push_back(std::move(log));
   }
