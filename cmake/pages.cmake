@@ -2,7 +2,7 @@
 set(ROTA_PAGES LICENSE COVERAGE.md README.md cuda_headers/README.md runtime/README.md runtime/memory/README.md
   runtime/memory/ALLOCATIONS.md runtime/preload/nvml/README.md
   runtime/trace/README.md runtime/turn/README.md scheduler/ISOLATION.md scheduler/README.md tests/README.md tests/aarch64/README.md tests/fuzz/README.md
-  tests/gpu/README.md tests/gpu/results/README.md tools/README.md tools/package/README.md tools/rota/ci/README.md
+  tests/gpu/README.md tests/gpu/results/README.md tests/scenarios/README.md tools/README.md tools/package/README.md tools/rota/ci/README.md
   tools/rota/report/README.md
   tools/simgpu/README.md)
 install(FILES tools/rota/ci/examples/github-actions.yml tools/rota/ci/examples/Jenkinsfile
