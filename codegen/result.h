@@ -1,6 +1,6 @@
 // A value, or the reason why there is none. Errors of rota-codegen are values, so that `check` can report all of them
 // and tests can look at the text; the text names the file, symbol or option concerned.
-// Separate from scheduler/protocol/result.h, since the generator depends on no other part of rota.
+// Separate from base/result.h, since the generator depends on no other part of rota.
 #pragma once
 
 #include <string>

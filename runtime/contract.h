@@ -20,7 +20,7 @@
 #include "generated/driver_types.h"
 #include "runtime/core/function_ref.h"
 #include "runtime/driver/answers.h"
-#include "runtime/turn/scope.h"
+#include "runtime/gate/scope.h"
 
 namespace rota::contract {
 

@@ -6,10 +6,10 @@
 #include "runtime/core/gpu_memory.h"
 #include "runtime/core/log.h"
 #include "runtime/core/runtime.h"
+#include "runtime/gate/gate.h"
 #include "runtime/trace/driver_tracers.h"
 #include "runtime/trace/recorder.h"
 #include "runtime/trace/trace.h"
-#include "runtime/turn/gate.h"
 
 namespace {
 

@@ -7,9 +7,9 @@
 #include <mutex>
 
 #include "generated/driver_real.h"
+#include "runtime/client/waiting.h"
 #include "runtime/core/runtime.h"
 #include "runtime/memory/settings.h"
-#include "runtime/turn/waiting.h"
 
 namespace rota::interpose {
 
@@ -51,7 +51,7 @@ std::uint64_t to_be_had(const std::array<unsigned char, 16>& id, const RotaGpuMe
   static std::mutex mutex;
   static std::map<std::array<unsigned char, 16>, Known> known;
   if (native) return gpu.free;
-  protocol::Uuid uuid{};
+  Uuid uuid{};
   static_assert(sizeof uuid == sizeof id);
   std::memcpy(&uuid, id.data(), sizeof uuid);
   // Another thread may ask at the moment; in the child of a fork, one that does not exist there.

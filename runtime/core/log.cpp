@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/printable.h"
 #include "runtime/preload/standard_error.h"
-#include "scheduler/protocol/printable.h"
 
 namespace rota::log {
 namespace {
@@ -50,7 +50,7 @@ void write_line(const char* text, std::size_t length) noexcept {
   char shown[kMaximumLine];
   length = std::min(length, sizeof shown);
   std::memcpy(shown, text, length);
-  length = protocol::make_printable(shown, length);
+  length = make_printable(shown, length);
   char prefix[] = "rota: ";
   char newline[] = "\n";
   const iovec parts[] = {{prefix, sizeof prefix - 1}, {shown, length}, {newline, 1}};

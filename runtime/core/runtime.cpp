@@ -5,11 +5,11 @@
 #include <atomic>
 #include <cstring>
 
+#include "base/not_cancelled.h"
 #include "runtime/core/inside_loader.h"
 #include "runtime/core/log.h"
 #include "runtime/core/undo.h"
-#include "runtime/turn/reach_check.h"
-#include "scheduler/protocol/not_cancelled.h"
+#include "runtime/gate/reach_check.h"
 
 namespace rota {
 

@@ -9,12 +9,12 @@
 #include <atomic>
 #include <cstdint>
 
+#include "runtime/client/admission.h"
+#include "runtime/driver/contexts.h"
+#include "runtime/gate/gate.h"
 #include "runtime/memory/ledger.h"
 #include "runtime/memory/memory.h"
-#include "runtime/turn/admission.h"
-#include "runtime/turn/contexts.h"
-#include "runtime/turn/gate.h"
-#include "runtime/turn/monitor.h"
+#include "runtime/monitor/monitor.h"
 
 namespace rota {
 

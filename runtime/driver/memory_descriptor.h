@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
 
 namespace rota::driver {
 

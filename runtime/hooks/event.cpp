@@ -1,5 +1,5 @@
-// Events by which programs time their work (runtime/turn/timing.h). If there is none, or no other program uses the GPU,
-// each of these costs one check of a flag.
+// Events by which programs time their work (runtime/monitor/timing.h). If there is none, or no other program uses the
+// GPU, each of these costs one check of a flag.
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
 #include "runtime/core/runtime.h"

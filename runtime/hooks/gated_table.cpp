@@ -8,7 +8,7 @@
 #include <new>
 
 #include "runtime/core/runtime.h"
-#include "runtime/turn/scope.h"
+#include "runtime/gate/scope.h"
 
 namespace rota::interpose {
 namespace {

@@ -1,4 +1,4 @@
-// What tells rota on which GPUs the nodes of graphs work (runtime/turn/graph_reach.h). While the process has used only
+// What tells rota on which GPUs the nodes of graphs work (runtime/gate/graph_reach.h). While the process has used only
 // one GPU, they are on that one, and nothing is looked up.
 #include <cstddef>
 

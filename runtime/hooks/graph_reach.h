@@ -1,5 +1,5 @@
 // For what adds nodes to graphs: those that copy or set memory are shown to what knows on which GPUs graphs work
-// (runtime/turn/graph_reach.h).
+// (runtime/gate/graph_reach.h).
 #pragma once
 
 #include "generated/driver_types.h"

@@ -3,7 +3,7 @@
 //
 // Work of one process may wait on the GPU for what another does with that, so both may have to run at the same time:
 // who only opens counts as much as who exports (Monitor::shares()), and ranks of one launch that share memory are a
-// gang (runtime/turn/gang_evidence.h). So are those whose registered host memory is a shared mapping. What was opened
+// gang (runtime/client/gang_evidence.h). So are those whose registered host memory is a shared mapping. What was opened
 // is the exporter's memory: it is counted there, and rota moves none of it.
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"

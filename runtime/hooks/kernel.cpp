@@ -1,5 +1,5 @@
 // Kernels that are looked up by name, or enumerated: whoever has collective ones is a member of a gang
-// (runtime/turn/gang_evidence.h). Handles of the same kernel that come later (cuKernelGetFunction) say nothing new.
+// (runtime/client/gang_evidence.h). Handles of the same kernel that come later (cuKernelGetFunction) say nothing new.
 #include <algorithm>
 
 #include "generated/driver_gates.h"

@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "base/host_memory.h"
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
 #include "runtime/core/log.h"
@@ -13,7 +14,6 @@
 #include "runtime/driver/stream.h"
 #include "runtime/memory/reserved.h"
 #include "runtime/memory/round_up.h"
-#include "scheduler/protocol/host_memory.h"
 
 namespace rota::memory {
 
@@ -105,7 +105,7 @@ std::uint64_t Memory::capacity(int ordinal) {
   if (backing == Backing::kSwapped) return less(entry.total_bytes, beside(ordinal));
   if (!settings_.oversubscribe) return less(entry.total_bytes, contexts(ordinal));
   const std::lock_guard lock(devices_mutex_);
-  if (!host_bytes_) host_bytes_ = protocol::available_to("self");
+  if (!host_bytes_) host_bytes_ = available_to("self");
   const std::uint64_t usable = *host_bytes_ / 10 * 9;
   return usable > kNoLimit - entry.total_bytes ? kNoLimit : entry.total_bytes + usable;
 }

@@ -1,7 +1,7 @@
 // Physical memory that the program creates itself: as memory of the driver, which stays, or as a range that rota moves.
 #include "runtime/memory/memory.h"
 #include "runtime/memory/reserved.h"
-#include "scheduler/protocol/host_memory.h"
+#include "scheduler/rules/largest_extent.h"
 
 namespace rota::memory {
 

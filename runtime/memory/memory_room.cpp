@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/byte_text.h"
 #include "runtime/core/log.h"
 #include "runtime/driver/freed.h"
 #include "runtime/driver/gpu_number.h"
 #include "runtime/memory/memory.h"
 #include "runtime/memory/reserved.h"
-#include "scheduler/protocol/byte_text.h"
 
 namespace rota::memory {
 
@@ -51,7 +51,7 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
   account::refused(limit <= most ? account::OutOfMemory::kLimit : account::OutOfMemory::kTooLarge);
   static log::Once once;
   if (limit == 0 || !once.first()) return false;
-  const auto text = [](std::uint64_t amount) { return protocol::bytes_text(amount); };
+  const auto text = [](std::uint64_t amount) { return bytes_text(amount); };
   const std::string more = text(bytes);
   const std::string live = text(ledger_.live_bytes(ordinal));
   if (limit <= most) {

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "base/byte_size.h"
 #include "runtime/core/log.h"
-#include "scheduler/protocol/byte_size.h"
 
 namespace rota::memory {
 
@@ -39,7 +39,7 @@ Settings settings_from_environment() {
     }
   }
   if (const char* value = std::getenv("ROTA_GPU_MEM_LIMIT"); value != nullptr && *value != '\0') {
-    if (const auto bytes = protocol::parse_bytes(value)) {
+    if (const auto bytes = parse_bytes(value)) {
       settings.limit_bytes = *bytes;
     } else {
       // A user who sets a limit wants one: without a readable number, every allocation exceeds it.
@@ -55,7 +55,7 @@ Settings settings_from_environment() {
   if (const char* value = std::getenv("ROTA_MEMORY_SMALL"); value != nullptr && *value != '\0') {
     if (std::string_view(value) == "0") {
       settings.small_bytes = 0;
-    } else if (const auto bytes = protocol::parse_bytes(value)) {
+    } else if (const auto bytes = parse_bytes(value)) {
       settings.small_bytes = *bytes;
     } else {
       log::warn("ROTA_MEMORY_SMALL is '{}': use bytes with an optional K, M, G or T, as in 64K; the default is used",

@@ -4,11 +4,11 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/byte_size.h"
 #include "generated/trace_schema.h"
 #include "runtime/trace/interface.h"
 #include "runtime/trace/recorder.h"
 #include "runtime/trace/thread.h"
-#include "scheduler/protocol/byte_size.h"
 
 namespace rota::trace {
 
@@ -24,7 +24,7 @@ bool start(void (*log)(const char* line)) {
     options.runtime_schema = kRuntimeSchema;
     options.log = log;
     if (const char* const text = std::getenv("ROTA_TRACE_MAX_BYTES"); text != nullptr) {
-      const auto bytes = protocol::parse_bytes(text);
+      const auto bytes = parse_bytes(text);
       if (bytes) options.max_bytes = *bytes;
       if (!bytes && log != nullptr)
         log((std::string("ROTA_TRACE_MAX_BYTES is '") + text +

@@ -5,7 +5,7 @@
 
 namespace rota::turn {
 
-bool Couplings::ask_until(gate::Devices devices, When when, Time until, Time now) {
+bool Couplings::ask_until(Devices devices, When when, Time until, Time now) {
   if (std::popcount(devices) < 2) return false;
   const Time at_once_until = when == When::kAtOnce ? until : Time{0};
   const std::lock_guard lock(mutex_);
@@ -24,16 +24,16 @@ bool Couplings::ask_until(gate::Devices devices, When when, Time until, Time now
   return !coupled;
 }
 
-void Couplings::at_rest(gate::Devices devices) {
+void Couplings::at_rest(Devices devices) {
   const std::lock_guard lock(mutex_);
   for (Coupling& one : all_) {
     if ((one.devices & ~devices) == 0) one.in_use = false;
   }
 }
 
-gate::Devices Couplings::with(gate::Devices devices, Time now, When when) const {
+Devices Couplings::with(Devices devices, Time now, When when) const {
   const std::lock_guard lock(mutex_);
-  for (gate::Devices before = 0; before != devices;) {
+  for (Devices before = 0; before != devices;) {
     before = devices;
     for (const Coupling& one : all_) {
       const bool counts = when == When::kAtOnce ? one.at_once_until >= now : !one.over(now);

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <vector>
 
-#include "runtime/turn/gate.h"
+#include "runtime/core/devices.h"
 #include "runtime/turn/machine.h"
 
 namespace rota::turn {
@@ -23,26 +23,26 @@ class Couplings {
     kAtOnce,  // memory of one is in the way of another's work, or has to leave it
   };
   // These GPUs are needed at the same time, as of now. Returns whether that is new.
-  bool ask(gate::Devices devices, When when, Time now) { return ask_until(devices, when, now + kLasts, now); }
+  bool ask(Devices devices, When when, Time now) { return ask_until(devices, when, now + kLasts, now); }
   // The same for longer: work of one seems to have waited for a call of another.
-  bool ask_after_drain(gate::Devices devices, Time now) {
+  bool ask_after_drain(Devices devices, Time now) {
     return ask_until(devices, When::kAnyway, now + kLastsAfterDrain, now);
   }
   // These GPUs are at rest, all at once: what was submitted when they were asked for is over. Before that no coupling
   // ends, however long ago it was asked for.
-  void at_rest(gate::Devices devices);
+  void at_rest(Devices devices);
   // The set of GPUs that must be one task with these; `when`: kAtOnce: of those only.
-  gate::Devices with(gate::Devices devices, Time now, When when = When::kAnyway) const;
+  Devices with(Devices devices, Time now, When when = When::kAnyway) const;
 
  private:
   struct Coupling {
-    gate::Devices devices;
+    Devices devices;
     Time until;
     Time at_once_until;
     bool in_use = true;  // its GPUs have not been at rest since it was last asked for
     bool over(Time now) const { return !in_use && until < now; }
   };
-  bool ask_until(gate::Devices devices, When when, Time until, Time now);
+  bool ask_until(Devices devices, When when, Time until, Time now);
 
   mutable std::mutex mutex_;
   std::vector<Coupling> all_;

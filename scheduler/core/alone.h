@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "scheduler/core/bookkeeping.h"
-#include "scheduler/protocol/measuring.h"
+#include "scheduler/rules/measuring.h"
 
 namespace rota::scheduler {
 

@@ -16,7 +16,7 @@
 #include "scheduler/core/event.h"
 #include "scheduler/core/outside.h"
 #include "scheduler/core/virtual_time.h"
-#include "scheduler/protocol/measuring.h"
+#include "scheduler/rules/measuring.h"
 
 namespace rota::scheduler {
 

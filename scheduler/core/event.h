@@ -6,7 +6,7 @@
 #include <variant>
 
 #include "scheduler/core/settings.h"
-#include "scheduler/protocol/context_cost.h"
+#include "scheduler/rules/context_cost.h"
 
 namespace rota::scheduler {
 

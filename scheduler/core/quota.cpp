@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "scheduler/protocol/host_memory.h"
+#include "scheduler/rules/largest_extent.h"
 
 namespace rota::scheduler {
 

@@ -5,12 +5,12 @@
 #include <string_view>
 #include <utility>
 
+#include "base/byte_text.h"
 #include "scheduler/core/quota.h"
-#include "scheduler/protocol/byte_text.h"
 
 namespace rota::scheduler {
 
-using protocol::bytes_text;
+using rota::bytes_text;
 
 namespace {
 

@@ -11,7 +11,6 @@
 #include <string>
 
 #include "scheduler/protocol/protocol.h"
-#include "scheduler/protocol/socket_path.h"
 
 namespace rota::protocol {
 

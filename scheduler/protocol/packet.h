@@ -9,7 +9,7 @@
 #include <cstring>
 #include <span>
 
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
 
 namespace rota::protocol {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "scheduler/protocol/byte_size.h"
+#include "base/byte_size.h"
 #include "scheduler/protocol/protocol.h"
 
 namespace rota::protocol {

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/uuid.h"
+
 namespace rota::protocol {
 
 inline constexpr std::uint32_t kMagic = 0x41544f52;  // "ROTA"
@@ -14,18 +16,15 @@ inline constexpr std::size_t kMaxMessageBytes = 1024;
 inline constexpr std::size_t kMaxGpus = 64;
 // More memory than any GPU has.
 inline constexpr std::uint64_t kMaxGpuBytes = std::uint64_t{1} << 48;
-inline constexpr std::size_t kNameLength = 64;     // bytes, NUL included
-inline constexpr std::size_t kTextLength = 192;    // bytes, NUL included
-inline constexpr std::size_t kVersionLength = 24;  // bytes, NUL included
-inline constexpr std::size_t kSessionLength = 64;  // bytes, NUL included
+inline constexpr std::size_t kNameLength = 64;          // bytes, NUL included
+inline constexpr std::size_t kTextLength = 192;         // bytes, NUL included
+inline constexpr std::size_t kVersionLength = 24;       // bytes, NUL included
+inline constexpr std::size_t kSessionLength = 64;       // bytes, NUL included
+inline constexpr std::size_t kSocketPathLength = 4096;  // bytes, NUL included, as any path's (base/unix_address.h)
 // No limit, of an amount in bytes.
 inline constexpr std::uint64_t kUnlimited = UINT64_MAX;
 
-// A GPU's or MIG instance's UUID as cuDeviceGetUuid_v2 gives it.
-struct Uuid {
-  std::uint8_t bytes[16];
-  friend bool operator==(const Uuid&, const Uuid&) = default;
-};
+using rota::Uuid;
 
 enum class Mode : std::uint32_t {
   kAutomatic = 0,   // together when their memory fits, in turns when it does not

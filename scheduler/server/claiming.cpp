@@ -10,8 +10,8 @@
 #include <asio/post.hpp>
 #include <utility>
 
-#include "scheduler/protocol/socket_path.h"
-#include "scheduler/protocol/unix_address.h"
+#include "base/unix_address.h"
+#include "scheduler/address/socket_path.h"
 #include "scheduler/server/client.h"
 #include "scheduler/server/decode.h"
 #include "scheduler/server/gangs.h"
@@ -45,7 +45,7 @@ std::string at_most(const std::string& text, std::size_t most) {
 // Whether programs of this rotad's user get through to the machine's rotad.
 bool machine_can_be_reached() {
   const Descriptor probe(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  return probe && protocol::connect_at(probe.get(), protocol::machine_socket()) == 0;
+  return probe && connect_at(probe.get(), protocol::machine_socket()) == 0;
 }
 
 }  // namespace
@@ -174,7 +174,7 @@ void Server::carry_out(const Claims::Action& action) {
                 client->second->pid);
       return send_away(*client->second);
     case Claims::Act::kDrop:
-      if (const auto uuid = protocol::parse_uuid(action.gpu)) {
+      if (const auto uuid = parse_uuid(action.gpu)) {
         gpus_.drop(*uuid);
         if (!gpus_.has(*uuid)) claim(claims_.released(action.gpu));
       }
@@ -198,7 +198,7 @@ uid_t Server::first_to_name(const std::string& gpu) const {
 }
 
 void Server::try_lock(const std::string& gpu) {
-  const auto uuid = protocol::parse_uuid(gpu);
+  const auto uuid = parse_uuid(gpu);
   if (!uuid) return;
   Elsewhere& there = elsewhere_[gpu];
   const auto taken = gpus_.take(*uuid, first_to_name(gpu));
@@ -357,7 +357,7 @@ void Server::let_go() {
     if (const auto client = clients_.find(id); client != clients_.end()) send_away(*client->second);
   }
   for (std::uint32_t gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
-    if (const GpuEntry* entry = gpus_.at(gpu)) gpus_.drop(protocol::Uuid(entry->uuid));
+    if (const GpuEntry* entry = gpus_.at(gpu)) gpus_.drop(Uuid(entry->uuid));
   }
   letting_go_ = false;
   claims_.let_go();

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <string_view>
 
-#include "scheduler/protocol/byte_size.h"
+#include "base/byte_size.h"
 
 namespace rota::server {
 namespace {
@@ -35,7 +35,7 @@ std::string text_of(const toml::node& node, const char* example) {
 Bytes bytes_of(const toml::node& node) {
   if (const auto number = node.value_exact<std::int64_t>(); number && *number > 0) return static_cast<Bytes>(*number);
   const auto text = node.value_exact<std::string>();
-  const auto bytes = text ? protocol::parse_bytes(*text) : std::nullopt;
+  const auto bytes = text ? parse_bytes(*text) : std::nullopt;
   if (!bytes) complain(node, "an amount of memory is expected: bytes with an optional K, M, G or T, as in \"8G\"");
   return *bytes;
 }

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <variant>
 
+#include "base/result.h"
 #include "scheduler/core/settings.h"
-#include "scheduler/protocol/result.h"
 
 namespace rota::server {
 

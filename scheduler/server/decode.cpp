@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "scheduler/protocol/printable.h"
+#include "base/printable.h"
 
 namespace rota::server {
 namespace {
@@ -39,16 +39,16 @@ Result<Message> decode(const void* bytes, std::size_t length) {
   }
   switch (message.kind) {
     case Kind::kHello:
-      protocol::make_printable(message.body.hello.name);
+      make_printable(message.body.hello.name);
       return message;
     case Kind::kAddGpu:
-      protocol::make_printable(message.body.add_gpu.name);
+      make_printable(message.body.add_gpu.name);
       return message;
     case Kind::kSession:
-      protocol::make_printable(message.body.session.id);
+      make_printable(message.body.session.id);
       return message;
     case Kind::kGang:
-      protocol::make_printable(message.body.gang.name);
+      make_printable(message.body.gang.name);
       return message;
     case Kind::kWant:
       message.body.want.task |= message.body.want.gpus;

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <string>
 
+#include "base/result.h"
+#include "base/uuid.h"
 #include "scheduler/protocol/protocol.h"
-#include "scheduler/protocol/result.h"
-#include "scheduler/protocol/uuid_text.h"
 
 namespace rota::server {
 

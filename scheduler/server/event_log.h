@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor.h"
+#include "base/result.h"
 #include "scheduler/core/event.h"
 #include "scheduler/core/limit_event.h"
-#include "scheduler/protocol/descriptor.h"
-#include "scheduler/protocol/result.h"
 
 namespace rota::server {
 

@@ -18,18 +18,18 @@ constexpr mode_t kLockMode = 0644;
 
 }  // namespace
 
-std::string GpuTable::lock_of(const protocol::Uuid& uuid) const {
+std::string GpuTable::lock_of(const Uuid& uuid) const {
   return fmt::format("{}/{}.lock", locks_.folder, uuid_text(uuid));
 }
 
-std::optional<std::uint32_t> GpuTable::index_of(const protocol::Uuid& uuid) const {
+std::optional<std::uint32_t> GpuTable::index_of(const Uuid& uuid) const {
   for (std::uint32_t i = 0; i < gpus_.size(); ++i) {
     if (gpus_[i] && gpus_[i]->uuid == uuid) return i;
   }
   return std::nullopt;
 }
 
-Result<std::optional<LockFile::Taken>> GpuTable::take(const protocol::Uuid& uuid, uid_t user) {
+Result<std::optional<LockFile::Taken>> GpuTable::take(const Uuid& uuid, uid_t user) {
   if (index_of(uuid)) return std::optional<LockFile::Taken>();
   const auto free = std::ranges::find_if(gpus_, [](const auto& entry) { return !entry; });
   if (free == gpus_.end())
@@ -133,7 +133,7 @@ std::uint64_t GpuTable::least_bytes(std::uint32_t index) const {
   return least;
 }
 
-void GpuTable::drop(const protocol::Uuid& uuid) {
+void GpuTable::drop(const Uuid& uuid) {
   const auto index = index_of(uuid);
   if (index && gpus_[*index]->clients == 0) gpus_[*index].reset();
 }
@@ -159,7 +159,7 @@ const GpuEntry* GpuTable::at(std::uint32_t index) const {
   return index < gpus_.size() && gpus_[index] ? &*gpus_[index] : nullptr;
 }
 
-protocol::DoorHolder GpuTable::holder_of(const protocol::Uuid& uuid) const {
+protocol::DoorHolder GpuTable::holder_of(const Uuid& uuid) const {
   protocol::DoorHolder holder{.machine = machine_ ? 1U : 0U, .programs = 0, .uuid = uuid, .name = {}, .socket = {}};
   if (const auto index = index_of(uuid)) {
     holder.programs = gpus_[*index]->clients;

@@ -29,7 +29,7 @@
 namespace rota::server {
 
 struct GpuEntry {
-  protocol::Uuid uuid;
+  Uuid uuid;
   std::string name;
   std::uint32_t number = 0;                         // nvidia-smi's, by NVML or else by the first program
   uid_t first = 0;                                  // whose client named it first: it counts in that user's budget
@@ -58,10 +58,10 @@ class GpuTable {
         asked_(std::move(asked)) {}
 
   // The lock of a GPU, as a path (LockFile).
-  std::string lock_of(const protocol::Uuid& uuid) const;
+  std::string lock_of(const Uuid& uuid) const;
   // Takes the lock, without a client so far; or who else has it. The error: there is no room
   // for one more, or not for one of this user's; or no lock.
-  Result<std::optional<LockFile::Taken>> take(const protocol::Uuid& uuid, uid_t user);
+  Result<std::optional<LockFile::Taken>> take(const Uuid& uuid, uid_t user);
   // NVML knows the GPU, and says how large it is and which number it has.
   void confirm(std::uint32_t index, std::uint64_t bytes, std::optional<std::uint32_t> number = {});
   // How people call it: as nvidia-smi numbers it.
@@ -73,9 +73,9 @@ class GpuTable {
   std::uint64_t bytes(std::uint32_t index) const;
   // The least that anybody says, or NVML: what is assumed of all contexts must not grow with a claim.
   std::uint64_t least_bytes(std::uint32_t index) const;
-  bool has(const protocol::Uuid& uuid) const { return index_of(uuid).has_value(); }
+  bool has(const Uuid& uuid) const { return index_of(uuid).has_value(); }
   // Gives it back unless it has clients.
-  void drop(const protocol::Uuid& uuid);
+  void drop(const Uuid& uuid);
   // The index of a GPU that was taken, for one more client.
   std::uint32_t add_client(const protocol::AddGpu& gpu);
   // With its last client the GPU is removed and its lock released. Returns whether that was the last.
@@ -89,9 +89,9 @@ class GpuTable {
   void tell(const protocol::DoorYielded& yielded);
 
  private:
-  std::optional<std::uint32_t> index_of(const protocol::Uuid& uuid) const;
+  std::optional<std::uint32_t> index_of(const Uuid& uuid) const;
   Result<bool> renew_place();
-  protocol::DoorHolder holder_of(const protocol::Uuid& uuid) const;
+  protocol::DoorHolder holder_of(const Uuid& uuid) const;
 
   asio::io_context& io_;
   Workers& workers_;

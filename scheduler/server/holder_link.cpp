@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
+#include "base/printable.h"
 #include "scheduler/protocol/packet.h"
-#include "scheduler/protocol/printable.h"
 #include "scheduler/server/guarded.h"
 #include "scheduler/server/lock_file.h"
 
@@ -47,8 +47,8 @@ void HolderLink::on_readable() {
   if (packet.length == sizeof message && message.magic == protocol::kDoorMagic) {
     if (message.kind == protocol::DoorKind::kHolder) {
       holder_ = message.holder;
-      protocol::make_printable(holder_->name);
-      protocol::make_printable(holder_->socket);
+      make_printable(holder_->name);
+      make_printable(holder_->socket);
       heard_.holder();
     } else if (message.kind == protocol::DoorKind::kYielded && std::exchange(asked_, false)) {
       message.yielded.gpu_count = std::min<std::uint32_t>(message.yielded.gpu_count, protocol::kMaxGpus);

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-#include "scheduler/protocol/host_memory.h"
+#include "base/host_memory.h"
 
 namespace rota::server {
 namespace {
@@ -94,15 +94,15 @@ std::vector<Quota::Membership> LimitBook::cgroups_of(pid_t pid) const {
     if (std::ranges::find(all, key, &Quota::Membership::key) == all.end())
       all.push_back({key, key, limits, remedy, true});
   };
-  for (const protocol::Cgroup& own : protocol::cgroups_of(std::to_string(pid), root_)) {
+  for (const Cgroup& own : cgroups_of(std::to_string(pid), root_)) {
     for (const auto& [path, limits] : settings_.cgroups) {
       if (!is_within(own.path, path)) continue;
       Quota::Remedy remedy = raise_in_file("limits.cgroups");
       if (limits.host == Limits{}.host) remedy.host = free_host("in it").host;
       add(path, limits, remedy);
     }
-    for (auto cgroup = std::optional(own); cgroup; cgroup = protocol::parent_of(*cgroup)) {
-      if (protocol::left_in(*cgroup)) add(cgroup->path, {}, free_host("in it"));
+    for (auto cgroup = std::optional(own); cgroup; cgroup = parent_of(*cgroup)) {
+      if (left_in(*cgroup)) add(cgroup->path, {}, free_host("in it"));
     }
   }
   return all;
@@ -130,7 +130,7 @@ void LimitBook::follow_host(const Quota& quota,
     std::uint64_t most = UINT64_MAX;
     std::optional<std::uint64_t> left;
     if (key == kHost) {
-      left = protocol::available_to_all(root_);
+      left = available_to_all(root_);
       if (settings_.host_budget) most = *settings_.host_budget;
     } else if (key.starts_with(kCgroup)) {
       const std::string path = key.substr(kCgroup.size());
@@ -152,10 +152,10 @@ void LimitBook::follow_host(const Quota& quota,
 // Of either version's hierarchy.
 std::optional<std::uint64_t> LimitBook::left_in_cgroup(const std::string& path) const {
   std::optional<std::uint64_t> left;
-  for (const protocol::Cgroup& hierarchy : protocol::memory_hierarchies(root_)) {
-    protocol::Cgroup cgroup = hierarchy;
+  for (const Cgroup& hierarchy : memory_hierarchies(root_)) {
+    Cgroup cgroup = hierarchy;
     cgroup.path = path == "/" ? "" : path;
-    if (const auto here = protocol::left_in(cgroup)) left = left ? std::min(*left, *here) : *here;
+    if (const auto here = left_in(cgroup)) left = left ? std::min(*left, *here) : *here;
   }
   return left;
 }

@@ -12,8 +12,8 @@
 #include <fstream>
 #include <utility>
 
-#include "scheduler/protocol/socket_path.h"
-#include "scheduler/protocol/unix_address.h"
+#include "base/unix_address.h"
+#include "scheduler/address/socket_path.h"
 #include "scheduler/server/client.h"
 #include "scheduler/server/place.h"
 
@@ -57,7 +57,7 @@ Result<Descriptor> listen_at(const std::string& path, mode_t mode) {
   }
   unlink(path.c_str());
   const mode_t before = umask(0777 & ~mode);  // before the bind, so that there is no gap
-  const int error = protocol::bind_at(listener.get(), path.c_str());
+  const int error = bind_at(listener.get(), path.c_str());
   umask(before);
   if (error != 0) return Error{fmt::format("cannot bind {}: {}", path, strerror(error))};
   if (listen(listener.get(), SOMAXCONN) != 0)

@@ -13,8 +13,8 @@
 #include <string>
 #include <variant>
 
-#include "scheduler/protocol/descriptor.h"
-#include "scheduler/protocol/result.h"
+#include "base/descriptor.h"
+#include "base/result.h"
 
 namespace rota::server {
 

@@ -9,7 +9,7 @@
 
 #include <cstddef>
 
-#include "scheduler/protocol/printable.h"
+#include "base/printable.h"
 
 namespace rota::server::log {
 namespace {
@@ -64,7 +64,7 @@ void write(Level level, const std::string& line) {
     }
   }
   // Paths, names and what the system says of them are in it.
-  const std::string shown = protocol::printable(line);
+  const std::string shown = printable(line);
   spdlog::log(spdlog_level(level), shown.size() <= kLongest ? shown : shown.substr(0, kLongest) + "...");
 }
 

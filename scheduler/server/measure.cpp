@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "scheduler/protocol/host_memory.h"
+#include "base/host_memory.h"
 #include "scheduler/server/client.h"
 #include "scheduler/server/guarded.h"
 #include "scheduler/server/log.h"
@@ -26,7 +26,7 @@ namespace {
 
 constexpr auto kEvery = 1s;
 // How long a client that names a GPU waits for a reading of it: NVML starts in less time. Less than clients wait for
-// the answer (runtime/turn/budget.cpp). A judgment.
+// the answer (runtime/client/budget.cpp). A judgment.
 constexpr auto kReading = 200ms;
 // How often to retry without NVML: a driver may be installed or loaded while rotad runs.
 constexpr auto kAgain = 30s;
@@ -53,7 +53,7 @@ void Server::measure() {
   forget_old_measurements();
   if (measuring_since_) return;
   if (now() < measure_at_) return;
-  std::vector<protocol::Uuid> gpus;
+  std::vector<Uuid> gpus;
   for (std::uint32_t index = 0; index < protocol::kMaxGpus; ++index) {
     if (const GpuEntry* entry = gpus_.at(index)) {
       gpus.push_back(entry->uuid);
@@ -369,7 +369,7 @@ void Server::confirm(Client& client, std::uint32_t gpu) {
   const scheduler::Bytes process = known ? measured->second.process : 0;
   const scheduler::Bytes context = known ? measured->second.context : 0;
   const scheduler::Bytes allocated = process - std::min(process, context);
-  carry_out(apply(limit::Confirm{client.id, gpu, allocated, protocol::resident_bytes(client.pid)}).outcome);
+  carry_out(apply(limit::Confirm{client.id, gpu, allocated, rota::resident_bytes(client.pid)}).outcome);
 }
 
 // NVML or another program has said how large a GPU is.

@@ -21,7 +21,7 @@ namespace {
 constexpr auto kLastAnswer = 2s;
 constexpr auto kTellAgain = 100ms;
 
-Meter::Answer try_to_read(const Meter::Read& read, const std::vector<protocol::Uuid>& gpus) {
+Meter::Answer try_to_read(const Meter::Read& read, const std::vector<Uuid>& gpus) {
   try {
     return read(gpus);
   } catch (const std::exception& problem) {  // no memory
@@ -45,7 +45,7 @@ struct Meter::Shared {
   Answered answered;
   std::mutex mutex;
   std::condition_variable changed;
-  std::optional<std::vector<protocol::Uuid>> question;
+  std::optional<std::vector<Uuid>> question;
   bool runs = false;
   bool stopping = false;
 };
@@ -70,7 +70,7 @@ Meter::~Meter() {
   }
 }
 
-bool Meter::ask(std::vector<protocol::Uuid> gpus) {
+bool Meter::ask(std::vector<Uuid> gpus) {
   const std::lock_guard lock(shared_->mutex);
   shared_->question = std::move(gpus);
   if (shared_->runs) {
@@ -96,7 +96,7 @@ void Meter::run(const std::shared_ptr<Shared>& shared) {
   for (;;) {
     shared->changed.wait(lock, [&] { return shared->stopping || shared->question; });
     if (shared->stopping) break;
-    const std::vector<protocol::Uuid> gpus = *std::exchange(shared->question, std::nullopt);
+    const std::vector<Uuid> gpus = *std::exchange(shared->question, std::nullopt);
     lock.unlock();
     const Answer answer = try_to_read(shared->read, gpus);
     lock.lock();
@@ -111,7 +111,7 @@ void Meter::run(const std::shared_ptr<Shared>& shared) {
 }
 
 Meter::Read Meter::by_nvml() {
-  return [nvml = std::shared_ptr<Nvml>()](const std::vector<protocol::Uuid>& gpus) mutable -> Answer {
+  return [nvml = std::shared_ptr<Nvml>()](const std::vector<Uuid>& gpus) mutable -> Answer {
     if (gpus.empty()) {
       nvml.reset();
       return {};
@@ -122,7 +122,7 @@ Meter::Read Meter::by_nvml() {
       nvml = std::move(*opened);
     }
     Answer answer;
-    for (const protocol::Uuid& gpu : gpus) {
+    for (const Uuid& gpu : gpus) {
       if (auto reading = nvml->read(gpu)) answer.gpus.push_back(std::move(*reading));
     }
     return answer;

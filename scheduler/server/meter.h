@@ -19,7 +19,7 @@ class Meter {
     std::string problem;           // why none can be; one line
   };
   // On the meter's thread. With no GPU: what is kept open may be closed.
-  using Read = std::function<Answer(const std::vector<protocol::Uuid>&)>;
+  using Read = std::function<Answer(const std::vector<Uuid>&)>;
   // On the meter's thread, with each answer; not after the destructor has begun.
   using Answered = std::function<void(Answer)>;
 
@@ -31,7 +31,7 @@ class Meter {
 
   // The thread starts with the first query; false: it cannot be started. While a query is pending, this one replaces
   // any other that waits behind it.
-  bool ask(std::vector<protocol::Uuid> gpus);
+  bool ask(std::vector<Uuid> gpus);
 
   // By the machine's NVML, which is opened with the first question about a GPU and closed with one about none.
   static Read by_nvml();

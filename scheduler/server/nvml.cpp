@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "scheduler/protocol/uuid_text.h"
+#include "base/uuid.h"
 
 namespace rota::server {
 
@@ -153,7 +153,7 @@ Nvml::~Nvml() {
   functions_->shutdown();
 }
 
-std::optional<GpuReading> Nvml::read(const protocol::Uuid& uuid) const {
+std::optional<GpuReading> Nvml::read(const Uuid& uuid) const {
   Device device = nullptr;
   const std::string gpu = uuid_text(uuid);
   // A client names a MIG instance by the instance's own.

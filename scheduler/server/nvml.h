@@ -13,14 +13,14 @@
 #include <optional>
 #include <string>
 
+#include "base/result.h"
 #include "scheduler/protocol/protocol.h"
-#include "scheduler/protocol/result.h"
 
 namespace rota::server {
 
 // One GPU, or MIG instance, at one moment; all in bytes.
 struct GpuReading {
-  protocol::Uuid uuid{};
+  Uuid uuid{};
   std::uint64_t total = 0;
   std::uint64_t free = 0;
   std::uint64_t used = 0;  // by any process, including Unified Memory that is there
@@ -43,7 +43,7 @@ class Nvml {
   Nvml& operator=(const Nvml&) = delete;
 
   // Nothing if NVML does not know the GPU, or does not say how much of its memory is in use.
-  std::optional<GpuReading> read(const protocol::Uuid& uuid) const;
+  std::optional<GpuReading> read(const Uuid& uuid) const;
 
  private:
   struct Functions;

@@ -2,9 +2,9 @@
 // side can make the other fault; the page that only rotad writes is also sealed against new writable mappings.
 #pragma once
 
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
+#include "base/result.h"
 #include "scheduler/protocol/pages.h"
-#include "scheduler/protocol/result.h"
 
 namespace rota::server {
 

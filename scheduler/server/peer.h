@@ -3,7 +3,7 @@
 
 #include <sys/types.h>
 
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
 
 namespace rota::server {
 

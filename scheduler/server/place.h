@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "scheduler/protocol/descriptor.h"
-#include "scheduler/protocol/result.h"
+#include "base/descriptor.h"
+#include "base/result.h"
 
 namespace rota::server {
 

@@ -3,7 +3,7 @@
 #include <asio/post.hpp>
 #include <utility>
 
-#include "scheduler/protocol/host_memory.h"
+#include "base/host_memory.h"
 #include "scheduler/server/client.h"
 #include "scheduler/server/decode.h"
 #include "scheduler/server/guarded.h"
@@ -175,7 +175,7 @@ Quota::HostUse Server::host_use(Client& client) const {
   // Who says the same again, and does not have it, is looked up now and then.
   const bool news = std::exchange(client.spare_said, use.spare) != use.spare;
   if (use.spare > client.in_host_memory && (news || now() >= client.resident_at + kAskKernel)) {
-    client.in_host_memory = protocol::resident_bytes(client.pid);
+    client.in_host_memory = rota::resident_bytes(client.pid);
     client.resident_at = now();
   }
   use.spare = std::min(use.spare, client.in_host_memory);

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "scheduler/protocol/byte_text.h"
+#include "base/byte_text.h"
 #include "scheduler/server/log.h"
 #include "scheduler/server/server.h"
 
@@ -30,7 +30,7 @@ void Server::report_revoked(Client& client, const scheduler::Decision& decision)
 
 // Once for each client: while its memory does not fit, that is decided anew every ten seconds.
 void Server::report_passed_over(Client& client, const scheduler::Decision& decision) const {
-  using protocol::bytes_text;
+  using rota::bytes_text;
   if (decision.bytes == 0) return log::debug("client {}: is no longer passed over", client.id);
   if (std::exchange(client.was_passed_over, true)) return;
   std::string others;
@@ -46,8 +46,7 @@ void Server::report_passed_over(Client& client, const scheduler::Decision& decis
       "client {} ({}, pid {}) is passed over on GPU {} while others can use it: {} of its memory do not fit beside "
       "{}{}",
       client.id, client.name, client.pid, gpus_.number(decision.gpu), bytes_text(decision.bytes),
-      protocol::in_the_way_text(decision.bytes, core_.use(decision.client, decision.gpu, modelled_now()).lacks_for_now),
-      others);
+      in_the_way_text(decision.bytes, core_.use(decision.client, decision.gpu, modelled_now()).lacks_for_now), others);
 }
 
 }  // namespace rota::server

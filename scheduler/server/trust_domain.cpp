@@ -7,7 +7,7 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
 
 namespace rota::server {
 namespace {

@@ -6,8 +6,8 @@
 #include <array>
 #include <cstdint>
 
+#include "base/result.h"
 #include "scheduler/protocol/protocol.h"
-#include "scheduler/protocol/result.h"
 
 namespace rota::server {
 

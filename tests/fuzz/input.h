@@ -12,7 +12,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
 
 #define CHECK(condition)                                                           \
   do {                                                                             \

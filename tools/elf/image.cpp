@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
 
 namespace rota::elf {
 

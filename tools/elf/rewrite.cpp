@@ -15,7 +15,7 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
 #include "tools/elf/elf.h"
 #include "tools/elf/image.h"
 

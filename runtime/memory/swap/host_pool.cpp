@@ -11,12 +11,12 @@
 #include <array>
 #include <utility>
 
+#include "base/host_memory.h"
 #include "generated/driver_real.h"
 #include "runtime/core/log.h"
 #include "runtime/core/own_thread.h"
 #include "runtime/driver/context.h"
 #include "runtime/memory/round_up.h"
-#include "scheduler/protocol/host_memory.h"
 
 namespace rota::memory {
 
@@ -110,7 +110,7 @@ constexpr auto kLookAgain = 10ms;
 
 }  // namespace
 
-HostPool::HostPool() : left_([] { return protocol::available_to("self"); }) {
+HostPool::HostPool() : left_([] { return available_to("self"); }) {
   for (std::atomic<int>& node : node_of_) node.store(kNotAsked, std::memory_order_relaxed);
 }
 

@@ -11,7 +11,7 @@
 #include "runtime/memory/swap/flight.h"
 #include "runtime/memory/swap/hand_over.h"
 #include "runtime/memory/swap/swap.h"
-#include "scheduler/protocol/host_memory.h"
+#include "scheduler/rules/largest_extent.h"
 
 namespace rota::memory {
 

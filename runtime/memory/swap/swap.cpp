@@ -7,9 +7,9 @@
 #include "runtime/memory/round_up.h"
 #include "runtime/memory/swap/reach.h"
 #include "runtime/memory/swap/untried.h"
-#include "scheduler/protocol/context_cost.h"
-#include "scheduler/protocol/host_memory.h"
 #include "scheduler/protocol/protocol.h"
+#include "scheduler/rules/context_cost.h"
+#include "scheduler/rules/largest_extent.h"
 
 namespace rota::memory {
 

@@ -14,9 +14,9 @@
 #include <sstream>
 #include <vector>
 
-#include "runtime/turn/admission.h"
-#include "scheduler/protocol/unix_address.h"
-#include "scheduler/protocol/uuid_text.h"
+#include "base/unix_address.h"
+#include "base/uuid.h"
+#include "runtime/client/admission.h"
 #include "tools/rota/ci/thread.h"
 
 namespace rota::ci {
@@ -49,7 +49,7 @@ Result<std::unique_ptr<Broker>> Broker::start(Knowledge knowledge, Spread spread
   made->listening_ = Descriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   made->stop_ = Descriptor(eventfd(0, EFD_CLOEXEC));
   if (!made->listening_ || !made->stop_) return failed("make the socket");
-  errno = protocol::bind_at(made->listening_.get(), made->socket_.c_str());
+  errno = bind_at(made->listening_.get(), made->socket_.c_str());
   if (errno != 0 || ::listen(made->listening_.get(), SOMAXCONN) != 0) return failed("listen at");
   auto started = without_signals([broker = made.get()] { broker->run(); });
   if (!started) return started.error();
@@ -108,10 +108,10 @@ void Broker::hear(int who) {
     connection.gpus.clear();
     for (std::uint32_t index = 0; index < request.gpu_count; ++index) {
       const turn::AdmissionRequest::Gpu& gpu = request.gpus[index];
-      protocol::Uuid uuid{};
+      Uuid uuid{};
       static_assert(sizeof uuid.bytes == sizeof gpu.uuid);
       std::memcpy(uuid.bytes, gpu.uuid, sizeof uuid.bytes);
-      connection.gpus.push_back(protocol::uuid_text(uuid));
+      connection.gpus.push_back(uuid_text(uuid));
       if (gpu.total_bytes != 0) knowledge_.gpu_of(connection.gpus.back(), gpu.total_bytes);
     }
     connection.first = request.first;

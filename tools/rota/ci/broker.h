@@ -1,5 +1,5 @@
 // Answers the processes of a rig that ask whether their test may begin its GPU work, and which GPUs it sees
-// (runtime/turn/admission.h): a thread with a socket of its own around Admissions.
+// (runtime/client/admission.h): a thread with a socket of its own around Admissions.
 #pragma once
 
 #include <sys/types.h>
@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "scheduler/protocol/descriptor.h"
-#include "scheduler/protocol/result.h"
+#include "base/descriptor.h"
+#include "base/result.h"
 #include "tools/rota/ci/admissions.h"
 #include "tools/rota/ci/gpus.h"
 #include "tools/rota/try/output_folder.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "scheduler/protocol/result.h"
+#include "base/result.h"
 
 namespace rota::ci {
 

@@ -15,7 +15,7 @@
 #include <mutex>
 #include <set>
 
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
 
 namespace rota::ci {
 namespace {

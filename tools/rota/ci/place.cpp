@@ -12,7 +12,7 @@
 #include <iterator>
 #include <thread>
 
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
 #include "tools/rota/ci/hang.h"
 #include "tools/rota/ci/helper.h"
 #include "tools/rota/report/format.h"

@@ -3,15 +3,15 @@
 #include <algorithm>
 #include <numeric>
 
-#include "scheduler/protocol/descriptor.h"
-#include "scheduler/protocol/uuid_text.h"
+#include "base/descriptor.h"
+#include "base/uuid.h"
 
 namespace rota::ci {
 
 Load room_of(const Load& totals, const tool::Status& status, const std::vector<std::int32_t>& own) {
   Load room = totals;
   for (const protocol::GpuRow& gpu : status.gpus) {
-    const auto found = room.find(protocol::uuid_text(gpu.uuid));
+    const auto found = room.find(uuid_text(gpu.uuid));
     if (found == room.end()) continue;
     std::uint64_t others = 0;
     for (const protocol::ProgramRow& program : status.programs) {
@@ -31,7 +31,7 @@ std::map<std::int32_t, std::set<std::string>> leaving_of(const tool::Status& sta
     for (const protocol::GpuRow& gpu : status.gpus) {
       const protocol::TaskRow* task = status.task(program.client, gpu.index);
       if (task != nullptr && protocol::can_leave(task->mode)) {
-        leaving[program.pid].insert(protocol::uuid_text(gpu.uuid));
+        leaving[program.pid].insert(uuid_text(gpu.uuid));
       }
     }
   }

@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "scheduler/protocol/result.h"
+#include "base/result.h"
 
 namespace rota::ci {
 

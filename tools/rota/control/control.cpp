@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/protocol/descriptor.h"
-#include "scheduler/protocol/printable.h"
-#include "scheduler/protocol/socket_path.h"
-#include "scheduler/protocol/unresponsive.h"
+#include "base/descriptor.h"
+#include "base/printable.h"
+#include "scheduler/address/socket_path.h"
+#include "scheduler/address/unresponsive.h"
 #include "tools/rota/report/format.h"
 #include "tools/rota/run/output.h"
 
@@ -62,7 +62,7 @@ int ask(const std::string& line, std::string path) {
     length = recv(rotad.get(), answer, sizeof answer, 0);
   }
   if (length <= 0) return failed(protocol::unresponsive_text(path, protocol::listener_of(rotad.get())));
-  const std::string text = protocol::printable({answer, static_cast<std::size_t>(length)});
+  const std::string text = printable({answer, static_cast<std::size_t>(length)});
   if (text.rfind("ok: ", 0) != 0) return failed(text.rfind("error: ", 0) == 0 ? text.substr(7) : text);
   return print("rota control", text.substr(4) + "\n") ? 0 : 1;
 }

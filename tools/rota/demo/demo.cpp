@@ -21,8 +21,8 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/protocol/descriptor.h"
-#include "scheduler/protocol/socket_path.h"
+#include "base/descriptor.h"
+#include "scheduler/address/socket_path.h"
 #include "tools/rota/demo/story.h"
 #include "tools/rota/report/format.h"
 #include "tools/rota/run/daemon.h"

@@ -13,7 +13,7 @@
 #include <sstream>
 #include <type_traits>
 
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
 #include "tools/rota/run/launch.h"
 
 namespace rota::doctor {

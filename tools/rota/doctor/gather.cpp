@@ -11,12 +11,12 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/descriptor.h"
 #include "generated/driver_releases.h"
 #include "generated/driver_symbols.h"
+#include "scheduler/address/socket_path.h"
+#include "scheduler/address/unresponsive.h"
 #include "scheduler/core/settings.h"
-#include "scheduler/protocol/descriptor.h"
-#include "scheduler/protocol/socket_path.h"
-#include "scheduler/protocol/unresponsive.h"
 #include "tools/rota/doctor/child.h"
 #include "tools/rota/report/format.h"
 #include "tools/rota/run/executable.h"

@@ -19,7 +19,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
 #include "tools/rota/doctor/gather.h"
 
 #ifndef F_SEAL_FUTURE_WRITE

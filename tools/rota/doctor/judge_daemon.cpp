@@ -7,8 +7,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "scheduler/protocol/byte_size.h"
-#include "scheduler/protocol/socket_path.h"
+#include "base/byte_size.h"
+#include "scheduler/address/socket_path.h"
 #include "tools/rota/doctor/findings.h"
 #include "tools/rota/status/uncovered.h"
 
@@ -305,7 +305,7 @@ void judge_settings(const Facts& facts, Findings& findings) {
                         {{"variable", "ROTA_OFF"}}});
   }
   const auto most = facts.variables.find("ROTA_TRACE_MAX_BYTES");
-  if (most != facts.variables.end() && !protocol::parse_bytes(most->second)) {
+  if (most != facts.variables.end() && !parse_bytes(most->second)) {
     findings.push_back({"settings.invalid",
                         Level::kWarning,
                         fmt::format("ROTA_TRACE_MAX_BYTES is '{}'", most->second),

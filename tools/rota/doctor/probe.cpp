@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/uuid.h"
 #include "generated/driver_types.h"
 #include "runtime/preload/attachment.h"
-#include "scheduler/protocol/uuid_text.h"
 #include "tools/rota/doctor/child.h"
 
 namespace rota::doctor {
@@ -38,7 +38,7 @@ using DeviceGet = int(int*, int);
 using DeviceGetName = int(char*, int, int);
 using DeviceTotalMem = int(std::size_t*, int);
 using DeviceGetAttribute = int(int*, int, int);
-using DeviceGetUuid = int(protocol::Uuid*, int);
+using DeviceGetUuid = int(Uuid*, int);
 
 nlohmann::json describe_gpu(void* driver, int index) {
   nlohmann::json gpu = {{"index", index}};
@@ -50,8 +50,8 @@ nlohmann::json describe_gpu(void* driver, int index) {
   }
   auto* get_uuid = find<DeviceGetUuid>(driver, "cuDeviceGetUuid_v2");  // of the MIG instance, where there is one
   if (get_uuid == nullptr) get_uuid = find<DeviceGetUuid>(driver, "cuDeviceGetUuid");
-  protocol::Uuid uuid{};
-  if (get_uuid != nullptr && get_uuid(&uuid, device) == 0) gpu["uuid"] = protocol::uuid_text(uuid);
+  Uuid uuid{};
+  if (get_uuid != nullptr && get_uuid(&uuid, device) == 0) gpu["uuid"] = uuid_text(uuid);
   if (auto* get = find<DeviceTotalMem>(driver, "cuDeviceTotalMem_v2")) {
     std::size_t bytes = 0;
     if (get(&bytes, device) == 0) gpu["bytes"] = bytes;

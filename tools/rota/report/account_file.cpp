@@ -16,9 +16,9 @@
 #include <memory>
 #include <sstream>
 
+#include "base/descriptor.h"
+#include "base/uuid.h"
 #include "runtime/preload/symbol_list.h"
-#include "scheduler/protocol/descriptor.h"
-#include "scheduler/protocol/uuid_text.h"
 #include "tools/rota/trace/tables.h"
 
 namespace rota::report {
@@ -97,10 +97,10 @@ std::vector<GpuRecord> gpus_of(const Header& header) {
   for (std::size_t device = 0; device < account::kMaxGpus; ++device) {
     const account::Gpu& from = header.gpus[device];
     if (std::all_of(std::begin(from.uuid), std::end(from.uuid), [](unsigned char c) { return c == 0; })) continue;
-    protocol::Uuid uuid{};
+    Uuid uuid{};
     std::memcpy(&uuid.bytes, from.uuid, sizeof from.uuid);
     GpuRecord gpu{.device = device,
-                  .uuid = protocol::uuid_text(uuid),
+                  .uuid = uuid_text(uuid),
                   .name = text_of(from.name),
                   .total_bytes = from.total_bytes,
                   .used_bytes = load(from.used_bytes),

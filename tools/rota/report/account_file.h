@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "runtime/account/format.h"
-#include "scheduler/protocol/result.h"
 
 namespace rota::report {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/protocol/result.h"
+#include "base/result.h"
 
 namespace rota::report {
 

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "scheduler/protocol/printable.h"
+#include "base/printable.h"
 
 namespace rota::report {
 
@@ -41,7 +41,7 @@ std::string printable(std::string_view text) {
   std::string safe;
   while (!text.empty()) {
     std::size_t bytes = 0;
-    const bool shown = protocol::printable_length(text, bytes) != 0;
+    const bool shown = printable_length(text, bytes) != 0;
     for (const char byte : text.substr(0, bytes)) {
       safe += shown ? std::string(1, byte) : fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
     }

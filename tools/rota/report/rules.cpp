@@ -6,7 +6,7 @@
 #include <charconv>
 #include <optional>
 
-#include "scheduler/protocol/byte_size.h"
+#include "base/byte_size.h"
 #include "tools/rota/report/account_file.h"
 #include "tools/rota/report/format.h"
 
@@ -64,7 +64,7 @@ std::optional<std::uint64_t> parse_duration(std::string_view text) {
 std::optional<std::uint64_t> parse_value(Unit unit, std::string_view text) {
   if (unit == Unit::kNanoseconds) return parse_duration(text);
   if (unit == Unit::kCount) return whole_number<std::uint64_t>(text);
-  return text == "0" ? std::uint64_t{0} : protocol::parse_bytes(text);
+  return text == "0" ? std::uint64_t{0} : parse_bytes(text);
 }
 
 std::string_view example_of(Unit unit) {

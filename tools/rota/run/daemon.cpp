@@ -21,10 +21,10 @@
 #include <thread>
 #include <vector>
 
+#include "base/descriptor.h"
+#include "scheduler/address/socket_path.h"
+#include "scheduler/address/unresponsive.h"
 #include "scheduler/core/settings.h"
-#include "scheduler/protocol/descriptor.h"
-#include "scheduler/protocol/socket_path.h"
-#include "scheduler/protocol/unresponsive.h"
 #include "tools/rota/run/fresh_start.h"
 #include "tools/rota/run/launch.h"
 #include "tools/rota/status/request.h"

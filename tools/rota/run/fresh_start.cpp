@@ -19,7 +19,7 @@
 #include <fstream>
 #include <string_view>
 
-#include "scheduler/protocol/byte_text.h"
+#include "base/byte_text.h"
 
 namespace rota::tool {
 namespace {
@@ -74,7 +74,7 @@ std::string raise_limits() {
   if (files.rlim_cur < kEnoughDescriptors) keeps(fmt::format("{} open files", files.rlim_cur));
   for (const auto& [which, what] : {std::pair{RLIMIT_AS, "memory"}, std::pair{RLIMIT_DATA, "data"}}) {
     const rlimit memory = raise_limit(which);
-    if (memory.rlim_cur < kEnoughMemory) keeps(fmt::format("{} of {}", protocol::bytes_text(memory.rlim_cur), what));
+    if (memory.rlim_cur < kEnoughMemory) keeps(fmt::format("{} of {}", bytes_text(memory.rlim_cur), what));
   }
   const rlimit written = raise_limit(RLIMIT_FSIZE);
   if (written.rlim_cur < kEnoughFile) keeps(fmt::format("files of {} bytes at most", written.rlim_cur));

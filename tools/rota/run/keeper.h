@@ -19,7 +19,7 @@
 #include <functional>
 #include <vector>
 
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
 
 namespace rota::tool {
 

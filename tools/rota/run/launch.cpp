@@ -11,7 +11,7 @@
 #include <cstring>
 #include <random>
 
-#include "scheduler/protocol/byte_size.h"
+#include "base/byte_size.h"
 #include "tools/rota/report/format.h"
 #include "tools/rota/run/daemon.h"
 #include "tools/rota/run/everywhere.h"
@@ -54,7 +54,7 @@ void open_session(protocol::SessionEntry session) {
   setenv("ROTA_SESSION", list.c_str(), 1);
   if (session.device_bytes == protocol::kUnlimited) return;
   const char* limit = getenv("ROTA_GPU_MEM_LIMIT");
-  const auto before = limit == nullptr ? std::nullopt : protocol::parse_bytes(limit);
+  const auto before = limit == nullptr ? std::nullopt : parse_bytes(limit);
   const std::uint64_t lowest = before ? std::min(*before, session.device_bytes) : session.device_bytes;
   setenv("ROTA_GPU_MEM_LIMIT", std::to_string(lowest).c_str(), 1);
 }
@@ -78,8 +78,7 @@ int prepare(const LaunchOptions& options) {
     say("ROTA_OFF is set: the program runs without rota; unset it for turns, limits and traces");
     return 0;
   }
-  if (const char* limit = getenv("ROTA_GPU_MEM_LIMIT");
-      limit != nullptr && *limit != '\0' && !protocol::parse_bytes(limit)) {
+  if (const char* limit = getenv("ROTA_GPU_MEM_LIMIT"); limit != nullptr && *limit != '\0' && !parse_bytes(limit)) {
     say(fmt::format(
         "ROTA_GPU_MEM_LIMIT is '{}', which is not a size: use bytes with an optional K, M, G or T, as in 8G, or "
         "unset it; the program is not started",

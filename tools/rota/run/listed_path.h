@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "scheduler/protocol/result.h"
+#include "base/result.h"
 
 namespace rota::tool {
 

@@ -2,8 +2,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "base/byte_size.h"
 #include "scheduler/core/settings.h"
-#include "scheduler/protocol/byte_size.h"
 
 namespace rota::tool {
 
@@ -22,10 +22,10 @@ void add_launch_options(CLI::App& command, const std::shared_ptr<LaunchOptions>&
   const auto bytes_option = [&command](const char* name, std::uint64_t& bytes, const char* help) {
     command
         .add_option_function<std::string>(
-            name, [&bytes](const std::string& text) { bytes = *protocol::parse_bytes(text); }, help)
+            name, [&bytes](const std::string& text) { bytes = *parse_bytes(text); }, help)
         ->type_name("BYTES")
         ->check([](const std::string& text) {
-          if (protocol::parse_bytes(text)) return std::string();
+          if (parse_bytes(text)) return std::string();
           return "'" + text + "' is not an amount of memory: use bytes with an optional K, M, G or T, as in 8G";
         });
   };

@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
 #include "tools/rota/run/listed_path.h"
 
 namespace rota::tool {

@@ -9,7 +9,7 @@
 #include <functional>
 #include <string>
 
-#include "scheduler/protocol/result.h"
+#include "base/result.h"
 
 namespace rota::tool {
 

@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
-#include "runtime/turn/gang_name.h"
+#include "runtime/client/gang_name.h"
 #include "tools/rota/report/record.h"
 #include "tools/rota/run/options.h"
 

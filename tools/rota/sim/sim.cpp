@@ -24,8 +24,8 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/protocol/byte_size.h"
-#include "scheduler/protocol/descriptor.h"
+#include "base/byte_size.h"
+#include "base/descriptor.h"
 #include "tools/elf/elf.h"
 #include "tools/rota/report/format.h"
 #include "tools/rota/run/launch.h"
@@ -317,7 +317,7 @@ void register_sim(CLI::App& app) {
       ->check(CLI::ExistingFile);
   command->add_option("--memory", options->memory, "memory of each GPU, such as 16G (default: the card's)")
       ->check([](const std::string& text) {
-        const auto bytes = protocol::parse_bytes(text);
+        const auto bytes = parse_bytes(text);
         if (bytes && *bytes >= sim::kLeastMemory && *bytes <= sim::kMostMemory) {
           return std::string();
         }

@@ -25,11 +25,11 @@
 #include <sstream>
 #include <thread>
 
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
+#include "base/uuid.h"
+#include "scheduler/address/unresponsive.h"
 #include "scheduler/protocol/lock_door.h"
 #include "scheduler/protocol/packet.h"
-#include "scheduler/protocol/unresponsive.h"
-#include "scheduler/protocol/uuid_text.h"
 
 namespace rota::tool {
 namespace {
@@ -133,7 +133,7 @@ std::set<std::string> gpus_known(const std::string& folder) {
   std::set<std::string> all;
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    if (entry->path().extension() == ".lock" && protocol::parse_uuid(entry->path().stem().native())) {
+    if (entry->path().extension() == ".lock" && parse_uuid(entry->path().stem().native())) {
       all.insert(entry->path().stem());
     }
   }
@@ -220,7 +220,7 @@ std::optional<GpuHolder> answer(const Asked& asked, const std::string& folder) {
   }
   said.holder.name[protocol::kNameLength - 1] = '\0';
   said.holder.socket[protocol::kSocketPathLength - 1] = '\0';
-  GpuHolder holder{.gpu = protocol::uuid_text(said.holder.uuid),
+  GpuHolder holder{.gpu = uuid_text(said.holder.uuid),
                    .name = said.holder.name,
                    .socket = said.holder.socket,
                    .programs = said.holder.programs,

@@ -12,9 +12,9 @@
 #include <iterator>
 #include <utility>
 
-#include "scheduler/protocol/printable.h"
-#include "scheduler/protocol/unresponsive.h"
-#include "scheduler/protocol/uuid_text.h"
+#include "base/printable.h"
+#include "base/uuid.h"
+#include "scheduler/address/unresponsive.h"
 
 namespace rota::tool {
 
@@ -24,7 +24,7 @@ using protocol::Message;
 
 std::vector<std::string> served(const Status& status) {
   std::vector<std::string> gpus;
-  for (const protocol::GpuRow& gpu : status.gpus) gpus.push_back(protocol::uuid_text(gpu.uuid));
+  for (const protocol::GpuRow& gpu : status.gpus) gpus.push_back(uuid_text(gpu.uuid));
   return gpus;
 }
 
@@ -109,7 +109,7 @@ void find_programs(Status& status) {
       program.command.assign(std::istreambuf_iterator<char>(file), {});
       while (program.command.ends_with('\0')) program.command.pop_back();
       std::ranges::replace(program.command, '\0', ' ');  // between its arguments
-      program.command = protocol::printable(program.command);
+      program.command = printable(program.command);
     }
     if (program.command.empty()) program.command = client.name;
   }

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/address/socket_path.h"
 #include "scheduler/protocol/protocol.h"
-#include "scheduler/protocol/socket_path.h"
 #include "tools/rota/status/holders.h"
 #include "tools/rota/status/uncovered.h"
 

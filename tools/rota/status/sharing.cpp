@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/byte_text.h"
+#include "base/uuid.h"
 #include "scheduler/core/event.h"
-#include "scheduler/protocol/byte_text.h"
-#include "scheduler/protocol/uuid_text.h"
 
 namespace rota::tool {
 
@@ -155,7 +155,7 @@ std::string use_text(const protocol::TaskRow* task, const protocol::GpuRow& gpu)
 }
 
 std::string staying_text(const protocol::TaskRow* task, bool holds) {
-  using protocol::bytes_text;
+  using rota::bytes_text;
   std::string text;
   if (task == nullptr) return text;
   if (task->fixed_for_now_bytes != 0) {
@@ -166,8 +166,7 @@ std::string staying_text(const protocol::TaskRow* task, bool holds) {
   }
   if (task->lacks_bytes != 0) {
     text += fmt::format(", {}: {} of its memory do not fit beside {}", holds ? "cannot run" : "is passed over",
-                        bytes_text(task->lacks_bytes),
-                        protocol::in_the_way_text(task->lacks_bytes, task->lacks_for_now_bytes));
+                        bytes_text(task->lacks_bytes), in_the_way_text(task->lacks_bytes, task->lacks_for_now_bytes));
   }
   return text;
 }

@@ -9,11 +9,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/descriptor.h"
+#include "base/uuid.h"
+#include "scheduler/address/socket_path.h"
+#include "scheduler/address/unresponsive.h"
 #include "scheduler/core/settings.h"
-#include "scheduler/protocol/descriptor.h"
-#include "scheduler/protocol/socket_path.h"
-#include "scheduler/protocol/unresponsive.h"
-#include "scheduler/protocol/uuid_text.h"
 #include "tools/rota/report/format.h"
 #include "tools/rota/status/processes.h"
 #include "tools/rota/status/sharing.h"

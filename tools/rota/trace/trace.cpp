@@ -20,8 +20,8 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include "base/byte_size.h"
 #include "runtime/trace/format.h"
-#include "scheduler/protocol/byte_size.h"
 #include "tools/rota/report/format.h"
 #include "tools/rota/run/launch.h"
 #include "tools/rota/run/output.h"
@@ -67,7 +67,7 @@ constexpr int kNotRun = 125;  // of a run, where the program's own status cannot
 
 // Empty, or why a process's trace cannot be kept within that.
 std::string cap_problem(const std::string& text) {
-  const auto bytes = protocol::parse_bytes(text);
+  const auto bytes = parse_bytes(text);
   if (bytes && *bytes >= trace::kMinimumBytes) return {};
   return fmt::format("'{}' is not a size for a trace: give {}K or more, with an optional K, M, G or T", text,
                      trace::kMinimumBytes >> 10);

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
 
 namespace rota::attempt {
 

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "scheduler/protocol/uuid_text.h"
+#include "base/uuid.h"
 
 namespace rota::attempt {
 namespace {

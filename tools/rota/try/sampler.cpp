@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "scheduler/protocol/socket_path.h"
+#include "scheduler/address/socket_path.h"
 #include "tools/rota/status/sharing.h"
 #include "tools/rota/try/processes.h"
 

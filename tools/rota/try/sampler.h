@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
 #include "scheduler/protocol/protocol.h"
 #include "scheduler/server/nvml.h"
 #include "tools/rota/status/request.h"
@@ -20,7 +20,7 @@
 namespace rota::attempt {
 
 struct Gpu {
-  protocol::Uuid uuid{};
+  Uuid uuid{};
   std::string name;
 };
 

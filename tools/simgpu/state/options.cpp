@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "scheduler/protocol/byte_size.h"
+#include "base/byte_size.h"
 #include "tools/simgpu/profile.h"
 #include "tools/simgpu/state/layout.h"
 
@@ -48,14 +48,14 @@ Options Options::from_environment() {
     options.profile = std::make_shared<const Profile>(default_profile());
   }
   if (const char* value = variable("ROTA_SIM_MEMORY")) {
-    const auto bytes = protocol::parse_bytes(value);
+    const auto bytes = parse_bytes(value);
     if (bytes && *bytes >= kLeastMemory && *bytes <= kMostMemory)
       options.memory = *bytes;
     else
       reject("ROTA_SIM_MEMORY", value, "bytes from 8M to 256G, suffixes K, M, G");
   }
   if (const char* value = variable("ROTA_SIM_CONTEXT_BYTES")) {
-    const auto bytes = protocol::parse_bytes(value);
+    const auto bytes = parse_bytes(value);
     if (bytes && *bytes < options.memory)
       options.context_bytes = *bytes;
     else

@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <variant>
 
-#include "scheduler/protocol/byte_size.h"
+#include "base/byte_size.h"
 #include "tools/simgpu/state/options.h"
 
 extern "C" struct {
@@ -122,7 +122,7 @@ class Reader {
     if (key == "memory") {
       auto text = node.value_exact<std::string>();
       const std::optional<uint64_t> bytes =
-          text                ? protocol::parse_bytes(*text)
+          text                ? parse_bytes(*text)
           : node.is_integer() ? static_cast<uint64_t>(std::max<int64_t>(node.value<int64_t>().value_or(0), 0))
                               : 0;
       if (!bytes || *bytes < kLeastMemory || *bytes > kMostMemory) {

@@ -22,7 +22,7 @@
 #include <system_error>
 #include <utility>
 
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
 #include "tools/simgpu/state/layout.h"
 
 namespace rota::sim {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/protocol/result.h"
+#include "base/result.h"
 #include "tools/simgpu/profile.h"
 #include "tools/simgpu/state/clock.h"
 #include "tools/simgpu/state/options.h"

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <thread>
 
-#include "runtime/turn/admission.h"
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
+#include "runtime/client/admission.h"
 #include "tests/unit/runtime/hooks/program.h"
 
 using namespace rota;

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "tests/unit/runtime/hooks/program.h"
-#include "tests/unit/runtime/turn/fake_rotad.h"
+#include "tests/unit/runtime/monitor/fake_rotad.h"
 
 using namespace rota;
 using namespace rota::test;

@@ -5,9 +5,9 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
+#include "base/host_memory.h"
 #include "generated/driver_real.h"
 #include "runtime/memory/array_bytes.h"
-#include "scheduler/protocol/host_memory.h"
 #include "tests/unit/runtime/memory/memory_fixture.h"
 
 using namespace rota;
@@ -147,7 +147,7 @@ TEST_CASE("managed memory is no more than the GPU has, or programs that allocate
 TEST_CASE("a program that may have more than the GPU gets most of what the host has left on top, and no more") {
   Fixture f({.backend = Choice::kManaged, .oversubscribe = true});
   f.driver.enter_context(0);
-  const std::uint64_t host = protocol::available_to("self");
+  const std::uint64_t host = available_to("self");
   REQUIRE(host < UINT64_MAX);
   f.driver.device_bytes = 10 * kMiB;
   api::CUdeviceptr address = 0;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tests/unit/runtime/memory/served_fixture.h"
-#include "tests/unit/runtime/turn/mapping_driver.h"
+#include "tests/unit/runtime/monitor/mapping_driver.h"
 
 namespace rota::test {
 

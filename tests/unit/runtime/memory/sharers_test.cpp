@@ -12,7 +12,7 @@
 #include <filesystem>
 
 #include "tests/unit/runtime/memory/memory_fixture.h"
-#include "tests/unit/runtime/turn/mapping_driver.h"
+#include "tests/unit/runtime/monitor/mapping_driver.h"
 
 using namespace rota::test;
 using rota::memory::Choice;

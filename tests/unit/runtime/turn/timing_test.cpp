@@ -1,6 +1,6 @@
 // Pairs of timing events: which of them count, when they are over, and what rotad is asked for because of them, and for
 // how long.
-#include "runtime/turn/timing.h"
+#include "runtime/monitor/timing.h"
 
 #include <catch2/catch.hpp>
 #include <set>

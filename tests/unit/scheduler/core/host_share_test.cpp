@@ -6,8 +6,8 @@
 #include <map>
 #include <random>
 
+#include "base/byte_text.h"
 #include "scheduler/core/quota.h"
-#include "scheduler/protocol/byte_text.h"
 #include "tests/unit/scheduler/core/limits_beside_books.h"
 
 namespace rota::scheduler {
@@ -182,8 +182,7 @@ TEST_CASE("a refusal for the host's sake names the bytes asked for, also of memo
   if (outcome.answers.empty()) outcome = quota.tick(kNow + Quota::kPatience);  // others have been asked first
   REQUIRE(outcome.answers.size() == 1);
   CHECK_FALSE(outcome.answers[0].granted);
-  CHECK_THAT(outcome.answers[0].why,
-             Catch::Contains(fmt::format("too little for {} more", protocol::bytes_text(3500))));
+  CHECK_THAT(outcome.answers[0].why, Catch::Contains(fmt::format("too little for {} more", bytes_text(3500))));
 }
 
 TEST_CASE("room that Unified Memory may take on the host is in no share") {

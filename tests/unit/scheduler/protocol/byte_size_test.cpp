@@ -1,8 +1,8 @@
-#include "scheduler/protocol/byte_size.h"
+#include "base/byte_size.h"
 
 #include <catch2/catch.hpp>
 
-using rota::protocol::parse_bytes;
+using rota::parse_bytes;
 
 TEST_CASE("sizes are read as people write them") {
   CHECK(parse_bytes("123") == 123);

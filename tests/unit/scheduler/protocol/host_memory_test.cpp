@@ -1,11 +1,11 @@
 // How much memory the host has left, with the files of a made-up machine.
-#include "scheduler/protocol/host_memory.h"
+#include "base/host_memory.h"
 
 #include <catch2/catch.hpp>
 
 #include "tests/unit/scheduler/machine.h"
 
-using rota::protocol::available_to;
+using rota::available_to;
 using rota::test::Machine;
 
 namespace {

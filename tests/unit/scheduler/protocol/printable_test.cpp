@@ -1,13 +1,13 @@
 // What reaches a terminal or a log of names that others have chosen.
-#include "scheduler/protocol/printable.h"
+#include "base/printable.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <random>
 #include <string>
 
-using rota::protocol::make_printable;
-using rota::protocol::printable;
+using rota::make_printable;
+using rota::printable;
 
 TEST_CASE("letters of any language stay as they are") {
   for (const char* text : {"", "train.py --lr 0.1", "Größe", "обучение", "学習", "ἀρχή", "\U0001F680", "a b~"}) {

@@ -1,5 +1,5 @@
 // Where rotad is looked for: a folder that another user made is skipped, never used.
-#include "scheduler/protocol/socket_path.h"
+#include "scheduler/address/socket_path.h"
 
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -7,7 +7,7 @@
 #include <future>
 #include <vector>
 
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
 #include "tests/unit/scheduler/server/processes.h"
 
 namespace rota::protocol {

@@ -12,7 +12,7 @@
 #include <map>
 #include <sstream>
 
-#include "runtime/turn/connection.h"
+#include "runtime/client/connection.h"
 #include "scheduler/protocol/packet.h"
 #include "tests/unit/scheduler/server/processes.h"
 

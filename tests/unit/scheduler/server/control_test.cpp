@@ -11,7 +11,7 @@
 #include <functional>
 #include <thread>
 
-#include "scheduler/protocol/socket_path.h"
+#include "scheduler/address/socket_path.h"
 #include "scheduler/server/control.h"
 #include "tests/unit/scheduler/server/processes.h"
 

@@ -87,7 +87,7 @@ TEST_CASE("a text that is too long for its field is cut and terminated") {
 }
 
 TEST_CASE("a UUID is written as nvidia-smi writes it") {
-  protocol::Uuid uuid{};
+  Uuid uuid{};
   for (std::uint8_t i = 0; i < 16; ++i) uuid.bytes[i] = static_cast<std::uint8_t>(i * 17);
   CHECK(uuid_text(uuid) == "GPU-00112233-4455-6677-8899-aabbccddeeff");
 }

@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kLockOfGpu1 = "/GPU-00000000-0000-0000-0000-000000000001.lock";
 
-protocol::AddGpu named(const protocol::Uuid& uuid, const char* name) {
+protocol::AddGpu named(const Uuid& uuid, const char* name) {
   protocol::AddGpu gpu{};
   gpu.uuid = uuid;
   std::strcpy(gpu.name, name);
@@ -82,7 +82,7 @@ TEST_CASE("users who name GPUs that nothing confirms leave room for others, and 
   // Until it is refused; how many it got.
   const auto takes = [&](uid_t user) {
     for (std::uint32_t count = 0;; ++count) {
-      const protocol::Uuid uuid{{++last, 1}};
+      const Uuid uuid{{++last, 1}};
       const auto taken = table.take(uuid, user);
       if (!taken) {
         CHECK(taken.error().text.find("of user " + std::to_string(user)) != std::string::npos);

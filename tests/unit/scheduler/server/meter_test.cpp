@@ -9,8 +9,8 @@ namespace rota::server {
 namespace {
 
 // A GPU's.
-protocol::Uuid uuid(std::uint8_t number) {
-  protocol::Uuid id{};
+Uuid uuid(std::uint8_t number) {
+  Uuid id{};
   id.bytes[0] = number;
   return id;
 }
@@ -26,7 +26,7 @@ TEST_CASE("a meter answers one question at a time, the latest of those that wait
   };
   const auto gate = std::make_shared<Gate>();
   auto meter = std::make_unique<Meter>(
-      [gate](const std::vector<protocol::Uuid>& gpus) {
+      [gate](const std::vector<Uuid>& gpus) {
         std::unique_lock lock(gate->mutex);
         if (gpus.empty()) gate->closed = true;
         if (gpus.empty()) return Meter::Answer{};

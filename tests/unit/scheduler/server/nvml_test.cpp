@@ -10,8 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "scheduler/protocol/descriptor.h"
-#include "scheduler/protocol/uuid_text.h"
+#include "base/descriptor.h"
+#include "base/uuid.h"
 #include "tests/unit/scheduler/server/processes.h"
 
 namespace rota::test {
@@ -40,7 +40,7 @@ const std::string kRecent = std::string(TEST_NVML) + "/recent/libnvidia-ml.so.1"
 const std::string kOlder = std::string(TEST_NVML) + "/older/libnvidia-ml.so.1";
 
 std::string gpu_line(std::uint8_t number, std::uint64_t used, const char* prefix = "GPU") {
-  const std::string text = protocol::uuid_text(uuid(number));
+  const std::string text = uuid_text(uuid(number));
   return prefix + text.substr(3) + " " + std::to_string(1024 * kMega) + " " + std::to_string(1000 * kMega - used) +
          " " + std::to_string(used) + "\n";
 }

@@ -190,8 +190,8 @@ std::optional<Message> receive(int descriptor, std::span<Descriptor> descriptors
   return length >= static_cast<ssize_t>(protocol::kHeaderBytes) ? std::optional(result) : std::nullopt;
 }
 
-protocol::Uuid uuid(std::uint8_t number) {
-  protocol::Uuid result{};
+Uuid uuid(std::uint8_t number) {
+  Uuid result{};
   result.bytes[15] = number;
   return result;
 }

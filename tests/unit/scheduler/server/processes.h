@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
 #include "scheduler/protocol/pages.h"
 #include "scheduler/protocol/protocol.h"
 
@@ -82,7 +82,7 @@ void send_packet(int descriptor, const void* bytes, std::size_t length);
 // Nothing at the end of the connection. `descriptors` receives those that came with the message.
 std::optional<protocol::Message> receive(int descriptor, std::span<Descriptor> descriptors = {});
 
-protocol::Uuid uuid(std::uint8_t number);
+Uuid uuid(std::uint8_t number);
 
 class Client {
  public:

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <string>
 
-#include "scheduler/protocol/descriptor.h"
+#include "base/descriptor.h"
 #include "tools/simgpu/driver/driver.h"
 #include "tools/simgpu/driver/entry/mutations.h"
 

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <string>
 
-#include "scheduler/protocol/byte_size.h"
+#include "base/byte_size.h"
 #include "tools/simgpu/driver/driver.h"
 #include "tools/simgpu/state/clock.h"
 
@@ -47,7 +47,7 @@ class ActivityFile {
   ActivityFile() {
     if (const char* folder = std::getenv("ROTA_SIM_ACTIVITY")) folder_ = folder;
     const char* most = std::getenv("ROTA_SIM_ACTIVITY_MAX_BYTES");
-    const auto bytes = most == nullptr ? std::nullopt : protocol::parse_bytes(most);
+    const auto bytes = most == nullptr ? std::nullopt : parse_bytes(most);
     if (bytes) most_ = *bytes;
   }
 

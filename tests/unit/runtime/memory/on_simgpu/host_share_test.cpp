@@ -11,7 +11,7 @@
 #include <string>
 #include <thread>
 
-#include "runtime/turn/bring_back.h"
+#include "runtime/monitor/bring_back.h"
 #include "scheduler/protocol/pages.h"
 #include "scheduler/protocol/protocol.h"
 #include "tests/unit/runtime/memory/on_simgpu/moving.h"

@@ -2,7 +2,7 @@
 // The figures agree with each other and with the limit, fall as memory is taken and never pass below nothing.
 #include <catch2/catch.hpp>
 
-#include "scheduler/protocol/context_cost.h"
+#include "scheduler/rules/context_cost.h"
 #include "tests/unit/runtime/memory/on_simgpu/crossing.h"
 #include "tests/unit/runtime/memory/on_simgpu/matrix.h"
 

@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/turn/bring_back.h"
+#include "runtime/monitor/bring_back.h"
 #include "tests/unit/runtime/memory/on_simgpu/moving.h"
 
 using namespace rota;

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/turn/bring_back.h"
+#include "runtime/monitor/bring_back.h"
 #include "tests/unit/runtime/memory/on_simgpu/moving.h"
 
 using namespace rota;

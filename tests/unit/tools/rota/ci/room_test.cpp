@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "scheduler/protocol/uuid_text.h"
+#include "base/uuid.h"
 
 namespace {
 
@@ -13,14 +13,14 @@ using namespace rota::ci;
 constexpr std::int32_t kOwn = 10;
 constexpr std::int32_t kOther = 20;
 
-protocol::Uuid uuid_of(unsigned char number) {
-  protocol::Uuid uuid{};
+Uuid uuid_of(unsigned char number) {
+  Uuid uuid{};
   uuid.bytes[0] = number;
   return uuid;
 }
 
 std::string name_of(unsigned char number) {
-  return protocol::uuid_text(uuid_of(number));
+  return uuid_text(uuid_of(number));
 }
 
 protocol::GpuRow gpu(std::uint32_t index, std::uint64_t outside) {

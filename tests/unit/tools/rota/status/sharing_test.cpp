@@ -3,8 +3,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "base/uuid.h"
 #include "scheduler/core/event.h"
-#include "scheduler/protocol/uuid_text.h"
 
 namespace rota::tool {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/memory/on_simgpu/out_of_place/places.h"
-#include "tests/unit/runtime/turn/fake_rotad.h"
+#include "tests/unit/runtime/monitor/fake_rotad.h"
 
 namespace rota::test {
 

@@ -1,0 +1,346 @@
+#include "runtime/client/budget.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <utility>
+
+#include "runtime/core/held_signals.h"
+#include "runtime/core/log.h"
+#include "runtime/driver/gpu_number.h"
+
+namespace rota::turn {
+
+namespace {
+
+// How long the first question waits for rotad, which itself waits for NVML for less (scheduler/server/measure.cpp).
+constexpr std::chrono::milliseconds kFirstAnswer{250};
+// By then rotad has heard what was given back. A judgment.
+constexpr std::chrono::seconds kHeard{1};
+
+std::uint64_t less(std::uint64_t bytes, std::uint64_t part) {
+  return bytes - std::min(bytes, part);
+}
+
+template <typename Function>
+Budget::Bytes each_of(const Budget::Bytes& one, const Budget::Bytes& other, const Function& function) {
+  return {function(one.device, other.device), function(one.movable, other.movable), function(one.fixed, other.fixed),
+          function(one.swapped, other.swapped)};
+}
+
+Budget::Bytes less(const Budget::Bytes& bytes, const Budget::Bytes& part) {
+  return each_of(bytes, part, [](std::uint64_t all, std::uint64_t some) { return less(all, some); });
+}
+
+Budget::Bytes most_of(const Budget::Bytes& one, const Budget::Bytes& other) {
+  return each_of(one, other, [](std::uint64_t a, std::uint64_t b) { return std::max(a, b); });
+}
+
+Budget::Bytes least_of(const Budget::Bytes& one, const Budget::Bytes& other) {
+  return each_of(one, other, [](std::uint64_t a, std::uint64_t b) { return std::min(a, b); });
+}
+
+bool within(const Budget::Bytes& bytes, const Budget::Bytes& most) {
+  return bytes.device <= most.device && bytes.movable <= most.movable && bytes.fixed <= most.fixed &&
+         bytes.swapped <= most.swapped;
+}
+
+constexpr Budget::Bytes kEverything{protocol::kUnlimited, protocol::kUnlimited, protocol::kUnlimited,
+                                    protocol::kUnlimited};
+
+}  // namespace
+
+Budget::Bytes Budget::live(int device) const {
+  const std::uint64_t bytes = ledger_.live_bytes(device);
+  const std::uint64_t fixed = ledger_.fixed_bytes(device);
+  return {bytes, less(bytes, fixed), fixed, program_.extents ? program_.extents(device) : 0};
+}
+
+// What the threads that do not ask have. Under the lock.
+Budget::Bytes Budget::settled(int device, const Slot& slot) const {
+  return less(live(device), less(slot.unsettled, slot.granted ? slot.own : Bytes{}));
+}
+
+bool Budget::may_take(int device, std::uint64_t bytes, memory::Kind kind) {
+  const Bytes own{bytes, kind.movable() ? bytes : 0, kind.movable() ? 0 : bytes, 0};
+  if (!granted(device, own, {}, [&] { ledger_.release(device, bytes, kind); })) return false;
+  if (!covered(device)) wait_for_promise(device);
+  return true;
+}
+
+bool Budget::may_take_extents(int device, std::uint64_t bytes, std::uint64_t uncounted, FunctionRef<void()> release) {
+  return granted(device, {.swapped = bytes}, {.device = uncounted, .movable = uncounted}, release);
+}
+
+// Whether limits grant what the process has, `own` included, which this thread has just reserved. What else it is about
+// to reserve is asked for, too, if anything is.
+bool Budget::granted(int device, const Bytes& own, const Bytes& uncounted, FunctionRef<void()> release) {
+  Slot& here = slot(device);
+  const auto granted = [&] { return here.granted_bytes.load(); };
+  if (within(live(device), granted())) return true;
+  // A handler that jumps out of the wait would leave `asking` locked, for ever and for all threads. rotad answers soon.
+  const HeldSignals held;
+  struct Unsettled {  // until this thread has its answer, even if it is cancelled while it waits
+    Unsettled(Budget& quota, Slot& slot, const Bytes& own) : quota(quota), slot(slot), own(own) {
+      const std::lock_guard lock(quota.mutex_);
+      slot.unsettled = each_of(slot.unsettled, own, std::plus<>());
+    }
+    ~Unsettled() {
+      const std::lock_guard lock(quota.mutex_);
+      settle();
+    }
+    void settle() {  // with the lock
+      slot.unsettled = less(slot.unsettled, std::exchange(own, {}));
+    }
+    Budget& quota;
+    Slot& slot;
+    Bytes own;
+  } unsettled(*this, here, own);
+  const std::lock_guard asking(here.asking);
+  struct Asking {
+    ~Asking() {  // with the lock
+      slot.ask.reset();
+      slot.awaited = 0;
+      slot.granted = false;
+      slot.own = {};
+    }
+    Slot& slot;
+  };
+  std::unique_lock lock(mutex_);
+  const Asking ended{here};
+  here.own = own;
+  for (;;) {
+    // What other threads are about to ask for is in the ledger, too, and may be refused.
+    const Bytes wanted = less(live(device), less(here.unsettled, own));
+    if (released_ || within(wanted, granted())) break;
+    if (++asks_ == 0) ++asks_;
+    here.awaited = asks_;
+    here.ask = Ask{asks_, each_of(wanted, uncounted, std::plus<>())};
+    bell_.ring();
+    const bool answered = answered_.wait_for(
+        lock, patience_, [&] { return released_ || here.awaited == 0 || within(wanted, granted()); });
+    if (!answered) {
+      // As without a rotad, for all threads, until rotad answers again.
+      log::warn("rotad does not answer: allocations on GPU {} are not checked against its limits until it does",
+                driver::gpu_number(device));
+      here.granted_bytes.store(kEverything);
+    }
+    if (released_ || here.granted || within(wanted, granted())) break;
+    // There may have been a free in the meantime.
+    const Bytes again = less(live(device), less(here.unsettled, own));
+    if (!within(wanted, again)) continue;
+    // Both at once: no thread sees one without the other.
+    release();
+    unsettled.settle();
+    return false;
+  }
+  unsettled.settle();
+  return true;
+}
+
+bool Budget::wait_for_others(int device) {
+  Slot& here = slot(device);
+  {
+    const std::lock_guard lock(mutex_);
+    if (here.unsettled.device == 0) return false;
+  }
+  const HeldSignals held;
+  const std::lock_guard asking(here.asking);
+  return true;
+}
+
+void Budget::explain(int device) {
+  static log::Once once;
+  if (!once.first()) return;
+  const std::lock_guard lock(mutex_);
+  log::warn("GPU {} is out of memory: {}", driver::gpu_number(device), slot(device).why);
+}
+
+bool Budget::wait_until_known(int device, bool afresh) {
+  std::unique_lock lock(mutex_);
+  Slot& here = slot(device);
+  const auto known = [&] { return released_ || !serving_ || !here.decided || here.known; };
+  if (afresh && !here.afresh && here.served) {
+    here.known = false;
+    here.measure = true;
+    here.wait_until = {};
+    bell_.ring();
+  }
+  if (known()) return true;
+  here.afresh = true;  // the answer is still to come, and it is of a reading that begins after the context was made
+  if (here.wait_until == Clock::time_point{}) here.wait_until = Clock::now() + kFirstAnswer;
+  lock.unlock();
+  const HeldSignals held;  // the wait ends with the lock held
+  lock.lock();
+  return answered_.wait_until(lock, here.wait_until, known);
+}
+
+void Budget::context_made(int device) {
+  const std::lock_guard lock(mutex_);
+  slot(device).afresh = false;
+}
+
+void Budget::measured(int device) {
+  {
+    const std::lock_guard lock(mutex_);
+    slot(device).known = true;
+  }
+  answered_.notify_all();
+}
+
+bool Budget::take_measure(int device) {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(slot(device).measure, false);
+}
+
+std::uint64_t Budget::spare(int device) const {
+  const std::uint64_t most = slot(device).granted_bytes.device.load();
+  return most == protocol::kUnlimited ? most : less(most, ledger_.live_bytes(device));
+}
+
+void Budget::serve(bool serves) {
+  {
+    const std::lock_guard lock(mutex_);
+    serving_ = serves;
+    for (Slot& slot : slots_) {
+      open_locked(slot);
+      slot.decided = slot.known = slot.measure = false;
+    }
+  }
+  answered_.notify_all();
+}
+
+void Budget::limit(int device) {
+  const std::lock_guard lock(mutex_);
+  Slot& here = slot(device);
+  if (serving_ && !std::exchange(here.decided, true)) tighten_locked(device, here);
+}
+
+void Budget::open(int device) {
+  {
+    const std::lock_guard lock(mutex_);
+    open_locked(slot(device));
+  }
+  answered_.notify_all();
+}
+
+void Budget::open_locked(Slot& slot) {
+  slot.granted_bytes.store(kEverything);
+  slot.answered = 0;
+  slot.decided = slot.known = true;
+  slot.served = false;
+}
+
+std::optional<Budget::Ask> Budget::take_ask(int device) {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(slot(device).ask, std::nullopt);
+}
+
+void Budget::answer(int device, const protocol::Reserved& answer) {
+  {
+    const std::lock_guard lock(mutex_);
+    Slot& here = slot(device);
+    here.granted_bytes.store({answer.device_bytes, answer.movable_bytes, answer.fixed_bytes, answer.swapped_bytes});
+    here.answered = answer.number;
+    here.given_back = 0;  // rotad has heard of it: it reads in order
+    if (here.awaited == answer.number) {
+      here.granted = answer.granted != 0;
+      here.why = answer.text;
+      here.awaited = 0;
+    }
+  }
+  answered_.notify_all();
+}
+
+std::uint64_t Budget::available(int device, std::uint64_t left) {
+  const std::lock_guard lock(mutex_);
+  Slot& here = slot(device);
+  if (left != here.left_then || Clock::now() - here.given_back_at > kHeard) here.given_back = 0;
+  const std::uint64_t unused = spare(device);
+  return unused == protocol::kUnlimited ? left : left + unused + here.given_back;
+}
+
+Budget::Has Budget::tighten(int device, std::uint64_t left) {
+  Has has{};
+  {
+    const std::lock_guard lock(mutex_);
+    Slot& here = slot(device);
+    const std::uint64_t before = here.granted_bytes.device.load();
+    has = {tighten_locked(device, here), here.answered};
+    if (left != here.left_then) here.given_back = 0;
+    if (before != protocol::kUnlimited) here.given_back += less(before, has.bytes.device);
+    here.left_then = left;
+    here.given_back_at = Clock::now();
+    here.known = here.served = true;
+  }
+  answered_.notify_all();
+  return has;
+}
+
+// Lowers first and then looks: a thread that has reserved in the meantime either was covered by the previous grant,
+// which the second look shows, or is not covered and asks.
+Budget::Bytes Budget::tighten_locked(int device, Slot& slot) {
+  const Bytes before = slot.granted_bytes.load();
+  Bytes kept = least_of(settled(device, slot), before);
+  for (;;) {
+    slot.granted_bytes.store(kept);
+    const Bytes now = least_of(settled(device, slot), before);
+    if (within(now, kept)) return kept;
+    kept = most_of(now, kept);
+  }
+}
+
+// --- the promise of a turn
+
+std::uint64_t Budget::needed(int device) const {
+  // rotad promises no more than a GPU has. A thread that reserves more gets the driver's answer.
+  const std::uint64_t live = std::min(ledger_.live_bytes(device), protocol::kMaxGpuBytes);
+  return slot(device).want_all.count() != 0 ? std::max(live, slot(device).total.load()) : live;
+}
+
+void Budget::wait_for_all(int device, std::uint64_t bytes) {
+  Slot& here = slot(device);
+  here.total.store(bytes);
+  wait_for_promise(device, &here.want_all);
+}
+
+void Budget::wait_for_promise(int device) {
+  if (program_.may_wait && (!program_.may_wait(device) || covered(device))) return;
+  wait_for_promise(device, nullptr);
+}
+
+void Budget::wait_for_promise(int device, Waiters* counted) {
+  Waiters::Place place(waiters_, promise_mutex_);
+  std::optional<Waiters::Place> wanting;
+  if (counted != nullptr) wanting.emplace(*counted, promise_mutex_);
+  bell_.ring();
+  const auto done = [&] {
+    if (wanting) wanting->count_again();
+    return released_.load() || covered(device);
+  };
+  std::unique_lock lock(promise_mutex_);
+  waiters_.wait(place, lock, std::chrono::steady_clock::time_point::max(), done, [] {});
+}
+
+// A waiting thread has been counted before it looked, and looks under the lock.
+void Budget::changed() {
+  if (waiters_.count() == 0) return;
+  const std::lock_guard lock(promise_mutex_);
+  waiters_.wake_all();
+  for (Slot& slot : slots_) slot.want_all.wake_all();
+}
+
+void Budget::promise(int device, std::uint64_t bytes) {
+  slot(device).promised.store(bytes);
+}
+
+void Budget::release_all() {
+  {
+    const std::lock_guard lock(mutex_);
+    released_ = true;
+  }
+  answered_.notify_all();
+  changed();
+}
+
+}  // namespace rota::turn

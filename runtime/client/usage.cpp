@@ -1,0 +1,122 @@
+#include "runtime/client/usage.h"
+
+#include <algorithm>
+
+namespace rota::turn {
+
+namespace {
+
+// Changes of usage below 1/64 of a GPU are not worth a message.
+constexpr std::uint64_t kFraction = 64;
+
+// Nearly always it is there already, and storing it costs more than seeing that.
+template <typename Shown>
+void show(Shown& shown, std::uint64_t value) {
+  if (shown.load() != value) shown.store(value);
+}
+
+}  // namespace
+
+void Usage::changed(int device) {
+  if (device < 0 || device >= kMaxDevices) return;
+  Slot& slot = slots_[static_cast<std::size_t>(device)];
+  const int index = slot.index.load(std::memory_order_acquire);
+  protocol::UsagePage* page = page_.load(std::memory_order_acquire);
+  if (index < 0 || page == nullptr) return;
+  std::uint64_t bytes = 0;
+  std::uint64_t fixed = 0;
+  std::uint64_t extents = 0;
+  do {
+    bytes = memory_.ledger().live_bytes(device);
+    fixed = memory_.ledger().fixed_bytes(device);
+    extents = memory_.swap().resident_bytes(device);
+    const std::uint64_t resident = extents != 0 ? extents + fixed : 0;
+    // The thread that writes last checks again: another thread may have written newer sums before these. A total order
+    // of these stores and of the ledger's sums ensures that (no fence: TSan does not know fences).
+    show(page->gpus[index].device_bytes, bytes);
+    const Pinned pinned = slot.pinned.load();
+    const std::uint64_t stays = pinned == Pinned::kNo ? fixed : std::max(fixed, resident);
+    show(page->gpus[index].fixed_bytes, stays);
+    show(page->gpus[index].fixed_for_now_bytes, pinned == Pinned::kForNow ? stays - fixed : 0);
+    show(page->gpus[index].resident_bytes, resident);
+  } while (bytes != memory_.ledger().live_bytes(device) || fixed != memory_.ledger().fixed_bytes(device) ||
+           extents != memory_.swap().resident_bytes(device));
+  page->gpus[index].memory_mode.store(static_cast<std::uint8_t>(memory_.mode(device)), std::memory_order_relaxed);
+  const auto differs = [&](std::atomic<std::uint64_t>& told, std::uint64_t now) {
+    const std::uint64_t before = told.load(std::memory_order_relaxed);
+    if ((now > before ? now - before : before - now) < slot.worth_telling.load(std::memory_order_relaxed)) return false;
+    told.store(now, std::memory_order_relaxed);
+    return true;
+  };
+  const bool more_or_less = differs(slot.last_told, bytes);
+  if (!differs(slot.resident_told, extents) && !more_or_less) return;
+  news_.store(true, std::memory_order_release);
+  bell_.ring();
+}
+
+void Usage::set_short(int device, std::uint64_t bytes, std::uint64_t free_bytes) {
+  const int index = slots_[static_cast<std::size_t>(device)].index.load(std::memory_order_acquire);
+  protocol::UsagePage* page = page_.load(std::memory_order_acquire);
+  if (index < 0 || page == nullptr || (bytes == 0 && page->gpus[index].short_bytes.load() == 0)) return;
+  page->gpus[index].free_bytes.store(free_bytes);
+  page->gpus[index].short_bytes.store(bytes);
+  page->gpus[index].refusals.fetch_add(1);
+  news_.store(true, std::memory_order_release);
+}
+
+void Usage::set_gang_rest(int device, std::uint64_t word) {
+  const int index = slots_[static_cast<std::size_t>(device)].index.load(std::memory_order_acquire);
+  protocol::UsagePage* page = page_.load(std::memory_order_acquire);
+  if (index < 0 || page == nullptr) return;
+  page->gpus[index].gang_rest.store(word);
+  news_.store(true, std::memory_order_release);
+}
+
+void Usage::set_total(int device, std::uint64_t bytes) {
+  slots_[static_cast<std::size_t>(device)].worth_telling.store(bytes / kFraction, std::memory_order_relaxed);
+}
+
+void Usage::moved_out(std::uint64_t copied, std::uint64_t spared, Time time) {
+  moves_.out_bytes += copied;
+  moves_.spared_bytes += spared;
+  if (copied != 0) moves_.out_ns += static_cast<std::uint64_t>(time.count());
+  show_moves();
+}
+
+void Usage::moved_in(std::uint64_t copied, Time time) {
+  if (copied == 0) return;
+  moves_.in_bytes += copied;
+  moves_.in_ns += static_cast<std::uint64_t>(time.count());
+  show_moves();
+}
+
+void Usage::show_moves() {
+  protocol::UsagePage* page = page_.load(std::memory_order_acquire);
+  if (page == nullptr) return;
+  page->out_bytes.store(moves_.out_bytes);
+  page->out_ns.store(moves_.out_ns);
+  page->in_bytes.store(moves_.in_bytes);
+  page->in_ns.store(moves_.in_ns);
+  page->spared_bytes.store(moves_.spared_bytes);
+}
+
+void Usage::connected(protocol::UsagePage* page) {
+  page_.store(page, std::memory_order_release);
+  show_moves();
+}
+
+void Usage::lost() {
+  page_.store(nullptr, std::memory_order_release);
+  for (Slot& slot : slots_) {
+    slot.index.store(-1, std::memory_order_relaxed);
+    slot.last_told.store(0, std::memory_order_relaxed);
+    slot.resident_told.store(0, std::memory_order_relaxed);
+  }
+}
+
+void Usage::set_index(int device, int index) {
+  slots_[static_cast<std::size_t>(device)].index.store(index, std::memory_order_release);
+  changed(device);
+}
+
+}  // namespace rota::turn

@@ -1,0 +1,70 @@
+// What this process tells rotad about its memory: always in the usage page, and by a message once it has changed enough
+// to matter. The program's threads write at each allocation and free; the monitor says where and sends the messages.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "runtime/client/bell.h"
+#include "runtime/memory/memory.h"
+#include "runtime/turn/machine.h"
+#include "scheduler/protocol/pages.h"
+
+namespace rota::turn {
+
+class Usage {
+ public:
+  Usage(memory::Memory& memory, Bell& bell) : memory_(memory), bell_(bell) {}
+
+  // Any thread: the bytes that this process has on a GPU have changed.
+  void changed(int device);
+  // Any thread, once, before the GPU is announced.
+  void set_total(int device, std::uint64_t bytes);
+
+  // Any thread: something else that rotad reads in the page has changed.
+  void tell() {
+    news_.store(true, std::memory_order_release);
+    bell_.ring();
+  }
+
+  // The monitor.
+  void connected(protocol::UsagePage* page);
+  void lost();
+  void set_index(int device, int index);  // rotad's
+  // How much of this process's memory the driver had no room for although the process holds the GPU, and how much the
+  // driver reported free then. Bytes; 0: nothing.
+  void set_short(int device, std::uint64_t bytes, std::uint64_t free_bytes);
+  // What this process, a member of a gang, does there (GpuUsage::gang_rest).
+  void set_gang_rest(int device, std::uint64_t word);
+  // Whether extents can leave the GPU: not for now, because it is not proven that no work of this process uses them or
+  // the driver did not release them; or never again. Returns what it was before.
+  enum class Pinned { kNo, kForNow, kForGood };
+  Pinned set_pinned(int device, Pinned pinned) {
+    return slots_[static_cast<std::size_t>(device)].pinned.exchange(pinned);
+  }
+  // Extents have left the GPU, or come back: bytes that were copied, and that went without a copy. For `rota status`.
+  void moved_out(std::uint64_t copied, std::uint64_t spared, Time time);
+  void moved_in(std::uint64_t copied, Time time);
+  // Whether something worth a message has changed since the last call.
+  bool take_news() { return news_.exchange(false, std::memory_order_acq_rel); }
+
+ private:
+  void show_moves();
+  struct Slot {
+    std::atomic<int> index{-1};
+    std::atomic<std::uint64_t> last_told{0};
+    std::atomic<std::uint64_t> resident_told{0};
+    std::atomic<std::uint64_t> worth_telling{UINT64_MAX};
+    std::atomic<Pinned> pinned{Pinned::kNo};
+  };
+
+  memory::Memory& memory_;
+  Bell& bell_;
+  std::array<Slot, kMaxDevices> slots_;
+  std::atomic<protocol::UsagePage*> page_{nullptr};
+  protocol::Moves moves_{};  // the monitor's, for all rotads that serve this process
+  std::atomic<bool> news_{false};
+};
+
+}  // namespace rota::turn

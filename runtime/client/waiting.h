@@ -1,0 +1,55 @@
+// A program that waits at the gate for a long time says so, or its user would think that it hangs: at most three lines
+// in a process's life, after 1, 10 and 60 s, and none below ROTA_LOG=warn.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "scheduler/protocol/protocol.h"
+
+namespace rota::turn {
+
+class Waiting {
+ public:
+  // `for_whom` is called on the waiting thread, with no lock held; it returns "GPU 0, held by pid 12 (memhog, alice)".
+  // `more`: where to read on; it ends the line.
+  explicit Waiting(std::function<std::string()> for_whom, const char* more = "; `rota status` says more")
+      : for_whom_(std::move(for_whom)), more_(more) {}
+
+  // See gate::Attendant::stands(). Any thread; if several wait, one reports.
+  std::optional<std::chrono::nanoseconds> stands(std::chrono::nanoseconds so_long);
+
+ private:
+  std::function<std::string()> for_whom_;
+  const char* more_;
+  std::atomic<std::size_t> said_{0};
+};
+
+// Asks rotad for whom this process waits. Takes at most half a second; without an answer it says less.
+std::string who_holds();
+// The same from what rotad knows. A process that is not in it by its own pid is in another pid namespace than
+// rotad: then only the GPU that all waiting programs want can be meant, and pids say nothing to it.
+std::string holder_of(const protocol::Snapshot& all, std::int32_t own_pid);
+
+// For what room a process waits, if rotad passes it over because its memory would not fit, and who has what stays
+// there; otherwise empty.
+std::string room_for(const protocol::Snapshot& all, std::int32_t own_pid);
+
+// What nobody can make room for on a GPU, in bytes: contexts, what other programs have that stays, and what programs
+// without rota have. Nothing: no rotad says so within a quarter of a second, or it serves nobody there.
+std::optional<std::uint64_t> taken_for_good(const Uuid& uuid);
+
+// Who has memory on a GPU, by rotad's index of it: "pid 12 (memhog, alice) 3.0 GiB, …", the three largest first; empty
+// if rotad does not say, or nobody else has any.
+std::string who_has_memory(int gpu);
+std::string memory_of(const protocol::Snapshot& all, int gpu, std::int32_t own_pid);
+// The same for memory that cannot leave the GPU for now; of those, what `bytes` says.
+std::string who_stays_for_now(int gpu);
+std::string staying_of(const protocol::Snapshot& all, int gpu, std::int32_t own_pid,
+                       std::uint64_t protocol::TaskRow::* bytes);
+
+}  // namespace rota::turn

@@ -1,0 +1,58 @@
+// Which GPUs the nodes of graphs work on. That is looked up when a graph becomes executable, and again when an
+// executable graph is changed, since the driver says nothing about the nodes of one. Any thread.
+//
+// Not looked at is what cannot bring in another GPU: the function of a kernel node may be replaced only by one of the
+// same context, and from the device only its arguments, size and whether it runs can be changed. Nodes that rota does
+// not understand, and what it has not been told of, count as on all GPUs.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <unordered_map>
+
+#include "runtime/gate/reached.h"
+
+namespace rota::turn {
+
+class GraphReach {
+ public:
+  explicit GraphReach(Reached& reached) : reached_(reached) {}
+
+  // Those of a graph's nodes.
+  gate::Devices of(api::CUgraph graph);
+  // Of an executable graph, by its handle.
+  gate::Devices of_executable(const void* executable) const;
+
+  void instantiated(api::CUgraphExec executable, gate::Devices devices);
+  // Some nodes may be on these GPUs, too, from now on.
+  void extended(api::CUgraphExec executable, gate::Devices devices);
+  // Before the driver may give its handle to another one.
+  void destroyed(api::CUgraphExec executable);
+  // Work on any GPU may launch a graph from now on.
+  void launched_by_others() { others_launch_.store(true, std::memory_order_relaxed); }
+
+  // A node with these parameters, as far as they name GPUs.
+  gate::Devices of(const api::CUgraphNodeParams& node);
+  // Some graph gets a node that copies or sets memory of the GPUs `memory` in a context of the GPUs `works`. The driver
+  // does not tell the context again (before CUDA 13.2), but the memory: so it matters if it is of other GPUs.
+  void copies(gate::Devices works, gate::Devices memory) {
+    if ((works & ~memory) != 0) copy_elsewhere_.fetch_or(works, std::memory_order_relaxed);
+  }
+  void adds(const api::CUgraphNodeParams& node);
+  // The memory that such a node of some graph names has been replaced.
+  void replaces_memory() { copies(gate::kAllDevices, 0); }
+
+ private:
+  gate::Devices of(api::CUgraphNode node);
+  gate::Devices memory_of(const api::CUDA_MEMCPY3D& copy);
+  gate::Devices context_of(const api::CUDA_MEMSET_NODE_PARAMS_v2& set);
+  gate::Devices with_elsewhere(gate::Devices memory) const;
+
+  Reached& reached_;
+  mutable std::mutex mutex_;
+  std::unordered_map<const void*, gate::Devices> executables_;
+  std::atomic<gate::Devices> copy_elsewhere_{0};  // GPUs that copy or set memory of others in some graph
+  std::atomic<bool> others_launch_{false};
+};
+
+}  // namespace rota::turn

@@ -1,0 +1,80 @@
+// Which GPUs a call reaches: that of its stream or current context, and those of the addresses that it names. Asked at
+// each call while the gates of several GPUs differ or calls are counted by GPU (gate.h), so the answers are remembered.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "runtime/driver/contexts.h"
+#include "runtime/gate/scope.h"
+
+namespace rota::turn {
+
+// On which GPU memory lies. Any thread.
+class MemoryPlaces {
+ public:
+  virtual ~MemoryPlaces() = default;
+  // Changes whenever the GPU of an address that was `booked` may have changed.
+  virtual std::uint64_t changes() const = 0;
+  // Negative: host memory, or unknown to the driver. `booked`: it is remembered until changes() does.
+  virtual int device_of(std::uint64_t address, bool* booked) const = 0;
+  virtual int device_of_array(const void* handle) const = 0;
+};
+
+class Reached {
+ public:
+  Reached(const MemoryPlaces& memory, gate::Contexts& contexts) : memory_(memory), contexts_(contexts) {}
+
+  struct Answer {
+    gate::Devices devices = gate::kAllDevices;
+    // Of these, that of the stream or the current context, and those of the addresses.
+    gate::Devices works = gate::kAllDevices;
+    gate::Devices memory = 0;
+    // Of the stream, or the current one, where it has just been looked up; null: it is known.
+    api::CUcontext context = nullptr;
+    int device = -1;
+  };
+  Answer by(const gate::Call& call);
+  // That of a context (null: the current one); all, where the driver does not say.
+  gate::Devices of(api::CUcontext context);
+  // Those of the memory at these addresses, as far as they are device memory; null: none.
+  gate::Devices at(const void* first, const void* second);
+  gate::Devices at(std::uint64_t address);
+  // That of an array; null: none; all, where it is not known.
+  gate::Devices of_array(const void* handle);
+
+ private:
+  // What a key's GPU is: of streams and contexts by their handles, and of memory by pieces of kPiece. A writer raises
+  // `change` to an odd number, and a reader that sees one looks it up.
+  class Table {
+   public:
+    // Nothing: not known. `as_of`: a number that changes before that may be different.
+    std::optional<int> find(std::uint64_t key, std::uint64_t as_of) const;
+    void add(std::uint64_t key, int device, std::uint64_t as_of);
+
+   private:
+    struct Known {
+      std::atomic<std::uint32_t> change{0};
+      std::atomic<int> device{0};
+      std::atomic<std::uint64_t> key{0};
+      std::atomic<std::uint64_t> as_of{0};
+    };
+    static std::size_t place_of(std::uint64_t key);
+    std::array<Known, 256> known_;
+  };
+  gate::Devices memory_of(const gate::Call& call);
+  // Of one side of a copy: the address lies at `place` in the record.
+  gate::Devices side_of(const void* record, std::uintptr_t place);
+  // Negative: the driver does not say.
+  int of_context(api::CUcontext context, Answer& answer);
+  int of_stream(api::CUstream stream, Answer& answer);
+
+  const MemoryPlaces& memory_;
+  gate::Contexts& contexts_;
+  Table handles_;
+  Table pieces_;
+};
+
+}  // namespace rota::turn

@@ -1,0 +1,459 @@
+#include "runtime/monitor/monitor.h"
+
+#include <sys/prctl.h>
+
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+
+#include "generated/driver_real.h"
+#include "runtime/account/account.h"
+#include "runtime/core/log.h"
+#include "runtime/driver/gpu_number.h"
+#include "runtime/driver/stream.h"
+#include "runtime/gate/reach_check.h"
+
+namespace rota::turn {
+
+using namespace std::chrono_literals;
+using protocol::Kind;
+using protocol::Message;
+
+namespace {
+
+// How long a thread may take to run that the open gate has woken: others may use the CPUs. One that is in a signal
+// handler may take for ever. A judgment.
+constexpr Time kWakes = 50ms;
+
+// How often the driver is asked about frees in streams that are idle, for what `rota status` shows.
+constexpr Time kBetweenSweeps = 250ms;
+
+// The largest GPU that rotad accepts (scheduler/server/decode.cpp).
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 48;
+
+// Read once: the program may change its environment.
+std::vector<protocol::SessionEntry> sessions_from_environment() {
+  const char* text = std::getenv("ROTA_SESSION");  // NOLINT(concurrency-mt-unsafe)
+  if (text == nullptr) return {};
+  if (auto sessions = protocol::parse_sessions(text)) return *sessions;
+  log::warn(
+      "ROTA_SESSION is '{}', which is not a value that `rota run` sets: its limits cannot be read, so every allocation "
+      "is refused; unset it",
+      text);
+  return {{.id = "unknown", .device_bytes = 0, .host_bytes = 0}};
+}
+
+bool wants_to_wait() {
+  const char* value = std::getenv("ROTA_WAIT");  // NOLINT(concurrency-mt-unsafe)
+  return value != nullptr && std::strcmp(value, "1") == 0;
+}
+
+}  // namespace
+
+Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& memory,
+                 std::chrono::nanoseconds for_now_patience)
+    : gate_(gate),
+      contexts_(contexts),
+      memory_(memory),
+      sessions_(sessions_from_environment()),
+      for_now_patience_(for_now_patience),
+      service_(wants_to_wait()),
+      places_(memory),
+      reached_(places_, contexts),
+      graphs_(reached_),
+      gang_(sessions_.empty() ? std::string() : sessions_.back().id),
+      usage_(memory, bell_),
+      budget_(memory.ledger(), bell_) {
+  tasks_.push_back(std::make_unique<Task>(gate, contexts));
+  for (std::atomic<int>& index : limits_index_) index.store(-1, std::memory_order_relaxed);
+  gate_.set_attendant(this);
+  keeper_.close();
+  memory_.set_observer([this](int device) { usage_changed(device); });
+  memory_.set_room(
+      {.may_take = [this](int device, std::uint64_t bytes, memory::Kind kind) { return may_take(device, bytes, kind); },
+       .wait_for_others = [this](int device) { return budget_.wait_for_others(device); },
+       .served_is_known = [this](int device) { wait_until_served_is_known(device); },
+       .explain = [this](int device) { budget_.explain(device); },
+       .make = [this](int device, FunctionRef<bool()> again) { make_room(device, again); },
+       .coming = [this](int device) { return others_clear(device); },
+       .crowded = [this](int device) { return crowded(device); },
+       .limit = [this](int device) { return limit(device); },
+       .refresh = [this](int device) { refresh(device); },
+       .limited = [this] { return limited(); },
+       .contexts = [this](int device) { return context_bytes(device); },
+       .all_contexts = [this](int device) { return all_context_bytes(device); },
+       .fixed_of_others = [this](int device) { return fixed_of_others_bytes(device); },
+       .full = [this](int device) { say_full(device); }});
+  memory_.set_synchronize([this](api::CUcontext context) { return contexts_.synchronize(context); });
+  memory_.swap().set_observer(
+      {.out_of_place = [this](int device) { keeper_.begin_moving(gate::bit_of(device)); },
+       .others_closed = [this](int device) { return others_closed(device); },
+       .resident = [this](int device) { usage_.changed(device); },
+       .contexts = [this](int device) { return all_context_bytes(device); },
+       .fits = [this](
+                   int device, std::uint64_t bytes, std::uint64_t uncounted,
+                   FunctionRef<void()> release) { return budget_.may_take_extents(device, bytes, uncounted, release); },
+       .explain = [this](int device) { budget_.explain(device); },
+       .close_for_room = [this](int device, FunctionRef<void()> begin) { close_for_room(device, begin); }});
+  budget_.set_program({.extents = [this](int device) { return memory_.swap().needed_bytes(device); },
+                       .may_wait = [this](int device) { return may_wait_for_room(device); }});
+}
+
+// --- the program's threads
+
+void Monitor::context_made(api::CUcontext context, int device, bool primary) {
+  const bool is_new = contexts_.add(context, device, primary);
+  touch(device);
+  if (is_new && device >= 0 && device < memory::kMaxDevices) budget_.context_made(device);
+}
+
+// The first call makes the GPU one that this process takes turns on.
+void Monitor::touch(int device) {
+  if (device < 0 || device >= memory::kMaxDevices) return;
+  const std::uint64_t bit = std::uint64_t{1} << device;
+  if ((devices_seen_.fetch_or(bit, std::memory_order_acq_rel) & bit) == 0) {
+    Gpu gpu;
+    gpu.device = device;
+    api::CUuuid uuid{};
+    if (real::cuDeviceGetUuid_v2(&uuid, device) != api::CUDA_SUCCESS) real::cuDeviceGetUuid(&uuid, device);
+    static_assert(sizeof uuid == sizeof gpu.description.uuid);
+    std::memcpy(&gpu.description.uuid, &uuid, sizeof uuid);
+    gpu.description.number = driver::find_gpu_number(device);
+    std::size_t total = 0;
+    if (real::cuDeviceTotalMem_v2(&total, device) != api::CUDA_SUCCESS) total = 0;
+    gpu.unusable = total == 0 || total > kMostBytes;
+    if (gpu.unusable) {
+      unusable_devices_.fetch_or(bit, std::memory_order_acq_rel);
+      log::warn("no turns on GPU {}: the driver reports {} bytes of memory for it; programs on it run without rotad",
+                driver::gpu_number(device), total);
+    }
+    gpu.description.total_bytes = total;
+    real::cuDeviceGetName(gpu.description.name, static_cast<int>(protocol::kNameLength), device);
+    usage_.set_total(device, total);
+    account::touches(device, &uuid, gpu.description.name, total);
+    total_bytes_[static_cast<std::size_t>(device)].store(total, std::memory_order_relaxed);
+    const std::lock_guard lock(new_gpus_mutex_);
+    new_gpus_.push_back(gpu);
+  }
+  gate_.count(gate::bit_of(device));
+  if (gate::checks_reached_calls() && several()) gate_.set_sorted(true);
+  start();
+  if ((unusable_devices_.load(std::memory_order_acquire) & bit) == 0) budget_.limit(device);
+  bell_.ring();
+}
+
+void Monitor::wait_until_served_is_known(int device) {
+  if (device < 0 || device >= memory::kMaxDevices || !served()) return;
+  const std::uint64_t bit = std::uint64_t{1} << device;
+  const bool asked = (devices_seen_.load(std::memory_order_acquire) & bit) != 0;
+  if (!asked || (unusable_devices_.load(std::memory_order_acquire) & bit) != 0) return;
+  service_.wait_until_known(device, waiting_);
+}
+
+std::string Monitor::awaited() const {
+  if (!service_.waits()) return who_holds();
+  const std::string why = service_.reason();
+  return "a rotad that serves the GPU (ROTA_WAIT=1)" + (why.empty() ? ": start one, or use `rota run`" : ": " + why);
+}
+
+void Monitor::arrived() {
+  bell_.ring();
+}
+
+void Monitor::interrupted(int device) {
+  const gate::Devices bit = gate::bit_of(device);
+  if ((interrupted_.fetch_or(bit) & bit) == 0) bell_.ring();
+}
+
+// A context that rota did not see is noticed here at the latest.
+gate::Devices Monitor::reached(const gate::Call& call) {
+  const Reached::Answer answer = reached_.by(call);
+  if (answer.context != nullptr && !touches(answer.device)) context_made(answer.context, answer.device, false);
+  if (call.reaches == gate::Reaches::kGraph) return with_memory(answer.devices | graphs_.of_executable(call.first));
+  const bool copies = call.reaches != gate::Reaches::kNoOther && call.has_stream && contexts_.captures() != 0;
+  if (copies && driver::captures(call.stream, call.per_thread)) graphs_.copies(answer.works, answer.memory);
+  return with_memory(answer.devices);
+}
+
+// Work of these GPUs waits for memory of others, too, that it may use and that is out of place (others_closed() cannot
+// always wait).
+gate::Devices Monitor::with_memory(gate::Devices devices) const {
+  const gate::Devices out = gate::out_of_place.load() & ~devices;
+  return out == 0 ? devices : devices | (out & memory_.swap().reachable(devices));
+}
+
+void Monitor::couples(gate::Devices devices) {
+  if (couplings_.ask(devices & touched(), Couplings::When::kAnyway, now())) bell_.ring();
+}
+
+bool Monitor::may_submit(const gate::Call& call) {
+  // A mark recorded in a capture would become part of it.
+  return contexts_.captures() != 0 || (timing_.inside() ? meter_.count(call) : meter_.enter(call, now));
+}
+
+void Monitor::shares() {
+  if (!shares_.exchange(true)) usage_.tell();
+}
+
+bool Monitor::may_wait_for_room(int device) {
+  if (gate::may_not_wait() || contexts_.captures() != 0) {
+    bell_.ring();
+    return false;
+  }
+  // Allocations do not check each time which frees streams have passed.
+  if (!memory_.sweep_deferred() || !budget_.covered(device)) {
+    usage_.changed(device);  // from its next grant on it counts with memory that waits
+  }
+  return true;
+}
+
+bool Monitor::may_take(int device, std::uint64_t bytes, memory::Kind kind) {
+  return device < 0 || device >= memory::kMaxDevices || budget_.may_take(device, bytes, kind);
+}
+
+bool Monitor::submits_nothing(const gate::Call& call) {
+  // The call goes into a capture, but with addresses that the driver checks: memory allocated since may not be on the
+  // GPU yet.
+  if (contexts_.submits_nothing(call)) return contexts_.captures() == 0 || gate::out_of_place.load() == 0;
+  // The first context, if rota did not see its creation (a library that bypasses it), is noticed here at the latest.
+  // The driver refuses a call without a context: there is nothing to wait for.
+  const bool known = started_.load(std::memory_order_acquire) && devices_seen_.load(std::memory_order_relaxed) != 0;
+  return !known && !make_known(call);
+}
+
+bool Monitor::make_known(const gate::Call& call) {
+  api::CUcontext current = nullptr;
+  if (real::cuCtxGetCurrent(&current) != api::CUDA_SUCCESS) return false;
+  api::CUcontext context = current;
+  if (context == nullptr &&
+      (!call.has_stream || real::cuStreamGetCtx(call.stream, &context) != api::CUDA_SUCCESS || context == nullptr)) {
+    return false;
+  }
+  const bool pushed = current == nullptr;
+  if (pushed && real::cuCtxPushCurrent_v2(context) != api::CUDA_SUCCESS) return false;
+  api::CUdevice device = -1;
+  const bool found = real::cuCtxGetDevice(&device) == api::CUDA_SUCCESS;
+  if (pushed) real::cuCtxPopCurrent_v2(&current);
+  if (!found || device < 0 || device >= memory::kMaxDevices) return false;
+  context_made(context, device, false);
+  return true;
+}
+
+// --- the monitor's thread
+
+void Monitor::run() {
+  gate::exempt_this_thread();
+  // Measured: a query from a thread that is not in RELAXED mode invalidates a global capture.
+  api::CUstreamCaptureMode mode = api::CU_STREAM_CAPTURE_MODE_RELAXED;
+  real::cuThreadExchangeStreamCaptureMode(&mode);
+  // Hand-overs wait for this thread, and by default the kernel may wake it 50 us late.
+  prctl(PR_SET_TIMERSLACK, 1000UL);
+  while (!stopping()) {
+    const std::uint32_t heard = bell_.heard();
+    // Read before the page: a change in the meantime then wakes the monitor at once.
+    const std::uint32_t event_seen = connection_ ? connection_->event().load() : 0;
+    look_for_welcome();
+    if (connection_) read_messages();
+    hang_up_if_unread();
+    // Memory that arrived although this process already had what it needs.
+    const bool lacks = std::ranges::any_of(tasks_, [this](const auto& task) {
+      return task->machine.grant() != 0 && !memory_.swap().in_place(task->devices);
+    });
+    if (connection_ && !lacks) connection_->drop_extents();
+    add_gpus();
+    if (connection_) announce_gpus();
+    if (connection_) send_asks();
+    recouple();
+    tell_gpus();
+    look_outside();
+    look_at_tasks();
+    sort_calls();
+    answer_account();
+    meter();
+    if (exits_.load() && stops_at_exit()) return;
+    const bool holds = std::ranges::any_of(tasks_, [](const auto& task) { return task->holds(); });
+    const bool runs = std::ranges::any_of(tasks_, [](const auto& task) { return task->runs(); });
+    const bool watches = std::ranges::any_of(tasks_, [](const auto& task) { return task->machine.watches_gpu(); });
+    // Nobody waits, so nothing drains; but memory may have to leave.
+    const bool undisturbed = holds && !watches && !timing_.in_flight();
+    if (undisturbed && now() >= next_sweep_) {
+      memory_.sweep_deferred();  // what the program freed before it paused is not its own any more
+      next_sweep_ = now() + kBetweenSweeps;
+    }
+    undo_what_was_left();
+    keep_to_host_share();
+    const auto has_unneeded = [this] { return memory_.has_deferred() || has_unneeded_host(); };
+    const bool collects = (undisturbed && has_unneeded()) || (runs && host_presses());
+    if (collects && now() >= next_collect_) collect_if_idle();
+    if (all_still() && memory_.swap().host().kept_bytes() != 0) give_host_back_if_low();
+    if (!stopping() && !prepare_host()) sleep(heard, event_seen);
+  }
+  gate_.set_metered(false);
+  keeper_.open_for_good();
+}
+
+void Monitor::look_at_tasks() {
+  for (const auto& task : tasks_) {
+    feed(*task, look(*task));
+    look_at_activity(*task);
+  }
+}
+
+// Steps a task's machine with an event and with the events that its actions cause.
+void Monitor::feed(Task& task, const Event& event) {
+  task.due.push_back(event);
+  while (!task.due.empty()) {
+    const Event next = task.due.front();
+    task.due.pop_front();
+    task.actions = task.machine.step(next, now());
+    publish_room();
+    publish_pins(task);
+    task.activity.granted(task.machine.grant(), now());
+    for (const Action& action : task.actions) carry_out(task, action);
+  }
+}
+
+// What concerns all tasks: each hears of it at its next look.
+void Monitor::to_all(const Event& event) {
+  for (const auto& task : tasks_) task->due.push_back(event);
+}
+
+void Monitor::carry_out(Task& task, const Action& action) {
+  Message message;
+  switch (action.act) {
+    case Act::kOpen:
+      // Otherwise an allocation has just ended up out of place.
+      if (!open(task)) {
+        task.due.push_back(look(task));
+      } else {
+        task.opened_at = now();
+        task.activity.opened(task.opened_at);
+      }
+      break;
+    case Act::kClose:
+      keeper_.close(task.devices);
+      task.activity.closed(now());
+      break;
+    case Act::kWant:
+      message.kind = Kind::kWant;
+      message.body.want = {.gpus = action.gpus,
+                           .running = action.running ? 1U : 0U,
+                           .padding = 0,
+                           .urgent = action.urgent ? 1U : 0U,
+                           .alone = action.alone ? 1U : 0U,
+                           .task = task.served};
+      send(message);
+      break;
+    case Act::kGiveBack:
+      task.activity.count_calls(now());
+      message.kind = Kind::kGiveBack;
+      message.body.give_back = {
+          .grant = action.grant, .gpu = static_cast<std::uint32_t>(std::countr_zero(task.served)), .task = task.served};
+      send(message);
+      break;
+    case Act::kConnect:
+      connect();
+      break;
+    case Act::kHangUp:
+      hang_up();
+      break;
+    case Act::kMark:
+      switch (contexts_.mark(task.devices)) {
+        case gate::Contexts::Mark::kMarked:
+          task.due.push_back(event::MarkMade{Marked::kYes});
+          break;
+        case gate::Contexts::Mark::kCapturing:
+          task.due.push_back(event::MarkMade{Marked::kCapturing});
+          break;
+        case gate::Contexts::Mark::kBusy:
+          task.due.push_back(event::MarkMade{Marked::kBusy});
+          break;
+        case gate::Contexts::Mark::kUnknown:
+          task.due.push_back(event::MarkMade{Marked::kUnknown});
+          break;
+      }
+      break;
+    case Act::kAskRoom:
+      ask_room(task, action.gpus);
+      break;
+    case Act::kBringBack:
+      task.due.push_back(bring_memory_back(task));
+      break;
+    case Act::kMoveOut:
+      move_out_of_the_way(task, action.gpus);
+      break;
+    case Act::kReport:
+      for (const Gpu& gpu : gpus_) {
+        if (task.has(gpu.device)) usage_.set_gang_rest(gpu.device, action.word);
+      }
+      send_news();  // the other members wait for it
+      break;
+    case Act::kAdmit:
+      keeper_.admit(task.devices);
+      break;
+    case Act::kDismiss:
+      gate_.withdraw(task.devices);
+      break;
+    case Act::kCollect:
+      memory_.sweep_deferred();
+      if (all_still() && (memory_.has_deferred() || has_unneeded_host())) collect();
+      break;
+    case Act::kSay:
+      say(task, action);
+      break;
+  }
+}
+
+// While the monitor waits for memory to move, other processes need to know what this one needs, and its threads what
+// they may have.
+bool Monitor::stops_waiting() {
+  if (connection_) read_messages();
+  send_news();
+  if (connection_) send_asks();
+  return stopping();
+}
+
+event::Look Monitor::look(Task& task) {
+  event::Look seen;
+  const Machine& machine = task.machine;
+  if (connection_) seen.lease = connection_->lease(task.served);
+  // Notices threads that died inside; does not wait.
+  const bool drains = machine.phase() == Phase::kDraining || machine.finishes();
+  if (drains) gate_.wait_until_empty(std::chrono::steady_clock::now(), task.devices);
+  publish_room();
+  seen.lacking = lacking(task);
+  seen.unasked = unasked(task);
+  // Its work may use memory of other GPUs.
+  const memory::Devices reachable = memory_.swap().reachable(task.devices);
+  seen.resident = memory_.swap().in_place(reachable);
+  if (!seen.resident && memory_.swap().in_place(task.devices))
+    couplings_.ask(reachable, Couplings::When::kAtOnce, now());
+  // First: who goes on from there is inside.
+  const bool wakes = machine.gate_open() && now() - task.opened_at < kWakes;
+  seen.about_to_call = gate_.held_up(task.devices) + (wakes ? gate_.standing(task.devices) : 0);
+  const gate::Gate::Traffic traffic = gate_.traffic(task.devices);
+  seen.calls = traffic.calls;
+  seen.inside = traffic.inside;
+  seen.not_at_gate = machine.grant() != 0 ? budget_.waiting() : 0;
+  seen.standing = gate_.standing(task.devices) + seen.not_at_gate;
+  seen.stand_elsewhere = tasks_.size() > 1 && gate_.standing(~task.devices) != 0;
+  seen.interrupted = (interrupted_.load() & task.devices) != 0;
+  if (&task == tasks_.front().get()) measured_ = look_at_timing();
+  seen.measures = measured_.measures;
+  seen.alone = measured_.alone;
+  seen.sharer_waits = connection_ && (connection_->watch(task.served) & protocol::kWatchSharers) != 0;
+  // Whoever accesses that memory is in effect waiting for it.
+  if ((reached_from_outside_ || kept()) && !seen.resident) {
+    ++seen.standing;
+    ++seen.not_at_gate;
+  }
+  if (machine.watches_gpu()) {
+    const gate::Contexts::Progress progress = contexts_.progress(task.devices);
+    seen.looked = progress.looked;
+    seen.done = progress.done;
+    seen.reached = progress.reached;
+  }
+  return seen;
+}
+
+}  // namespace rota::turn

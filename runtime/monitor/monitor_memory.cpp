@@ -1,0 +1,473 @@
+// What the monitor does with memory: brings it back with a grant, moves it out to make room, and passes frees on to the
+// driver where nothing runs.
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "base/byte_text.h"
+#include "base/not_cancelled.h"
+#include "runtime/core/log.h"
+#include "runtime/driver/gpu_number.h"
+#include "runtime/monitor/bring_back.h"
+#include "runtime/monitor/monitor.h"
+
+namespace rota::turn {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+// Between two attempts to close the gate for a moment.
+constexpr Time kBetweenCollections = 250ms;
+
+// How long memory that the driver did not release counts as fixed, unless a turn comes first. The same as for clients
+// that rotad finds not to make room (scheduler/core/clearing.h).
+constexpr Time kStuck = 10s;
+
+// How long memory of a process that is being checkpointed counts as fixed before the driver is asked again. A judgment.
+constexpr Time kCheckpointed = 1s;
+
+// The same for memory that work of another GPU may use, before the GPUs are one task. A judgment.
+constexpr Time kCouples = 100ms;
+
+// The same for memory of a process that exits, unless one of its handlers waits for a turn. A judgment.
+constexpr Time kExits = 1s;
+
+// How long it is closed then, at most.
+constexpr Time kShortPause = 1ms;
+// For what others have needed of the host's memory for this long without a moment in which the program was idle: from
+// then on its work is metered, and some attempts close the gate for longer, each for longer than the last, up to as
+// long as a turn's end waits for a GPU that makes no progress. If that was not enough either, they come less and less
+// often. Judgments.
+constexpr Time kHostPresses = 250ms;
+constexpr int kLongerPause = 8;
+constexpr Time kLongestClosing = Machine::kPatience;
+constexpr int kBetweenPauses = 8;  // times the pause
+constexpr Time kMostBetweenPauses = 1min;
+
+// How often it is counted what of the host's memory could be given back: where a limit applies, and where only `rota
+// status` and the next rotad want to know it.
+constexpr Time kBetweenCounts = 10ms;
+constexpr Time kBetweenUnlimitedCounts = 200ms;
+
+// A driver that has refused to bring memory back this often, for this long, is taken not to do it at all. A judgment.
+constexpr int kMostRefusals = 5;
+constexpr Time kLongestRefusal = 3s;
+
+// Between two checks of who may access memory that is swapped out. Reading the process's files takes some tens of
+// microseconds, more if many are mapped.
+constexpr Time kLookOutside = 250ms;
+
+// For a library that is to be loaded: how long memory stays in place, which is longer than loading takes; how long if
+// it was to be loaded a short time ago, what that is, and how many are remembered; how long the wait is at most, and
+// when it is said. Judgments.
+constexpr Time kKeptInPlace = 5s;
+constexpr Time kKeptAgain = 500ms;
+constexpr Time kLoadsAgain = 60s;
+constexpr std::size_t kMostLoads = 64;
+constexpr Time kMostForLoad = 30s;
+constexpr Time kSayLoad = 1s;
+
+// It may come within a moment: from others' shares.
+constexpr Time kSayNoHost = 1s;
+constexpr const char* kNoHostMemory =
+    "GPU {}: {} of {} that other programs need cannot be moved out, because the host, or a limit on its memory, has "
+    "none left for them: the others wait until there is some or until this program frees GPU memory";
+
+}  // namespace
+
+// Handed over by rotad because this process lacks memory there. It may use what arrives while it brings its own memory
+// back.
+memory::Exchange Monitor::exchange(int device) {
+  const auto gpu = std::find_if(gpus_.begin(), gpus_.end(), [&](const Gpu& each) { return each.device == device; });
+  if (gpu == gpus_.end() || gpu->index < 0) return {};
+  const int index = gpu->index;
+  return {.gives = [this, index] { return connection_ && connection_->hands_over(index); },
+          .give =
+              [this, index](int memory, std::uint64_t bytes) {
+                if (!connection_) return;
+                protocol::Message message;
+                message.kind = protocol::Kind::kHandOver;
+                message.body.extent = {.gpu = static_cast<std::uint32_t>(index), .padding = 0, .bytes = bytes};
+                connection_->send(message, memory);
+              },
+          .coming = [this, device] { return others_clear(device); },
+          .take = [this, index]() -> std::optional<driver::Handed> {
+            if (!connection_) return std::nullopt;
+            return connection_->take_extent(index);
+          }};
+}
+
+// The answer to Act::kBringBack.
+event::Brought Monitor::bring_memory_back(Task& task) {
+  if (lost_) return {.resident = false, .lost = true};
+  if (const GpuMask without_room = lacking(task); without_room != 0) return {true, without_room};
+  const memory::Devices reachable = memory_.swap().reachable(task.devices);
+  if (!memory_.swap().in_place(reachable) && memory::SwapBackend::being_checkpointed()) return {.resident = false};
+  std::vector<Destination> destinations;
+  for (const Gpu& gpu : gpus_) {
+    if (task.has(gpu.device)) destinations.push_back({gpu.device, budget_.promised(gpu.device)});
+  }
+  const Time begun = now();
+  const Back back = bring_back(
+      contexts_, memory_, destinations, [this](int device) { return exchange(device); },
+      [&] {
+        return stops_waiting() || (connection_ && now() >= task.machine.last_moment(connection_->lease(task.served)));
+      },
+      [this, asked = Resting{}]() mutable { return rests(asked); });
+  for (const Gpu& gpu : gpus_) {
+    if (!task.has(gpu.device)) continue;
+    const auto shortage = std::find_if(back.shortages.begin(), back.shortages.end(),
+                                       [&](const auto& each) { return each.device == gpu.device; });
+    const bool lacks = shortage != back.shortages.end() && task.machine.grant() != 0;
+    usage_.set_short(gpu.device, lacks ? shortage->bytes : 0, lacks ? shortage->free_bytes : 0);
+  }
+  usage_.moved_in(back.bytes, now() - begun);
+  send_news();
+  keeper_.end_moving(task.devices);
+  const bool resident = back.resident && memory_.swap().in_place(reachable);
+  if (back.resident) refused_ = 0;
+  if (back.error != api::CUDA_SUCCESS && lose_memory(back.error)) return {.resident = false, .lost = true};
+  const Time ended = now();
+  log::debug("grant {}: {} after {} us, {} bytes of it swapped, {} of it in memory that others handed over, at {} ns",
+             task.machine.grant(), resident ? "memory back" : "no room for all memory", microseconds(ended - begun),
+             back.bytes, back.taken_over, ended.count());
+  return {.resident = resident, .lacking = 0, .some = back.some};
+}
+
+// Whether that was one refusal too many. Then the process's memory on GPUs is of no use any more and in the way of
+// others.
+bool Monitor::lose_memory(api::CUresult error) {
+  if (refused_++ == 0) refused_since_ = now();
+  if (refused_ < kMostRefusals || now() - refused_since_ < kLongestRefusal) return false;
+  const char* name = nullptr;
+  if (real::cuGetErrorName(error, &name) != api::CUDA_SUCCESS || name == nullptr) name = "an unknown error";
+  log::warn(
+      "this program's memory cannot be brought back to the GPU: the driver has returned {} ({}) for {} s. Its contents "
+      "are lost, and every call that needs the GPU returns this error from now on. End the program and start it again",
+      name, static_cast<int>(error), kLongestRefusal / 1s);
+  lost_ = true;
+  keeper_.begin_moving(gate::kAllDevices);
+  memory_.swap().release_all();
+  keeper_.refuse(error);
+  return true;
+}
+
+// Called while no work of this process runs: the driver waits for kernels before it unpins memory (measured on an
+// H100).
+void Monitor::give_host_back_if_low() {
+  if (!memory_.swap().host().low()) return;
+  for (const Gpu& gpu : gpus_) {
+    const gate::ContextLife context = contexts_.any(gpu.device);
+    if (!context) continue;
+    contexts_.within(context, [&] { memory_.swap().host().trim(); });
+    return;
+  }
+}
+
+// What rotad leaves this process of the host's memory (scheduler/protocol/pages.h): says what it has, and gives back
+// what is spare and more than that. What is pinned only while no work of this process runs: here, at the end of a turn,
+// or behind a gate that is closed for it (collect_if_idle()).
+void Monitor::keep_to_host_share() {
+  memory::SwapBackend& swap = memory_.swap();
+  memory::HostPool& host = swap.host();
+  if (host.bytes() == 0 && !host.limited()) return exceeds_host_since_.reset();
+  if (now() >= next_count_) {
+    swap.count_copies();
+    next_count_ = now() + (host.limited() ? kBetweenCounts : kBetweenUnlimitedCounts);
+    const bool asked = connection_ && std::any_of(gpus_.begin(), gpus_.end(), [this](const Gpu& gpu) {
+                         return gpu.index >= 0 && connection_->to_clear(gpu.index) != 0;
+                       });
+    if (!asked) host.lack(0);
+  }
+  if (host.excess() != 0 && host.has_prepared()) host.drop_prepared();
+  if (host.excess() == 0) {
+    exceeds_host_since_.reset();
+    return;
+  }
+  if (!exceeds_host_since_) exceeds_host_since_ = now();
+  if (!all_still()) return;
+  for (const Gpu& gpu : gpus_) {
+    const gate::ContextLife context = contexts_.any(gpu.device);
+    if (!context) continue;
+    contexts_.within(context, [&] { swap.give_host_back(host.excess(), true); });
+    return;
+  }
+}
+
+bool Monitor::host_presses() const {
+  return exceeds_host_since_ && now() - *exceeds_host_since_ >= kHostPresses;
+}
+
+// Called while others lack room that this process will have to make, so that the first memory to leave need not wait
+// for host memory. Returns whether there is more to do. Calls no driver.
+bool Monitor::prepare_host() {
+  memory::HostPool& host = memory_.swap().host();
+  // It needs no driver calls, so this is possible while the GPU works.
+  if (host.has_prepared() && host.low()) host.drop_prepared();
+  const bool moves = connection_ && memory_.swap().any() && !memory_.swap().pinned();
+  const auto drains = [](const auto& task) { return task->machine.phase() == Phase::kDraining; };
+  if (!moves || std::ranges::any_of(tasks_, drains)) return false;
+  std::vector<memory::SwapBackend::Excess> all;
+  for (const Gpu& gpu : gpus_) {
+    if (gpu.index < 0) continue;
+    const std::uint64_t too_much = connection_->gpu(gpu.index).too_much_bytes.load(std::memory_order_relaxed);
+    if (too_much != 0) all.push_back({gpu.device, too_much});
+  }
+  if (all.empty() && !host.has_prepared()) return false;
+  const bool more = memory_.swap().prepare_host(all);
+  if (std::exchange(prepares_, more) && !more) {
+    log::debug("{} bytes of host memory are ready for memory that may have to leave the GPU",
+               memory_.swap().host().kept_bytes());
+  }
+  return more;
+}
+
+// Extents of a process that may still run work cannot leave, except for a holder's, which nobody asks for. Nor can
+// memory from pools whose contexts have ended, until there is another context to copy it.
+void Monitor::publish_pins(Task& task) {
+  const bool holds = task.machine.grant() != 0;
+  const bool stuck = now() < task.stuck_until || contexts_.captures() != 0;
+  if (holds) task.stuck_until = Time{0};
+  for (const Gpu& gpu : gpus_) {
+    if (!task.has(gpu.device)) continue;
+    if (!holds) usage_.set_short(gpu.device, 0, 0);
+    const bool stranded = memory_.swap().resident_bytes(gpu.device) != 0 && contexts_.none(gpu.device);
+    Usage::Pinned pinned = Usage::Pinned::kNo;
+    if (!holds && (!task.machine.still() || stuck)) pinned = Usage::Pinned::kForNow;
+    if (memory_.swap().pinned() || stranded) pinned = Usage::Pinned::kForGood;
+    if (exits_.load() && pinned == Usage::Pinned::kForGood) pinned = Usage::Pinned::kForNow;  // it is gone soon
+    const Usage::Pinned before = usage_.set_pinned(gpu.device, pinned);
+    if (before == pinned) continue;
+    usage_.changed(gpu.device);
+    if (before == Usage::Pinned::kForNow) usage_.tell();  // others may wait for it
+  }
+}
+
+bool Monitor::open(Task& task) {
+  if (!keeper_.open(task.devices)) return false;
+  interrupted_.fetch_and(~task.devices);
+  return true;
+}
+
+// Whether memory may be accessed without a call that rota sees: then it no longer leaves the GPU.
+bool Monitor::pins_what_is_reached() {
+  const std::string outside = memory::SwapBackend::reached_from_outside();
+  if (outside.empty()) return false;
+  log::warn("{}, so GPU memory may be reached without any CUDA call: this program's memory stays on the GPU", outside);
+  memory_.swap().pin();
+  reached_from_outside_ = true;
+  return true;
+}
+
+// rota does not see the opening of a device, so a device that is opened while memory is swapped out is found a little
+// later. The memory comes back with a turn that no thread at the gate waits for.
+void Monitor::look_outside() {
+  if (reached_from_outside_ || memory_.swap().all_in_place() || now() < next_look_outside_) return;
+  next_look_outside_ = now() + kLookOutside;
+  pins_what_is_reached();
+}
+
+void Monitor::keep_in_place(Time so_long) {
+  kept_until_.store(now() + so_long);
+  bell_.ring();
+}
+
+// A program that looks for a library again and again must not keep others from the GPU.
+Time Monitor::time_to_load(std::string_view library) {
+  const std::lock_guard lock(loads_mutex_);
+  const auto known = brought_for_.find(std::string(library));
+  return known != brought_for_.end() && now() - known->second < kLoadsAgain ? kKeptAgain : kKeptInPlace;
+}
+
+void Monitor::bring_back_for(std::string_view library) {
+  const NotCancelled waiting;
+  const Time begun = now();
+  const Time so_long = time_to_load(library);
+  for (bool said = false;; std::this_thread::sleep_for(now() - begun < 10ms ? 100us : 1ms)) {
+    keep_in_place(so_long);  // in each round, so that all of that time is left once memory is there
+    if (gate::out_of_place.load() == 0 || gate::may_not_wait() || stopping()) break;
+    const Time waited = now() - begun;
+    if (waited >= kMostForLoad) {
+      log::warn("{} is loaded before this program's memory is back on the GPU, after {} s", library, waited / 1s);
+      break;
+    }
+    if (waited < kSayLoad || std::exchange(said, true)) continue;
+    log::warn(
+        "loading {} waits until this program's memory is back on the GPU, since it may be used from then on without "
+        "any CUDA call; `rota status` says who has the GPU",
+        library);
+  }
+  const std::lock_guard lock(loads_mutex_);
+  if (brought_for_.size() >= kMostLoads) brought_for_.clear();
+  brought_for_[std::string(library)] = now();
+}
+
+// Extents move only where all work that may use them is proven to have finished and no call uses addresses or captures.
+void Monitor::swap_out_of_the_way(Task& task, const std::vector<Destination>& from) {
+  if (memory_.swap().pinned() || pins_what_is_reached()) return;
+  if (kept()) {
+    task.stuck_until = std::max(task.stuck_until, kept_until_.load());
+    return;
+  }
+  if (may_be_gone()) {
+    task.stuck_until = std::max(task.stuck_until, now() + kExits);
+    return;
+  }
+  if (memory::SwapBackend::being_checkpointed()) {
+    task.stuck_until = std::max(task.stuck_until, now() + kCheckpointed);
+    return;
+  }
+  gate::Devices users = task.devices;
+  for (const Destination& each : from) users |= memory_.swap().reachers(each.device) & touched();
+  // Work of other tasks may use it, or a call has used it with another GPU: they take their turns together first.
+  couplings_.ask(couplings_.with(users, now()), Couplings::When::kAtOnce, now());
+  if (couplings_.with(task.devices, now()) != task.devices) {
+    task.stuck_until = std::max(task.stuck_until, now() + kCouples);
+    return;
+  }
+  const gate::ContextLife context = contexts_.any(from.front().device);
+  bool none_captures = false;
+  keeper_.close(task.devices);
+  if (!context) return;
+  using Within = gate::Contexts::Within;
+  const Within looked = contexts_.within(context, [&] {
+    none_captures = contexts_.captures() == 0;
+    if (none_captures) keeper_.begin_moving(task.devices);
+  });
+  if (looked == Within::kRefused) task.stuck_until = now() + kStuck;
+  if (looked != Within::kRan) return;
+  // Check once more, for calls that hold memory in place: from now on they wait.
+  keeper_.close(task.devices);
+  // Check again: a thread that pins after this, or keeps memory in place, sees that it may be out and waits for it.
+  if (none_captures && !memory_.swap().pinned() && !kept() &&
+      gate_.wait_until_empty(std::chrono::steady_clock::now() + 5ms, task.devices)) {
+    for (const Destination& each : from) {
+      const Time begun = now();
+      const Left left = swap_out(
+          contexts_, memory_, each, [this](int device) { return exchange(device); },
+          [this] { return stops_waiting() || may_be_gone(); });
+      if (left.failed) task.stuck_until = now() + kStuck;
+      if (left.bytes != 0) {
+        task.due.push_back(event::Cleared{});
+        usage_.tell();  // whoever lacks a little more asks once rotad knows that nothing more is on its way
+      }
+      next_look_outside_ = Time{0};  // something may have been opened in the meantime
+      usage_.moved_out(left.copied, left.spared, now() - begun);
+      const Time ended = now();
+      log::debug("GPU {}: {} of {} bytes moved out in {} us, {} of them copied{}, at {} ns",
+                 driver::gpu_number(each.device), left.bytes, each.most, microseconds(ended - begun), left.copied,
+                 left.failed       ? "; the rest cannot be moved"
+                 : left.lacks_host ? "; the host has no memory for the rest"
+                                   : "",
+                 ended.count());
+      static log::Once lacks_host;
+      if (!left.lacks_host) lacks_host_since_.reset();
+      if (left.lacks_host && !lacks_host_since_) lacks_host_since_ = ended;
+      if (left.lacks_host && ended - *lacks_host_since_ >= kSayNoHost && lacks_host.first()) {
+        log::warn(kNoHostMemory, driver::gpu_number(each.device),
+                  bytes_text(each.most - std::min(each.most, left.bytes)), bytes_text(each.most));
+      }
+    }
+  }
+  keeper_.end_moving(task.devices);
+}
+
+void Monitor::move_out_of_the_way(Task& task, GpuMask gpus) {
+  if (!connection_) return;
+  std::vector<Destination> from;
+  std::vector<Destination> extents;
+  for (const Gpu& gpu : gpus_) {
+    if (gpu.index < 0 || (gpus >> gpu.index & 1) == 0) continue;
+    from.push_back({gpu.device, connection_->to_clear(gpu.index)});
+    if (memory_.swap().resident_bytes(gpu.device) != 0) extents.push_back(from.back());
+  }
+  if (!extents.empty()) return swap_out_of_the_way(task, extents);
+  if (!memory_.settings().move_out) return;
+  const Time begun = now();
+  // Half of the remaining time: the other half is a reserve.
+  const Time by = connection_->give_back_by(task.served);
+  const auto latest = by == Time{0} ? std::chrono::steady_clock::time_point::max()
+                                    : std::chrono::steady_clock::time_point(begun + std::max(by - begun, Time{0}) / 2);
+  const std::uint64_t bytes = move_out(contexts_, memory_, from, latest, [this] { return stops_waiting(); });
+  log::debug("{} bytes moved to the host in {} us, for the next program", bytes, microseconds(now() - begun));
+}
+
+// The gate is closed and nothing runs: memory whose free would wait for the GPU can be freed.
+void Monitor::collect() {
+  for (const Gpu& gpu : gpus_) {
+    const gate::ContextLife context = contexts_.any(gpu.device);
+    if (!context) continue;
+    contexts_.within(context, [&] {
+      memory_.collect_deferred();
+      memory::SwapBackend& swap = memory_.swap();
+      if (swap.host().low()) swap.give_host_back();
+      if (const std::uint64_t excess = swap.host().excess(); excess != 0) swap.give_host_back(excess, host_presses());
+    });
+    return;
+  }
+  memory_.collect_deferred(memory::Owner::of(api::CUcontext{}));  // memory without a context needs none to be freed
+}
+
+// Whether it is proven, behind a closed gate, that no work of this process runs.
+bool Monitor::rests(Resting& asked) {
+  if (asked.proven || all_still()) return asked.proven = true;
+  if (!asked.marked) {
+    if (!gate_.wait_until_empty(std::chrono::steady_clock::now())) return false;
+    asked.marked = contexts_.mark() == gate::Contexts::Mark::kMarked;
+  }
+  if (!*asked.marked) return false;
+  const gate::Contexts::Progress progress = contexts_.progress();
+  return asked.proven = progress.looked && progress.done;
+}
+
+// Whether whoever is inside the closed gate works on the CPU, as far as that can be told: all work is done.
+bool Monitor::only_calls(std::optional<bool>& marked) {
+  if (!marked) marked = contexts_.mark() == gate::Contexts::Mark::kMarked;
+  if (!*marked) return true;
+  const gate::Contexts::Progress progress = contexts_.progress();
+  return progress.looked && progress.done;
+}
+
+// Waits for that proof, behind a gate that has just been closed; in vain if it cannot come within so long.
+Monitor::Rest Monitor::rests_within(Time pause) {
+  Resting asked;
+  std::optional<bool> marked_with_calls;
+  for (const Time begun = now();;) {
+    if (rests(asked)) return Rest::kProven;
+    const Time waited = now() - begun;
+    const bool in_vain = asked.marked ? !*asked.marked : waited > kShortPause && only_calls(marked_with_calls);
+    if (in_vain) return Rest::kCannotTell;
+    if (waited >= pause || (waited > kShortPause ? stops_waiting() : stopping())) return Rest::kNotYet;
+    std::this_thread::sleep_for(waited < kShortPause ? 20us : 200us);
+  }
+}
+
+// Only where nothing runs and no thread is inside the gate; otherwise later. The gate is closed for a moment, and calls
+// that come in that time wait for the free as they would for their own.
+void Monitor::collect_if_idle() {
+  const bool longer = host_presses() && now() >= longer_pause_at_;
+  const Time pause = std::max(pause_, kLongerPause * kShortPause);
+  keeper_.close();
+  const Time begun = now();
+  const Rest rest = rests_within(longer ? pause : kShortPause);
+  const Time waited = now() - begun;
+  if (rest == Rest::kProven) collect();
+  for (const auto& task : tasks_) {
+    if (may_open(task->machine.claim())) open(*task);
+  }
+  if (rest == Rest::kProven) {  // the next time about as long may do
+    pause_ = std::min(2 * waited, kLongestClosing);
+    longer_pause_at_ = between_pauses_ = Time{0};
+  } else if (longer && rest == Rest::kNotYet) {
+    between_pauses_ = pause == kLongestClosing
+                          ? std::clamp(2 * between_pauses_, kBetweenPauses * pause, kMostBetweenPauses)
+                          : std::max(kBetweenCollections, kBetweenPauses * pause);
+    pause_ = std::min(kLongerPause * pause, kLongestClosing);
+    longer_pause_at_ = now() + between_pauses_;
+  }
+  // Calls that found the gate closed have rung the bell: without time in between it would close again at once.
+  next_collect_ = now() + kBetweenCollections;
+}
+
+}  // namespace rota::turn

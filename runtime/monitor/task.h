@@ -1,0 +1,35 @@
+// A task: this process on one GPU, or on several that it has to have together. What takes its turns.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "runtime/driver/contexts.h"
+#include "runtime/gate/gate.h"
+#include "runtime/monitor/activity.h"
+#include "runtime/turn/machine.h"
+
+namespace rota::turn {
+
+struct Task {
+  Task(gate::Gate& gate, gate::Contexts& contexts) : activity(gate, contexts) {}
+
+  bool has(int device) const { return (devices & gate::bit_of(device)) != 0; }
+  bool holds() const { return machine.phase() == Phase::kHolding && machine.gate_open(); }
+  // With the gate open, under a lease or beside the others.
+  bool runs() const { return holds() || (machine.phase() == Phase::kBeside && machine.gate_open()); }
+
+  gate::Devices devices = 0;  // by the driver's ordinals; none: the process has touched no GPU yet
+  GpuMask served = 0;         // those that rotad serves, by its indices
+  Machine machine;
+  Activity activity;
+  std::optional<event::Gpus> told;  // what the machine knows of rotad's answers
+  std::deque<Event> due;
+  std::vector<Action> actions;
+  Time opened_at{0};  // when the gates last opened
+  // Extents that had to move did not, since the driver refused: they count as fixed until the next grant or this time.
+  Time stuck_until{0};
+};
+
+}  // namespace rota::turn

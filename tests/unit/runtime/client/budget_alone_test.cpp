@@ -1,0 +1,134 @@
+// The budget by itself, where the test is the monitor and rotad.
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "runtime/client/budget.h"
+#include "tests/unit/runtime/eventually.h"
+#include "tests/unit/runtime/fake_driver.h"
+
+using namespace rota;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::uint64_t kMega = 1 << 20;
+
+struct Alone {
+  explicit Alone(std::chrono::nanoseconds patience = 20s) : budget(ledger, bell, patience) {
+    budget.set_program({.extents = [this](int) { return extents.load(); }, .may_wait = {}});
+    budget.serve(true);
+    budget.limit(0);
+  }
+  turn::Budget::Ask next_ask() {
+    std::optional<turn::Budget::Ask> ask;
+    CHECK(test::eventually([&] { return (ask = budget.take_ask(0)).has_value(); }));
+    REQUIRE(ask);
+    return *ask;
+  }
+  void answer(std::uint32_t number, bool granted, const turn::Budget::Bytes& bytes) {
+    budget.answer(0, {.gpu = 0,
+                      .number = number,
+                      .device_bytes = bytes.device,
+                      .movable_bytes = bytes.movable,
+                      .granted = granted ? 1U : 0U,
+                      .text = {},
+                      .padding = 0,
+                      .fixed_bytes = bytes.fixed,
+                      .swapped_bytes = bytes.swapped});
+  }
+  bool takes(std::uint64_t bytes, memory::Kind kind) {
+    REQUIRE(ledger.reserve(0, bytes, kind));
+    return budget.may_take(0, bytes, kind);
+  }
+  test::FakeDriver driver;
+  memory::Ledger ledger;
+  turn::Bell bell;
+  std::atomic<std::uint64_t> extents{0};
+  turn::Budget budget;
+};
+
+}  // namespace
+
+TEST_CASE("what stays and what extents take are asked for each by itself, though all that is asked for is covered") {
+  Alone alone;
+  memory::Ledger& ledger = alone.ledger;
+  std::atomic<std::uint64_t>& extents = alone.extents;
+  bool covered = false;
+  std::thread first([&] { covered = alone.takes(2 * kMega, memory::Kind::kConverted); });
+  alone.answer(alone.next_ask().number, true, {100 * kMega, 100 * kMega, 0, 0});
+  first.join();
+  CHECK(covered);
+  // The total and the movable part are far within the grant.
+  std::thread second([&] { covered = alone.takes(3 * kMega, memory::Kind::kPhysical); });
+  const turn::Budget::Ask stays = alone.next_ask();
+  CHECK(stays.bytes.device == 5 * kMega);
+  CHECK(stays.bytes.movable == 2 * kMega);
+  CHECK(stays.bytes.fixed == 3 * kMega);
+  CHECK(stays.bytes.swapped == 0);
+  alone.answer(stays.number, false, {100 * kMega, 100 * kMega, 0, 0});
+  second.join();
+  CHECK_FALSE(covered);
+  CHECK(ledger.fixed_bytes(0) == 0);
+  CHECK(ledger.live_bytes(0) == 2 * kMega);
+  const auto more_extents = [&](std::uint64_t bytes) {
+    extents += bytes;
+    covered = alone.budget.may_take_extents(0, bytes, 0, [&, bytes] { extents -= bytes; });
+  };
+  std::thread third([&] { more_extents(4 * kMega); });
+  const turn::Budget::Ask takes = alone.next_ask();
+  CHECK(takes.bytes.swapped == 4 * kMega);
+  CHECK(takes.bytes.device == 2 * kMega);
+  alone.answer(takes.number, true, {100 * kMega, 100 * kMega, 0, 6 * kMega});
+  third.join();
+  CHECK(covered);
+  more_extents(2 * kMega);  // within the grant: nothing is asked
+  CHECK(covered);
+  std::thread fourth([&] { more_extents(kMega); });
+  alone.answer(alone.next_ask().number, false, {100 * kMega, 100 * kMega, 0, 6 * kMega});
+  fourth.join();
+  CHECK_FALSE(covered);
+  CHECK(extents == 6 * kMega);
+  // What is not needed is returned, of each kind.
+  extents = kMega;
+  const turn::Budget::Has has = alone.budget.tighten(0);
+  CHECK(has.bytes.swapped == kMega);
+  CHECK(has.bytes.fixed == 0);
+  CHECK(has.bytes.movable == 2 * kMega);
+}
+
+TEST_CASE("an allocation that needs an extent asks once for both") {
+  Alone alone;
+  std::atomic<bool> covered{false};
+  std::thread thread([&] {
+    alone.extents = 4 * kMega;
+    covered = alone.budget.may_take_extents(0, 4 * kMega, 3 * kMega, [&] { alone.extents = 0; });
+    if (covered) covered = alone.takes(3 * kMega, memory::Kind::kConverted);
+  });
+  const turn::Budget::Ask ask = alone.next_ask();
+  CHECK(ask.bytes.swapped == 4 * kMega);
+  CHECK(ask.bytes.device == 3 * kMega);
+  CHECK(ask.bytes.movable == 3 * kMega);
+  SECTION("granted") {
+    alone.answer(ask.number, true, {3 * kMega, 3 * kMega, 0, 4 * kMega});
+    thread.join();  // asks for nothing more
+    CHECK(covered);
+  }
+  SECTION("refused") {
+    alone.answer(ask.number, false, {});
+    thread.join();
+    CHECK_FALSE(covered);
+    CHECK(alone.extents == 0);
+  }
+}
+
+TEST_CASE("a rotad that does not answer is waited for once, and kept to again when it does") {
+  Alone alone(10ms);
+  CHECK(alone.takes(kMega, memory::Kind::kConverted));
+  CHECK_FALSE(alone.budget.take_ask(0));  // withdrawn
+  CHECK(alone.takes(kMega, memory::Kind::kConverted));
+  CHECK_FALSE(alone.budget.take_ask(0));
+  CHECK(alone.budget.spare(0) == protocol::kUnlimited);
+  alone.answer(1, true, {3 * kMega, 3 * kMega, 0, 3 * kMega});
+  CHECK(alone.budget.spare(0) == kMega);
+}
