@@ -11,12 +11,12 @@
 #include <array>
 #include <utility>
 
-#include "base/host_memory.h"
 #include "generated/driver_real.h"
 #include "runtime/core/log.h"
 #include "runtime/core/own_thread.h"
 #include "runtime/driver/context.h"
 #include "runtime/memory/round_up.h"
+#include "scheduler/base/host_memory.h"
 
 namespace rota::memory {
 

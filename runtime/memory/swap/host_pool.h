@@ -10,8 +10,8 @@
 // pinned once more before it is used again: a reset unpins it (measured on an H100). If the host has no memory for a
 // block, the pool refuses it, since a full cgroup kills instead of refusing.
 //
-// Limits on host memory that processes share count all of it (scheduler/core/quota.h). So the pool says in rotad's page
-// what it has and what of that is *spare*, and grows only within its share. Only the monitor makes it grow.
+// Limits on host memory that processes share count all of it (scheduler/limits/quota.h). So the pool says in rotad's
+// page what it has and what of that is *spare*, and grows only within its share. Only the monitor makes it grow.
 #pragma once
 
 #include <array>

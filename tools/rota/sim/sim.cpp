@@ -24,8 +24,8 @@
 #include <string>
 #include <vector>
 
-#include "base/byte_size.h"
-#include "base/descriptor.h"
+#include "scheduler/base/byte_size.h"
+#include "scheduler/base/descriptor.h"
 #include "tools/elf/elf.h"
 #include "tools/rota/report/format.h"
 #include "tools/rota/run/launch.h"

@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "scheduler/core/core.h"
-#include "scheduler/core/event_log.h"
+#include "scheduler/log/event_log.h"
 
 namespace rota::scheduler {
 namespace {

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <vector>
 
-#include "scheduler/core/event_log.h"
+#include "scheduler/log/event_log.h"
 #include "tests/unit/scheduler/core/scenario.h"
 
 namespace rota::scheduler {

@@ -8,9 +8,9 @@
 #include <cstddef>
 #include <string>
 
-#include "base/not_cancelled.h"
 #include "generated/driver_symbols.h"
 #include "generated/driver_types.h"
+#include "scheduler/base/not_cancelled.h"
 #include "tools/simgpu/driver/entry/clock_hook.h"
 
 extern "C" void* rota_sim_table[];  // exports.S: in the order of the symbols
