@@ -51,9 +51,8 @@ std::deque<SwapBackend::Lacking> SwapBackend::off_gpu(int ordinal) {
 SwapBackend::Answer SwapBackend::refill(const Extent& extent, const Mover& mover, api::CUevent* event) {
   api::CUresult result = api::CUDA_SUCCESS;
   const bool there = mover.within([&] {
-    if (extent.saved) host_.pin_again(extent.host, extent.bytes);
     *event = driver::make_event();  // none: a full GPU has no room for one, so this waits for the copy
-    result = extent.saved ? real::cuMemcpyHtoDAsync_v2(extent.address, extent.host, extent.bytes, mover.stream)
+    result = extent.saved ? store_.get(extent.host, extent.bytes, extent.address, mover.stream)
                           : real::cuMemsetD8Async(extent.address, 0, extent.bytes, mover.stream);
     if (result == api::CUDA_SUCCESS) {
       result = *event != nullptr ? real::cuEventRecord(*event, mover.stream) : real::cuStreamSynchronize(mover.stream);
@@ -95,7 +94,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       // If the host is low on memory, or others need this process's share of it, the copy there is released for what
       // they have to move out.
       if (copied && (host_.low() || host_.excess() != 0) && mover.idle()) {
-        void* host = nullptr;
+        Store::Slot host = nullptr;
         {
           const std::lock_guard lock(mutex_);
           Extent* extent = extent_at(flight.address);
@@ -104,7 +103,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
           extent->came = 0;
         }
         host_.add_copies(-static_cast<std::int64_t>(flight.bytes));
-        if (!mover.within([&] { host_.end(host, flight.bytes); })) host_.give(host, flight.bytes);
+        if (!mover.within([&] { store_.release(host, flight.bytes); })) store_.discard(host, flight.bytes);
       }
       (copied ? moved.bytes : moved.without_copy) += flight.bytes;
     } else {
@@ -137,15 +136,12 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
   bool lacks_room = false;
   Clock::time_point last_room = Clock::now();
   while (!all.empty() && !moved.failed && !mover.stopping()) {
-    // An extent for which there is handed-over memory, otherwise the next large one.
     handed.collect();
-    auto next = std::find_if(all.begin(), all.end(),
-                             [&](const Lacking& each) { return each.takes_any() && handed.has(each.bytes); });
-    // Small ones wait for those that leave first elsewhere (move_out.cpp).
-    if (next == all.end()) {
-      next = std::find_if(all.begin(), all.end(), [](const Lacking& each) { return each.bytes > kSmallExtent; });
-    }
-    if (next == all.end()) next = all.begin();
+    const auto next =
+        all.begin() +
+        static_cast<std::ptrdiff_t>(next_to_restore(
+            all.size(), [&](std::size_t index) { return all[index].takes_any() && handed.has(all[index].bytes); },
+            [&](std::size_t index) { return all[index].bytes; }));
     const Lacking chosen = *next;
     Piece piece = chosen.takes_any() ? handed.take(chosen.bytes) : Piece{};
     const bool used_before = static_cast<bool>(piece);

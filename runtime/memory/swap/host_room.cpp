@@ -19,9 +19,8 @@ constexpr auto kLookForShare = 100us;
 
 }  // namespace
 
-// Of extents that are on the GPU, so that nothing is lost without them: the least useful first. Those of extents that
-// would leave last come first, since the others' places are needed again soon.
-std::vector<SwapBackend::Copy> SwapBackend::copies() const {
+// Of extents that are on the GPU, so that nothing is lost without them: the least useful first.
+std::vector<Copy> SwapBackend::copies() const {
   std::vector<Copy> all;
   const std::lock_guard lock(mutex_);
   for (const auto& [address, range] : ranges_) {
@@ -30,12 +29,11 @@ std::vector<SwapBackend::Copy> SwapBackend::copies() const {
       all.push_back({unused(range, extent), extent.steady, extent.bytes, extent.address});
     }
   }
-  std::sort(all.begin(), all.end());
-  return all;
+  return discard_order(std::move(all));
 }
 
 // Its block, which is nobody's now; null: it has been freed or moved in the meantime.
-void* SwapBackend::take_copy(const Copy& copy) {
+Store::Slot SwapBackend::take_copy(const Copy& copy) {
   const std::lock_guard lock(mutex_);
   Extent* const extent = extent_at(copy.address);
   if (extent == nullptr || extent->bytes != copy.bytes || !extent->in_place()) return nullptr;
@@ -54,19 +52,18 @@ std::uint64_t SwapBackend::give_host_back(std::uint64_t bytes, bool unused_too) 
   std::uint64_t sum = host_.trim(bytes);
   for (const Copy& each : copies()) {
     if (sum >= bytes || (each.unused && !unused_too)) break;
-    void* const block = take_copy(each);
+    const Store::Slot block = take_copy(each);
     if (block == nullptr) continue;
     host_.add_copies(-static_cast<std::int64_t>(each.bytes));
-    host_.end(block, each.bytes);
+    store_.release(block, each.bytes);
     sum += each.bytes;
   }
   return sum;
 }
 
 // For an extent of this GPU. Copies of what is on this GPU stay: what leaves next goes to their places.
-void* SwapBackend::place_on_host(int ordinal, std::uint64_t bytes) {
-  const int node = host_.node_of(ordinal);
-  void* block = host_.take(bytes, node);
+Store::Slot SwapBackend::place_on_host(int ordinal, std::uint64_t bytes) {
+  Store::Slot block = store_.reserve(bytes, ordinal);
   if (block != nullptr || !host_.limited()) return block;
   for (const Copy& each : copies()) {
     {
@@ -74,11 +71,11 @@ void* SwapBackend::place_on_host(int ordinal, std::uint64_t bytes) {
       const Range* const range = range_at(each.address);
       if (range == nullptr || range->device == ordinal) continue;
     }
-    void* const other = take_copy(each);
+    const Store::Slot other = take_copy(each);
     if (other == nullptr) continue;
     host_.add_copies(-static_cast<std::int64_t>(each.bytes));
-    host_.give(other, each.bytes);
-    block = host_.take(bytes, node);
+    store_.discard(other, each.bytes);
+    block = store_.reserve(bytes, ordinal);
     if (block != nullptr) break;
   }
   return block;

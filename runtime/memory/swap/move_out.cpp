@@ -20,14 +20,10 @@ namespace {
 // What is examined before the first copy is less, so that this begins sooner: 1 GiB takes 0.6 ms (H200). Judgement.
 constexpr std::uint64_t kExaminedFirst = std::uint64_t{256} << 20;
 
-// How many small extents leave first, and from which size of a move on. Judgements.
-constexpr std::ptrdiff_t kSmallFirst = 2;
-constexpr std::uint64_t kMuch = 4 * protocol::kLargestExtent;
-
 }  // namespace
 
-// Extents on the GPU that are in use: those that did not change the last time first, then the largest.
-std::deque<SwapBackend::Candidate> SwapBackend::on_gpu(int ordinal) {
+// Extents on the GPU that are in use, in no order.
+std::deque<Candidate> SwapBackend::on_gpu(int ordinal) {
   std::deque<Candidate> all;
   const std::lock_guard lock(mutex_);
   for (const auto& [address, range] : ranges_) {
@@ -36,21 +32,6 @@ std::deque<SwapBackend::Candidate> SwapBackend::on_gpu(int ordinal) {
       if (extent.in_place() && extent.reachable) all.push_back({extent.steady, extent.bytes, extent.address});
     }
   }
-  std::sort(all.rbegin(), all.rend());
-  return all;
-}
-
-// The same, with those in which no allocation lies among the first: the unused memory of pools. Of the rest the first
-// that are copied are small ones, where so much is handed over: the next holder's copies begin once it has one of them.
-std::deque<SwapBackend::Candidate> SwapBackend::to_move(int ordinal, std::uint64_t handed) {
-  std::deque<Candidate> all = on_gpu(ordinal);
-  for (Candidate& each : all) each.steady = each.steady || !in_use(each.address, each.bytes);
-  std::sort(all.rbegin(), all.rend());
-  if (handed < kMuch) return all;
-  const auto copied = std::find_if(all.begin(), all.end(), [](const Candidate& each) { return !each.steady; });
-  const auto smaller =
-      std::find_if(copied, all.end(), [](const Candidate& each) { return each.bytes < kLeastHandedOver; });
-  std::rotate(copied, smaller - std::min(smaller - copied, kSmallFirst), smaller);
   return all;
 }
 
@@ -118,19 +99,18 @@ struct SwapBackend::Leaving {
   bool unused = false;  // no allocation lies in it
 
   // What the copy on the host lacks, as [begin, end) within the extent.
-  using Part = std::pair<std::uint64_t, std::uint64_t>;
-  std::vector<Part> changed() const {
+  std::vector<Store::Part> changed() const {
     if (seen.zero || unused) return {};
     if (!copied || copied->size() != seen.chunks.size()) return {{0, bytes}};
-    std::vector<Part> parts;
+    std::vector<Store::Part> parts;
     for (std::size_t chunk = 0; chunk < seen.chunks.size(); ++chunk) {
       if (seen.chunks[chunk] == (*copied)[chunk]) continue;
       const std::uint64_t begin = chunk * fingerprint::kChunkBytes;
       const std::uint64_t end = std::min(begin + fingerprint::kChunkBytes, bytes);
-      if (!parts.empty() && parts.back().second == begin) {
-        parts.back().second = end;
+      if (!parts.empty() && parts.back().end == begin) {
+        parts.back().end = end;
       } else {
-        parts.emplace_back(begin, end);
+        parts.push_back({begin, end});
       }
     }
     return parts;
@@ -146,15 +126,10 @@ std::deque<SwapBackend::Leaving> SwapBackend::choose(std::deque<Candidate>& all,
   std::uint64_t sum = 0;
   const std::lock_guard lock(mutex_);
   while (sum < bytes && !all.empty()) {
-    auto which = all.begin();
-    for (auto next = which + 1; next != all.end() && next->steady == which->steady && next->bytes >= bytes - sum;) {
-      which = next++;
-    }
-    if (!chosen.empty() && sum + which->bytes > most) break;
-    const std::uint64_t address = which->address;
-    all.erase(which);
+    const auto next = next_to_evict(all, bytes - sum, chosen.empty() ? UINT64_MAX : most - std::min(most, sum));
+    if (!next) break;
     Range* range = nullptr;
-    const Extent* extent = extent_at(address, &range);
+    const Extent* extent = extent_at(next->address, &range);
     if (extent == nullptr || !extent->in_place() || range->kept || range->ending) continue;  // it has just been freed
     if (!extent->reachable) continue;  // and other memory has been created at its address
     chosen.push_back({.address = extent->address,
@@ -240,7 +215,9 @@ SwapBackend::Moved SwapBackend::move_out_now(int ordinal, std::uint64_t bytes, c
   };
   make_reachable(ordinal);
   const bool gives = mover.exchange.give && mover.exchange.gives();
-  std::deque<Candidate> candidates = to_move(ordinal, gives ? bytes : 0);
+  std::deque<Candidate> candidates = on_gpu(ordinal);
+  for (Candidate& each : candidates) each.without_copy = each.without_copy || !in_use(each.address, each.bytes);
+  candidates = eviction_order(std::move(candidates), gives ? bytes : 0);
   std::deque<Leaving> chosen;
   std::uint64_t most = kExaminedFirst;
   while (!moved.failed && !mover.stopping()) {
@@ -254,8 +231,8 @@ SwapBackend::Moved SwapBackend::move_out_now(int ordinal, std::uint64_t bytes, c
     }
     Leaving leaving = std::move(chosen.front());
     chosen.pop_front();
-    std::vector<Leaving::Part> parts;
-    void* host = nullptr;
+    std::vector<Store::Part> parts;
+    Store::Slot host = nullptr;
     {
       const std::lock_guard lock(mutex_);
       Extent* extent = set_out(leaving);
@@ -274,19 +251,13 @@ SwapBackend::Moved SwapBackend::move_out_now(int ordinal, std::uint64_t bytes, c
     bool started = false;
     bool no_host = false;
     mover.within([&] {
-      if (host != nullptr) host_.pin_again(host, flight.bytes);
       if (host == nullptr) host = place_on_host(ordinal, flight.bytes);
       no_host = host == nullptr;
       if (no_host) return;
       flight.event = driver::make_event();  // none: a full GPU has no room for one, and the copy is waited for here
-      api::CUresult result = api::CUDA_SUCCESS;
       times.starts();
-      for (const auto& [begin, end] : parts) {
-        result = real::cuMemcpyDtoHAsync_v2(static_cast<char*>(host) + begin, flight.address + begin, end - begin,
-                                            mover.stream);
-        if (result != api::CUDA_SUCCESS) break;
-        flight.copied += end - begin;
-      }
+      api::CUresult result = store_.put(host, flight.bytes, flight.address, parts, mover.stream);
+      for (const auto& [begin, end] : parts) flight.copied += end - begin;
       if (result == api::CUDA_SUCCESS) {
         result = flight.event != nullptr ? real::cuEventRecord(flight.event, mover.stream)
                                          : real::cuStreamSynchronize(mover.stream);
@@ -323,7 +294,7 @@ SwapBackend::Moved SwapBackend::move_out_now(int ordinal, std::uint64_t bytes, c
 // An extent's contents are on the host, or all zeros: it leaves the GPU.
 void SwapBackend::left(int ordinal, Departure&& flight, const Exchange& exchange, Moved& moved) {
   Gone leaving;
-  void* unread = nullptr;
+  Store::Slot unread = nullptr;
   {
     const std::lock_guard lock(mutex_);
     Range* range = nullptr;
@@ -337,7 +308,7 @@ void SwapBackend::left(int ordinal, Departure&& flight, const Exchange& exchange
         flight.seen.chunks.empty() ? nullptr : std::make_shared<const Prints>(std::move(flight.seen.chunks));
     if (fresh) unread = std::exchange(extent->host, nullptr);
   }
-  if (unread != nullptr) host_.give(unread, flight.bytes);
+  if (unread != nullptr) store_.discard(unread, flight.bytes);
   if (const api::CUresult result = leave(ordinal, std::move(leaving), exchange); result != api::CUDA_SUCCESS) {
     moved.failed = true;
     moved.error = result;

@@ -10,7 +10,7 @@ namespace rota::memory {
 // bytes released.
 std::uint64_t SwapBackend::drop_unused(int ordinal, std::uint64_t bytes, const Exchange& exchange, Moved& moved) {
   std::uint64_t sum = 0;
-  for (const auto& [steady, size, address] : on_gpu(ordinal)) {
+  for (const auto& [without_copy, size, address] : eviction_order(on_gpu(ordinal))) {
     if (sum >= bytes) break;
     Gone leaving;
     {
@@ -56,7 +56,7 @@ std::uint64_t SwapBackend::context_failed(api::CUcontext context, int ordinal) {
     const std::uint64_t bytes = extent.piece ? extent.bytes : 0;
     had += bytes;
     if (drop(ordinal, extent)) sum += bytes;
-    if (extent.host != nullptr) host_.give(extent.host, extent.bytes);
+    if (extent.host != nullptr) store_.discard(extent.host, extent.bytes);
     landed(extent.address);
   }
   take_resident(ordinal, had);
@@ -87,7 +87,7 @@ void SwapBackend::release_all() {
     const std::uint64_t bytes = extent.piece ? extent.bytes : 0;
     drop(ordinal, extent);
     take_resident(ordinal, bytes);
-    if (extent.host != nullptr) host_.give(extent.host, extent.bytes);
+    if (extent.host != nullptr) store_.discard(extent.host, extent.bytes);
     landed(extent.address);
   }
 }

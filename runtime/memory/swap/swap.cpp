@@ -165,7 +165,7 @@ std::uint64_t SwapBackend::destroy(Range&& range, const Exchange& exchange) {
     const std::uint64_t bytes = extent.piece ? extent.bytes : 0;
     had += bytes;
     if (drop(range.device, extent, exchange)) gone += bytes;
-    if (extent.host != nullptr) host_.give(extent.host, extent.bytes);
+    if (extent.host != nullptr) store_.discard(extent.host, extent.bytes);
   }
   free_addresses(range.own.has_value(), range.address, range.bytes);
   take_resident(range.device, had);
@@ -429,7 +429,7 @@ void SwapBackend::free(std::uint64_t address, bool may_keep) {
 void SwapBackend::context_ended(api::CUcontext context) {
   if (!any() || context == nullptr) return;
   fingerprints_.forget(context);
-  host_.context_ended(context);
+  store_.context_ended(context);
   std::vector<Range> gone;
   {
     const std::lock_guard lock(mutex_);

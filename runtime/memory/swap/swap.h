@@ -45,9 +45,10 @@
 #include "runtime/core/function_ref.h"
 #include "runtime/memory/backend.h"
 #include "runtime/memory/heap.h"
+#include "runtime/memory/swap/eviction_order.h"
 #include "runtime/memory/swap/fingerprints.h"
 #include "runtime/memory/swap/hand_over.h"
-#include "runtime/memory/swap/host_pool.h"
+#include "runtime/memory/swap/store/host_store.h"
 #include "scheduler/protocol/protocol.h"
 
 namespace rota::memory {
@@ -258,7 +259,7 @@ class SwapBackend final : public Backend {
     std::uint64_t bytes = 0;
     Aliases aliases;                       // changed only while it is not in motion
     Piece piece;                           // empty: not on the GPU
-    void* host = nullptr;                  // room for its contents, once it has been swapped out
+    Store::Slot host = nullptr;            // space for its contents, once it has been swapped out
     bool saved = false;                    // they are there, as of when it last left
     std::shared_ptr<const Prints> prints;  // of them, if they are there; null: not known
     bool steady = false;                   // it left without a copy the last time
@@ -305,13 +306,6 @@ class SwapBackend final : public Backend {
     std::uint64_t kept = 0;
     int begin_small = 0;                            // ranges
     std::multimap<Like, std::uint64_t> kept_alike;  // address
-  };
-  // The extents that could leave, in order; the first leaves last.
-  struct Candidate {
-    bool steady;
-    std::uint64_t bytes;
-    std::uint64_t address;
-    auto operator<=>(const Candidate&) const = default;
   };
   struct Leaving;
   struct Departure;
@@ -387,19 +381,11 @@ class SwapBackend final : public Backend {
   const Range* range_at(std::uint64_t address) const;
   Extent* extent_at(std::uint64_t address, Range** range = nullptr);
   std::deque<Candidate> on_gpu(int device);
-  std::deque<Candidate> to_move(int device, std::uint64_t handed);
   bool in_use(std::uint64_t address, std::uint64_t bytes) const { return !in_use_ || in_use_(address, bytes); }
   void make_reachable(int device);
-  struct Copy {
-    bool unused;
-    bool steady;
-    std::uint64_t bytes;
-    std::uint64_t address;
-    auto operator<=>(const Copy&) const = default;
-  };
   std::vector<Copy> copies() const;
-  void* take_copy(const Copy& copy);
-  void* place_on_host(int device, std::uint64_t bytes);
+  Store::Slot take_copy(const Copy& copy);
+  Store::Slot place_on_host(int device, std::uint64_t bytes);
   Moved move_out_now(int device, std::uint64_t bytes, const Mover& mover);
   std::deque<Leaving> choose(std::deque<Candidate>& all, std::uint64_t bytes, std::uint64_t most);
   Extent* set_out(const Leaving& leaving);
@@ -427,6 +413,7 @@ class SwapBackend final : public Backend {
   std::function<bool(int device)> free_unused_;
   std::function<bool(std::uint64_t address, std::uint64_t bytes)> in_use_;
   HostPool host_;
+  HostStore store_{host_};
   Fingerprints fingerprints_;
   mutable std::mutex mutex_;  // the fields below
   std::condition_variable landed_;
