@@ -50,6 +50,8 @@ ALLOWED = {
     "runtime/monitor": ["scheduler/base", "runtime", "generated", "scheduler/protocol", "scheduler/rules", "scheduler/address"],
     "runtime/turn": ["scheduler/protocol", "scheduler/rules", DEVICES],
     "runtime/memory": ["scheduler/base", "runtime/account/account.h", "runtime/driver", "scheduler/protocol", "scheduler/rules", "generated", LOG, OWN_THREAD, FUNCTION_REF, DEVICES, UNDO],
+    # Of what moves extents it knows nothing.
+    "runtime/memory/swap/store": ["scheduler/base", "runtime/memory/ledger.h", "runtime/memory/round_up.h", "runtime/driver/context.h", "scheduler/protocol", "scheduler/rules", "generated", LOG, OWN_THREAD],
     "runtime/trace": ["generated", "scheduler/base", LOG, FILES],
     "scheduler/protocol": ["scheduler/base"],
     # Where rotad listens, and what is said where it does not answer.

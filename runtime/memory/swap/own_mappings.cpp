@@ -1,52 +1,24 @@
-// Memory that the program creates itself: where it is mapped, and which GPUs may use it there, on the GPU and while it
-// is swapped out.
+#include "runtime/memory/swap/own_mappings.h"
+
 #include <algorithm>
 
 #include "generated/driver_real.h"
 #include "runtime/core/log.h"
-#include "runtime/memory/swap/swap.h"
 
 namespace rota::memory {
 
-api::CUresult SwapBackend::allocate_own(int ordinal, api::CUdeviceptr* address, std::uint64_t bytes,
-                                        const Making& making) {
-  Range range = cut({.context = nullptr, .device = ordinal}, bytes, bytes);
-  range.own = making;
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto again = reuse(range)) {
-      *address = *again;
-      return api::CUDA_SUCCESS;
-    }
-  }
-  return make(std::move(range), address);
-}
-
-// Until the driver refuses one: says how many are mapped. Without access.
-api::CUresult SwapBackend::map_aliases(std::uint64_t bytes, const Aliases& aliases, PhysicalHandle handle,
-                                       std::size_t* mapped) {
-  api::CUresult result = api::CUDA_SUCCESS;
-  *mapped = 0;
-  for (const Alias& alias : aliases) {
-    result = real::cuMemMap(alias.address, bytes, 0, handle, 0);
-    if (result != api::CUDA_SUCCESS) break;
-    ++*mapped;
-  }
-  return result;
-}
-
 // The extent of such a range; it does not start to move while the lock is held. Null: there is none.
-SwapBackend::Extent* SwapBackend::settled(Lock& lock, std::uint64_t range) {
+Extent* OwnMappings::settled(Regions::Lock& lock, std::uint64_t range) {
   Extent* extent = nullptr;
-  landed_.wait(lock, [&] {
-    extent = extent_at(range);
+  regions_.wait(lock, [&] {
+    extent = regions_.extent_at(range);
     return extent == nullptr || !extent->moving;
   });
   return extent;
 }
 
-api::CUresult SwapBackend::map_at(const Mapped& where, const OnGpu& call, const OffGpu& unasked) {
-  Lock lock(mutex_);
+api::CUresult OwnMappings::map(const Mapped& where, const OnGpu& call, const OffGpu& unasked) {
+  Regions::Lock lock = regions_.lock();
   Extent* const extent = settled(lock, where.range);
   if (extent == nullptr) return api::CUDA_ERROR_INVALID_VALUE;
   const api::CUresult result = extent->piece ? call(extent->piece.handle) : unasked();
@@ -55,21 +27,21 @@ api::CUresult SwapBackend::map_at(const Mapped& where, const OnGpu& call, const 
 }
 
 // With the lock held throughout, so that nothing starts to move; none of these driver functions waits for work.
-api::CUresult SwapBackend::change_at(const std::vector<Mapped>& all, const OffGpu& call, const OffGpu& unasked,
-                                     FunctionRef<void(Extent& extent, Aliases::iterator alias, bool asked)> change) {
-  Lock lock(mutex_);
+api::CUresult OwnMappings::change(const std::vector<Mapped>& all, const OffGpu& call, const OffGpu& unasked,
+                                  FunctionRef<void(Extent& extent, Aliases::iterator alias, bool asked)> change) {
+  Regions::Lock lock = regions_.lock();
   const auto each_is = [&](const auto& what) {
     return std::all_of(all.begin(), all.end(), [&](const Mapped& each) {
-      const Extent* const extent = extent_at(each.range);
+      const Extent* const extent = regions_.extent_at(each.range);
       return extent == nullptr || what(*extent);
     });
   };
-  landed_.wait(lock, [&] { return each_is([](const Extent& extent) { return !extent.moving; }); });
+  regions_.wait(lock, [&] { return each_is([](const Extent& extent) { return !extent.moving; }); });
   const bool asked = each_is([](const Extent& extent) { return static_cast<bool>(extent.piece); });
   const api::CUresult result = asked ? call() : unasked();
   if (result != api::CUDA_SUCCESS) return result;
   for (const Mapped& each : all) {
-    Extent* const extent = extent_at(each.range);
+    Extent* const extent = regions_.extent_at(each.range);
     if (extent == nullptr) continue;
     const auto alias = std::find_if(extent->aliases.begin(), extent->aliases.end(),
                                     [&](const Alias& one) { return one.address == each.address; });
@@ -78,17 +50,16 @@ api::CUresult SwapBackend::change_at(const std::vector<Mapped>& all, const OffGp
   return result;
 }
 
-api::CUresult SwapBackend::unmap_at(const std::vector<Mapped>& all, const OffGpu& call, const OffGpu& unasked) {
-  return change_at(all, call, unasked, [](Extent& extent, Aliases::iterator alias, bool asked) {
+api::CUresult OwnMappings::unmap(const std::vector<Mapped>& all, const OffGpu& call, const OffGpu& unasked) {
+  return change(all, call, unasked, [](Extent& extent, Aliases::iterator alias, bool asked) {
     if (!asked && extent.piece) real::cuMemUnmap(alias->address, extent.bytes);
     extent.aliases.erase(alias);
   });
 }
 
-api::CUresult SwapBackend::set_access_at(const std::vector<Mapped>& all,
-                                         const std::vector<api::CUmemAccessDesc>& accesses, const OffGpu& call,
-                                         const OffGpu& unasked) {
-  return change_at(all, call, unasked, [&](Extent& extent, Aliases::iterator alias, bool asked) {
+api::CUresult OwnMappings::set_access(const std::vector<Mapped>& all, const std::vector<api::CUmemAccessDesc>& accesses,
+                                      const OffGpu& call, const OffGpu& unasked) {
+  return change(all, call, unasked, [&](Extent& extent, Aliases::iterator alias, bool asked) {
     if (!asked && extent.piece) {
       const api::CUresult result = real::cuMemSetAccess(alias->address, extent.bytes, accesses.data(), accesses.size());
       if (result != api::CUDA_SUCCESS) log::debug("cannot set access to a mapping: error {}", static_cast<int>(result));
@@ -99,15 +70,15 @@ api::CUresult SwapBackend::set_access_at(const std::vector<Mapped>& all,
         alias->access.erase(access.location.id);
       } else {
         alias->access[access.location.id] = access.flags;
-        may_reach(range_at(extent.address)->device, access.location.id);
+        sharing_.may_reach(regions_.range_at(extent.address)->device, access.location.id);
       }
     }
   });
 }
 
-api::CUmemAccess_flags SwapBackend::access_at(const Mapped& where, int accessing) {
-  const std::lock_guard lock(mutex_);
-  const Extent* const extent = extent_at(where.range);
+api::CUmemAccess_flags OwnMappings::access(const Mapped& where, int accessing) {
+  const Regions::Lock lock = regions_.lock();
+  const Extent* const extent = regions_.extent_at(where.range);
   if (extent == nullptr) return api::CU_MEM_ACCESS_FLAGS_PROT_NONE;
   const auto alias = std::find_if(extent->aliases.begin(), extent->aliases.end(),
                                   [&](const Alias& one) { return one.address == where.address; });
@@ -116,8 +87,8 @@ api::CUmemAccess_flags SwapBackend::access_at(const Mapped& where, int accessing
   return access != alias->access.end() ? access->second : api::CU_MEM_ACCESS_FLAGS_PROT_NONE;
 }
 
-PhysicalHandle SwapBackend::handle_of(std::uint64_t range) {
-  Lock lock(mutex_);
+PhysicalHandle OwnMappings::handle_of(std::uint64_t range) {
+  Regions::Lock lock = regions_.lock();
   const Extent* const extent = settled(lock, range);
   return extent != nullptr ? extent->piece.handle : 0;
 }

@@ -1,4 +1,4 @@
-#include "runtime/memory/swap/host_pool.h"
+#include "runtime/memory/swap/store/host_pool.h"
 
 #include <linux/mempolicy.h>
 #include <pthread.h>

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "generated/driver_types.h"
-#include "runtime/memory/backend.h"
+#include "runtime/memory/ledger.h"
 #include "scheduler/protocol/pages.h"
 
 namespace rota::memory {
