@@ -1,4 +1,5 @@
 #include "runtime/memory/swap/eviction_order.h"
+#include "scheduler/rules/largest_extent.h"
 
 #include <algorithm>
 #include <functional>

@@ -1,5 +1,6 @@
 // Which extents leave first, which copies are given up first, and which extents come back first.
 #include "runtime/memory/swap/eviction_order.h"
+#include "scheduler/rules/largest_extent.h"
 
 #include <catch2/catch.hpp>
 #include <utility>
