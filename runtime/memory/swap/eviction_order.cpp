@@ -1,11 +1,11 @@
 #include "runtime/memory/swap/eviction_order.h"
-#include "scheduler/rules/largest_extent.h"
 
 #include <algorithm>
 #include <functional>
 
 #include "runtime/memory/swap/hand_over.h"
 #include "scheduler/base/host_memory.h"
+#include "scheduler/rules/largest_extent.h"
 
 namespace rota::memory {
 

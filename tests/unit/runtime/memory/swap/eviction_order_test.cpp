@@ -1,6 +1,5 @@
 // Which extents leave first, which copies are given up first, and which extents come back first.
 #include "runtime/memory/swap/eviction_order.h"
-#include "scheduler/rules/largest_extent.h"
 
 #include <catch2/catch.hpp>
 #include <utility>
@@ -8,6 +7,7 @@
 
 #include "runtime/memory/swap/hand_over.h"
 #include "scheduler/base/host_memory.h"
+#include "scheduler/rules/largest_extent.h"
 
 using namespace rota::memory;
 
