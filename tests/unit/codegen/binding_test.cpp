@@ -251,12 +251,19 @@ typedef struct CUcontext_st* CUcontext;
 typedef unsigned long long CUdeviceptr;
 typedef struct CUgraph_st* CUgraph;
 typedef struct CUgraphExec_st* CUgraphExec;
-typedef struct { unsigned long long bytes; CUdeviceptr from; CUdeviceptr to; } CUcopy;
+typedef struct CUarray_st* CUarray;
+typedef enum { CU_MEMORYTYPE_HOST = 1 } CUmemorytype;
+typedef struct { CUmemorytype kind; const void* srcHost; CUdeviceptr from; CUarray fromArray;
+                 CUmemorytype toKind; void* dstHost; CUdeviceptr to; CUarray toArray; } CUcopy;
+typedef struct { CUdeviceptr from; CUdeviceptr to; } CUpair;
 typedef struct { int kernel; CUstream hStream; } CUlaunch;
 extern "C" {
 CUresult cuSet(CUdeviceptr to, CUstream hStream);
 CUresult cuCopy(CUdeviceptr to, CUdeviceptr from, CUstream hStream);
 CUresult cuCopyBy(const CUcopy* pCopy, CUstream hStream);
+CUresult cuCopyPair(const CUpair* pPair, CUstream hStream);
+CUresult cuCopyArray(CUdeviceptr to, CUarray from, CUstream hStream);
+CUresult cuCopyArrays(CUarray to, CUarray from, CUstream hStream);
 CUresult cuCopyMany(CUdeviceptr* to, unsigned long long count, CUstream hStream);
 CUresult cuCopyTwice(CUdeviceptr to, CUdeviceptr from, CUdeviceptr too, CUstream hStream);
 CUresult cuRecord(CUcontext hCtx);
@@ -271,6 +278,9 @@ CUresult cuWait(CUstream hStream);
 cuSet = { submits = "hStream" }
 cuCopy = { submits = "hStream" }
 cuCopyBy = { submits = "hStream", params = { pCopy = "in" } }
+cuCopyPair = { submits = "hStream", params = { pPair = "in" } }
+cuCopyArray = { submits = "hStream" }
+cuCopyArrays = { submits = "hStream" }
 cuCopyMany = { submits = "hStream", params = { to = "in[count]" } }
 cuCopyTwice = { submits = "hStream" }
 cuRecord = { submits = "hCtx" }
@@ -292,10 +302,12 @@ cuWait = { submits = "hStream" }
   CHECK(scope("cuSet") == ", hStream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(to)");
   CHECK_THAT(scope("cuCopy"),
              Contains("kAddresses, reinterpret_cast<const void*>(to), reinterpret_cast<const void*>(from)"));
-  CHECK_THAT(scope("cuCopyBy"), Contains("kRecord, static_cast<const void*>(pCopy), gate::in_record(8, 16)"));
+  CHECK_THAT(scope("cuCopyBy"), Contains("kCopy, static_cast<const void*>(pCopy), gate::in_record(16, 48)"));
+  CHECK_THAT(scope("cuCopyArray"), Contains("kAddressAndArray, reinterpret_cast<const void*>(to), from"));
+  CHECK_THAT(scope("cuCopyArrays"), Contains("kArrays, to, from"));
   CHECK_THAT(scope("cuPlay"), Contains("gate::Reaches::kGraph, reinterpret_cast<const void*>(hGraphExec)"));
   CHECK_THAT(scope("cuInstantiate"), Contains("gate::Reaches::kAll"));
-  for (const char* function : {"cuCopyMany", "cuCopyTwice", "cuRecord", "cuLaunchAll"}) {
+  for (const char* function : {"cuCopyPair", "cuCopyMany", "cuCopyTwice", "cuRecord", "cuLaunchAll"}) {
     CHECK_THAT(scope(function), Contains("gate::Reaches::kAll"));
   }
   // Nobody has to say so, or can.
