@@ -65,9 +65,11 @@ void Core::on(const event::Want& want, Time now) {
 
 void Core::on(const event::Withdraw& withdraw, Time now) {
   Client* client = books_.find(withdraw.client);
-  if (client == nullptr || client->state.held == 0 || client->withdrawn_by.count() != 0) return;
-  client->withdrawn_at = now;
-  client->withdrawn_by = now + withdraw.within;
+  if (client == nullptr || client->state.held == 0) return;
+  const bool ends = withdraw.within == Time{};
+  if (ends != (client->withdrawn_by.count() != 0)) return;
+  client->withdrawn_at = ends ? Time{} : now;
+  client->withdrawn_by = ends ? Time{} : now + withdraw.within;
   if (pressure_.refresh(*client, pressed_, now)) {
     decisions_.push_back({Change::kPressure, client->id, client->state.grant});
   }

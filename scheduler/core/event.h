@@ -59,7 +59,8 @@ struct Want {
   bool alone = false;
 };
 // What the client holds it has to give back at once, and it is revoked once `within` has passed: it is to be granted
-// together with others, whose work its own may wait for. Ends with the grant; the first one counts.
+// together with others, whose work its own may wait for. Ends with the grant, or with one within 0: there are no others
+// any more. The first one counts.
 struct Withdraw {
   ClientId client;
   Time within;

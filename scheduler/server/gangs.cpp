@@ -146,20 +146,23 @@ bool Leases::is_apart(const Gang& gang) const {
   return now() < gang.apart_until;
 }
 
+// `within` 0: it may keep what it holds.
+void Leases::withdraw(Task& task, scheduler::Time within) {
+  const bool on = within != scheduler::Time{};
+  if (std::exchange(task.withdrawn, on) != on) step(event::Withdraw{task.id, within});
+}
+
 // Makes members of the tasks whose clients have named the gang, while nothing is held: a grant is for all or for none.
 void Leases::form(Gang& gang) {
   std::vector<OfTask> members;
-  if (is_needed(gang)) {
-    for (const ClientId id : gang.clients) {
-      Program* const member = program(id);
-      if (member == nullptr) continue;
-      for (Task& task : member->tasks) {
-        if (task.gang != 0 || !holds(task)) {
-          members.push_back({member, &task});
-        } else {
-          step(event::Withdraw{task.id, kOwnDrain});
-        }
-      }
+  const bool needed = is_needed(gang);
+  for (const ClientId id : gang.clients) {
+    Program* const member = program(id);
+    if (member == nullptr) continue;
+    for (Task& task : member->tasks) {
+      const bool holds_alone = task.gang == 0 && holds(task);
+      withdraw(task, needed && holds_alone ? kOwnDrain : scheduler::Time{});
+      if (needed && !holds_alone) members.push_back({member, &task});
     }
   }
   GpuMask gpus = 0;

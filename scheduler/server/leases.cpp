@@ -30,6 +30,9 @@ void Leases::step(const scheduler::Event& event) {
     if (program->gang != 0) gangs_due_.insert(program->gang);
     if (decision.change == scheduler::Change::kGranted && task != nullptr) task->last_grant = decision.grant;
     decided(*program, decision);
+    if (task != nullptr &&
+        (decision.change == scheduler::Change::kEnded || decision.change == scheduler::Change::kRevoked))
+      task->withdrawn = false;
   }
   publish_changes(time);
 }

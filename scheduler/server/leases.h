@@ -143,6 +143,7 @@ class Leases {
   bool leave_gang_to_couple(Program& program);
   bool is_to_join(const Program& program, const Task& task) const;
   bool is_needed(const Gang& gang) const;
+  void withdraw(Task& task, scheduler::Time within);
   bool is_whole(Gang& gang);
   void form(Gang& gang);
   void rebuild(Gang& gang, const std::vector<OfTask>& members);

@@ -14,9 +14,9 @@ namespace rota::server {
 
 // The first time, the second, the fourth and so on.
 void Server::report_revoked(Client& client, const scheduler::Decision& decision) const {
-  if (const Task* const task = client.tasks.with_id(decision.client); task != nullptr && is_to_join(client, *task)) {
-    log::info("client {} ({}, pid {}): its work waits for others of its gang, which therefore begins beside it",
-              client.id, client.name, client.pid);
+  if (const Task* const task = client.tasks.with_id(decision.client); task != nullptr && task->withdrawn) {
+    log::info("client {} ({}, pid {}) has not drained in time to join its gang: others run at the same time", client.id,
+              client.name, client.pid);
     return;
   }
   if (!std::has_single_bit(++client.revocations)) return;

@@ -64,7 +64,8 @@ struct Task {
   std::uint32_t last_grant = 0;  // the highest number of a grant that one of these GPUs has had
   scheduler::Time next_turn{};   // as it was last told
   LastActivity activity{};
-  bool overdue = false;  // it holds what it should have given back for another rotad
+  bool withdrawn = false;  // it was told to give back at once what it holds, so that it can join its gang
+  bool overdue = false;    // it holds what it should have given back for another rotad
   // Of a member of a gang, whose client in the core is the gang's.
   std::uint32_t gang = 0;  // 0: of none
   bool wants = false;      // it has asked for the gang's next turn

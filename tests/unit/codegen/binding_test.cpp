@@ -246,32 +246,22 @@ TEST_CASE("a policy with an empty reason to pass, or a wait for nobody, is refus
 TEST_CASE("a call that submits says which GPUs it reaches besides its stream's, as far as its parameters tell") {
   constexpr const char* kAddresses = R"(
 typedef enum cudaError_enum { CUDA_SUCCESS = 0 } CUresult;
-typedef struct CUstream_st* CUstream;
-typedef struct CUcontext_st* CUcontext;
-typedef unsigned long long CUdeviceptr;
-typedef struct CUgraph_st* CUgraph;
-typedef struct CUgraphExec_st* CUgraphExec;
-typedef struct CUarray_st* CUarray;
+typedef struct CUstream_st* CUstream; typedef struct CUcontext_st* CUcontext; typedef struct CUarray_st* CUarray;
+typedef unsigned long long CUdeviceptr; typedef struct CUgraph_st* CUgraph; typedef struct CUgraphExec_st* CUgraphExec;
 typedef enum { CU_MEMORYTYPE_HOST = 1 } CUmemorytype;
 typedef struct { CUmemorytype kind; const void* srcHost; CUdeviceptr from; CUarray fromArray;
                  CUmemorytype toKind; void* dstHost; CUdeviceptr to; CUarray toArray; } CUcopy;
 typedef struct { CUdeviceptr from; CUdeviceptr to; } CUpair;
 typedef struct { int kernel; CUstream hStream; } CUlaunch;
 extern "C" {
-CUresult cuSet(CUdeviceptr to, CUstream hStream);
-CUresult cuCopy(CUdeviceptr to, CUdeviceptr from, CUstream hStream);
-CUresult cuCopyBy(const CUcopy* pCopy, CUstream hStream);
-CUresult cuCopyPair(const CUpair* pPair, CUstream hStream);
-CUresult cuCopyArray(CUdeviceptr to, CUarray from, CUstream hStream);
-CUresult cuCopyArrays(CUarray to, CUarray from, CUstream hStream);
+CUresult cuSet(CUdeviceptr to, CUstream hStream); CUresult cuCopy(CUdeviceptr to, CUdeviceptr from, CUstream hStream);
+CUresult cuCopyBy(const CUcopy* pCopy, CUstream hStream); CUresult cuCopyPair(const CUpair* pPair, CUstream hStream);
+CUresult cuCopyArray(CUdeviceptr to, CUarray from, CUstream hStream); CUresult cuCopyArrays(CUarray to, CUarray from, CUstream hStream);
 CUresult cuCopyMany(CUdeviceptr* to, unsigned long long count, CUstream hStream);
 CUresult cuCopyTwice(CUdeviceptr to, CUdeviceptr from, CUdeviceptr too, CUstream hStream);
-CUresult cuRecord(CUcontext hCtx);
-CUresult cuLaunchWith(CUdeviceptr argument, CUstream hStream);
-CUresult cuPlay(CUgraphExec hGraphExec, CUstream hStream);
-CUresult cuInstantiate(CUgraphExec* phGraphExec, CUgraph hGraph);
-CUresult cuLaunchAll(CUlaunch* launches, unsigned long long count);
-CUresult cuWait(CUstream hStream);
+CUresult cuRecord(CUcontext hCtx); CUresult cuLaunchWith(CUdeviceptr argument, CUstream hStream);
+CUresult cuPlay(CUgraphExec hGraphExec, CUstream hStream); CUresult cuInstantiate(CUgraphExec* phGraphExec, CUgraph hGraph);
+CUresult cuLaunchAll(CUlaunch* launches, unsigned long long count); CUresult cuWait(CUstream hStream);
 }
 )";
   constexpr const char* kFacts = R"([driver]
