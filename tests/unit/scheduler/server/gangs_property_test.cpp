@@ -39,7 +39,10 @@ TEST_CASE("gangs of several processes: no two conflicting holders, no gang half 
   const long only = number("ROTA_GANGS_SEED", 0);
   const long enough = only != 0 ? 1 : number("ROTA_GANG_STEPS", 100'000);
   World::Seen all;
-  for (auto seed = static_cast<unsigned>(only != 0 ? only : 1); all.steps < enough; ++seed) {
+  // Few worlds take most of the steps, where a gang comes to rest by thousands of calls: they do not count for others.
+  constexpr long kMostOfAWorld = 4'000;
+  long counted = 0;
+  for (auto seed = static_cast<unsigned>(only != 0 ? only : 1); counted < enough; ++seed) {
     CAPTURE(seed);
     World world(seed, settings_of(seed));
     world.populate();
@@ -48,6 +51,7 @@ TEST_CASE("gangs of several processes: no two conflicting holders, no gang half 
     world.everybody_leaves();
     const World::Seen& seen = world.seen();
     all.steps += seen.steps;
+    counted += std::min<long>(seen.steps, kMostOfAWorld);
     all.grants += seen.grants;
     all.gang_grants += seen.gang_grants;
     all.admitted += seen.admitted;
