@@ -15,7 +15,7 @@
 //   81230300000 want 1 1 0 alone                        it measures, and has its GPUs to itself until a want without
 //                                                       this word
 //   > alone 1 1 250000000                               client, grant, maximum duration; 0: no longer alone
-//   81230400000 withdraw 1 500000000                    client, time within which it has to give back
+//   81230400000 withdraw 1 500000000                    client, time within which it has to give back; 0: no longer
 //   81231000000 ask 1 0 33554432                        client, GPU, bytes
 //   > promised 1 1 0 33554432
 //   81231000100 usage 1 0 33554432 0                    client, GPU, bytes, fixed bytes
