@@ -121,13 +121,16 @@ std::optional<std::vector<std::size_t>> plain_addresses(const Function& function
 
 // Of what is copied, the kind of memory, the address and the array lie in the same places to each other in every record
 // that describes a copy: so the address's place is enough (gate::Reaches::kCopy). Nothing: this is no such record.
-std::optional<std::string> reached_by_copy(const Api& api, const Function& function,
+// Nor is a list of several, of which only the first would be looked at.
+std::optional<std::string> reached_by_copy(const Api& api, const Function& function, const FunctionPolicy& policy,
                                            const std::vector<AddressPlace>& addresses,
                                            const std::vector<AddressPlace>& arrays) {
   constexpr std::uint64_t kTypeBefore = 16;
   constexpr std::uint64_t kArrayBehind = 8;
   if (addresses.size() != 2 || arrays.size() != 2) return std::nullopt;
   const std::size_t parameter = addresses.front().parameter;
+  const std::string& record = function.parameters[parameter].name;
+  if (!policy.parameters.contains(record) || is_list(policy, record)) return std::nullopt;
   const auto resolved = api.resolve(function.parameters[parameter].type);
   const auto target = resolved && resolved->kind == TypeKind::kPointer ? api.resolve(resolved->pointee) : resolved;
   if (!target || target->record == nullptr) return std::nullopt;
@@ -176,7 +179,7 @@ std::string reached(const Api& api, const Function& function, const FunctionPoli
   if (function.base.starts_with("cuLaunch")) addresses.clear();
   if (addresses.empty() && arrays.empty()) return "";
   if (const auto text = reached_by_parameters(function, addresses, arrays)) return *text;
-  if (const auto text = reached_by_copy(api, function, addresses, arrays)) return *text;
+  if (const auto text = reached_by_copy(api, function, policy, addresses, arrays)) return *text;
   return all;
 }
 

@@ -3,11 +3,9 @@
 // Named: by ROTA_GANG. Otherwise by what the process does:
 //
 // - It is one of the ranks that a launcher has started on this machine, and it has looked up a collective kernel by
-// name.
-//   Such a kernel waits for those of the other ranks. Looking up is not
-//   launching. NCCL looks up its kernels when a communicator is made, not when the library is loaded (unless with
-//   CUDA_MODULE_LOADING=EAGER), so whoever has done so is about to launch some. At that time launches are not seen yet,
-//   and no launch costs more for it.
+//   name. Such a kernel waits for those of the other ranks. Looking up is not launching. NCCL looks up its kernels when
+//   a communicator is made, not when the library is loaded (unless with CUDA_MODULE_LOADING=EAGER), so whoever has done
+//   so is about to launch some. At that time launches are not seen yet, and no launch costs more for it.
 // - Its GPU work can reach memory that other processes reach too: GPU memory that it has opened or exported, or host
 //   memory that is a shared mapping and registered. There kernels of one process may wait for what those of another
 //   write. The others are the ranks of its launch or, without a launcher, the processes of the innermost `rota run`.

@@ -26,6 +26,13 @@ constexpr std::uintptr_t kTypeBefore =
     offsetof(api::CUDA_MEMCPY2D, srcDevice) - offsetof(api::CUDA_MEMCPY2D, srcMemoryType);
 constexpr std::uintptr_t kArrayBehind =
     offsetof(api::CUDA_MEMCPY2D, srcArray) - offsetof(api::CUDA_MEMCPY2D, srcDevice);
+template <typename Copy>
+constexpr bool kIsLaidOutSo = offsetof(Copy, srcDevice) - offsetof(Copy, srcMemoryType) == kTypeBefore &&
+                              offsetof(Copy, dstDevice) - offsetof(Copy, dstMemoryType) == kTypeBefore &&
+                              offsetof(Copy, srcArray) - offsetof(Copy, srcDevice) == kArrayBehind &&
+                              offsetof(Copy, dstArray) - offsetof(Copy, dstDevice) == kArrayBehind;
+static_assert(kIsLaidOutSo<api::CUDA_MEMCPY2D> && kIsLaidOutSo<api::CUDA_MEMCPY3D> &&
+              kIsLaidOutSo<api::CUDA_MEMCPY3D_PEER>);
 
 }  // namespace
 

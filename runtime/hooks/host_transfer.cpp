@@ -79,11 +79,10 @@ api::CUcontext own_context(CUdeviceptr destination, CUdeviceptr source, api::CUs
   if (driver::of_current_context(stream)) return nullptr;
   const Runtime& parts = runtime();
   const auto device_of = [&](CUdeviceptr address) { return address != 0 ? parts.memory.device_of(address) : -1; };
-  const auto swaps = [&](CUdeviceptr address) { return address != 0 && parts.memory.swaps(address, 1); };
   const int to = device_of(destination);
   const int from = device_of(source);
   const int device = to >= 0 ? to : from;
-  const bool one = device >= 0 && (from < 0 || from == device) && (swaps(destination) || swaps(source));
+  const bool one = device >= 0 && (from < 0 || from == device);
   int current = -1;
   if (!one || real::cuCtxGetDevice(&current) != api::CUDA_SUCCESS || current == device) return nullptr;
   return parts.contexts.some(device);

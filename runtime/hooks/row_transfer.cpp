@@ -65,7 +65,7 @@ template <typename Copy, typename Call, typename Peer>
   const auto device_memory = [](CUdeviceptr side) { return (side & memory::kHandleBit) == 0 ? side : 0; };
   const CUdeviceptr to = device_memory(sides.destination);
   const CUdeviceptr from = device_memory(sides.source);
-  if ((to == 0 || !memory.swaps(to, 1)) && (from == 0 || !memory.swaps(from, 1))) return result;
+  if (!memory.swaps(to, 1) && !memory.swaps(from, 1)) return result;
   if (const driver::CurrentContext own(own_context(to, from, stream)); own) {
     if (call() == api::CUDA_SUCCESS) return api::CUDA_SUCCESS;
   }
@@ -80,6 +80,15 @@ CUresult with_any_current(CUstream stream, const Copy* shape, Call&& call, Peer&
   if (result != api::CUDA_ERROR_INVALID_VALUE || shape == nullptr) [[likely]]
     return result;
   return with_own_contexts(result, stream, *shape, call, peer);
+}
+
+// The driver has answered `result`. `shape` makes that of the copy, which is needed only where it was refused. In the
+// default streams, so it is not tried again with another context current.
+template <typename Peer, typename Shape>
+CUresult of_array(CUresult result, CUstream stream, Peer&& peer, Shape&& shape) {
+  if (result != api::CUDA_ERROR_INVALID_VALUE) [[likely]]
+    return result;
+  return with_own_contexts(result, stream, shape(), [result] { return result; }, peer);
 }
 
 template <typename Copy, typename Call, typename Async>
@@ -183,35 +192,30 @@ CUresult cuMemcpy3DAsync_v2_ptsz(const api::CUDA_MEMCPY3D* pCopy, CUstream hStre
       [&](const auto* named) { return gates::cuMemcpy3DPeerAsync_ptsz(named, hStream); });
 }
 
-// Bytes of an array of one row.
 CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, api::CUarray srcArray, std::size_t srcOffset, std::size_t ByteCount) {
-  const auto shape = from_array(dstDevice, srcArray, srcOffset, ByteCount);
-  return with_any_current(
-      kNull, &shape, [&] { return gates::cuMemcpyAtoD_v2(dstDevice, srcArray, srcOffset, ByteCount); },
-      gates::cuMemcpy3DPeer);
+  const CUresult result = gates::cuMemcpyAtoD_v2(dstDevice, srcArray, srcOffset, ByteCount);
+  return of_array(result, kNull, gates::cuMemcpy3DPeer,
+                  [&] { return from_array(dstDevice, srcArray, srcOffset, ByteCount); });
 }
 
 CUresult cuMemcpyAtoD_v2_ptds(CUdeviceptr dstDevice, api::CUarray srcArray, std::size_t srcOffset,
                               std::size_t ByteCount) {
-  const auto shape = from_array(dstDevice, srcArray, srcOffset, ByteCount);
-  return with_any_current(
-      kOwnOfThread, &shape, [&] { return gates::cuMemcpyAtoD_v2_ptds(dstDevice, srcArray, srcOffset, ByteCount); },
-      gates::cuMemcpy3DPeer_ptds);
+  const CUresult result = gates::cuMemcpyAtoD_v2_ptds(dstDevice, srcArray, srcOffset, ByteCount);
+  return of_array(result, kOwnOfThread, gates::cuMemcpy3DPeer_ptds,
+                  [&] { return from_array(dstDevice, srcArray, srcOffset, ByteCount); });
 }
 
 CUresult cuMemcpyDtoA_v2(api::CUarray dstArray, std::size_t dstOffset, CUdeviceptr srcDevice, std::size_t ByteCount) {
-  const auto shape = to_array(dstArray, dstOffset, srcDevice, ByteCount);
-  return with_any_current(
-      kNull, &shape, [&] { return gates::cuMemcpyDtoA_v2(dstArray, dstOffset, srcDevice, ByteCount); },
-      gates::cuMemcpy3DPeer);
+  const CUresult result = gates::cuMemcpyDtoA_v2(dstArray, dstOffset, srcDevice, ByteCount);
+  return of_array(result, kNull, gates::cuMemcpy3DPeer,
+                  [&] { return to_array(dstArray, dstOffset, srcDevice, ByteCount); });
 }
 
 CUresult cuMemcpyDtoA_v2_ptds(api::CUarray dstArray, std::size_t dstOffset, CUdeviceptr srcDevice,
                               std::size_t ByteCount) {
-  const auto shape = to_array(dstArray, dstOffset, srcDevice, ByteCount);
-  return with_any_current(
-      kOwnOfThread, &shape, [&] { return gates::cuMemcpyDtoA_v2_ptds(dstArray, dstOffset, srcDevice, ByteCount); },
-      gates::cuMemcpy3DPeer_ptds);
+  const CUresult result = gates::cuMemcpyDtoA_v2_ptds(dstArray, dstOffset, srcDevice, ByteCount);
+  return of_array(result, kOwnOfThread, gates::cuMemcpy3DPeer_ptds,
+                  [&] { return to_array(dstArray, dstOffset, srcDevice, ByteCount); });
 }
 
 CUresult cuMemcpyAtoD(api::CUdeviceptr_v1 dstDevice, api::CUarray srcArray, unsigned int srcOffset,

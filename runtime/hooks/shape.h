@@ -58,29 +58,31 @@ inline const api::CUDA_MEMCPY3D_PEER& with_contexts(const api::CUDA_MEMCPY3D_PEE
   return copy;
 }
 
-inline api::CUDA_MEMCPY3D_PEER from_array(api::CUdeviceptr destination, api::CUarray source, std::size_t offset,
-                                          std::size_t bytes) {
+// Bytes between linear memory and an array of one row, without what lies on either side.
+inline api::CUDA_MEMCPY3D_PEER row_of(std::size_t bytes, api::CUmemorytype source, api::CUmemorytype destination) {
   api::CUDA_MEMCPY3D_PEER copy{};
-  copy.srcMemoryType = api::CU_MEMORYTYPE_ARRAY;
-  copy.srcArray = source;
-  copy.srcXInBytes = offset;
-  copy.dstMemoryType = api::CU_MEMORYTYPE_DEVICE;
-  copy.dstDevice = destination;
+  copy.srcMemoryType = source;
+  copy.dstMemoryType = destination;
   copy.WidthInBytes = bytes;
   copy.Height = copy.Depth = 1;
   return copy;
 }
 
+inline api::CUDA_MEMCPY3D_PEER from_array(api::CUdeviceptr destination, api::CUarray source, std::size_t offset,
+                                          std::size_t bytes) {
+  api::CUDA_MEMCPY3D_PEER copy = row_of(bytes, api::CU_MEMORYTYPE_ARRAY, api::CU_MEMORYTYPE_DEVICE);
+  copy.srcArray = source;
+  copy.srcXInBytes = offset;
+  copy.dstDevice = destination;
+  return copy;
+}
+
 inline api::CUDA_MEMCPY3D_PEER to_array(api::CUarray destination, std::size_t offset, api::CUdeviceptr source,
                                         std::size_t bytes) {
-  api::CUDA_MEMCPY3D_PEER copy{};
-  copy.dstMemoryType = api::CU_MEMORYTYPE_ARRAY;
+  api::CUDA_MEMCPY3D_PEER copy = row_of(bytes, api::CU_MEMORYTYPE_DEVICE, api::CU_MEMORYTYPE_ARRAY);
   copy.dstArray = destination;
   copy.dstXInBytes = offset;
-  copy.srcMemoryType = api::CU_MEMORYTYPE_DEVICE;
   copy.srcDevice = source;
-  copy.WidthInBytes = bytes;
-  copy.Height = copy.Depth = 1;
   return copy;
 }
 

@@ -38,10 +38,10 @@ api::CUresult copy(api::CUstream stream, api::CUdeviceptr destination, api::CUde
                 memory.has_to_wait(destination) || memory.has_to_wait(source), stream);
 }
 
-// Copies judge memory that is mapped for its own GPU only, as swapped memory is, by the current context, whatever
-// stream they are in, also while that captures (measured on two H200s, 580.159.04). So of a copy that the driver has
-// refused: the context with which it takes it in the same stream, the memory's. Null: there is none, since the stream
-// is one of whichever context is current, the memory of both sides lies on different GPUs, or none of it swaps. The
+// The driver judges copies of memory that is mapped for its own GPU only, as swapped memory is, by the current context,
+// whatever stream they are in, also while that captures (measured on two H200s, 580.159.04). So of a copy of such
+// memory that it has refused: the context with which it takes it in the same stream, the memory's. Null: there is none,
+// since the stream is one of whichever context is current, or the memory of both sides lies on different GPUs. The
 // address of what is no device memory is 0.
 api::CUcontext own_context(api::CUdeviceptr destination, api::CUdeviceptr source, api::CUstream stream);
 

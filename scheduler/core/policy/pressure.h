@@ -1,5 +1,5 @@
 // Which holders must yield, from when, and by when at the latest: the holders of a GPU on which a waiter conflicts with
-// them, and holders that have together grown too large.
+// them, holders that have together grown too large, and those that are withdrawn (event::Withdraw).
 #pragma once
 
 #include <optional>

@@ -255,7 +255,7 @@ typedef struct { CUdeviceptr from; CUdeviceptr to; } CUpair;
 typedef struct { int kernel; CUstream hStream; } CUlaunch;
 extern "C" {
 CUresult cuSet(CUdeviceptr to, CUstream hStream); CUresult cuCopy(CUdeviceptr to, CUdeviceptr from, CUstream hStream);
-CUresult cuCopyBy(const CUcopy* pCopy, CUstream hStream); CUresult cuCopyPair(const CUpair* pPair, CUstream hStream);
+CUresult cuCopyBy(const CUcopy* pCopy, CUstream hStream); CUresult cuCopyPair(const CUpair* pPair, CUstream hStream); CUresult cuCopyList(const CUcopy* pCopies, unsigned long long count, CUstream hStream);
 CUresult cuCopyArray(CUdeviceptr to, CUarray from, CUstream hStream); CUresult cuCopyArrays(CUarray to, CUarray from, CUstream hStream);
 CUresult cuCopyMany(CUdeviceptr* to, unsigned long long count, CUstream hStream);
 CUresult cuCopyTwice(CUdeviceptr to, CUdeviceptr from, CUdeviceptr too, CUstream hStream);
@@ -269,6 +269,7 @@ cuSet = { submits = "hStream" }
 cuCopy = { submits = "hStream" }
 cuCopyBy = { submits = "hStream", params = { pCopy = "in" } }
 cuCopyPair = { submits = "hStream", params = { pPair = "in" } }
+cuCopyList = { submits = "hStream", params = { pCopies = "in[count]" } }
 cuCopyArray = { submits = "hStream" }
 cuCopyArrays = { submits = "hStream" }
 cuCopyMany = { submits = "hStream", params = { to = "in[count]" } }
@@ -297,7 +298,7 @@ cuWait = { submits = "hStream" }
   CHECK_THAT(scope("cuCopyArrays"), Contains("kArrays, to, from"));
   CHECK_THAT(scope("cuPlay"), Contains("gate::Reaches::kGraph, reinterpret_cast<const void*>(hGraphExec)"));
   CHECK_THAT(scope("cuInstantiate"), Contains("gate::Reaches::kAll"));
-  for (const char* function : {"cuCopyPair", "cuCopyMany", "cuCopyTwice", "cuRecord", "cuLaunchAll"}) {
+  for (const char* function : {"cuCopyPair", "cuCopyList", "cuCopyMany", "cuCopyTwice", "cuRecord", "cuLaunchAll"}) {
     CHECK_THAT(scope(function), Contains("gate::Reaches::kAll"));
   }
   // Nobody has to say so, or can.
