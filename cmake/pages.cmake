@@ -5,7 +5,7 @@ set(ROTA_PAGES LICENSE COVERAGE.md README.md cuda_headers/README.md runtime/READ
   runtime/preload/nvml/README.md
   runtime/trace/README.md runtime/turn/README.md runtime/turn/GANGS.md scheduler/CONFIGURATION.md scheduler/ISOLATION.md scheduler/README.md
   scheduler/core/README.md scheduler/server/README.md tests/README.md tests/aarch64/README.md tests/fuzz/README.md
-  tests/gpu/README.md tools/README.md tools/package/README.md tools/rota/ci/README.md
+  tests/gpu/README.md tests/gpu/results/README.md tests/scenarios/README.md tools/README.md tools/package/README.md tools/rota/ci/README.md
   tools/rota/report/README.md
   tools/simgpu/README.md tools/simgpu/profiles/README.md)
 install(FILES tools/rota/ci/examples/github-actions.yml tools/rota/ci/examples/Jenkinsfile

@@ -124,6 +124,7 @@ EmittedFile emit_releases_h(const Inputs& inputs) {
       R"(// Which CUDA releases this build knows, and which one added each symbol. Versions as in CUDA_VERSION: 12040 is 12.4.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "generated/driver_symbols.h"
@@ -138,13 +139,17 @@ inline constexpr int kCoveredReleases[] = {)";
   text += fmt::format("}};\ninline constexpr int kOldestCovered = {};\ninline constexpr int kNewestCovered = {};\n\n",
                       release_number(inputs.releases.front().release), release_number(inputs.newest().release));
   text +=
-      "// The first version for which cuGetProcAddress returns the symbol (from *Typedefs.h); 0 if no header declares "
-      "it.\ninline constexpr std::uint16_t kSymbolSince[kSymbolCount] = {\n";
-  for (const std::string& symbol : inputs.symbols) {
-    const Function* function = inputs.driver.find_function(symbol);
-    text += fmt::format("    {},  // {}\n", function ? function->version : 0, symbol);
-  }
-  text += "};\n\n}  // namespace rota\n";
+      R"(// The first version for which cuGetProcAddress returns the symbol (from *Typedefs.h); 0 if no header declares it.
+inline constexpr auto kSymbolSince = [] {
+  std::array<std::uint16_t, kSymbolCount> since{};
+#define ROTA_LOOKUP(base, version, form, symbol) since[static_cast<std::size_t>(Symbol::k_##symbol)] = version;
+#include "generated/driver_lookup.inc"
+#undef ROTA_LOOKUP
+  return since;
+}();
+
+}  // namespace rota
+)";
   return {"driver_releases.h", text};
 }
 

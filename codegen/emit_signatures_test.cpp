@@ -32,16 +32,24 @@ template <class Ours, class Theirs>
 constexpr bool same_type = same_spelling(function_with_type<Ours>(), function_with_type<Theirs>());
 
 static_assert(same_type<api::CUstream, ::CUstream> && !same_type<api::CUstream, ::CUevent>);
+
+#define SIGNATURE(name, theirs) static_assert(same_type<api::name##_fn, std::remove_pointer_t<::theirs>>);
+#define LAYOUT(record, ...)                                                            \
+  struct same_##record {                                                               \
+    using Ours = api::record;                                                          \
+    using Theirs = ::record;                                                           \
+    static_assert(sizeof(Ours) == sizeof(Theirs) && alignof(Ours) == alignof(Theirs)); \
+    __VA_ARGS__                                                                        \
+  };
+#define FIELD(path) static_assert(offsetof(Ours, path) == offsetof(Theirs, path));
+#define ENUMERATOR(name) static_assert(static_cast<long long>(api::name) == static_cast<long long>(::name));
 )";
 
-void append_record(std::string& text, const std::string& outermost, const std::string& path, const Record& record) {
+void append_fields(std::vector<std::string>& items, const std::string& path, const Record& record) {
   for (const Field& field : record.fields) {
-    if (field.bits == 0 && !field.name.empty()) {
-      text += fmt::format("static_assert(offsetof(api::{0}, {1}{2}) == offsetof(::{0}, {1}{2}));\n", outermost, path,
-                          field.name);
-    }
+    if (field.bits == 0 && !field.name.empty()) items.push_back(fmt::format("FIELD({}{})", path, field.name));
     if (!field.nested.empty() && field.type.extents.empty()) {
-      append_record(text, outermost, field.name.empty() ? path : path + field.name + ".", field.nested.front());
+      append_fields(items, field.name.empty() ? path : path + field.name + ".", field.nested.front());
     }
   }
 }
@@ -91,25 +99,29 @@ namespace {
 )";
   text += kSpelling;
   text += "\n// Signatures, against the typedef of the same version.\n";
+  std::vector<std::string> signatures;
   for (const Function& function : api.functions) {
     if (!has_typedefs_header(function)) continue;
-    text += fmt::format("static_assert(same_type<api::{}_fn, std::remove_pointer_t<::PFN_{}_v{}{}>>);\n", function.name,
-                        function.base, function.version, stream_form_suffix(function.form));
+    signatures.push_back(fmt::format("SIGNATURE({}, PFN_{}_v{}{})", function.name, function.base, function.version,
+                                     stream_form_suffix(function.form)));
   }
+  text += wrapped(signatures);
   text += "\n// Layouts.\n";
   for (const Record& record : api.records) {
     if (!record.complete) continue;
-    text += fmt::format("static_assert(sizeof(api::{0}) == sizeof(::{0}) && alignof(api::{0}) == alignof(::{0}));\n",
-                        record.name);
-    append_record(text, record.name, "", record);
+    std::vector<std::string> items{fmt::format("LAYOUT({},", record.name)};
+    append_fields(items, "", record);
+    items.back() += ")";
+    text += wrapped(items, "    ");
   }
   text += "\n// Enumerators.\n";
+  std::vector<std::string> enumerators;
   for (const Enum& enumeration : api.enums) {
     for (const Enumerator& enumerator : enumeration.enumerators) {
-      text += fmt::format("static_assert(static_cast<long long>(api::{0}) == static_cast<long long>(::{0}));\n",
-                          enumerator.name);
+      enumerators.push_back(fmt::format("ENUMERATOR({})", enumerator.name));
     }
   }
+  text += wrapped(enumerators);
   text += R"(
 }  // namespace
 }  // namespace rota

@@ -1,4 +1,5 @@
-// The tracing part of `rota-codegen generate`: tracers, name tables and the schema number that ties them together.
+// The tracing part of `rota-codegen generate`: rows of functions and types, and the schema number that a trace of them
+// has.
 #include "codegen/emit_trace.h"
 
 #include <fmt/format.h>
@@ -17,22 +18,19 @@ Result<std::vector<EmittedFile>> emit_trace(const Inputs& inputs) {
     const std::size_t first = runtime.empty() ? 0 : runtime.back().first + runtime.back().plans.size();
     runtime.push_back({.api = &major.api, .major = &major, .first = first, .plans = std::move(*major_plans)});
   }
-  auto driver_tracers = emit_driver_tracers(inputs, driver.front().plans);
-  if (!driver_tracers) return driver_tracers.error();
-  auto runtime_tracers = emit_runtime_tracers(inputs, runtime);
-  if (!runtime_tracers) return runtime_tracers.error();
+  auto symbols = emit_runtime_symbols(inputs, runtime);
+  if (!symbols) return symbols.error();
   std::uint64_t driver_schema = 0;
   std::uint64_t runtime_schema = 0;
-  const auto driver_names = emit_name_tables(inputs, driver, "driver", driver_schema);
-  if (!driver_names) return driver_names.error();
-  const auto runtime_names = emit_name_tables(inputs, runtime, "runtime", runtime_schema);
-  if (!runtime_names) return runtime_names.error();
-  std::vector<EmittedFile> files = std::move(*driver_tracers);
-  files.insert(files.end(), runtime_tracers->begin(), runtime_tracers->end());
+  const auto driver_rows = emit_trace_rows(inputs, driver, "driver", driver_schema);
+  if (!driver_rows) return driver_rows.error();
+  const auto runtime_rows = emit_trace_rows(inputs, runtime, "runtime", runtime_schema);
+  if (!runtime_rows) return runtime_rows.error();
+  std::vector<EmittedFile> files = std::move(*symbols);
+  files.insert(files.end(), driver_rows->begin(), driver_rows->end());
+  files.insert(files.end(), runtime_rows->begin(), runtime_rows->end());
   files.push_back(emit_trace_objects(inputs));
   files.push_back(emit_handles(inputs));
-  files.push_back({"driver_names.cpp", *driver_names});
-  files.push_back({"runtime_names.cpp", *runtime_names});
   files.push_back(
       {"trace_schema.h",
        banner(inputs) + fmt::format("// What a trace's function numbers and payloads mean; a reader compares them.\n"

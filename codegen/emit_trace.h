@@ -1,5 +1,5 @@
-// What tracing records for each function: derived once, so that the tracers that write a payload and the name tables
-// that decode it cannot disagree.
+// What tracing records for each function: derived once and emitted as one row, from which both the tracer that writes a
+// payload and the tables that decode it are made.
 #pragma once
 
 #include <cstddef>
@@ -62,18 +62,14 @@ const Enum* enumeration_meant(const Api& api, const std::string& owner, const st
 Result<std::vector<TraceCapture>> lists_behind(const Api& api, const TraceCapture& record);
 
 // The parts of emit_trace.
-Result<std::string> emit_name_tables(const Inputs& inputs, const std::vector<TraceSection>& sections,
-                                     const std::string& accessor, std::uint64_t& schema);
-Result<std::vector<EmittedFile>> emit_driver_tracers(const Inputs& inputs, const std::vector<TracePlan>& plans);
+// NAME_trace_functions.inc and NAME_trace_types.inc, and a hash of them.
+Result<std::vector<EmittedFile>> emit_trace_rows(const Inputs& inputs, const std::vector<TraceSection>& sections,
+                                                 const std::string& api, std::uint64_t& schema);
 // codegen/emit_trace_objects.cpp
 EmittedFile emit_trace_objects(const Inputs& inputs);
 // driver_handles.inc: which functions return handles one by one.
 EmittedFile emit_handles(const Inputs& inputs);
 // codegen/emit_trace_runtime.cpp
-Result<std::vector<EmittedFile>> emit_runtime_tracers(const Inputs& inputs, const std::vector<TraceSection>& sections);
-// The statements around the call that both kinds of tracer share. `number` is the function's, `call` the expression
-// that calls on.
-Result<std::string> tracer_body(const Api& api, const TracePlan& plan, const std::string& number,
-                                const std::string& api_name, const std::string& result_type, const std::string& call);
+Result<std::vector<EmittedFile>> emit_runtime_symbols(const Inputs& inputs, const std::vector<TraceSection>& sections);
 
 }  // namespace rota::codegen

@@ -1,10 +1,10 @@
-// Emits the tables that decode a trace: generated/driver_names.cpp, runtime_names.cpp (their form:
-// runtime/trace/names.h), and the schema number by which a reader knows that a file was written by tracers of the same
-// plan.
+// Emits the rows from which runtime/trace/rows.h makes both the tracers and the tables that decode a trace, and the
+// schema number by which a reader knows that a file was written by tracers of the same rows.
 #include <map>
 #include <optional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "codegen/emit_trace.h"
 
@@ -34,24 +34,25 @@ bool is_address_typedef(const std::string& base) {
          base == "cudaSurfaceObject_t";
 }
 
-// One row for identical declarations, whichever release or major they come from: rows refer only to earlier rows.
+// "{"Width", 3, 4}": numbers that are zero at the end are left out, but for the type.
+std::string braced(const std::string& name, std::vector<std::uint64_t> numbers) {
+  while (numbers.size() > 1 && numbers.back() == 0) numbers.pop_back();
+  return fmt::format("{{\"{}\", {}}}", name, fmt::join(numbers, ", "));
+}
+
+// Rows by number; one for identical declarations, whichever release or major they come from.
 class Rows {
  public:
-  std::uint32_t add(const std::string& row) { return add(std::vector<std::string>{row}); }
-  // Adds consecutive rows and returns the number of the first.
-  std::uint32_t add(const std::vector<std::string>& rows) {
-    std::string key;
-    for (const std::string& row : rows) key += row + '\n';
-    const auto [known, fresh] = numbers_.try_emplace(key, static_cast<std::uint32_t>(rows_.size()));
-    if (fresh) rows_.insert(rows_.end(), rows.begin(), rows.end());
+  std::uint32_t add(const std::string& row) {
+    const auto [known, fresh] = numbers_.try_emplace(row, static_cast<std::uint32_t>(rows_.size()));
+    if (fresh) rows_.push_back(row);
     return known->second;
   }
-  std::string text(const char* type, const char* name) const {
-    std::string text = fmt::format("constexpr {} {}[] = {{\n", type, name);
-    for (const std::string& row : rows_) text += "    " + row + ",\n";
-    // C++ has no empty arrays; nothing refers to the filler.
-    if (rows_.empty()) text += "    {},\n";
-    return text + "};\n\n";
+  // With its number in the place of each row's '#'.
+  std::vector<std::string> numbered() const {
+    std::vector<std::string> rows = rows_;
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i].replace(rows[i].find('#'), 1, std::to_string(i));
+    return rows;
   }
 
  private:
@@ -114,43 +115,53 @@ class NameTables {
         break;
       }
     }
-    return types_.add(fmt::format("{{\"{}\", {}, Kind::{}, {}, {}}}", declared.spelling(),
-                                  bytes != 0 ? bytes : type->size, kind, detail, count));
+    return add_type(declared.spelling(), bytes != 0 ? bytes : type->size, kind, detail, count);
   }
 
   // An integer parameter that takes flags or enumerators.
   Result<std::uint32_t> integer_as(const TypeRef& declared, const Enum& meant) {
     const auto type = api_->resolve(declared);
     if (!type) return type.error();
-    return types_.add(fmt::format("{{\"{}\", {}, Kind::{}, {}, 0}}", declared.spelling(), type->size,
-                                  holds_flags(meant.name) ? "kFlags" : "kEnum", enumeration(meant)));
+    return add_type(declared.spelling(), type->size, holds_flags(meant.name) ? "kFlags" : "kEnum", enumeration(meant));
   }
 
   std::string text() const {
-    return types_.text("Type", "kTypes") + enums_.text("Enum", "kEnums") +
-           enumerators_.text("Enumerator", "kEnumerators") + records_.text("Record", "kRecords") +
-           fields_.text("Field", "kFields");
+    return "\n" + wrapped(types_.numbered()) + "\n" + joined(enums_) + "\n" + joined(records_);
   }
 
  private:
+  static std::string joined(const Rows& rows) {
+    std::string text;
+    for (const std::string& row : rows.numbered()) text += row;
+    return text;
+  }
+
+  std::uint32_t add_type(const std::string& name, std::uint64_t bytes, const std::string& kind, std::uint32_t detail,
+                         std::uint64_t count = 0) {
+    std::string numbers;
+    if (detail != 0 || count != 0) numbers = fmt::format(", {}", detail);
+    if (count != 0) numbers += fmt::format(", {}", count);
+    return types_.add(fmt::format("ROTA_TYPE(#, \"{}\", {}, {}{})", name, bytes, kind, numbers));
+  }
+
   std::uint32_t enumeration(const Enum& enumeration) {
-    std::vector<std::string> rows;
+    std::vector<std::string> items{fmt::format("ROTA_ENUM(#, \"{}\"", enumeration.name)};
     for (const Enumerator& enumerator : enumeration.enumerators) {
-      rows.push_back(fmt::format("{{\"{}\", {}}}", enumerator.name, enumerator.value));
+      items.push_back(fmt::format("{{\"{}\", {}}}", enumerator.name, enumerator.value));
     }
-    return enums_.add(fmt::format("{{\"{}\", {}, {}}}", enumeration.name, enumerators_.add(rows), rows.size()));
+    return enums_.add(row(items));
   }
 
   Result<std::uint32_t> record(const Record& record) {
-    std::vector<std::string> rows;
+    std::vector<std::string> items{
+        fmt::format("{}(#, \"{}\"", record.is_union ? "ROTA_UNION" : "ROTA_STRUCT", record.name)};
     for (const Field& field : record.fields) {
       const auto type = field_type(record, field);
       if (!type) return type.error();
       const unsigned bit = field.bits == 0 ? 0 : field.bit_offset - static_cast<unsigned>(field.offset * 8);
-      rows.push_back(fmt::format("{{\"{}\", {}, {}, {}, {}}}", field.name, *type, field.offset, field.bits, bit));
+      items.push_back(braced(field.name, {*type, field.offset, field.bits, bit}));
     }
-    return records_.add(
-        fmt::format("{{\"{}\", {}, {}, {}}}", record.name, record.is_union, fields_.add(rows), rows.size()));
+    return records_.add(row(items));
   }
 
   Result<std::uint32_t> field_type(const Record& record, const Field& field) {
@@ -163,13 +174,12 @@ class NameTables {
     const Record& inner = field.nested.front();
     const auto nested = this->record(inner);
     if (!nested) return nested.error();
-    std::uint32_t number = types_.add(
-        fmt::format("{{\"{}\", {}, Kind::kRecord, {}, 0}}", inner.is_union ? "union" : "struct", inner.size, *nested));
+    std::uint32_t number = add_type(inner.is_union ? "union" : "struct", inner.size, "kRecord", *nested);
     // An array of a struct defined in place.
     std::uint64_t bytes = inner.size;
     for (auto extent = field.type.extents.rbegin(); extent != field.type.extents.rend(); ++extent) {
       bytes *= *extent;
-      number = types_.add(fmt::format("{{\"array\", {}, Kind::kArray, {}, {}}}", bytes, number, *extent));
+      number = add_type("array", bytes, "kArray", number, *extent);
     }
     return number;
   }
@@ -177,76 +187,112 @@ class NameTables {
   const Api* api_ = nullptr;
   Rows types_;
   Rows enums_;
-  Rows enumerators_;
   Rows records_;
-  Rows fields_;
 };
 
-}  // namespace
+// "times(2)": how many elements an array has.
+Result<std::string> count_of(const Api& api, const Function& function, const TraceCapture& capture) {
+  const Parameter* const parameter = function.find_parameter(capture.count);
+  if (parameter == nullptr) return fmt::format("fixed({})", capture.count);
+  const auto index = parameter - function.parameters.data();
+  if (!capture.count_is_pointer) return fmt::format("times({})", index);
+  const auto pointer = api.resolve(parameter->type);
+  if (!pointer) return pointer.error();
+  const auto count = api.resolve(pointer->pointee);
+  if (!count) return count.error();
+  return fmt::format("times_at({}, {})", index, count->size);
+}
 
-Result<std::string> emit_name_tables(const Inputs& inputs, const std::vector<TraceSection>& sections,
-                                     const std::string& accessor, std::uint64_t& schema) {
-  NameTables tables;
-  std::string functions;
-  std::string parameters;
-  std::string captures;
-  std::size_t parameter_count = 0;
-  std::size_t capture_count = 0;
-  const auto append = [&](const Api& api, const TracePlan& plan) -> std::optional<Error> {
+// One of the functions of runtime/trace/rows.h, as a call: "out(0, 7)".
+Result<std::string> capture_item(const Api& api, const Function& function, const TraceCapture& capture,
+                                 std::uint32_t type) {
+  const std::string what = fmt::format("{}, {}", capture.parameter, type);
+  const std::string direction = capture.at_return ? "out" : "in";
+  if (!capture.behind.field.empty()) {
+    return fmt::format("in_list_behind({}, \"{}\", {}, {}, {})", what, capture.behind.field, capture.behind.pointer,
+                       capture.behind.count, capture.behind.count_bytes);
+  }
+  if (capture.text_behind) return fmt::format("out_text_behind({})", what);
+  const bool one = capture.count.empty() || capture.count == "1";
+  if (one && !capture.list) return fmt::format("{}{}({})", direction, capture.text ? "_text" : "", what);
+  const auto count = count_of(api, function, capture);
+  if (!count) return count.error();
+  return fmt::format("{}{}({}, {})", direction, capture.text ? "_text" : "_list", what, *count);
+}
+
+// One row for each of a section's functions.
+Result<std::string> function_rows(NameTables& tables, const TraceSection& section) {
+  const Api& api = *section.api;
+  std::string text;
+  std::size_t number = section.first;
+  for (const TracePlan& plan : section.plans) {
     if (plan.function == nullptr) {
-      functions +=
-          fmt::format("    {{\"{}\", {}, {}, 0, 0, false, true, 0}},\n", plan.name, parameter_count, capture_count);
-      return std::nullopt;
+      text += fmt::format("ROTA_UNTRACED({}, {})\n", number++, plan.name);
+      continue;
     }
     const Function& function = *plan.function;
     const auto result = tables.type(function.result);
     if (!result) return Error{fmt::format("{}: {}", plan.name, result.error().text)};
-    functions +=
-        fmt::format("    {{\"{}\", {}, {}, {}, {}, true, {}, {}}},\n", plan.name, parameter_count, capture_count,
-                    function.parameters.size(), plan.captures.size(), plan.result_in_value, *result);
     const auto meant_by = [&](const Parameter& parameter) {
       return enumeration_meant(api, function.base, parameter.name);
     };
+    std::vector<std::string> items{fmt::format("ROTA_TRACED({}, {}", number++, plan.name), fmt::format("{}", *result)};
+    std::string list = "(";
     for (const Parameter& parameter : function.parameters) {
       const Enum* const meant = parameter.type.is_pointer() ? nullptr : meant_by(parameter);
       const auto type = meant == nullptr ? tables.type(parameter.type) : tables.integer_as(parameter.type, *meant);
       if (!type) return Error{fmt::format("{}: {}: {}", plan.name, parameter.name, type.error().text)};
-      parameters += fmt::format("    {{\"{}\", {}}},\n", parameter.name, *type);
-      ++parameter_count;
+      const bool last = &parameter == &function.parameters.back();
+      items.push_back(list + braced(parameter.name, {*type}) + (last ? ")" : ""));
+      list.clear();
     }
+    if (function.parameters.empty()) items.push_back("()");
     for (const TraceCapture& capture : plan.captures) {
       const Enum* const meant =
           capture.parameter < 0 ? nullptr : meant_by(function.parameters[static_cast<std::size_t>(capture.parameter)]);
       const auto type = meant == nullptr ? tables.type(capture.type, capture.text ? 0 : capture.bytes)
                                          : tables.integer_as(capture.type, *meant);
       if (!type) return Error{fmt::format("{}: {}", plan.name, type.error().text)};
-      const std::string& field = capture.behind.field;
-      captures += fmt::format("    {{{}, {}, CaptureKind::{}, {}, {}, {}}},\n", capture.parameter, capture.at_return,
-                              capture.text ? "kText" : "kElements", capture.list, *type,
-                              field.empty() ? "nullptr" : fmt::format("\"{}\"", field));
-      ++capture_count;
+      const auto item = capture_item(api, function, capture, *type);
+      if (!item) return Error{fmt::format("{}: {}", plan.name, item.error().text)};
+      items.push_back(*item);
     }
-    return std::nullopt;
-  };
+    text += row(items);
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<std::vector<EmittedFile>> emit_trace_rows(const Inputs& inputs, const std::vector<TraceSection>& sections,
+                                                 const std::string& api, std::uint64_t& schema) {
+  NameTables tables;
+  std::string functions;
   for (const TraceSection& section : sections) {
     tables.begin(*section.api);
-    for (const TracePlan& plan : section.plans) {
-      if (auto error = append(*section.api, plan)) return *error;
-    }
+    const auto rows = function_rows(tables, section);
+    if (!rows) return rows.error();
+    functions += *rows;
   }
-  const std::string body = "constexpr Function kFunctions[] = {\n" + functions +
-                           "};\n\nconstexpr Parameter kParameters[] = {\n" + parameters +
-                           "};\n\nconstexpr Capture kCaptures[] = {\n" + captures + "};\n\n" + tables.text();
-  schema = hash(body);
-  return banner(inputs) +
-         "// See runtime/trace/names.h.\n#include \"runtime/trace/names.h\"\n\nnamespace rota::names {\n"
-         "namespace {\n\n" +
-         body + "}  // namespace\n\nconst Api& " + accessor + "() {\n" +
-         fmt::format(
-             "  static constexpr Api api{{0x{:016x}, 0, kFunctions, kParameters, kCaptures, kTypes, kEnums, "
-             "kEnumerators, "
-             "kRecords,\n                           kFields}};\n  return api;\n}}\n\n}}  // namespace rota::names\n",
-             schema);
+  const std::string types = tables.text();
+  schema = hash(functions + types);
+  return std::vector<EmittedFile>{
+      {api + "_trace_functions.inc",
+       banner(inputs) +
+           "// ROTA_TRACED(number, name, result, (parameters), captures...): what a trace records of each function,\n"
+           "// with types by their row in " +
+           api +
+           "_trace_types.inc. See runtime/trace/rows.h.\n"
+           "// ROTA_UNTRACED(number, name): exported, but no header declares it.\n" +
+           functions},
+      {api + "_trace_types.inc",
+       banner(inputs) +
+           "// Types, enums, and structs and unions, each by number. See runtime/trace/rows.h.\n"
+           "// ROTA_TYPE(number, name, bytes, kind, detail, count)\n"
+           "// ROTA_ENUM(number, name, enumerators...)\n"
+           "// ROTA_STRUCT(number, name, fields...), ROTA_UNION(number, name, fields...): a field is name, type, "
+           "offset, bits, bit\n" +
+           types}};
 }
 
 }  // namespace rota::codegen

@@ -53,2642 +53,1016 @@ constexpr bool same_type = same_spelling(function_with_type<Ours>(), function_wi
 
 static_assert(same_type<api::CUstream, ::CUstream> && !same_type<api::CUstream, ::CUevent>);
 
+#define SIGNATURE(name, theirs) static_assert(same_type<api::name##_fn, std::remove_pointer_t<::theirs>>);
+#define LAYOUT(record, ...)                                                            \
+  struct same_##record {                                                               \
+    using Ours = api::record;                                                          \
+    using Theirs = ::record;                                                           \
+    static_assert(sizeof(Ours) == sizeof(Theirs) && alignof(Ours) == alignof(Theirs)); \
+    __VA_ARGS__                                                                        \
+  };
+#define FIELD(path) static_assert(offsetof(Ours, path) == offsetof(Theirs, path));
+#define ENUMERATOR(name) static_assert(static_cast<long long>(api::name) == static_cast<long long>(::name));
+
 // Signatures, against the typedef of the same version.
-static_assert(same_type<api::cuArray3DCreate_fn, std::remove_pointer_t<::PFN_cuArray3DCreate_v2000>>);
-static_assert(same_type<api::cuArray3DCreate_v2_fn, std::remove_pointer_t<::PFN_cuArray3DCreate_v3020>>);
-static_assert(same_type<api::cuArray3DGetDescriptor_fn, std::remove_pointer_t<::PFN_cuArray3DGetDescriptor_v2000>>);
-static_assert(same_type<api::cuArray3DGetDescriptor_v2_fn, std::remove_pointer_t<::PFN_cuArray3DGetDescriptor_v3020>>);
-static_assert(same_type<api::cuArrayCreate_fn, std::remove_pointer_t<::PFN_cuArrayCreate_v2000>>);
-static_assert(same_type<api::cuArrayCreate_v2_fn, std::remove_pointer_t<::PFN_cuArrayCreate_v3020>>);
-static_assert(same_type<api::cuArrayDestroy_fn, std::remove_pointer_t<::PFN_cuArrayDestroy_v2000>>);
-static_assert(same_type<api::cuArrayGetDescriptor_fn, std::remove_pointer_t<::PFN_cuArrayGetDescriptor_v2000>>);
-static_assert(same_type<api::cuArrayGetDescriptor_v2_fn, std::remove_pointer_t<::PFN_cuArrayGetDescriptor_v3020>>);
-static_assert(same_type<api::cuArrayGetMemoryRequirements_fn, std::remove_pointer_t<::PFN_cuArrayGetMemoryRequirements_v11060>>);
-static_assert(same_type<api::cuArrayGetPlane_fn, std::remove_pointer_t<::PFN_cuArrayGetPlane_v11020>>);
-static_assert(same_type<api::cuArrayGetSparseProperties_fn, std::remove_pointer_t<::PFN_cuArrayGetSparseProperties_v11010>>);
-static_assert(same_type<api::cuCheckpointOperationComplete_fn, std::remove_pointer_t<::PFN_cuCheckpointOperationComplete_v13040>>);
-static_assert(same_type<api::cuCheckpointProcessCheckpoint_fn, std::remove_pointer_t<::PFN_cuCheckpointProcessCheckpoint_v12080>>);
-static_assert(same_type<api::cuCheckpointProcessGetRestoreThreadId_fn, std::remove_pointer_t<::PFN_cuCheckpointProcessGetRestoreThreadId_v12080>>);
-static_assert(same_type<api::cuCheckpointProcessGetState_fn, std::remove_pointer_t<::PFN_cuCheckpointProcessGetState_v12080>>);
-static_assert(same_type<api::cuCheckpointProcessLock_fn, std::remove_pointer_t<::PFN_cuCheckpointProcessLock_v12080>>);
-static_assert(same_type<api::cuCheckpointProcessRestore_fn, std::remove_pointer_t<::PFN_cuCheckpointProcessRestore_v12080>>);
-static_assert(same_type<api::cuCheckpointProcessUnlock_fn, std::remove_pointer_t<::PFN_cuCheckpointProcessUnlock_v12080>>);
-static_assert(same_type<api::cuCoredumpDeregisterCompleteCallback_fn, std::remove_pointer_t<::PFN_cuCoredumpDeregisterCompleteCallback_v13020>>);
-static_assert(same_type<api::cuCoredumpDeregisterStartCallback_fn, std::remove_pointer_t<::PFN_cuCoredumpDeregisterStartCallback_v13020>>);
-static_assert(same_type<api::cuCoredumpGetAttribute_fn, std::remove_pointer_t<::PFN_cuCoredumpGetAttribute_v12010>>);
-static_assert(same_type<api::cuCoredumpGetAttributeGlobal_fn, std::remove_pointer_t<::PFN_cuCoredumpGetAttributeGlobal_v12010>>);
-static_assert(same_type<api::cuCoredumpRegisterCompleteCallback_fn, std::remove_pointer_t<::PFN_cuCoredumpRegisterCompleteCallback_v13020>>);
-static_assert(same_type<api::cuCoredumpRegisterStartCallback_fn, std::remove_pointer_t<::PFN_cuCoredumpRegisterStartCallback_v13020>>);
-static_assert(same_type<api::cuCoredumpSetAttribute_fn, std::remove_pointer_t<::PFN_cuCoredumpSetAttribute_v12010>>);
-static_assert(same_type<api::cuCoredumpSetAttributeGlobal_fn, std::remove_pointer_t<::PFN_cuCoredumpSetAttributeGlobal_v12010>>);
-static_assert(same_type<api::cuCtxAttach_fn, std::remove_pointer_t<::PFN_cuCtxAttach_v2000>>);
-static_assert(same_type<api::cuCtxCreate_fn, std::remove_pointer_t<::PFN_cuCtxCreate_v2000>>);
-static_assert(same_type<api::cuCtxCreate_v2_fn, std::remove_pointer_t<::PFN_cuCtxCreate_v3020>>);
-static_assert(same_type<api::cuCtxCreate_v3_fn, std::remove_pointer_t<::PFN_cuCtxCreate_v11040>>);
-static_assert(same_type<api::cuCtxCreate_v4_fn, std::remove_pointer_t<::PFN_cuCtxCreate_v12050>>);
-static_assert(same_type<api::cuCtxDestroy_fn, std::remove_pointer_t<::PFN_cuCtxDestroy_v2000>>);
-static_assert(same_type<api::cuCtxDestroy_v2_fn, std::remove_pointer_t<::PFN_cuCtxDestroy_v4000>>);
-static_assert(same_type<api::cuCtxDetach_fn, std::remove_pointer_t<::PFN_cuCtxDetach_v2000>>);
-static_assert(same_type<api::cuCtxDisablePeerAccess_fn, std::remove_pointer_t<::PFN_cuCtxDisablePeerAccess_v4000>>);
-static_assert(same_type<api::cuCtxEnablePeerAccess_fn, std::remove_pointer_t<::PFN_cuCtxEnablePeerAccess_v4000>>);
-static_assert(same_type<api::cuCtxFromGreenCtx_fn, std::remove_pointer_t<::PFN_cuCtxFromGreenCtx_v12040>>);
-static_assert(same_type<api::cuCtxGetApiVersion_fn, std::remove_pointer_t<::PFN_cuCtxGetApiVersion_v3020>>);
-static_assert(same_type<api::cuCtxGetCacheConfig_fn, std::remove_pointer_t<::PFN_cuCtxGetCacheConfig_v3020>>);
-static_assert(same_type<api::cuCtxGetCurrent_fn, std::remove_pointer_t<::PFN_cuCtxGetCurrent_v4000>>);
-static_assert(same_type<api::cuCtxGetDevResource_fn, std::remove_pointer_t<::PFN_cuCtxGetDevResource_v12040>>);
-static_assert(same_type<api::cuCtxGetDevice_fn, std::remove_pointer_t<::PFN_cuCtxGetDevice_v2000>>);
-static_assert(same_type<api::cuCtxGetDevice_v2_fn, std::remove_pointer_t<::PFN_cuCtxGetDevice_v13000>>);
-static_assert(same_type<api::cuCtxGetExecAffinity_fn, std::remove_pointer_t<::PFN_cuCtxGetExecAffinity_v11040>>);
-static_assert(same_type<api::cuCtxGetFlags_fn, std::remove_pointer_t<::PFN_cuCtxGetFlags_v7000>>);
-static_assert(same_type<api::cuCtxGetId_fn, std::remove_pointer_t<::PFN_cuCtxGetId_v12000>>);
-static_assert(same_type<api::cuCtxGetLimit_fn, std::remove_pointer_t<::PFN_cuCtxGetLimit_v3010>>);
-static_assert(same_type<api::cuCtxGetSharedMemConfig_fn, std::remove_pointer_t<::PFN_cuCtxGetSharedMemConfig_v4020>>);
-static_assert(same_type<api::cuCtxGetStreamPriorityRange_fn, std::remove_pointer_t<::PFN_cuCtxGetStreamPriorityRange_v5050>>);
-static_assert(same_type<api::cuCtxPopCurrent_fn, std::remove_pointer_t<::PFN_cuCtxPopCurrent_v2000>>);
-static_assert(same_type<api::cuCtxPopCurrent_v2_fn, std::remove_pointer_t<::PFN_cuCtxPopCurrent_v4000>>);
-static_assert(same_type<api::cuCtxPushCurrent_fn, std::remove_pointer_t<::PFN_cuCtxPushCurrent_v2000>>);
-static_assert(same_type<api::cuCtxPushCurrent_v2_fn, std::remove_pointer_t<::PFN_cuCtxPushCurrent_v4000>>);
-static_assert(same_type<api::cuCtxRecordEvent_fn, std::remove_pointer_t<::PFN_cuCtxRecordEvent_v12050>>);
-static_assert(same_type<api::cuCtxResetPersistingL2Cache_fn, std::remove_pointer_t<::PFN_cuCtxResetPersistingL2Cache_v11000>>);
-static_assert(same_type<api::cuCtxSetCacheConfig_fn, std::remove_pointer_t<::PFN_cuCtxSetCacheConfig_v3020>>);
-static_assert(same_type<api::cuCtxSetCurrent_fn, std::remove_pointer_t<::PFN_cuCtxSetCurrent_v4000>>);
-static_assert(same_type<api::cuCtxSetFlags_fn, std::remove_pointer_t<::PFN_cuCtxSetFlags_v12010>>);
-static_assert(same_type<api::cuCtxSetLimit_fn, std::remove_pointer_t<::PFN_cuCtxSetLimit_v3010>>);
-static_assert(same_type<api::cuCtxSetSharedMemConfig_fn, std::remove_pointer_t<::PFN_cuCtxSetSharedMemConfig_v4020>>);
-static_assert(same_type<api::cuCtxSynchronize_fn, std::remove_pointer_t<::PFN_cuCtxSynchronize_v2000>>);
-static_assert(same_type<api::cuCtxSynchronize_v2_fn, std::remove_pointer_t<::PFN_cuCtxSynchronize_v13000>>);
-static_assert(same_type<api::cuCtxWaitEvent_fn, std::remove_pointer_t<::PFN_cuCtxWaitEvent_v12050>>);
-static_assert(same_type<api::cuDestroyExternalMemory_fn, std::remove_pointer_t<::PFN_cuDestroyExternalMemory_v10000>>);
-static_assert(same_type<api::cuDestroyExternalSemaphore_fn, std::remove_pointer_t<::PFN_cuDestroyExternalSemaphore_v10000>>);
-static_assert(same_type<api::cuDevResourceGenerateDesc_fn, std::remove_pointer_t<::PFN_cuDevResourceGenerateDesc_v12040>>);
-static_assert(same_type<api::cuDevSmResourceSplit_fn, std::remove_pointer_t<::PFN_cuDevSmResourceSplit_v13010>>);
-static_assert(same_type<api::cuDevSmResourceSplitByCount_fn, std::remove_pointer_t<::PFN_cuDevSmResourceSplitByCount_v12040>>);
-static_assert(same_type<api::cuDeviceCanAccessPeer_fn, std::remove_pointer_t<::PFN_cuDeviceCanAccessPeer_v4000>>);
-static_assert(same_type<api::cuDeviceComputeCapability_fn, std::remove_pointer_t<::PFN_cuDeviceComputeCapability_v2000>>);
-static_assert(same_type<api::cuDeviceGet_fn, std::remove_pointer_t<::PFN_cuDeviceGet_v2000>>);
-static_assert(same_type<api::cuDeviceGetAttribute_fn, std::remove_pointer_t<::PFN_cuDeviceGetAttribute_v2000>>);
-static_assert(same_type<api::cuDeviceGetByPCIBusId_fn, std::remove_pointer_t<::PFN_cuDeviceGetByPCIBusId_v4010>>);
-static_assert(same_type<api::cuDeviceGetCliqueCount_fn, std::remove_pointer_t<::PFN_cuDeviceGetCliqueCount_v13040>>);
-static_assert(same_type<api::cuDeviceGetCliqueInfo_fn, std::remove_pointer_t<::PFN_cuDeviceGetCliqueInfo_v13040>>);
-static_assert(same_type<api::cuDeviceGetCount_fn, std::remove_pointer_t<::PFN_cuDeviceGetCount_v2000>>);
-static_assert(same_type<api::cuDeviceGetDefaultMemPool_fn, std::remove_pointer_t<::PFN_cuDeviceGetDefaultMemPool_v11020>>);
-static_assert(same_type<api::cuDeviceGetDevResource_fn, std::remove_pointer_t<::PFN_cuDeviceGetDevResource_v12040>>);
-static_assert(same_type<api::cuDeviceGetExecAffinitySupport_fn, std::remove_pointer_t<::PFN_cuDeviceGetExecAffinitySupport_v11040>>);
-static_assert(same_type<api::cuDeviceGetFabricClusterUuid_fn, std::remove_pointer_t<::PFN_cuDeviceGetFabricClusterUuid_v13040>>);
-static_assert(same_type<api::cuDeviceGetGraphMemAttribute_fn, std::remove_pointer_t<::PFN_cuDeviceGetGraphMemAttribute_v11040>>);
-static_assert(same_type<api::cuDeviceGetHostAtomicCapabilities_fn, std::remove_pointer_t<::PFN_cuDeviceGetHostAtomicCapabilities_v13000>>);
-static_assert(same_type<api::cuDeviceGetLuid_fn, std::remove_pointer_t<::PFN_cuDeviceGetLuid_v10000>>);
-static_assert(same_type<api::cuDeviceGetMemPool_fn, std::remove_pointer_t<::PFN_cuDeviceGetMemPool_v11020>>);
-static_assert(same_type<api::cuDeviceGetName_fn, std::remove_pointer_t<::PFN_cuDeviceGetName_v2000>>);
-static_assert(same_type<api::cuDeviceGetNvSciSyncAttributes_fn, std::remove_pointer_t<::PFN_cuDeviceGetNvSciSyncAttributes_v10020>>);
-static_assert(same_type<api::cuDeviceGetP2PAtomicCapabilities_fn, std::remove_pointer_t<::PFN_cuDeviceGetP2PAtomicCapabilities_v13000>>);
-static_assert(same_type<api::cuDeviceGetP2PAttribute_fn, std::remove_pointer_t<::PFN_cuDeviceGetP2PAttribute_v8000>>);
-static_assert(same_type<api::cuDeviceGetPCIBusId_fn, std::remove_pointer_t<::PFN_cuDeviceGetPCIBusId_v4010>>);
-static_assert(same_type<api::cuDeviceGetProperties_fn, std::remove_pointer_t<::PFN_cuDeviceGetProperties_v2000>>);
-static_assert(same_type<api::cuDeviceGetTexture1DLinearMaxWidth_fn, std::remove_pointer_t<::PFN_cuDeviceGetTexture1DLinearMaxWidth_v11010>>);
-static_assert(same_type<api::cuDeviceGetUuid_fn, std::remove_pointer_t<::PFN_cuDeviceGetUuid_v9020>>);
-static_assert(same_type<api::cuDeviceGetUuid_v2_fn, std::remove_pointer_t<::PFN_cuDeviceGetUuid_v11040>>);
-static_assert(same_type<api::cuDeviceGraphMemTrim_fn, std::remove_pointer_t<::PFN_cuDeviceGraphMemTrim_v11040>>);
-static_assert(same_type<api::cuDevicePrimaryCtxGetState_fn, std::remove_pointer_t<::PFN_cuDevicePrimaryCtxGetState_v7000>>);
-static_assert(same_type<api::cuDevicePrimaryCtxRelease_fn, std::remove_pointer_t<::PFN_cuDevicePrimaryCtxRelease_v7000>>);
-static_assert(same_type<api::cuDevicePrimaryCtxRelease_v2_fn, std::remove_pointer_t<::PFN_cuDevicePrimaryCtxRelease_v11000>>);
-static_assert(same_type<api::cuDevicePrimaryCtxReset_fn, std::remove_pointer_t<::PFN_cuDevicePrimaryCtxReset_v7000>>);
-static_assert(same_type<api::cuDevicePrimaryCtxReset_v2_fn, std::remove_pointer_t<::PFN_cuDevicePrimaryCtxReset_v11000>>);
-static_assert(same_type<api::cuDevicePrimaryCtxRetain_fn, std::remove_pointer_t<::PFN_cuDevicePrimaryCtxRetain_v7000>>);
-static_assert(same_type<api::cuDevicePrimaryCtxSetFlags_fn, std::remove_pointer_t<::PFN_cuDevicePrimaryCtxSetFlags_v7000>>);
-static_assert(same_type<api::cuDevicePrimaryCtxSetFlags_v2_fn, std::remove_pointer_t<::PFN_cuDevicePrimaryCtxSetFlags_v11000>>);
-static_assert(same_type<api::cuDeviceRegisterAsyncNotification_fn, std::remove_pointer_t<::PFN_cuDeviceRegisterAsyncNotification_v12040>>);
-static_assert(same_type<api::cuDeviceSetGraphMemAttribute_fn, std::remove_pointer_t<::PFN_cuDeviceSetGraphMemAttribute_v11040>>);
-static_assert(same_type<api::cuDeviceSetMemPool_fn, std::remove_pointer_t<::PFN_cuDeviceSetMemPool_v11020>>);
-static_assert(same_type<api::cuDeviceTotalMem_fn, std::remove_pointer_t<::PFN_cuDeviceTotalMem_v2000>>);
-static_assert(same_type<api::cuDeviceTotalMem_v2_fn, std::remove_pointer_t<::PFN_cuDeviceTotalMem_v3020>>);
-static_assert(same_type<api::cuDeviceUnregisterAsyncNotification_fn, std::remove_pointer_t<::PFN_cuDeviceUnregisterAsyncNotification_v12040>>);
-static_assert(same_type<api::cuDriverGetVersion_fn, std::remove_pointer_t<::PFN_cuDriverGetVersion_v2020>>);
-static_assert(same_type<api::cuEGLStreamConsumerAcquireFrame_fn, std::remove_pointer_t<::PFN_cuEGLStreamConsumerAcquireFrame_v7000>>);
-static_assert(same_type<api::cuEGLStreamConsumerConnect_fn, std::remove_pointer_t<::PFN_cuEGLStreamConsumerConnect_v7000>>);
-static_assert(same_type<api::cuEGLStreamConsumerConnectWithFlags_fn, std::remove_pointer_t<::PFN_cuEGLStreamConsumerConnectWithFlags_v8000>>);
-static_assert(same_type<api::cuEGLStreamConsumerDisconnect_fn, std::remove_pointer_t<::PFN_cuEGLStreamConsumerDisconnect_v7000>>);
-static_assert(same_type<api::cuEGLStreamConsumerReleaseFrame_fn, std::remove_pointer_t<::PFN_cuEGLStreamConsumerReleaseFrame_v7000>>);
-static_assert(same_type<api::cuEGLStreamProducerConnect_fn, std::remove_pointer_t<::PFN_cuEGLStreamProducerConnect_v7000>>);
-static_assert(same_type<api::cuEGLStreamProducerDisconnect_fn, std::remove_pointer_t<::PFN_cuEGLStreamProducerDisconnect_v7000>>);
-static_assert(same_type<api::cuEGLStreamProducerPresentFrame_fn, std::remove_pointer_t<::PFN_cuEGLStreamProducerPresentFrame_v7000>>);
-static_assert(same_type<api::cuEGLStreamProducerReturnFrame_fn, std::remove_pointer_t<::PFN_cuEGLStreamProducerReturnFrame_v7000>>);
-static_assert(same_type<api::cuEventCreate_fn, std::remove_pointer_t<::PFN_cuEventCreate_v2000>>);
-static_assert(same_type<api::cuEventCreateFromEGLSync_fn, std::remove_pointer_t<::PFN_cuEventCreateFromEGLSync_v9000>>);
-static_assert(same_type<api::cuEventDestroy_fn, std::remove_pointer_t<::PFN_cuEventDestroy_v2000>>);
-static_assert(same_type<api::cuEventDestroy_v2_fn, std::remove_pointer_t<::PFN_cuEventDestroy_v4000>>);
-static_assert(same_type<api::cuEventElapsedTime_fn, std::remove_pointer_t<::PFN_cuEventElapsedTime_v2000>>);
-static_assert(same_type<api::cuEventElapsedTime_v2_fn, std::remove_pointer_t<::PFN_cuEventElapsedTime_v12080>>);
-static_assert(same_type<api::cuEventQuery_fn, std::remove_pointer_t<::PFN_cuEventQuery_v2000>>);
-static_assert(same_type<api::cuEventRecord_fn, std::remove_pointer_t<::PFN_cuEventRecord_v2000>>);
-static_assert(same_type<api::cuEventRecordWithFlags_fn, std::remove_pointer_t<::PFN_cuEventRecordWithFlags_v11010>>);
-static_assert(same_type<api::cuEventRecordWithFlags_ptsz_fn, std::remove_pointer_t<::PFN_cuEventRecordWithFlags_v11010_ptsz>>);
-static_assert(same_type<api::cuEventRecord_ptsz_fn, std::remove_pointer_t<::PFN_cuEventRecord_v7000_ptsz>>);
-static_assert(same_type<api::cuEventSynchronize_fn, std::remove_pointer_t<::PFN_cuEventSynchronize_v2000>>);
-static_assert(same_type<api::cuExternalMemoryGetMappedBuffer_fn, std::remove_pointer_t<::PFN_cuExternalMemoryGetMappedBuffer_v10000>>);
-static_assert(same_type<api::cuExternalMemoryGetMappedMipmappedArray_fn, std::remove_pointer_t<::PFN_cuExternalMemoryGetMappedMipmappedArray_v10000>>);
-static_assert(same_type<api::cuFabricCpyBatchAsync_fn, std::remove_pointer_t<::PFN_cuFabricCpyBatchAsync_v13050>>);
-static_assert(same_type<api::cuFabricCpyBatchAsync_ptsz_fn, std::remove_pointer_t<::PFN_cuFabricCpyBatchAsync_v13050_ptsz>>);
-static_assert(same_type<api::cuFlushGPUDirectRDMAWrites_fn, std::remove_pointer_t<::PFN_cuFlushGPUDirectRDMAWrites_v11030>>);
-static_assert(same_type<api::cuFuncGetAttribute_fn, std::remove_pointer_t<::PFN_cuFuncGetAttribute_v2020>>);
-static_assert(same_type<api::cuFuncGetModule_fn, std::remove_pointer_t<::PFN_cuFuncGetModule_v11000>>);
-static_assert(same_type<api::cuFuncGetName_fn, std::remove_pointer_t<::PFN_cuFuncGetName_v12030>>);
-static_assert(same_type<api::cuFuncGetParamCount_fn, std::remove_pointer_t<::PFN_cuFuncGetParamCount_v13020>>);
-static_assert(same_type<api::cuFuncGetParamInfo_fn, std::remove_pointer_t<::PFN_cuFuncGetParamInfo_v12040>>);
-static_assert(same_type<api::cuFuncIsLoaded_fn, std::remove_pointer_t<::PFN_cuFuncIsLoaded_v12040>>);
-static_assert(same_type<api::cuFuncLoad_fn, std::remove_pointer_t<::PFN_cuFuncLoad_v12040>>);
-static_assert(same_type<api::cuFuncSetAttribute_fn, std::remove_pointer_t<::PFN_cuFuncSetAttribute_v9000>>);
-static_assert(same_type<api::cuFuncSetBlockShape_fn, std::remove_pointer_t<::PFN_cuFuncSetBlockShape_v2000>>);
-static_assert(same_type<api::cuFuncSetCacheConfig_fn, std::remove_pointer_t<::PFN_cuFuncSetCacheConfig_v3000>>);
-static_assert(same_type<api::cuFuncSetSharedMemConfig_fn, std::remove_pointer_t<::PFN_cuFuncSetSharedMemConfig_v4020>>);
-static_assert(same_type<api::cuFuncSetSharedSize_fn, std::remove_pointer_t<::PFN_cuFuncSetSharedSize_v2000>>);
-static_assert(same_type<api::cuGLCtxCreate_fn, std::remove_pointer_t<::PFN_cuGLCtxCreate_v2000>>);
-static_assert(same_type<api::cuGLCtxCreate_v2_fn, std::remove_pointer_t<::PFN_cuGLCtxCreate_v3020>>);
-static_assert(same_type<api::cuGLGetDevices_fn, std::remove_pointer_t<::PFN_cuGLGetDevices_v4010>>);
-static_assert(same_type<api::cuGLGetDevices_v2_fn, std::remove_pointer_t<::PFN_cuGLGetDevices_v6050>>);
-static_assert(same_type<api::cuGLInit_fn, std::remove_pointer_t<::PFN_cuGLInit_v2000>>);
-static_assert(same_type<api::cuGLMapBufferObject_fn, std::remove_pointer_t<::PFN_cuGLMapBufferObject_v2000>>);
-static_assert(same_type<api::cuGLMapBufferObjectAsync_fn, std::remove_pointer_t<::PFN_cuGLMapBufferObjectAsync_v2030>>);
-static_assert(same_type<api::cuGLMapBufferObjectAsync_v2_fn, std::remove_pointer_t<::PFN_cuGLMapBufferObjectAsync_v3020>>);
-static_assert(same_type<api::cuGLMapBufferObjectAsync_v2_ptsz_fn, std::remove_pointer_t<::PFN_cuGLMapBufferObjectAsync_v7000_ptsz>>);
-static_assert(same_type<api::cuGLMapBufferObject_v2_fn, std::remove_pointer_t<::PFN_cuGLMapBufferObject_v3020>>);
-static_assert(same_type<api::cuGLMapBufferObject_v2_ptds_fn, std::remove_pointer_t<::PFN_cuGLMapBufferObject_v7000_ptds>>);
-static_assert(same_type<api::cuGLRegisterBufferObject_fn, std::remove_pointer_t<::PFN_cuGLRegisterBufferObject_v2000>>);
-static_assert(same_type<api::cuGLSetBufferObjectMapFlags_fn, std::remove_pointer_t<::PFN_cuGLSetBufferObjectMapFlags_v2030>>);
-static_assert(same_type<api::cuGLUnmapBufferObject_fn, std::remove_pointer_t<::PFN_cuGLUnmapBufferObject_v2000>>);
-static_assert(same_type<api::cuGLUnmapBufferObjectAsync_fn, std::remove_pointer_t<::PFN_cuGLUnmapBufferObjectAsync_v2030>>);
-static_assert(same_type<api::cuGLUnregisterBufferObject_fn, std::remove_pointer_t<::PFN_cuGLUnregisterBufferObject_v2000>>);
-static_assert(same_type<api::cuGetErrorName_fn, std::remove_pointer_t<::PFN_cuGetErrorName_v6000>>);
-static_assert(same_type<api::cuGetErrorString_fn, std::remove_pointer_t<::PFN_cuGetErrorString_v6000>>);
-static_assert(same_type<api::cuGetExportTable_fn, std::remove_pointer_t<::PFN_cuGetExportTable_v3000>>);
-static_assert(same_type<api::cuGetProcAddress_fn, std::remove_pointer_t<::PFN_cuGetProcAddress_v11030>>);
-static_assert(same_type<api::cuGetProcAddress_v2_fn, std::remove_pointer_t<::PFN_cuGetProcAddress_v12000>>);
-static_assert(same_type<api::cuGraphAddBatchMemOpNode_fn, std::remove_pointer_t<::PFN_cuGraphAddBatchMemOpNode_v11070>>);
-static_assert(same_type<api::cuGraphAddChildGraphNode_fn, std::remove_pointer_t<::PFN_cuGraphAddChildGraphNode_v10000>>);
-static_assert(same_type<api::cuGraphAddDependencies_fn, std::remove_pointer_t<::PFN_cuGraphAddDependencies_v10000>>);
-static_assert(same_type<api::cuGraphAddDependencies_v2_fn, std::remove_pointer_t<::PFN_cuGraphAddDependencies_v12030>>);
-static_assert(same_type<api::cuGraphAddEmptyNode_fn, std::remove_pointer_t<::PFN_cuGraphAddEmptyNode_v10000>>);
-static_assert(same_type<api::cuGraphAddEventRecordNode_fn, std::remove_pointer_t<::PFN_cuGraphAddEventRecordNode_v11010>>);
-static_assert(same_type<api::cuGraphAddEventWaitNode_fn, std::remove_pointer_t<::PFN_cuGraphAddEventWaitNode_v11010>>);
-static_assert(same_type<api::cuGraphAddExternalSemaphoresSignalNode_fn, std::remove_pointer_t<::PFN_cuGraphAddExternalSemaphoresSignalNode_v11020>>);
-static_assert(same_type<api::cuGraphAddExternalSemaphoresWaitNode_fn, std::remove_pointer_t<::PFN_cuGraphAddExternalSemaphoresWaitNode_v11020>>);
-static_assert(same_type<api::cuGraphAddHostNode_fn, std::remove_pointer_t<::PFN_cuGraphAddHostNode_v10000>>);
-static_assert(same_type<api::cuGraphAddKernelNode_fn, std::remove_pointer_t<::PFN_cuGraphAddKernelNode_v10000>>);
-static_assert(same_type<api::cuGraphAddKernelNode_v2_fn, std::remove_pointer_t<::PFN_cuGraphAddKernelNode_v12000>>);
-static_assert(same_type<api::cuGraphAddMemAllocNode_fn, std::remove_pointer_t<::PFN_cuGraphAddMemAllocNode_v11040>>);
-static_assert(same_type<api::cuGraphAddMemFreeNode_fn, std::remove_pointer_t<::PFN_cuGraphAddMemFreeNode_v11040>>);
-static_assert(same_type<api::cuGraphAddMemcpyNode_fn, std::remove_pointer_t<::PFN_cuGraphAddMemcpyNode_v10000>>);
-static_assert(same_type<api::cuGraphAddMemsetNode_fn, std::remove_pointer_t<::PFN_cuGraphAddMemsetNode_v10000>>);
-static_assert(same_type<api::cuGraphAddNode_fn, std::remove_pointer_t<::PFN_cuGraphAddNode_v12020>>);
-static_assert(same_type<api::cuGraphAddNode_v2_fn, std::remove_pointer_t<::PFN_cuGraphAddNode_v12030>>);
-static_assert(same_type<api::cuGraphAddNode_v3_fn, std::remove_pointer_t<::PFN_cuGraphAddNode_v13040>>);
-static_assert(same_type<api::cuGraphBatchMemOpNodeGetParams_fn, std::remove_pointer_t<::PFN_cuGraphBatchMemOpNodeGetParams_v11070>>);
-static_assert(same_type<api::cuGraphBatchMemOpNodeSetParams_fn, std::remove_pointer_t<::PFN_cuGraphBatchMemOpNodeSetParams_v11070>>);
-static_assert(same_type<api::cuGraphChildGraphNodeGetGraph_fn, std::remove_pointer_t<::PFN_cuGraphChildGraphNodeGetGraph_v10000>>);
-static_assert(same_type<api::cuGraphClone_fn, std::remove_pointer_t<::PFN_cuGraphClone_v10000>>);
-static_assert(same_type<api::cuGraphConditionalHandleCreate_fn, std::remove_pointer_t<::PFN_cuGraphConditionalHandleCreate_v12030>>);
-static_assert(same_type<api::cuGraphCreate_fn, std::remove_pointer_t<::PFN_cuGraphCreate_v10000>>);
-static_assert(same_type<api::cuGraphDebugDotPrint_fn, std::remove_pointer_t<::PFN_cuGraphDebugDotPrint_v11030>>);
-static_assert(same_type<api::cuGraphDestroy_fn, std::remove_pointer_t<::PFN_cuGraphDestroy_v10000>>);
-static_assert(same_type<api::cuGraphDestroyNode_fn, std::remove_pointer_t<::PFN_cuGraphDestroyNode_v10000>>);
-static_assert(same_type<api::cuGraphEventRecordNodeGetEvent_fn, std::remove_pointer_t<::PFN_cuGraphEventRecordNodeGetEvent_v11010>>);
-static_assert(same_type<api::cuGraphEventRecordNodeSetEvent_fn, std::remove_pointer_t<::PFN_cuGraphEventRecordNodeSetEvent_v11010>>);
-static_assert(same_type<api::cuGraphEventWaitNodeGetEvent_fn, std::remove_pointer_t<::PFN_cuGraphEventWaitNodeGetEvent_v11010>>);
-static_assert(same_type<api::cuGraphEventWaitNodeSetEvent_fn, std::remove_pointer_t<::PFN_cuGraphEventWaitNodeSetEvent_v11010>>);
-static_assert(same_type<api::cuGraphExecBatchMemOpNodeSetParams_fn, std::remove_pointer_t<::PFN_cuGraphExecBatchMemOpNodeSetParams_v11070>>);
-static_assert(same_type<api::cuGraphExecChildGraphNodeSetParams_fn, std::remove_pointer_t<::PFN_cuGraphExecChildGraphNodeSetParams_v11010>>);
-static_assert(same_type<api::cuGraphExecDestroy_fn, std::remove_pointer_t<::PFN_cuGraphExecDestroy_v10000>>);
-static_assert(same_type<api::cuGraphExecEventRecordNodeSetEvent_fn, std::remove_pointer_t<::PFN_cuGraphExecEventRecordNodeSetEvent_v11010>>);
-static_assert(same_type<api::cuGraphExecEventWaitNodeSetEvent_fn, std::remove_pointer_t<::PFN_cuGraphExecEventWaitNodeSetEvent_v11010>>);
-static_assert(same_type<api::cuGraphExecExternalSemaphoresSignalNodeSetParams_fn, std::remove_pointer_t<::PFN_cuGraphExecExternalSemaphoresSignalNodeSetParams_v11020>>);
-static_assert(same_type<api::cuGraphExecExternalSemaphoresWaitNodeSetParams_fn, std::remove_pointer_t<::PFN_cuGraphExecExternalSemaphoresWaitNodeSetParams_v11020>>);
-static_assert(same_type<api::cuGraphExecGetFlags_fn, std::remove_pointer_t<::PFN_cuGraphExecGetFlags_v12000>>);
-static_assert(same_type<api::cuGraphExecGetId_fn, std::remove_pointer_t<::PFN_cuGraphExecGetId_v13010>>);
-static_assert(same_type<api::cuGraphExecHostNodeSetParams_fn, std::remove_pointer_t<::PFN_cuGraphExecHostNodeSetParams_v10020>>);
-static_assert(same_type<api::cuGraphExecKernelNodeSetParams_fn, std::remove_pointer_t<::PFN_cuGraphExecKernelNodeSetParams_v10010>>);
-static_assert(same_type<api::cuGraphExecKernelNodeSetParams_v2_fn, std::remove_pointer_t<::PFN_cuGraphExecKernelNodeSetParams_v12000>>);
-static_assert(same_type<api::cuGraphExecMemcpyNodeSetParams_fn, std::remove_pointer_t<::PFN_cuGraphExecMemcpyNodeSetParams_v10020>>);
-static_assert(same_type<api::cuGraphExecMemsetNodeSetParams_fn, std::remove_pointer_t<::PFN_cuGraphExecMemsetNodeSetParams_v10020>>);
-static_assert(same_type<api::cuGraphExecNodeSetParams_fn, std::remove_pointer_t<::PFN_cuGraphExecNodeSetParams_v12020>>);
-static_assert(same_type<api::cuGraphExecUpdate_fn, std::remove_pointer_t<::PFN_cuGraphExecUpdate_v10020>>);
-static_assert(same_type<api::cuGraphExecUpdate_v2_fn, std::remove_pointer_t<::PFN_cuGraphExecUpdate_v12000>>);
-static_assert(same_type<api::cuGraphExternalSemaphoresSignalNodeGetParams_fn, std::remove_pointer_t<::PFN_cuGraphExternalSemaphoresSignalNodeGetParams_v11020>>);
-static_assert(same_type<api::cuGraphExternalSemaphoresSignalNodeSetParams_fn, std::remove_pointer_t<::PFN_cuGraphExternalSemaphoresSignalNodeSetParams_v11020>>);
-static_assert(same_type<api::cuGraphExternalSemaphoresWaitNodeGetParams_fn, std::remove_pointer_t<::PFN_cuGraphExternalSemaphoresWaitNodeGetParams_v11020>>);
-static_assert(same_type<api::cuGraphExternalSemaphoresWaitNodeSetParams_fn, std::remove_pointer_t<::PFN_cuGraphExternalSemaphoresWaitNodeSetParams_v11020>>);
-static_assert(same_type<api::cuGraphGetEdges_fn, std::remove_pointer_t<::PFN_cuGraphGetEdges_v10000>>);
-static_assert(same_type<api::cuGraphGetEdges_v2_fn, std::remove_pointer_t<::PFN_cuGraphGetEdges_v12030>>);
-static_assert(same_type<api::cuGraphGetId_fn, std::remove_pointer_t<::PFN_cuGraphGetId_v13010>>);
-static_assert(same_type<api::cuGraphGetNodes_fn, std::remove_pointer_t<::PFN_cuGraphGetNodes_v10000>>);
-static_assert(same_type<api::cuGraphGetRootNodes_fn, std::remove_pointer_t<::PFN_cuGraphGetRootNodes_v10000>>);
-static_assert(same_type<api::cuGraphHostNodeGetParams_fn, std::remove_pointer_t<::PFN_cuGraphHostNodeGetParams_v10000>>);
-static_assert(same_type<api::cuGraphHostNodeSetParams_fn, std::remove_pointer_t<::PFN_cuGraphHostNodeSetParams_v10000>>);
-static_assert(same_type<api::cuGraphInstantiate_fn, std::remove_pointer_t<::PFN_cuGraphInstantiate_v10000>>);
-static_assert(same_type<api::cuGraphInstantiateWithFlags_fn, std::remove_pointer_t<::PFN_cuGraphInstantiateWithFlags_v11040>>);
-static_assert(same_type<api::cuGraphInstantiateWithParams_fn, std::remove_pointer_t<::PFN_cuGraphInstantiateWithParams_v12000>>);
-static_assert(same_type<api::cuGraphInstantiateWithParams_ptsz_fn, std::remove_pointer_t<::PFN_cuGraphInstantiateWithParams_v12000_ptsz>>);
-static_assert(same_type<api::cuGraphInstantiate_v2_fn, std::remove_pointer_t<::PFN_cuGraphInstantiate_v11000>>);
-static_assert(same_type<api::cuGraphKernelNodeCopyAttributes_fn, std::remove_pointer_t<::PFN_cuGraphKernelNodeCopyAttributes_v11000>>);
-static_assert(same_type<api::cuGraphKernelNodeGetAttribute_fn, std::remove_pointer_t<::PFN_cuGraphKernelNodeGetAttribute_v11000>>);
-static_assert(same_type<api::cuGraphKernelNodeGetParams_fn, std::remove_pointer_t<::PFN_cuGraphKernelNodeGetParams_v10000>>);
-static_assert(same_type<api::cuGraphKernelNodeGetParams_v2_fn, std::remove_pointer_t<::PFN_cuGraphKernelNodeGetParams_v12000>>);
-static_assert(same_type<api::cuGraphKernelNodeSetAttribute_fn, std::remove_pointer_t<::PFN_cuGraphKernelNodeSetAttribute_v11000>>);
-static_assert(same_type<api::cuGraphKernelNodeSetParams_fn, std::remove_pointer_t<::PFN_cuGraphKernelNodeSetParams_v10000>>);
-static_assert(same_type<api::cuGraphKernelNodeSetParams_v2_fn, std::remove_pointer_t<::PFN_cuGraphKernelNodeSetParams_v12000>>);
-static_assert(same_type<api::cuGraphLaunch_fn, std::remove_pointer_t<::PFN_cuGraphLaunch_v10000>>);
-static_assert(same_type<api::cuGraphLaunch_ptsz_fn, std::remove_pointer_t<::PFN_cuGraphLaunch_v10000_ptsz>>);
-static_assert(same_type<api::cuGraphMemAllocNodeGetParams_fn, std::remove_pointer_t<::PFN_cuGraphMemAllocNodeGetParams_v11040>>);
-static_assert(same_type<api::cuGraphMemFreeNodeGetParams_fn, std::remove_pointer_t<::PFN_cuGraphMemFreeNodeGetParams_v11040>>);
-static_assert(same_type<api::cuGraphMemcpyNodeGetParams_fn, std::remove_pointer_t<::PFN_cuGraphMemcpyNodeGetParams_v10000>>);
-static_assert(same_type<api::cuGraphMemcpyNodeSetParams_fn, std::remove_pointer_t<::PFN_cuGraphMemcpyNodeSetParams_v10000>>);
-static_assert(same_type<api::cuGraphMemsetNodeGetParams_fn, std::remove_pointer_t<::PFN_cuGraphMemsetNodeGetParams_v10000>>);
-static_assert(same_type<api::cuGraphMemsetNodeSetParams_fn, std::remove_pointer_t<::PFN_cuGraphMemsetNodeSetParams_v10000>>);
-static_assert(same_type<api::cuGraphNodeFindInClone_fn, std::remove_pointer_t<::PFN_cuGraphNodeFindInClone_v10000>>);
-static_assert(same_type<api::cuGraphNodeGetContainingGraph_fn, std::remove_pointer_t<::PFN_cuGraphNodeGetContainingGraph_v13010>>);
-static_assert(same_type<api::cuGraphNodeGetDependencies_fn, std::remove_pointer_t<::PFN_cuGraphNodeGetDependencies_v10000>>);
-static_assert(same_type<api::cuGraphNodeGetDependencies_v2_fn, std::remove_pointer_t<::PFN_cuGraphNodeGetDependencies_v12030>>);
-static_assert(same_type<api::cuGraphNodeGetDependentNodes_fn, std::remove_pointer_t<::PFN_cuGraphNodeGetDependentNodes_v10000>>);
-static_assert(same_type<api::cuGraphNodeGetDependentNodes_v2_fn, std::remove_pointer_t<::PFN_cuGraphNodeGetDependentNodes_v12030>>);
-static_assert(same_type<api::cuGraphNodeGetEnabled_fn, std::remove_pointer_t<::PFN_cuGraphNodeGetEnabled_v11060>>);
-static_assert(same_type<api::cuGraphNodeGetLocalId_fn, std::remove_pointer_t<::PFN_cuGraphNodeGetLocalId_v13010>>);
-static_assert(same_type<api::cuGraphNodeGetParams_fn, std::remove_pointer_t<::PFN_cuGraphNodeGetParams_v13020>>);
-static_assert(same_type<api::cuGraphNodeGetToolsId_fn, std::remove_pointer_t<::PFN_cuGraphNodeGetToolsId_v13010>>);
-static_assert(same_type<api::cuGraphNodeGetType_fn, std::remove_pointer_t<::PFN_cuGraphNodeGetType_v10000>>);
-static_assert(same_type<api::cuGraphNodeSetEnabled_fn, std::remove_pointer_t<::PFN_cuGraphNodeSetEnabled_v11060>>);
-static_assert(same_type<api::cuGraphNodeSetParams_fn, std::remove_pointer_t<::PFN_cuGraphNodeSetParams_v12020>>);
-static_assert(same_type<api::cuGraphNodeSetParams_v2_fn, std::remove_pointer_t<::PFN_cuGraphNodeSetParams_v13040>>);
-static_assert(same_type<api::cuGraphReleaseUserObject_fn, std::remove_pointer_t<::PFN_cuGraphReleaseUserObject_v11030>>);
-static_assert(same_type<api::cuGraphRemoveDependencies_fn, std::remove_pointer_t<::PFN_cuGraphRemoveDependencies_v10000>>);
-static_assert(same_type<api::cuGraphRemoveDependencies_v2_fn, std::remove_pointer_t<::PFN_cuGraphRemoveDependencies_v12030>>);
-static_assert(same_type<api::cuGraphRetainUserObject_fn, std::remove_pointer_t<::PFN_cuGraphRetainUserObject_v11030>>);
-static_assert(same_type<api::cuGraphUpload_fn, std::remove_pointer_t<::PFN_cuGraphUpload_v11010>>);
-static_assert(same_type<api::cuGraphUpload_ptsz_fn, std::remove_pointer_t<::PFN_cuGraphUpload_v11010_ptsz>>);
-static_assert(same_type<api::cuGraphicsEGLRegisterImage_fn, std::remove_pointer_t<::PFN_cuGraphicsEGLRegisterImage_v7000>>);
-static_assert(same_type<api::cuGraphicsGLRegisterBuffer_fn, std::remove_pointer_t<::PFN_cuGraphicsGLRegisterBuffer_v3000>>);
-static_assert(same_type<api::cuGraphicsGLRegisterImage_fn, std::remove_pointer_t<::PFN_cuGraphicsGLRegisterImage_v3000>>);
-static_assert(same_type<api::cuGraphicsMapResources_fn, std::remove_pointer_t<::PFN_cuGraphicsMapResources_v3000>>);
-static_assert(same_type<api::cuGraphicsMapResources_ptsz_fn, std::remove_pointer_t<::PFN_cuGraphicsMapResources_v7000_ptsz>>);
-static_assert(same_type<api::cuGraphicsResourceGetMappedEglFrame_fn, std::remove_pointer_t<::PFN_cuGraphicsResourceGetMappedEglFrame_v7000>>);
-static_assert(same_type<api::cuGraphicsResourceGetMappedMipmappedArray_fn, std::remove_pointer_t<::PFN_cuGraphicsResourceGetMappedMipmappedArray_v5000>>);
-static_assert(same_type<api::cuGraphicsResourceGetMappedPointer_fn, std::remove_pointer_t<::PFN_cuGraphicsResourceGetMappedPointer_v3000>>);
-static_assert(same_type<api::cuGraphicsResourceGetMappedPointer_v2_fn, std::remove_pointer_t<::PFN_cuGraphicsResourceGetMappedPointer_v3020>>);
-static_assert(same_type<api::cuGraphicsResourceSetMapFlags_fn, std::remove_pointer_t<::PFN_cuGraphicsResourceSetMapFlags_v3000>>);
-static_assert(same_type<api::cuGraphicsResourceSetMapFlags_v2_fn, std::remove_pointer_t<::PFN_cuGraphicsResourceSetMapFlags_v6050>>);
-static_assert(same_type<api::cuGraphicsSubResourceGetMappedArray_fn, std::remove_pointer_t<::PFN_cuGraphicsSubResourceGetMappedArray_v3000>>);
-static_assert(same_type<api::cuGraphicsUnmapResources_fn, std::remove_pointer_t<::PFN_cuGraphicsUnmapResources_v3000>>);
-static_assert(same_type<api::cuGraphicsUnmapResources_ptsz_fn, std::remove_pointer_t<::PFN_cuGraphicsUnmapResources_v7000_ptsz>>);
-static_assert(same_type<api::cuGraphicsUnregisterResource_fn, std::remove_pointer_t<::PFN_cuGraphicsUnregisterResource_v3000>>);
-static_assert(same_type<api::cuGraphicsVDPAURegisterOutputSurface_fn, std::remove_pointer_t<::PFN_cuGraphicsVDPAURegisterOutputSurface_v3010>>);
-static_assert(same_type<api::cuGraphicsVDPAURegisterVideoSurface_fn, std::remove_pointer_t<::PFN_cuGraphicsVDPAURegisterVideoSurface_v3010>>);
-static_assert(same_type<api::cuGreenCtxCreate_fn, std::remove_pointer_t<::PFN_cuGreenCtxCreate_v12040>>);
-static_assert(same_type<api::cuGreenCtxDestroy_fn, std::remove_pointer_t<::PFN_cuGreenCtxDestroy_v12040>>);
-static_assert(same_type<api::cuGreenCtxGetDevResource_fn, std::remove_pointer_t<::PFN_cuGreenCtxGetDevResource_v12040>>);
-static_assert(same_type<api::cuGreenCtxGetId_fn, std::remove_pointer_t<::PFN_cuGreenCtxGetId_v12090>>);
-static_assert(same_type<api::cuGreenCtxRecordEvent_fn, std::remove_pointer_t<::PFN_cuGreenCtxRecordEvent_v12040>>);
-static_assert(same_type<api::cuGreenCtxStreamCreate_fn, std::remove_pointer_t<::PFN_cuGreenCtxStreamCreate_v12050>>);
-static_assert(same_type<api::cuGreenCtxWaitEvent_fn, std::remove_pointer_t<::PFN_cuGreenCtxWaitEvent_v12040>>);
-static_assert(same_type<api::cuImportExternalMemory_fn, std::remove_pointer_t<::PFN_cuImportExternalMemory_v10000>>);
-static_assert(same_type<api::cuImportExternalSemaphore_fn, std::remove_pointer_t<::PFN_cuImportExternalSemaphore_v10000>>);
-static_assert(same_type<api::cuInit_fn, std::remove_pointer_t<::PFN_cuInit_v2000>>);
-static_assert(same_type<api::cuIpcCloseMemHandle_fn, std::remove_pointer_t<::PFN_cuIpcCloseMemHandle_v4010>>);
-static_assert(same_type<api::cuIpcGetEventHandle_fn, std::remove_pointer_t<::PFN_cuIpcGetEventHandle_v4010>>);
-static_assert(same_type<api::cuIpcGetMemHandle_fn, std::remove_pointer_t<::PFN_cuIpcGetMemHandle_v4010>>);
-static_assert(same_type<api::cuIpcOpenEventHandle_fn, std::remove_pointer_t<::PFN_cuIpcOpenEventHandle_v4010>>);
-static_assert(same_type<api::cuIpcOpenMemHandle_fn, std::remove_pointer_t<::PFN_cuIpcOpenMemHandle_v4010>>);
-static_assert(same_type<api::cuIpcOpenMemHandle_v2_fn, std::remove_pointer_t<::PFN_cuIpcOpenMemHandle_v11000>>);
-static_assert(same_type<api::cuKernelGetAttribute_fn, std::remove_pointer_t<::PFN_cuKernelGetAttribute_v12000>>);
-static_assert(same_type<api::cuKernelGetFunction_fn, std::remove_pointer_t<::PFN_cuKernelGetFunction_v12000>>);
-static_assert(same_type<api::cuKernelGetLibrary_fn, std::remove_pointer_t<::PFN_cuKernelGetLibrary_v12050>>);
-static_assert(same_type<api::cuKernelGetName_fn, std::remove_pointer_t<::PFN_cuKernelGetName_v12030>>);
-static_assert(same_type<api::cuKernelGetParamCount_fn, std::remove_pointer_t<::PFN_cuKernelGetParamCount_v13020>>);
-static_assert(same_type<api::cuKernelGetParamInfo_fn, std::remove_pointer_t<::PFN_cuKernelGetParamInfo_v12040>>);
-static_assert(same_type<api::cuKernelSetAttribute_fn, std::remove_pointer_t<::PFN_cuKernelSetAttribute_v12000>>);
-static_assert(same_type<api::cuKernelSetCacheConfig_fn, std::remove_pointer_t<::PFN_cuKernelSetCacheConfig_v12000>>);
-static_assert(same_type<api::cuLaunch_fn, std::remove_pointer_t<::PFN_cuLaunch_v2000>>);
-static_assert(same_type<api::cuLaunchCooperativeKernel_fn, std::remove_pointer_t<::PFN_cuLaunchCooperativeKernel_v9000>>);
-static_assert(same_type<api::cuLaunchCooperativeKernelMultiDevice_fn, std::remove_pointer_t<::PFN_cuLaunchCooperativeKernelMultiDevice_v9000>>);
-static_assert(same_type<api::cuLaunchCooperativeKernel_ptsz_fn, std::remove_pointer_t<::PFN_cuLaunchCooperativeKernel_v9000_ptsz>>);
-static_assert(same_type<api::cuLaunchGrid_fn, std::remove_pointer_t<::PFN_cuLaunchGrid_v2000>>);
-static_assert(same_type<api::cuLaunchGridAsync_fn, std::remove_pointer_t<::PFN_cuLaunchGridAsync_v2000>>);
-static_assert(same_type<api::cuLaunchHostFunc_fn, std::remove_pointer_t<::PFN_cuLaunchHostFunc_v10000>>);
-static_assert(same_type<api::cuLaunchHostFunc_ptsz_fn, std::remove_pointer_t<::PFN_cuLaunchHostFunc_v10000_ptsz>>);
-static_assert(same_type<api::cuLaunchHostFunc_v2_fn, std::remove_pointer_t<::PFN_cuLaunchHostFunc_v13010>>);
-static_assert(same_type<api::cuLaunchHostFunc_v2_ptsz_fn, std::remove_pointer_t<::PFN_cuLaunchHostFunc_v13010_ptsz>>);
-static_assert(same_type<api::cuLaunchKernel_fn, std::remove_pointer_t<::PFN_cuLaunchKernel_v4000>>);
-static_assert(same_type<api::cuLaunchKernelEx_fn, std::remove_pointer_t<::PFN_cuLaunchKernelEx_v11060>>);
-static_assert(same_type<api::cuLaunchKernelEx_ptsz_fn, std::remove_pointer_t<::PFN_cuLaunchKernelEx_v11060_ptsz>>);
-static_assert(same_type<api::cuLaunchKernel_ptsz_fn, std::remove_pointer_t<::PFN_cuLaunchKernel_v7000_ptsz>>);
-static_assert(same_type<api::cuLibraryEnumerateKernels_fn, std::remove_pointer_t<::PFN_cuLibraryEnumerateKernels_v12040>>);
-static_assert(same_type<api::cuLibraryGetGlobal_fn, std::remove_pointer_t<::PFN_cuLibraryGetGlobal_v12000>>);
-static_assert(same_type<api::cuLibraryGetKernel_fn, std::remove_pointer_t<::PFN_cuLibraryGetKernel_v12000>>);
-static_assert(same_type<api::cuLibraryGetKernelCount_fn, std::remove_pointer_t<::PFN_cuLibraryGetKernelCount_v12040>>);
-static_assert(same_type<api::cuLibraryGetManaged_fn, std::remove_pointer_t<::PFN_cuLibraryGetManaged_v12000>>);
-static_assert(same_type<api::cuLibraryGetModule_fn, std::remove_pointer_t<::PFN_cuLibraryGetModule_v12000>>);
-static_assert(same_type<api::cuLibraryGetUnifiedFunction_fn, std::remove_pointer_t<::PFN_cuLibraryGetUnifiedFunction_v12000>>);
-static_assert(same_type<api::cuLibraryLoadData_fn, std::remove_pointer_t<::PFN_cuLibraryLoadData_v12000>>);
-static_assert(same_type<api::cuLibraryLoadFromFile_fn, std::remove_pointer_t<::PFN_cuLibraryLoadFromFile_v12000>>);
-static_assert(same_type<api::cuLibraryUnload_fn, std::remove_pointer_t<::PFN_cuLibraryUnload_v12000>>);
-static_assert(same_type<api::cuLinkAddData_fn, std::remove_pointer_t<::PFN_cuLinkAddData_v5050>>);
-static_assert(same_type<api::cuLinkAddData_v2_fn, std::remove_pointer_t<::PFN_cuLinkAddData_v6050>>);
-static_assert(same_type<api::cuLinkAddFile_fn, std::remove_pointer_t<::PFN_cuLinkAddFile_v5050>>);
-static_assert(same_type<api::cuLinkAddFile_v2_fn, std::remove_pointer_t<::PFN_cuLinkAddFile_v6050>>);
-static_assert(same_type<api::cuLinkComplete_fn, std::remove_pointer_t<::PFN_cuLinkComplete_v5050>>);
-static_assert(same_type<api::cuLinkCreate_fn, std::remove_pointer_t<::PFN_cuLinkCreate_v5050>>);
-static_assert(same_type<api::cuLinkCreate_v2_fn, std::remove_pointer_t<::PFN_cuLinkCreate_v6050>>);
-static_assert(same_type<api::cuLinkDestroy_fn, std::remove_pointer_t<::PFN_cuLinkDestroy_v5050>>);
-static_assert(same_type<api::cuLogicalEndpointAddDevice_fn, std::remove_pointer_t<::PFN_cuLogicalEndpointAddDevice_v13030>>);
-static_assert(same_type<api::cuLogicalEndpointBindAddr_fn, std::remove_pointer_t<::PFN_cuLogicalEndpointBindAddr_v13030>>);
-static_assert(same_type<api::cuLogicalEndpointBindMem_fn, std::remove_pointer_t<::PFN_cuLogicalEndpointBindMem_v13030>>);
-static_assert(same_type<api::cuLogicalEndpointCreate_fn, std::remove_pointer_t<::PFN_cuLogicalEndpointCreate_v13030>>);
-static_assert(same_type<api::cuLogicalEndpointDestroy_fn, std::remove_pointer_t<::PFN_cuLogicalEndpointDestroy_v13030>>);
-static_assert(same_type<api::cuLogicalEndpointExport_fn, std::remove_pointer_t<::PFN_cuLogicalEndpointExport_v13030>>);
-static_assert(same_type<api::cuLogicalEndpointGetLimits_fn, std::remove_pointer_t<::PFN_cuLogicalEndpointGetLimits_v13030>>);
-static_assert(same_type<api::cuLogicalEndpointIdRelease_fn, std::remove_pointer_t<::PFN_cuLogicalEndpointIdRelease_v13030>>);
-static_assert(same_type<api::cuLogicalEndpointIdReserve_fn, std::remove_pointer_t<::PFN_cuLogicalEndpointIdReserve_v13030>>);
-static_assert(same_type<api::cuLogicalEndpointImport_fn, std::remove_pointer_t<::PFN_cuLogicalEndpointImport_v13030>>);
-static_assert(same_type<api::cuLogicalEndpointQuery_fn, std::remove_pointer_t<::PFN_cuLogicalEndpointQuery_v13030>>);
-static_assert(same_type<api::cuLogicalEndpointUnbind_fn, std::remove_pointer_t<::PFN_cuLogicalEndpointUnbind_v13030>>);
-static_assert(same_type<api::cuLogsCurrent_fn, std::remove_pointer_t<::PFN_cuLogsCurrent_v12090>>);
-static_assert(same_type<api::cuLogsDumpToFile_fn, std::remove_pointer_t<::PFN_cuLogsDumpToFile_v12090>>);
-static_assert(same_type<api::cuLogsDumpToMemory_fn, std::remove_pointer_t<::PFN_cuLogsDumpToMemory_v12090>>);
-static_assert(same_type<api::cuLogsRegisterCallback_fn, std::remove_pointer_t<::PFN_cuLogsRegisterCallback_v12090>>);
-static_assert(same_type<api::cuLogsUnregisterCallback_fn, std::remove_pointer_t<::PFN_cuLogsUnregisterCallback_v12090>>);
-static_assert(same_type<api::cuMemAddressFree_fn, std::remove_pointer_t<::PFN_cuMemAddressFree_v10020>>);
-static_assert(same_type<api::cuMemAddressReserve_fn, std::remove_pointer_t<::PFN_cuMemAddressReserve_v10020>>);
-static_assert(same_type<api::cuMemAdvise_fn, std::remove_pointer_t<::PFN_cuMemAdvise_v8000>>);
-static_assert(same_type<api::cuMemAdvise_v2_fn, std::remove_pointer_t<::PFN_cuMemAdvise_v12020>>);
-static_assert(same_type<api::cuMemAlloc_fn, std::remove_pointer_t<::PFN_cuMemAlloc_v2000>>);
-static_assert(same_type<api::cuMemAllocAsync_fn, std::remove_pointer_t<::PFN_cuMemAllocAsync_v11020>>);
-static_assert(same_type<api::cuMemAllocAsync_ptsz_fn, std::remove_pointer_t<::PFN_cuMemAllocAsync_v11020_ptsz>>);
-static_assert(same_type<api::cuMemAllocFromPoolAsync_fn, std::remove_pointer_t<::PFN_cuMemAllocFromPoolAsync_v11020>>);
-static_assert(same_type<api::cuMemAllocFromPoolAsync_ptsz_fn, std::remove_pointer_t<::PFN_cuMemAllocFromPoolAsync_v11020_ptsz>>);
-static_assert(same_type<api::cuMemAllocHost_fn, std::remove_pointer_t<::PFN_cuMemAllocHost_v2000>>);
-static_assert(same_type<api::cuMemAllocHost_v2_fn, std::remove_pointer_t<::PFN_cuMemAllocHost_v3020>>);
-static_assert(same_type<api::cuMemAllocManaged_fn, std::remove_pointer_t<::PFN_cuMemAllocManaged_v6000>>);
-static_assert(same_type<api::cuMemAllocPitch_fn, std::remove_pointer_t<::PFN_cuMemAllocPitch_v2000>>);
-static_assert(same_type<api::cuMemAllocPitch_v2_fn, std::remove_pointer_t<::PFN_cuMemAllocPitch_v3020>>);
-static_assert(same_type<api::cuMemAlloc_v2_fn, std::remove_pointer_t<::PFN_cuMemAlloc_v3020>>);
-static_assert(same_type<api::cuMemBatchDecompressAsync_fn, std::remove_pointer_t<::PFN_cuMemBatchDecompressAsync_v12060>>);
-static_assert(same_type<api::cuMemBatchDecompressAsync_ptsz_fn, std::remove_pointer_t<::PFN_cuMemBatchDecompressAsync_v12060_ptsz>>);
-static_assert(same_type<api::cuMemCreate_fn, std::remove_pointer_t<::PFN_cuMemCreate_v10020>>);
-static_assert(same_type<api::cuMemDiscardAndPrefetchBatchAsync_fn, std::remove_pointer_t<::PFN_cuMemDiscardAndPrefetchBatchAsync_v13000>>);
-static_assert(same_type<api::cuMemDiscardAndPrefetchBatchAsync_ptsz_fn, std::remove_pointer_t<::PFN_cuMemDiscardAndPrefetchBatchAsync_v13000_ptsz>>);
-static_assert(same_type<api::cuMemDiscardBatchAsync_fn, std::remove_pointer_t<::PFN_cuMemDiscardBatchAsync_v13000>>);
-static_assert(same_type<api::cuMemDiscardBatchAsync_ptsz_fn, std::remove_pointer_t<::PFN_cuMemDiscardBatchAsync_v13000_ptsz>>);
-static_assert(same_type<api::cuMemExportToShareableHandle_fn, std::remove_pointer_t<::PFN_cuMemExportToShareableHandle_v10020>>);
-static_assert(same_type<api::cuMemFree_fn, std::remove_pointer_t<::PFN_cuMemFree_v2000>>);
-static_assert(same_type<api::cuMemFreeAsync_fn, std::remove_pointer_t<::PFN_cuMemFreeAsync_v11020>>);
-static_assert(same_type<api::cuMemFreeAsync_ptsz_fn, std::remove_pointer_t<::PFN_cuMemFreeAsync_v11020_ptsz>>);
-static_assert(same_type<api::cuMemFreeHost_fn, std::remove_pointer_t<::PFN_cuMemFreeHost_v2000>>);
-static_assert(same_type<api::cuMemFree_v2_fn, std::remove_pointer_t<::PFN_cuMemFree_v3020>>);
-static_assert(same_type<api::cuMemGetAccess_fn, std::remove_pointer_t<::PFN_cuMemGetAccess_v10020>>);
-static_assert(same_type<api::cuMemGetAddressRange_fn, std::remove_pointer_t<::PFN_cuMemGetAddressRange_v2000>>);
-static_assert(same_type<api::cuMemGetAddressRange_v2_fn, std::remove_pointer_t<::PFN_cuMemGetAddressRange_v3020>>);
-static_assert(same_type<api::cuMemGetAllocationGranularity_fn, std::remove_pointer_t<::PFN_cuMemGetAllocationGranularity_v10020>>);
-static_assert(same_type<api::cuMemGetAllocationPropertiesFromHandle_fn, std::remove_pointer_t<::PFN_cuMemGetAllocationPropertiesFromHandle_v10020>>);
-static_assert(same_type<api::cuMemGetDefaultMemPool_fn, std::remove_pointer_t<::PFN_cuMemGetDefaultMemPool_v13000>>);
-static_assert(same_type<api::cuMemGetHandleForAddressRange_fn, std::remove_pointer_t<::PFN_cuMemGetHandleForAddressRange_v11070>>);
-static_assert(same_type<api::cuMemGetInfo_fn, std::remove_pointer_t<::PFN_cuMemGetInfo_v2000>>);
-static_assert(same_type<api::cuMemGetInfo_v2_fn, std::remove_pointer_t<::PFN_cuMemGetInfo_v3020>>);
-static_assert(same_type<api::cuMemGetLocationInfo_fn, std::remove_pointer_t<::PFN_cuMemGetLocationInfo_v13040>>);
-static_assert(same_type<api::cuMemGetMemPool_fn, std::remove_pointer_t<::PFN_cuMemGetMemPool_v13000>>);
-static_assert(same_type<api::cuMemHostAlloc_fn, std::remove_pointer_t<::PFN_cuMemHostAlloc_v2020>>);
-static_assert(same_type<api::cuMemHostGetDevicePointer_fn, std::remove_pointer_t<::PFN_cuMemHostGetDevicePointer_v2020>>);
-static_assert(same_type<api::cuMemHostGetDevicePointer_v2_fn, std::remove_pointer_t<::PFN_cuMemHostGetDevicePointer_v3020>>);
-static_assert(same_type<api::cuMemHostGetFlags_fn, std::remove_pointer_t<::PFN_cuMemHostGetFlags_v2030>>);
-static_assert(same_type<api::cuMemHostRegister_fn, std::remove_pointer_t<::PFN_cuMemHostRegister_v4000>>);
-static_assert(same_type<api::cuMemHostRegister_v2_fn, std::remove_pointer_t<::PFN_cuMemHostRegister_v6050>>);
-static_assert(same_type<api::cuMemHostUnregister_fn, std::remove_pointer_t<::PFN_cuMemHostUnregister_v4000>>);
-static_assert(same_type<api::cuMemImportFromShareableHandle_fn, std::remove_pointer_t<::PFN_cuMemImportFromShareableHandle_v10020>>);
-static_assert(same_type<api::cuMemMap_fn, std::remove_pointer_t<::PFN_cuMemMap_v10020>>);
-static_assert(same_type<api::cuMemMapArrayAsync_fn, std::remove_pointer_t<::PFN_cuMemMapArrayAsync_v11010>>);
-static_assert(same_type<api::cuMemMapArrayAsync_ptsz_fn, std::remove_pointer_t<::PFN_cuMemMapArrayAsync_v11010_ptsz>>);
-static_assert(same_type<api::cuMemPoolCreate_fn, std::remove_pointer_t<::PFN_cuMemPoolCreate_v11020>>);
-static_assert(same_type<api::cuMemPoolDestroy_fn, std::remove_pointer_t<::PFN_cuMemPoolDestroy_v11020>>);
-static_assert(same_type<api::cuMemPoolExportPointer_fn, std::remove_pointer_t<::PFN_cuMemPoolExportPointer_v11020>>);
-static_assert(same_type<api::cuMemPoolExportToShareableHandle_fn, std::remove_pointer_t<::PFN_cuMemPoolExportToShareableHandle_v11020>>);
-static_assert(same_type<api::cuMemPoolGetAccess_fn, std::remove_pointer_t<::PFN_cuMemPoolGetAccess_v11020>>);
-static_assert(same_type<api::cuMemPoolGetAttribute_fn, std::remove_pointer_t<::PFN_cuMemPoolGetAttribute_v11020>>);
-static_assert(same_type<api::cuMemPoolImportFromShareableHandle_fn, std::remove_pointer_t<::PFN_cuMemPoolImportFromShareableHandle_v11020>>);
-static_assert(same_type<api::cuMemPoolImportPointer_fn, std::remove_pointer_t<::PFN_cuMemPoolImportPointer_v11020>>);
-static_assert(same_type<api::cuMemPoolSetAccess_fn, std::remove_pointer_t<::PFN_cuMemPoolSetAccess_v11020>>);
-static_assert(same_type<api::cuMemPoolSetAttribute_fn, std::remove_pointer_t<::PFN_cuMemPoolSetAttribute_v11020>>);
-static_assert(same_type<api::cuMemPoolTrimTo_fn, std::remove_pointer_t<::PFN_cuMemPoolTrimTo_v11020>>);
-static_assert(same_type<api::cuMemPrefetchAsync_fn, std::remove_pointer_t<::PFN_cuMemPrefetchAsync_v8000>>);
-static_assert(same_type<api::cuMemPrefetchAsync_ptsz_fn, std::remove_pointer_t<::PFN_cuMemPrefetchAsync_v8000_ptsz>>);
-static_assert(same_type<api::cuMemPrefetchAsync_v2_fn, std::remove_pointer_t<::PFN_cuMemPrefetchAsync_v12020>>);
-static_assert(same_type<api::cuMemPrefetchAsync_v2_ptsz_fn, std::remove_pointer_t<::PFN_cuMemPrefetchAsync_v12020_ptsz>>);
-static_assert(same_type<api::cuMemPrefetchBatchAsync_fn, std::remove_pointer_t<::PFN_cuMemPrefetchBatchAsync_v13000>>);
-static_assert(same_type<api::cuMemPrefetchBatchAsync_ptsz_fn, std::remove_pointer_t<::PFN_cuMemPrefetchBatchAsync_v13000_ptsz>>);
-static_assert(same_type<api::cuMemRangeGetAttribute_fn, std::remove_pointer_t<::PFN_cuMemRangeGetAttribute_v8000>>);
-static_assert(same_type<api::cuMemRangeGetAttributes_fn, std::remove_pointer_t<::PFN_cuMemRangeGetAttributes_v8000>>);
-static_assert(same_type<api::cuMemRelease_fn, std::remove_pointer_t<::PFN_cuMemRelease_v10020>>);
-static_assert(same_type<api::cuMemRetainAllocationHandle_fn, std::remove_pointer_t<::PFN_cuMemRetainAllocationHandle_v11000>>);
-static_assert(same_type<api::cuMemSetAccess_fn, std::remove_pointer_t<::PFN_cuMemSetAccess_v10020>>);
-static_assert(same_type<api::cuMemSetMemPool_fn, std::remove_pointer_t<::PFN_cuMemSetMemPool_v13000>>);
-static_assert(same_type<api::cuMemUnmap_fn, std::remove_pointer_t<::PFN_cuMemUnmap_v10020>>);
-static_assert(same_type<api::cuMemcpy_fn, std::remove_pointer_t<::PFN_cuMemcpy_v4000>>);
-static_assert(same_type<api::cuMemcpy2D_fn, std::remove_pointer_t<::PFN_cuMemcpy2D_v2000>>);
-static_assert(same_type<api::cuMemcpy2DAsync_fn, std::remove_pointer_t<::PFN_cuMemcpy2DAsync_v2000>>);
-static_assert(same_type<api::cuMemcpy2DAsync_v2_fn, std::remove_pointer_t<::PFN_cuMemcpy2DAsync_v3020>>);
-static_assert(same_type<api::cuMemcpy2DAsync_v2_ptsz_fn, std::remove_pointer_t<::PFN_cuMemcpy2DAsync_v7000_ptsz>>);
-static_assert(same_type<api::cuMemcpy2DUnaligned_fn, std::remove_pointer_t<::PFN_cuMemcpy2DUnaligned_v2000>>);
-static_assert(same_type<api::cuMemcpy2DUnaligned_v2_fn, std::remove_pointer_t<::PFN_cuMemcpy2DUnaligned_v3020>>);
-static_assert(same_type<api::cuMemcpy2DUnaligned_v2_ptds_fn, std::remove_pointer_t<::PFN_cuMemcpy2DUnaligned_v7000_ptds>>);
-static_assert(same_type<api::cuMemcpy2D_v2_fn, std::remove_pointer_t<::PFN_cuMemcpy2D_v3020>>);
-static_assert(same_type<api::cuMemcpy2D_v2_ptds_fn, std::remove_pointer_t<::PFN_cuMemcpy2D_v7000_ptds>>);
-static_assert(same_type<api::cuMemcpy3D_fn, std::remove_pointer_t<::PFN_cuMemcpy3D_v2000>>);
-static_assert(same_type<api::cuMemcpy3DAsync_fn, std::remove_pointer_t<::PFN_cuMemcpy3DAsync_v2000>>);
-static_assert(same_type<api::cuMemcpy3DAsync_v2_fn, std::remove_pointer_t<::PFN_cuMemcpy3DAsync_v3020>>);
-static_assert(same_type<api::cuMemcpy3DAsync_v2_ptsz_fn, std::remove_pointer_t<::PFN_cuMemcpy3DAsync_v7000_ptsz>>);
-static_assert(same_type<api::cuMemcpy3DBatchAsync_fn, std::remove_pointer_t<::PFN_cuMemcpy3DBatchAsync_v12080>>);
-static_assert(same_type<api::cuMemcpy3DBatchAsync_ptsz_fn, std::remove_pointer_t<::PFN_cuMemcpy3DBatchAsync_v12080_ptsz>>);
-static_assert(same_type<api::cuMemcpy3DBatchAsync_v2_fn, std::remove_pointer_t<::PFN_cuMemcpy3DBatchAsync_v13000>>);
-static_assert(same_type<api::cuMemcpy3DBatchAsync_v2_ptsz_fn, std::remove_pointer_t<::PFN_cuMemcpy3DBatchAsync_v13000_ptsz>>);
-static_assert(same_type<api::cuMemcpy3DPeer_fn, std::remove_pointer_t<::PFN_cuMemcpy3DPeer_v4000>>);
-static_assert(same_type<api::cuMemcpy3DPeerAsync_fn, std::remove_pointer_t<::PFN_cuMemcpy3DPeerAsync_v4000>>);
-static_assert(same_type<api::cuMemcpy3DPeerAsync_ptsz_fn, std::remove_pointer_t<::PFN_cuMemcpy3DPeerAsync_v7000_ptsz>>);
-static_assert(same_type<api::cuMemcpy3DPeer_ptds_fn, std::remove_pointer_t<::PFN_cuMemcpy3DPeer_v7000_ptds>>);
-static_assert(same_type<api::cuMemcpy3DWithAttributesAsync_fn, std::remove_pointer_t<::PFN_cuMemcpy3DWithAttributesAsync_v13020>>);
-static_assert(same_type<api::cuMemcpy3DWithAttributesAsync_ptsz_fn, std::remove_pointer_t<::PFN_cuMemcpy3DWithAttributesAsync_v13020_ptsz>>);
-static_assert(same_type<api::cuMemcpy3D_v2_fn, std::remove_pointer_t<::PFN_cuMemcpy3D_v3020>>);
-static_assert(same_type<api::cuMemcpy3D_v2_ptds_fn, std::remove_pointer_t<::PFN_cuMemcpy3D_v7000_ptds>>);
-static_assert(same_type<api::cuMemcpyAsync_fn, std::remove_pointer_t<::PFN_cuMemcpyAsync_v4000>>);
-static_assert(same_type<api::cuMemcpyAsync_ptsz_fn, std::remove_pointer_t<::PFN_cuMemcpyAsync_v7000_ptsz>>);
-static_assert(same_type<api::cuMemcpyAtoA_fn, std::remove_pointer_t<::PFN_cuMemcpyAtoA_v2000>>);
-static_assert(same_type<api::cuMemcpyAtoA_v2_fn, std::remove_pointer_t<::PFN_cuMemcpyAtoA_v3020>>);
-static_assert(same_type<api::cuMemcpyAtoA_v2_ptds_fn, std::remove_pointer_t<::PFN_cuMemcpyAtoA_v7000_ptds>>);
-static_assert(same_type<api::cuMemcpyAtoD_fn, std::remove_pointer_t<::PFN_cuMemcpyAtoD_v2000>>);
-static_assert(same_type<api::cuMemcpyAtoD_v2_fn, std::remove_pointer_t<::PFN_cuMemcpyAtoD_v3020>>);
-static_assert(same_type<api::cuMemcpyAtoD_v2_ptds_fn, std::remove_pointer_t<::PFN_cuMemcpyAtoD_v7000_ptds>>);
-static_assert(same_type<api::cuMemcpyAtoH_fn, std::remove_pointer_t<::PFN_cuMemcpyAtoH_v2000>>);
-static_assert(same_type<api::cuMemcpyAtoHAsync_fn, std::remove_pointer_t<::PFN_cuMemcpyAtoHAsync_v2000>>);
-static_assert(same_type<api::cuMemcpyAtoHAsync_v2_fn, std::remove_pointer_t<::PFN_cuMemcpyAtoHAsync_v3020>>);
-static_assert(same_type<api::cuMemcpyAtoHAsync_v2_ptsz_fn, std::remove_pointer_t<::PFN_cuMemcpyAtoHAsync_v7000_ptsz>>);
-static_assert(same_type<api::cuMemcpyAtoH_v2_fn, std::remove_pointer_t<::PFN_cuMemcpyAtoH_v3020>>);
-static_assert(same_type<api::cuMemcpyAtoH_v2_ptds_fn, std::remove_pointer_t<::PFN_cuMemcpyAtoH_v7000_ptds>>);
-static_assert(same_type<api::cuMemcpyBatchAsync_fn, std::remove_pointer_t<::PFN_cuMemcpyBatchAsync_v12080>>);
-static_assert(same_type<api::cuMemcpyBatchAsync_ptsz_fn, std::remove_pointer_t<::PFN_cuMemcpyBatchAsync_v12080_ptsz>>);
-static_assert(same_type<api::cuMemcpyBatchAsync_v2_fn, std::remove_pointer_t<::PFN_cuMemcpyBatchAsync_v13000>>);
-static_assert(same_type<api::cuMemcpyBatchAsync_v2_ptsz_fn, std::remove_pointer_t<::PFN_cuMemcpyBatchAsync_v13000_ptsz>>);
-static_assert(same_type<api::cuMemcpyDtoA_fn, std::remove_pointer_t<::PFN_cuMemcpyDtoA_v2000>>);
-static_assert(same_type<api::cuMemcpyDtoA_v2_fn, std::remove_pointer_t<::PFN_cuMemcpyDtoA_v3020>>);
-static_assert(same_type<api::cuMemcpyDtoA_v2_ptds_fn, std::remove_pointer_t<::PFN_cuMemcpyDtoA_v7000_ptds>>);
-static_assert(same_type<api::cuMemcpyDtoD_fn, std::remove_pointer_t<::PFN_cuMemcpyDtoD_v2000>>);
-static_assert(same_type<api::cuMemcpyDtoDAsync_fn, std::remove_pointer_t<::PFN_cuMemcpyDtoDAsync_v3000>>);
-static_assert(same_type<api::cuMemcpyDtoDAsync_v2_fn, std::remove_pointer_t<::PFN_cuMemcpyDtoDAsync_v3020>>);
-static_assert(same_type<api::cuMemcpyDtoDAsync_v2_ptsz_fn, std::remove_pointer_t<::PFN_cuMemcpyDtoDAsync_v7000_ptsz>>);
-static_assert(same_type<api::cuMemcpyDtoD_v2_fn, std::remove_pointer_t<::PFN_cuMemcpyDtoD_v3020>>);
-static_assert(same_type<api::cuMemcpyDtoD_v2_ptds_fn, std::remove_pointer_t<::PFN_cuMemcpyDtoD_v7000_ptds>>);
-static_assert(same_type<api::cuMemcpyDtoH_fn, std::remove_pointer_t<::PFN_cuMemcpyDtoH_v2000>>);
-static_assert(same_type<api::cuMemcpyDtoHAsync_fn, std::remove_pointer_t<::PFN_cuMemcpyDtoHAsync_v2000>>);
-static_assert(same_type<api::cuMemcpyDtoHAsync_v2_fn, std::remove_pointer_t<::PFN_cuMemcpyDtoHAsync_v3020>>);
-static_assert(same_type<api::cuMemcpyDtoHAsync_v2_ptsz_fn, std::remove_pointer_t<::PFN_cuMemcpyDtoHAsync_v7000_ptsz>>);
-static_assert(same_type<api::cuMemcpyDtoH_v2_fn, std::remove_pointer_t<::PFN_cuMemcpyDtoH_v3020>>);
-static_assert(same_type<api::cuMemcpyDtoH_v2_ptds_fn, std::remove_pointer_t<::PFN_cuMemcpyDtoH_v7000_ptds>>);
-static_assert(same_type<api::cuMemcpyHtoA_fn, std::remove_pointer_t<::PFN_cuMemcpyHtoA_v2000>>);
-static_assert(same_type<api::cuMemcpyHtoAAsync_fn, std::remove_pointer_t<::PFN_cuMemcpyHtoAAsync_v2000>>);
-static_assert(same_type<api::cuMemcpyHtoAAsync_v2_fn, std::remove_pointer_t<::PFN_cuMemcpyHtoAAsync_v3020>>);
-static_assert(same_type<api::cuMemcpyHtoAAsync_v2_ptsz_fn, std::remove_pointer_t<::PFN_cuMemcpyHtoAAsync_v7000_ptsz>>);
-static_assert(same_type<api::cuMemcpyHtoA_v2_fn, std::remove_pointer_t<::PFN_cuMemcpyHtoA_v3020>>);
-static_assert(same_type<api::cuMemcpyHtoA_v2_ptds_fn, std::remove_pointer_t<::PFN_cuMemcpyHtoA_v7000_ptds>>);
-static_assert(same_type<api::cuMemcpyHtoD_fn, std::remove_pointer_t<::PFN_cuMemcpyHtoD_v2000>>);
-static_assert(same_type<api::cuMemcpyHtoDAsync_fn, std::remove_pointer_t<::PFN_cuMemcpyHtoDAsync_v2000>>);
-static_assert(same_type<api::cuMemcpyHtoDAsync_v2_fn, std::remove_pointer_t<::PFN_cuMemcpyHtoDAsync_v3020>>);
-static_assert(same_type<api::cuMemcpyHtoDAsync_v2_ptsz_fn, std::remove_pointer_t<::PFN_cuMemcpyHtoDAsync_v7000_ptsz>>);
-static_assert(same_type<api::cuMemcpyHtoD_v2_fn, std::remove_pointer_t<::PFN_cuMemcpyHtoD_v3020>>);
-static_assert(same_type<api::cuMemcpyHtoD_v2_ptds_fn, std::remove_pointer_t<::PFN_cuMemcpyHtoD_v7000_ptds>>);
-static_assert(same_type<api::cuMemcpyPeer_fn, std::remove_pointer_t<::PFN_cuMemcpyPeer_v4000>>);
-static_assert(same_type<api::cuMemcpyPeerAsync_fn, std::remove_pointer_t<::PFN_cuMemcpyPeerAsync_v4000>>);
-static_assert(same_type<api::cuMemcpyPeerAsync_ptsz_fn, std::remove_pointer_t<::PFN_cuMemcpyPeerAsync_v7000_ptsz>>);
-static_assert(same_type<api::cuMemcpyPeer_ptds_fn, std::remove_pointer_t<::PFN_cuMemcpyPeer_v7000_ptds>>);
-static_assert(same_type<api::cuMemcpyWithAttributesAsync_fn, std::remove_pointer_t<::PFN_cuMemcpyWithAttributesAsync_v13020>>);
-static_assert(same_type<api::cuMemcpyWithAttributesAsync_ptsz_fn, std::remove_pointer_t<::PFN_cuMemcpyWithAttributesAsync_v13020_ptsz>>);
-static_assert(same_type<api::cuMemcpy_ptds_fn, std::remove_pointer_t<::PFN_cuMemcpy_v7000_ptds>>);
-static_assert(same_type<api::cuMemsetD16_fn, std::remove_pointer_t<::PFN_cuMemsetD16_v2000>>);
-static_assert(same_type<api::cuMemsetD16Async_fn, std::remove_pointer_t<::PFN_cuMemsetD16Async_v3020>>);
-static_assert(same_type<api::cuMemsetD16Async_ptsz_fn, std::remove_pointer_t<::PFN_cuMemsetD16Async_v7000_ptsz>>);
-static_assert(same_type<api::cuMemsetD16_v2_fn, std::remove_pointer_t<::PFN_cuMemsetD16_v3020>>);
-static_assert(same_type<api::cuMemsetD16_v2_ptds_fn, std::remove_pointer_t<::PFN_cuMemsetD16_v7000_ptds>>);
-static_assert(same_type<api::cuMemsetD2D16_fn, std::remove_pointer_t<::PFN_cuMemsetD2D16_v2000>>);
-static_assert(same_type<api::cuMemsetD2D16Async_fn, std::remove_pointer_t<::PFN_cuMemsetD2D16Async_v3020>>);
-static_assert(same_type<api::cuMemsetD2D16Async_ptsz_fn, std::remove_pointer_t<::PFN_cuMemsetD2D16Async_v7000_ptsz>>);
-static_assert(same_type<api::cuMemsetD2D16_v2_fn, std::remove_pointer_t<::PFN_cuMemsetD2D16_v3020>>);
-static_assert(same_type<api::cuMemsetD2D16_v2_ptds_fn, std::remove_pointer_t<::PFN_cuMemsetD2D16_v7000_ptds>>);
-static_assert(same_type<api::cuMemsetD2D32_fn, std::remove_pointer_t<::PFN_cuMemsetD2D32_v2000>>);
-static_assert(same_type<api::cuMemsetD2D32Async_fn, std::remove_pointer_t<::PFN_cuMemsetD2D32Async_v3020>>);
-static_assert(same_type<api::cuMemsetD2D32Async_ptsz_fn, std::remove_pointer_t<::PFN_cuMemsetD2D32Async_v7000_ptsz>>);
-static_assert(same_type<api::cuMemsetD2D32_v2_fn, std::remove_pointer_t<::PFN_cuMemsetD2D32_v3020>>);
-static_assert(same_type<api::cuMemsetD2D32_v2_ptds_fn, std::remove_pointer_t<::PFN_cuMemsetD2D32_v7000_ptds>>);
-static_assert(same_type<api::cuMemsetD2D8_fn, std::remove_pointer_t<::PFN_cuMemsetD2D8_v2000>>);
-static_assert(same_type<api::cuMemsetD2D8Async_fn, std::remove_pointer_t<::PFN_cuMemsetD2D8Async_v3020>>);
-static_assert(same_type<api::cuMemsetD2D8Async_ptsz_fn, std::remove_pointer_t<::PFN_cuMemsetD2D8Async_v7000_ptsz>>);
-static_assert(same_type<api::cuMemsetD2D8_v2_fn, std::remove_pointer_t<::PFN_cuMemsetD2D8_v3020>>);
-static_assert(same_type<api::cuMemsetD2D8_v2_ptds_fn, std::remove_pointer_t<::PFN_cuMemsetD2D8_v7000_ptds>>);
-static_assert(same_type<api::cuMemsetD32_fn, std::remove_pointer_t<::PFN_cuMemsetD32_v2000>>);
-static_assert(same_type<api::cuMemsetD32Async_fn, std::remove_pointer_t<::PFN_cuMemsetD32Async_v3020>>);
-static_assert(same_type<api::cuMemsetD32Async_ptsz_fn, std::remove_pointer_t<::PFN_cuMemsetD32Async_v7000_ptsz>>);
-static_assert(same_type<api::cuMemsetD32_v2_fn, std::remove_pointer_t<::PFN_cuMemsetD32_v3020>>);
-static_assert(same_type<api::cuMemsetD32_v2_ptds_fn, std::remove_pointer_t<::PFN_cuMemsetD32_v7000_ptds>>);
-static_assert(same_type<api::cuMemsetD8_fn, std::remove_pointer_t<::PFN_cuMemsetD8_v2000>>);
-static_assert(same_type<api::cuMemsetD8Async_fn, std::remove_pointer_t<::PFN_cuMemsetD8Async_v3020>>);
-static_assert(same_type<api::cuMemsetD8Async_ptsz_fn, std::remove_pointer_t<::PFN_cuMemsetD8Async_v7000_ptsz>>);
-static_assert(same_type<api::cuMemsetD8_v2_fn, std::remove_pointer_t<::PFN_cuMemsetD8_v3020>>);
-static_assert(same_type<api::cuMemsetD8_v2_ptds_fn, std::remove_pointer_t<::PFN_cuMemsetD8_v7000_ptds>>);
-static_assert(same_type<api::cuMipmappedArrayCreate_fn, std::remove_pointer_t<::PFN_cuMipmappedArrayCreate_v5000>>);
-static_assert(same_type<api::cuMipmappedArrayDestroy_fn, std::remove_pointer_t<::PFN_cuMipmappedArrayDestroy_v5000>>);
-static_assert(same_type<api::cuMipmappedArrayGetLevel_fn, std::remove_pointer_t<::PFN_cuMipmappedArrayGetLevel_v5000>>);
-static_assert(same_type<api::cuMipmappedArrayGetMemoryRequirements_fn, std::remove_pointer_t<::PFN_cuMipmappedArrayGetMemoryRequirements_v11060>>);
-static_assert(same_type<api::cuMipmappedArrayGetSparseProperties_fn, std::remove_pointer_t<::PFN_cuMipmappedArrayGetSparseProperties_v11010>>);
-static_assert(same_type<api::cuModuleEnumerateFunctions_fn, std::remove_pointer_t<::PFN_cuModuleEnumerateFunctions_v12040>>);
-static_assert(same_type<api::cuModuleGetFunction_fn, std::remove_pointer_t<::PFN_cuModuleGetFunction_v2000>>);
-static_assert(same_type<api::cuModuleGetFunctionCount_fn, std::remove_pointer_t<::PFN_cuModuleGetFunctionCount_v12040>>);
-static_assert(same_type<api::cuModuleGetGlobal_fn, std::remove_pointer_t<::PFN_cuModuleGetGlobal_v2000>>);
-static_assert(same_type<api::cuModuleGetGlobal_v2_fn, std::remove_pointer_t<::PFN_cuModuleGetGlobal_v3020>>);
-static_assert(same_type<api::cuModuleGetLoadingMode_fn, std::remove_pointer_t<::PFN_cuModuleGetLoadingMode_v11070>>);
-static_assert(same_type<api::cuModuleGetSurfRef_fn, std::remove_pointer_t<::PFN_cuModuleGetSurfRef_v3000>>);
-static_assert(same_type<api::cuModuleGetTexRef_fn, std::remove_pointer_t<::PFN_cuModuleGetTexRef_v2000>>);
-static_assert(same_type<api::cuModuleLoad_fn, std::remove_pointer_t<::PFN_cuModuleLoad_v2000>>);
-static_assert(same_type<api::cuModuleLoadData_fn, std::remove_pointer_t<::PFN_cuModuleLoadData_v2000>>);
-static_assert(same_type<api::cuModuleLoadDataEx_fn, std::remove_pointer_t<::PFN_cuModuleLoadDataEx_v2010>>);
-static_assert(same_type<api::cuModuleLoadFatBinary_fn, std::remove_pointer_t<::PFN_cuModuleLoadFatBinary_v2000>>);
-static_assert(same_type<api::cuModuleUnload_fn, std::remove_pointer_t<::PFN_cuModuleUnload_v2000>>);
-static_assert(same_type<api::cuMulticastAddDevice_fn, std::remove_pointer_t<::PFN_cuMulticastAddDevice_v12010>>);
-static_assert(same_type<api::cuMulticastBindAddr_fn, std::remove_pointer_t<::PFN_cuMulticastBindAddr_v12010>>);
-static_assert(same_type<api::cuMulticastBindAddr_v2_fn, std::remove_pointer_t<::PFN_cuMulticastBindAddr_v13010>>);
-static_assert(same_type<api::cuMulticastBindMem_fn, std::remove_pointer_t<::PFN_cuMulticastBindMem_v12010>>);
-static_assert(same_type<api::cuMulticastBindMem_v2_fn, std::remove_pointer_t<::PFN_cuMulticastBindMem_v13010>>);
-static_assert(same_type<api::cuMulticastCreate_fn, std::remove_pointer_t<::PFN_cuMulticastCreate_v12010>>);
-static_assert(same_type<api::cuMulticastGetGranularity_fn, std::remove_pointer_t<::PFN_cuMulticastGetGranularity_v12010>>);
-static_assert(same_type<api::cuMulticastUnbind_fn, std::remove_pointer_t<::PFN_cuMulticastUnbind_v12010>>);
-static_assert(same_type<api::cuOccupancyAvailableDynamicSMemPerBlock_fn, std::remove_pointer_t<::PFN_cuOccupancyAvailableDynamicSMemPerBlock_v10020>>);
-static_assert(same_type<api::cuOccupancyMaxActiveBlocksPerMultiprocessor_fn, std::remove_pointer_t<::PFN_cuOccupancyMaxActiveBlocksPerMultiprocessor_v6050>>);
-static_assert(same_type<api::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags_fn, std::remove_pointer_t<::PFN_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags_v7000>>);
-static_assert(same_type<api::cuOccupancyMaxActiveClusters_fn, std::remove_pointer_t<::PFN_cuOccupancyMaxActiveClusters_v11070>>);
-static_assert(same_type<api::cuOccupancyMaxPotentialBlockSize_fn, std::remove_pointer_t<::PFN_cuOccupancyMaxPotentialBlockSize_v6050>>);
-static_assert(same_type<api::cuOccupancyMaxPotentialBlockSizeWithFlags_fn, std::remove_pointer_t<::PFN_cuOccupancyMaxPotentialBlockSizeWithFlags_v7000>>);
-static_assert(same_type<api::cuOccupancyMaxPotentialClusterSize_fn, std::remove_pointer_t<::PFN_cuOccupancyMaxPotentialClusterSize_v11070>>);
-static_assert(same_type<api::cuParamSetSize_fn, std::remove_pointer_t<::PFN_cuParamSetSize_v2000>>);
-static_assert(same_type<api::cuParamSetTexRef_fn, std::remove_pointer_t<::PFN_cuParamSetTexRef_v2000>>);
-static_assert(same_type<api::cuParamSetf_fn, std::remove_pointer_t<::PFN_cuParamSetf_v2000>>);
-static_assert(same_type<api::cuParamSeti_fn, std::remove_pointer_t<::PFN_cuParamSeti_v2000>>);
-static_assert(same_type<api::cuParamSetv_fn, std::remove_pointer_t<::PFN_cuParamSetv_v2000>>);
-static_assert(same_type<api::cuPointerGetAttribute_fn, std::remove_pointer_t<::PFN_cuPointerGetAttribute_v4000>>);
-static_assert(same_type<api::cuPointerGetAttributes_fn, std::remove_pointer_t<::PFN_cuPointerGetAttributes_v7000>>);
-static_assert(same_type<api::cuPointerSetAttribute_fn, std::remove_pointer_t<::PFN_cuPointerSetAttribute_v6000>>);
-static_assert(same_type<api::cuProfilerInitialize_fn, std::remove_pointer_t<::PFN_cuProfilerInitialize_v4000>>);
-static_assert(same_type<api::cuProfilerStart_fn, std::remove_pointer_t<::PFN_cuProfilerStart_v4000>>);
-static_assert(same_type<api::cuProfilerStop_fn, std::remove_pointer_t<::PFN_cuProfilerStop_v4000>>);
-static_assert(same_type<api::cuSignalExternalSemaphoresAsync_fn, std::remove_pointer_t<::PFN_cuSignalExternalSemaphoresAsync_v10000>>);
-static_assert(same_type<api::cuSignalExternalSemaphoresAsync_ptsz_fn, std::remove_pointer_t<::PFN_cuSignalExternalSemaphoresAsync_v10000_ptsz>>);
-static_assert(same_type<api::cuStreamAddCallback_fn, std::remove_pointer_t<::PFN_cuStreamAddCallback_v5000>>);
-static_assert(same_type<api::cuStreamAddCallback_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamAddCallback_v7000_ptsz>>);
-static_assert(same_type<api::cuStreamAttachMemAsync_fn, std::remove_pointer_t<::PFN_cuStreamAttachMemAsync_v6000>>);
-static_assert(same_type<api::cuStreamAttachMemAsync_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamAttachMemAsync_v7000_ptsz>>);
-static_assert(same_type<api::cuStreamBatchMemOp_fn, std::remove_pointer_t<::PFN_cuStreamBatchMemOp_v8000>>);
-static_assert(same_type<api::cuStreamBatchMemOp_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamBatchMemOp_v8000_ptsz>>);
-static_assert(same_type<api::cuStreamBatchMemOp_v2_fn, std::remove_pointer_t<::PFN_cuStreamBatchMemOp_v11070>>);
-static_assert(same_type<api::cuStreamBatchMemOp_v2_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamBatchMemOp_v11070_ptsz>>);
-static_assert(same_type<api::cuStreamBeginCapture_fn, std::remove_pointer_t<::PFN_cuStreamBeginCapture_v10000>>);
-static_assert(same_type<api::cuStreamBeginCaptureToCig_fn, std::remove_pointer_t<::PFN_cuStreamBeginCaptureToCig_v13010>>);
-static_assert(same_type<api::cuStreamBeginCaptureToCig_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamBeginCaptureToCig_v13010_ptsz>>);
-static_assert(same_type<api::cuStreamBeginCaptureToGraph_fn, std::remove_pointer_t<::PFN_cuStreamBeginCaptureToGraph_v12030>>);
-static_assert(same_type<api::cuStreamBeginCaptureToGraph_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamBeginCaptureToGraph_v12030_ptsz>>);
-static_assert(same_type<api::cuStreamBeginCapture_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamBeginCapture_v10000_ptsz>>);
-static_assert(same_type<api::cuStreamBeginCapture_v2_fn, std::remove_pointer_t<::PFN_cuStreamBeginCapture_v10010>>);
-static_assert(same_type<api::cuStreamBeginCapture_v2_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamBeginCapture_v10010_ptsz>>);
-static_assert(same_type<api::cuStreamBeginRecaptureToGraph_fn, std::remove_pointer_t<::PFN_cuStreamBeginRecaptureToGraph_v13030>>);
-static_assert(same_type<api::cuStreamBeginRecaptureToGraph_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamBeginRecaptureToGraph_v13030_ptsz>>);
-static_assert(same_type<api::cuStreamCopyAttributes_fn, std::remove_pointer_t<::PFN_cuStreamCopyAttributes_v11000>>);
-static_assert(same_type<api::cuStreamCopyAttributes_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamCopyAttributes_v11000_ptsz>>);
-static_assert(same_type<api::cuStreamCreate_fn, std::remove_pointer_t<::PFN_cuStreamCreate_v2000>>);
-static_assert(same_type<api::cuStreamCreateWithPriority_fn, std::remove_pointer_t<::PFN_cuStreamCreateWithPriority_v5050>>);
-static_assert(same_type<api::cuStreamDestroy_fn, std::remove_pointer_t<::PFN_cuStreamDestroy_v2000>>);
-static_assert(same_type<api::cuStreamDestroy_v2_fn, std::remove_pointer_t<::PFN_cuStreamDestroy_v4000>>);
-static_assert(same_type<api::cuStreamEndCapture_fn, std::remove_pointer_t<::PFN_cuStreamEndCapture_v10000>>);
-static_assert(same_type<api::cuStreamEndCaptureToCig_fn, std::remove_pointer_t<::PFN_cuStreamEndCaptureToCig_v13010>>);
-static_assert(same_type<api::cuStreamEndCaptureToCig_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamEndCaptureToCig_v13010_ptsz>>);
-static_assert(same_type<api::cuStreamEndCapture_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamEndCapture_v10000_ptsz>>);
-static_assert(same_type<api::cuStreamGetAttribute_fn, std::remove_pointer_t<::PFN_cuStreamGetAttribute_v11000>>);
-static_assert(same_type<api::cuStreamGetAttribute_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamGetAttribute_v11000_ptsz>>);
-static_assert(same_type<api::cuStreamGetCaptureInfo_fn, std::remove_pointer_t<::PFN_cuStreamGetCaptureInfo_v10010>>);
-static_assert(same_type<api::cuStreamGetCaptureInfo_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamGetCaptureInfo_v10010_ptsz>>);
-static_assert(same_type<api::cuStreamGetCaptureInfo_v2_fn, std::remove_pointer_t<::PFN_cuStreamGetCaptureInfo_v11030>>);
-static_assert(same_type<api::cuStreamGetCaptureInfo_v2_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamGetCaptureInfo_v11030_ptsz>>);
-static_assert(same_type<api::cuStreamGetCaptureInfo_v3_fn, std::remove_pointer_t<::PFN_cuStreamGetCaptureInfo_v12030>>);
-static_assert(same_type<api::cuStreamGetCaptureInfo_v3_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamGetCaptureInfo_v12030_ptsz>>);
-static_assert(same_type<api::cuStreamGetCtx_fn, std::remove_pointer_t<::PFN_cuStreamGetCtx_v9020>>);
-static_assert(same_type<api::cuStreamGetCtx_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamGetCtx_v9020_ptsz>>);
-static_assert(same_type<api::cuStreamGetCtx_v2_fn, std::remove_pointer_t<::PFN_cuStreamGetCtx_v12050>>);
-static_assert(same_type<api::cuStreamGetCtx_v2_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamGetCtx_v12050_ptsz>>);
-static_assert(same_type<api::cuStreamGetDevResource_fn, std::remove_pointer_t<::PFN_cuStreamGetDevResource_v13010>>);
-static_assert(same_type<api::cuStreamGetDevResource_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamGetDevResource_v13010_ptsz>>);
-static_assert(same_type<api::cuStreamGetDevice_fn, std::remove_pointer_t<::PFN_cuStreamGetDevice_v12080>>);
-static_assert(same_type<api::cuStreamGetDevice_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamGetDevice_v12080_ptsz>>);
-static_assert(same_type<api::cuStreamGetFlags_fn, std::remove_pointer_t<::PFN_cuStreamGetFlags_v5050>>);
-static_assert(same_type<api::cuStreamGetFlags_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamGetFlags_v7000_ptsz>>);
-static_assert(same_type<api::cuStreamGetGreenCtx_fn, std::remove_pointer_t<::PFN_cuStreamGetGreenCtx_v12040>>);
-static_assert(same_type<api::cuStreamGetId_fn, std::remove_pointer_t<::PFN_cuStreamGetId_v12000>>);
-static_assert(same_type<api::cuStreamGetId_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamGetId_v12000_ptsz>>);
-static_assert(same_type<api::cuStreamGetPriority_fn, std::remove_pointer_t<::PFN_cuStreamGetPriority_v5050>>);
-static_assert(same_type<api::cuStreamGetPriority_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamGetPriority_v7000_ptsz>>);
-static_assert(same_type<api::cuStreamIsCapturing_fn, std::remove_pointer_t<::PFN_cuStreamIsCapturing_v10000>>);
-static_assert(same_type<api::cuStreamIsCapturing_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamIsCapturing_v10000_ptsz>>);
-static_assert(same_type<api::cuStreamQuery_fn, std::remove_pointer_t<::PFN_cuStreamQuery_v2000>>);
-static_assert(same_type<api::cuStreamQuery_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamQuery_v7000_ptsz>>);
-static_assert(same_type<api::cuStreamSetAttribute_fn, std::remove_pointer_t<::PFN_cuStreamSetAttribute_v11000>>);
-static_assert(same_type<api::cuStreamSetAttribute_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamSetAttribute_v11000_ptsz>>);
-static_assert(same_type<api::cuStreamSynchronize_fn, std::remove_pointer_t<::PFN_cuStreamSynchronize_v2000>>);
-static_assert(same_type<api::cuStreamSynchronize_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamSynchronize_v7000_ptsz>>);
-static_assert(same_type<api::cuStreamUpdateCaptureDependencies_fn, std::remove_pointer_t<::PFN_cuStreamUpdateCaptureDependencies_v11030>>);
-static_assert(same_type<api::cuStreamUpdateCaptureDependencies_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamUpdateCaptureDependencies_v11030_ptsz>>);
-static_assert(same_type<api::cuStreamUpdateCaptureDependencies_v2_fn, std::remove_pointer_t<::PFN_cuStreamUpdateCaptureDependencies_v12030>>);
-static_assert(same_type<api::cuStreamUpdateCaptureDependencies_v2_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamUpdateCaptureDependencies_v12030_ptsz>>);
-static_assert(same_type<api::cuStreamWaitEvent_fn, std::remove_pointer_t<::PFN_cuStreamWaitEvent_v3020>>);
-static_assert(same_type<api::cuStreamWaitEvent_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamWaitEvent_v7000_ptsz>>);
-static_assert(same_type<api::cuStreamWaitValue32_fn, std::remove_pointer_t<::PFN_cuStreamWaitValue32_v8000>>);
-static_assert(same_type<api::cuStreamWaitValue32_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamWaitValue32_v8000_ptsz>>);
-static_assert(same_type<api::cuStreamWaitValue32_v2_fn, std::remove_pointer_t<::PFN_cuStreamWaitValue32_v11070>>);
-static_assert(same_type<api::cuStreamWaitValue32_v2_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamWaitValue32_v11070_ptsz>>);
-static_assert(same_type<api::cuStreamWaitValue64_fn, std::remove_pointer_t<::PFN_cuStreamWaitValue64_v9000>>);
-static_assert(same_type<api::cuStreamWaitValue64_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamWaitValue64_v9000_ptsz>>);
-static_assert(same_type<api::cuStreamWaitValue64_v2_fn, std::remove_pointer_t<::PFN_cuStreamWaitValue64_v11070>>);
-static_assert(same_type<api::cuStreamWaitValue64_v2_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamWaitValue64_v11070_ptsz>>);
-static_assert(same_type<api::cuStreamWriteValue32_fn, std::remove_pointer_t<::PFN_cuStreamWriteValue32_v8000>>);
-static_assert(same_type<api::cuStreamWriteValue32_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamWriteValue32_v8000_ptsz>>);
-static_assert(same_type<api::cuStreamWriteValue32_v2_fn, std::remove_pointer_t<::PFN_cuStreamWriteValue32_v11070>>);
-static_assert(same_type<api::cuStreamWriteValue32_v2_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamWriteValue32_v11070_ptsz>>);
-static_assert(same_type<api::cuStreamWriteValue64_fn, std::remove_pointer_t<::PFN_cuStreamWriteValue64_v9000>>);
-static_assert(same_type<api::cuStreamWriteValue64_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamWriteValue64_v9000_ptsz>>);
-static_assert(same_type<api::cuStreamWriteValue64_v2_fn, std::remove_pointer_t<::PFN_cuStreamWriteValue64_v11070>>);
-static_assert(same_type<api::cuStreamWriteValue64_v2_ptsz_fn, std::remove_pointer_t<::PFN_cuStreamWriteValue64_v11070_ptsz>>);
-static_assert(same_type<api::cuSurfObjectCreate_fn, std::remove_pointer_t<::PFN_cuSurfObjectCreate_v5000>>);
-static_assert(same_type<api::cuSurfObjectDestroy_fn, std::remove_pointer_t<::PFN_cuSurfObjectDestroy_v5000>>);
-static_assert(same_type<api::cuSurfObjectGetResourceDesc_fn, std::remove_pointer_t<::PFN_cuSurfObjectGetResourceDesc_v5000>>);
-static_assert(same_type<api::cuSurfRefGetArray_fn, std::remove_pointer_t<::PFN_cuSurfRefGetArray_v3000>>);
-static_assert(same_type<api::cuSurfRefSetArray_fn, std::remove_pointer_t<::PFN_cuSurfRefSetArray_v3000>>);
-static_assert(same_type<api::cuTensorMapEncodeIm2col_fn, std::remove_pointer_t<::PFN_cuTensorMapEncodeIm2col_v12000>>);
-static_assert(same_type<api::cuTensorMapEncodeIm2colWide_fn, std::remove_pointer_t<::PFN_cuTensorMapEncodeIm2colWide_v12080>>);
-static_assert(same_type<api::cuTensorMapEncodeTiled_fn, std::remove_pointer_t<::PFN_cuTensorMapEncodeTiled_v12000>>);
-static_assert(same_type<api::cuTensorMapReplaceAddress_fn, std::remove_pointer_t<::PFN_cuTensorMapReplaceAddress_v12000>>);
-static_assert(same_type<api::cuTensorMapSetAllocationClass_fn, std::remove_pointer_t<::PFN_cuTensorMapSetAllocationClass_v13050>>);
-static_assert(same_type<api::cuTexObjectCreate_fn, std::remove_pointer_t<::PFN_cuTexObjectCreate_v5000>>);
-static_assert(same_type<api::cuTexObjectDestroy_fn, std::remove_pointer_t<::PFN_cuTexObjectDestroy_v5000>>);
-static_assert(same_type<api::cuTexObjectGetResourceDesc_fn, std::remove_pointer_t<::PFN_cuTexObjectGetResourceDesc_v5000>>);
-static_assert(same_type<api::cuTexObjectGetResourceViewDesc_fn, std::remove_pointer_t<::PFN_cuTexObjectGetResourceViewDesc_v5000>>);
-static_assert(same_type<api::cuTexObjectGetTextureDesc_fn, std::remove_pointer_t<::PFN_cuTexObjectGetTextureDesc_v5000>>);
-static_assert(same_type<api::cuTexRefCreate_fn, std::remove_pointer_t<::PFN_cuTexRefCreate_v2000>>);
-static_assert(same_type<api::cuTexRefDestroy_fn, std::remove_pointer_t<::PFN_cuTexRefDestroy_v2000>>);
-static_assert(same_type<api::cuTexRefGetAddress_fn, std::remove_pointer_t<::PFN_cuTexRefGetAddress_v2000>>);
-static_assert(same_type<api::cuTexRefGetAddressMode_fn, std::remove_pointer_t<::PFN_cuTexRefGetAddressMode_v2000>>);
-static_assert(same_type<api::cuTexRefGetAddress_v2_fn, std::remove_pointer_t<::PFN_cuTexRefGetAddress_v3020>>);
-static_assert(same_type<api::cuTexRefGetArray_fn, std::remove_pointer_t<::PFN_cuTexRefGetArray_v2000>>);
-static_assert(same_type<api::cuTexRefGetBorderColor_fn, std::remove_pointer_t<::PFN_cuTexRefGetBorderColor_v8000>>);
-static_assert(same_type<api::cuTexRefGetFilterMode_fn, std::remove_pointer_t<::PFN_cuTexRefGetFilterMode_v2000>>);
-static_assert(same_type<api::cuTexRefGetFlags_fn, std::remove_pointer_t<::PFN_cuTexRefGetFlags_v2000>>);
-static_assert(same_type<api::cuTexRefGetFormat_fn, std::remove_pointer_t<::PFN_cuTexRefGetFormat_v2000>>);
-static_assert(same_type<api::cuTexRefGetMaxAnisotropy_fn, std::remove_pointer_t<::PFN_cuTexRefGetMaxAnisotropy_v5000>>);
-static_assert(same_type<api::cuTexRefGetMipmapFilterMode_fn, std::remove_pointer_t<::PFN_cuTexRefGetMipmapFilterMode_v5000>>);
-static_assert(same_type<api::cuTexRefGetMipmapLevelBias_fn, std::remove_pointer_t<::PFN_cuTexRefGetMipmapLevelBias_v5000>>);
-static_assert(same_type<api::cuTexRefGetMipmapLevelClamp_fn, std::remove_pointer_t<::PFN_cuTexRefGetMipmapLevelClamp_v5000>>);
-static_assert(same_type<api::cuTexRefGetMipmappedArray_fn, std::remove_pointer_t<::PFN_cuTexRefGetMipmappedArray_v5000>>);
-static_assert(same_type<api::cuTexRefSetAddress_fn, std::remove_pointer_t<::PFN_cuTexRefSetAddress_v2000>>);
-static_assert(same_type<api::cuTexRefSetAddress2D_fn, std::remove_pointer_t<::PFN_cuTexRefSetAddress2D_v2020>>);
-static_assert(same_type<api::cuTexRefSetAddress2D_v2_fn, std::remove_pointer_t<::PFN_cuTexRefSetAddress2D_v3020>>);
-static_assert(same_type<api::cuTexRefSetAddress2D_v3_fn, std::remove_pointer_t<::PFN_cuTexRefSetAddress2D_v4010>>);
-static_assert(same_type<api::cuTexRefSetAddressMode_fn, std::remove_pointer_t<::PFN_cuTexRefSetAddressMode_v2000>>);
-static_assert(same_type<api::cuTexRefSetAddress_v2_fn, std::remove_pointer_t<::PFN_cuTexRefSetAddress_v3020>>);
-static_assert(same_type<api::cuTexRefSetArray_fn, std::remove_pointer_t<::PFN_cuTexRefSetArray_v2000>>);
-static_assert(same_type<api::cuTexRefSetBorderColor_fn, std::remove_pointer_t<::PFN_cuTexRefSetBorderColor_v8000>>);
-static_assert(same_type<api::cuTexRefSetFilterMode_fn, std::remove_pointer_t<::PFN_cuTexRefSetFilterMode_v2000>>);
-static_assert(same_type<api::cuTexRefSetFlags_fn, std::remove_pointer_t<::PFN_cuTexRefSetFlags_v2000>>);
-static_assert(same_type<api::cuTexRefSetFormat_fn, std::remove_pointer_t<::PFN_cuTexRefSetFormat_v2000>>);
-static_assert(same_type<api::cuTexRefSetMaxAnisotropy_fn, std::remove_pointer_t<::PFN_cuTexRefSetMaxAnisotropy_v5000>>);
-static_assert(same_type<api::cuTexRefSetMipmapFilterMode_fn, std::remove_pointer_t<::PFN_cuTexRefSetMipmapFilterMode_v5000>>);
-static_assert(same_type<api::cuTexRefSetMipmapLevelBias_fn, std::remove_pointer_t<::PFN_cuTexRefSetMipmapLevelBias_v5000>>);
-static_assert(same_type<api::cuTexRefSetMipmapLevelClamp_fn, std::remove_pointer_t<::PFN_cuTexRefSetMipmapLevelClamp_v5000>>);
-static_assert(same_type<api::cuTexRefSetMipmappedArray_fn, std::remove_pointer_t<::PFN_cuTexRefSetMipmappedArray_v5000>>);
-static_assert(same_type<api::cuThreadExchangeStreamCaptureMode_fn, std::remove_pointer_t<::PFN_cuThreadExchangeStreamCaptureMode_v10010>>);
-static_assert(same_type<api::cuUserObjectCreate_fn, std::remove_pointer_t<::PFN_cuUserObjectCreate_v11030>>);
-static_assert(same_type<api::cuUserObjectRelease_fn, std::remove_pointer_t<::PFN_cuUserObjectRelease_v11030>>);
-static_assert(same_type<api::cuUserObjectRetain_fn, std::remove_pointer_t<::PFN_cuUserObjectRetain_v11030>>);
-static_assert(same_type<api::cuVDPAUCtxCreate_fn, std::remove_pointer_t<::PFN_cuVDPAUCtxCreate_v3010>>);
-static_assert(same_type<api::cuVDPAUCtxCreate_v2_fn, std::remove_pointer_t<::PFN_cuVDPAUCtxCreate_v3020>>);
-static_assert(same_type<api::cuVDPAUGetDevice_fn, std::remove_pointer_t<::PFN_cuVDPAUGetDevice_v3010>>);
-static_assert(same_type<api::cuWaitExternalSemaphoresAsync_fn, std::remove_pointer_t<::PFN_cuWaitExternalSemaphoresAsync_v10000>>);
-static_assert(same_type<api::cuWaitExternalSemaphoresAsync_ptsz_fn, std::remove_pointer_t<::PFN_cuWaitExternalSemaphoresAsync_v10000_ptsz>>);
+SIGNATURE(cuArray3DCreate, PFN_cuArray3DCreate_v2000) SIGNATURE(cuArray3DCreate_v2, PFN_cuArray3DCreate_v3020)
+SIGNATURE(cuArray3DGetDescriptor, PFN_cuArray3DGetDescriptor_v2000) SIGNATURE(cuArray3DGetDescriptor_v2, PFN_cuArray3DGetDescriptor_v3020)
+SIGNATURE(cuArrayCreate, PFN_cuArrayCreate_v2000) SIGNATURE(cuArrayCreate_v2, PFN_cuArrayCreate_v3020)
+SIGNATURE(cuArrayDestroy, PFN_cuArrayDestroy_v2000) SIGNATURE(cuArrayGetDescriptor, PFN_cuArrayGetDescriptor_v2000)
+SIGNATURE(cuArrayGetDescriptor_v2, PFN_cuArrayGetDescriptor_v3020) SIGNATURE(cuArrayGetMemoryRequirements, PFN_cuArrayGetMemoryRequirements_v11060)
+SIGNATURE(cuArrayGetPlane, PFN_cuArrayGetPlane_v11020) SIGNATURE(cuArrayGetSparseProperties, PFN_cuArrayGetSparseProperties_v11010)
+SIGNATURE(cuCheckpointOperationComplete, PFN_cuCheckpointOperationComplete_v13040)
+SIGNATURE(cuCheckpointProcessCheckpoint, PFN_cuCheckpointProcessCheckpoint_v12080)
+SIGNATURE(cuCheckpointProcessGetRestoreThreadId, PFN_cuCheckpointProcessGetRestoreThreadId_v12080)
+SIGNATURE(cuCheckpointProcessGetState, PFN_cuCheckpointProcessGetState_v12080) SIGNATURE(cuCheckpointProcessLock, PFN_cuCheckpointProcessLock_v12080)
+SIGNATURE(cuCheckpointProcessRestore, PFN_cuCheckpointProcessRestore_v12080)
+SIGNATURE(cuCheckpointProcessUnlock, PFN_cuCheckpointProcessUnlock_v12080)
+SIGNATURE(cuCoredumpDeregisterCompleteCallback, PFN_cuCoredumpDeregisterCompleteCallback_v13020)
+SIGNATURE(cuCoredumpDeregisterStartCallback, PFN_cuCoredumpDeregisterStartCallback_v13020)
+SIGNATURE(cuCoredumpGetAttribute, PFN_cuCoredumpGetAttribute_v12010) SIGNATURE(cuCoredumpGetAttributeGlobal, PFN_cuCoredumpGetAttributeGlobal_v12010)
+SIGNATURE(cuCoredumpRegisterCompleteCallback, PFN_cuCoredumpRegisterCompleteCallback_v13020)
+SIGNATURE(cuCoredumpRegisterStartCallback, PFN_cuCoredumpRegisterStartCallback_v13020)
+SIGNATURE(cuCoredumpSetAttribute, PFN_cuCoredumpSetAttribute_v12010) SIGNATURE(cuCoredumpSetAttributeGlobal, PFN_cuCoredumpSetAttributeGlobal_v12010)
+SIGNATURE(cuCtxAttach, PFN_cuCtxAttach_v2000) SIGNATURE(cuCtxCreate, PFN_cuCtxCreate_v2000) SIGNATURE(cuCtxCreate_v2, PFN_cuCtxCreate_v3020)
+SIGNATURE(cuCtxCreate_v3, PFN_cuCtxCreate_v11040) SIGNATURE(cuCtxCreate_v4, PFN_cuCtxCreate_v12050) SIGNATURE(cuCtxDestroy, PFN_cuCtxDestroy_v2000)
+SIGNATURE(cuCtxDestroy_v2, PFN_cuCtxDestroy_v4000) SIGNATURE(cuCtxDetach, PFN_cuCtxDetach_v2000)
+SIGNATURE(cuCtxDisablePeerAccess, PFN_cuCtxDisablePeerAccess_v4000) SIGNATURE(cuCtxEnablePeerAccess, PFN_cuCtxEnablePeerAccess_v4000)
+SIGNATURE(cuCtxFromGreenCtx, PFN_cuCtxFromGreenCtx_v12040) SIGNATURE(cuCtxGetApiVersion, PFN_cuCtxGetApiVersion_v3020)
+SIGNATURE(cuCtxGetCacheConfig, PFN_cuCtxGetCacheConfig_v3020) SIGNATURE(cuCtxGetCurrent, PFN_cuCtxGetCurrent_v4000)
+SIGNATURE(cuCtxGetDevResource, PFN_cuCtxGetDevResource_v12040) SIGNATURE(cuCtxGetDevice, PFN_cuCtxGetDevice_v2000)
+SIGNATURE(cuCtxGetDevice_v2, PFN_cuCtxGetDevice_v13000) SIGNATURE(cuCtxGetExecAffinity, PFN_cuCtxGetExecAffinity_v11040)
+SIGNATURE(cuCtxGetFlags, PFN_cuCtxGetFlags_v7000) SIGNATURE(cuCtxGetId, PFN_cuCtxGetId_v12000) SIGNATURE(cuCtxGetLimit, PFN_cuCtxGetLimit_v3010)
+SIGNATURE(cuCtxGetSharedMemConfig, PFN_cuCtxGetSharedMemConfig_v4020) SIGNATURE(cuCtxGetStreamPriorityRange, PFN_cuCtxGetStreamPriorityRange_v5050)
+SIGNATURE(cuCtxPopCurrent, PFN_cuCtxPopCurrent_v2000) SIGNATURE(cuCtxPopCurrent_v2, PFN_cuCtxPopCurrent_v4000)
+SIGNATURE(cuCtxPushCurrent, PFN_cuCtxPushCurrent_v2000) SIGNATURE(cuCtxPushCurrent_v2, PFN_cuCtxPushCurrent_v4000)
+SIGNATURE(cuCtxRecordEvent, PFN_cuCtxRecordEvent_v12050) SIGNATURE(cuCtxResetPersistingL2Cache, PFN_cuCtxResetPersistingL2Cache_v11000)
+SIGNATURE(cuCtxSetCacheConfig, PFN_cuCtxSetCacheConfig_v3020) SIGNATURE(cuCtxSetCurrent, PFN_cuCtxSetCurrent_v4000)
+SIGNATURE(cuCtxSetFlags, PFN_cuCtxSetFlags_v12010) SIGNATURE(cuCtxSetLimit, PFN_cuCtxSetLimit_v3010)
+SIGNATURE(cuCtxSetSharedMemConfig, PFN_cuCtxSetSharedMemConfig_v4020) SIGNATURE(cuCtxSynchronize, PFN_cuCtxSynchronize_v2000)
+SIGNATURE(cuCtxSynchronize_v2, PFN_cuCtxSynchronize_v13000) SIGNATURE(cuCtxWaitEvent, PFN_cuCtxWaitEvent_v12050)
+SIGNATURE(cuDestroyExternalMemory, PFN_cuDestroyExternalMemory_v10000) SIGNATURE(cuDestroyExternalSemaphore, PFN_cuDestroyExternalSemaphore_v10000)
+SIGNATURE(cuDevResourceGenerateDesc, PFN_cuDevResourceGenerateDesc_v12040) SIGNATURE(cuDevSmResourceSplit, PFN_cuDevSmResourceSplit_v13010)
+SIGNATURE(cuDevSmResourceSplitByCount, PFN_cuDevSmResourceSplitByCount_v12040) SIGNATURE(cuDeviceCanAccessPeer, PFN_cuDeviceCanAccessPeer_v4000)
+SIGNATURE(cuDeviceComputeCapability, PFN_cuDeviceComputeCapability_v2000) SIGNATURE(cuDeviceGet, PFN_cuDeviceGet_v2000)
+SIGNATURE(cuDeviceGetAttribute, PFN_cuDeviceGetAttribute_v2000) SIGNATURE(cuDeviceGetByPCIBusId, PFN_cuDeviceGetByPCIBusId_v4010)
+SIGNATURE(cuDeviceGetCliqueCount, PFN_cuDeviceGetCliqueCount_v13040) SIGNATURE(cuDeviceGetCliqueInfo, PFN_cuDeviceGetCliqueInfo_v13040)
+SIGNATURE(cuDeviceGetCount, PFN_cuDeviceGetCount_v2000) SIGNATURE(cuDeviceGetDefaultMemPool, PFN_cuDeviceGetDefaultMemPool_v11020)
+SIGNATURE(cuDeviceGetDevResource, PFN_cuDeviceGetDevResource_v12040)
+SIGNATURE(cuDeviceGetExecAffinitySupport, PFN_cuDeviceGetExecAffinitySupport_v11040)
+SIGNATURE(cuDeviceGetFabricClusterUuid, PFN_cuDeviceGetFabricClusterUuid_v13040)
+SIGNATURE(cuDeviceGetGraphMemAttribute, PFN_cuDeviceGetGraphMemAttribute_v11040)
+SIGNATURE(cuDeviceGetHostAtomicCapabilities, PFN_cuDeviceGetHostAtomicCapabilities_v13000) SIGNATURE(cuDeviceGetLuid, PFN_cuDeviceGetLuid_v10000)
+SIGNATURE(cuDeviceGetMemPool, PFN_cuDeviceGetMemPool_v11020) SIGNATURE(cuDeviceGetName, PFN_cuDeviceGetName_v2000)
+SIGNATURE(cuDeviceGetNvSciSyncAttributes, PFN_cuDeviceGetNvSciSyncAttributes_v10020)
+SIGNATURE(cuDeviceGetP2PAtomicCapabilities, PFN_cuDeviceGetP2PAtomicCapabilities_v13000)
+SIGNATURE(cuDeviceGetP2PAttribute, PFN_cuDeviceGetP2PAttribute_v8000) SIGNATURE(cuDeviceGetPCIBusId, PFN_cuDeviceGetPCIBusId_v4010)
+SIGNATURE(cuDeviceGetProperties, PFN_cuDeviceGetProperties_v2000)
+SIGNATURE(cuDeviceGetTexture1DLinearMaxWidth, PFN_cuDeviceGetTexture1DLinearMaxWidth_v11010) SIGNATURE(cuDeviceGetUuid, PFN_cuDeviceGetUuid_v9020)
+SIGNATURE(cuDeviceGetUuid_v2, PFN_cuDeviceGetUuid_v11040) SIGNATURE(cuDeviceGraphMemTrim, PFN_cuDeviceGraphMemTrim_v11040)
+SIGNATURE(cuDevicePrimaryCtxGetState, PFN_cuDevicePrimaryCtxGetState_v7000) SIGNATURE(cuDevicePrimaryCtxRelease, PFN_cuDevicePrimaryCtxRelease_v7000)
+SIGNATURE(cuDevicePrimaryCtxRelease_v2, PFN_cuDevicePrimaryCtxRelease_v11000) SIGNATURE(cuDevicePrimaryCtxReset, PFN_cuDevicePrimaryCtxReset_v7000)
+SIGNATURE(cuDevicePrimaryCtxReset_v2, PFN_cuDevicePrimaryCtxReset_v11000) SIGNATURE(cuDevicePrimaryCtxRetain, PFN_cuDevicePrimaryCtxRetain_v7000)
+SIGNATURE(cuDevicePrimaryCtxSetFlags, PFN_cuDevicePrimaryCtxSetFlags_v7000)
+SIGNATURE(cuDevicePrimaryCtxSetFlags_v2, PFN_cuDevicePrimaryCtxSetFlags_v11000)
+SIGNATURE(cuDeviceRegisterAsyncNotification, PFN_cuDeviceRegisterAsyncNotification_v12040)
+SIGNATURE(cuDeviceSetGraphMemAttribute, PFN_cuDeviceSetGraphMemAttribute_v11040) SIGNATURE(cuDeviceSetMemPool, PFN_cuDeviceSetMemPool_v11020)
+SIGNATURE(cuDeviceTotalMem, PFN_cuDeviceTotalMem_v2000) SIGNATURE(cuDeviceTotalMem_v2, PFN_cuDeviceTotalMem_v3020)
+SIGNATURE(cuDeviceUnregisterAsyncNotification, PFN_cuDeviceUnregisterAsyncNotification_v12040)
+SIGNATURE(cuDriverGetVersion, PFN_cuDriverGetVersion_v2020) SIGNATURE(cuEGLStreamConsumerAcquireFrame, PFN_cuEGLStreamConsumerAcquireFrame_v7000)
+SIGNATURE(cuEGLStreamConsumerConnect, PFN_cuEGLStreamConsumerConnect_v7000)
+SIGNATURE(cuEGLStreamConsumerConnectWithFlags, PFN_cuEGLStreamConsumerConnectWithFlags_v8000)
+SIGNATURE(cuEGLStreamConsumerDisconnect, PFN_cuEGLStreamConsumerDisconnect_v7000)
+SIGNATURE(cuEGLStreamConsumerReleaseFrame, PFN_cuEGLStreamConsumerReleaseFrame_v7000)
+SIGNATURE(cuEGLStreamProducerConnect, PFN_cuEGLStreamProducerConnect_v7000)
+SIGNATURE(cuEGLStreamProducerDisconnect, PFN_cuEGLStreamProducerDisconnect_v7000)
+SIGNATURE(cuEGLStreamProducerPresentFrame, PFN_cuEGLStreamProducerPresentFrame_v7000)
+SIGNATURE(cuEGLStreamProducerReturnFrame, PFN_cuEGLStreamProducerReturnFrame_v7000) SIGNATURE(cuEventCreate, PFN_cuEventCreate_v2000)
+SIGNATURE(cuEventCreateFromEGLSync, PFN_cuEventCreateFromEGLSync_v9000) SIGNATURE(cuEventDestroy, PFN_cuEventDestroy_v2000)
+SIGNATURE(cuEventDestroy_v2, PFN_cuEventDestroy_v4000) SIGNATURE(cuEventElapsedTime, PFN_cuEventElapsedTime_v2000)
+SIGNATURE(cuEventElapsedTime_v2, PFN_cuEventElapsedTime_v12080) SIGNATURE(cuEventQuery, PFN_cuEventQuery_v2000)
+SIGNATURE(cuEventRecord, PFN_cuEventRecord_v2000) SIGNATURE(cuEventRecordWithFlags, PFN_cuEventRecordWithFlags_v11010)
+SIGNATURE(cuEventRecordWithFlags_ptsz, PFN_cuEventRecordWithFlags_v11010_ptsz) SIGNATURE(cuEventRecord_ptsz, PFN_cuEventRecord_v7000_ptsz)
+SIGNATURE(cuEventSynchronize, PFN_cuEventSynchronize_v2000) SIGNATURE(cuExternalMemoryGetMappedBuffer, PFN_cuExternalMemoryGetMappedBuffer_v10000)
+SIGNATURE(cuExternalMemoryGetMappedMipmappedArray, PFN_cuExternalMemoryGetMappedMipmappedArray_v10000)
+SIGNATURE(cuFabricCpyBatchAsync, PFN_cuFabricCpyBatchAsync_v13050) SIGNATURE(cuFabricCpyBatchAsync_ptsz, PFN_cuFabricCpyBatchAsync_v13050_ptsz)
+SIGNATURE(cuFlushGPUDirectRDMAWrites, PFN_cuFlushGPUDirectRDMAWrites_v11030) SIGNATURE(cuFuncGetAttribute, PFN_cuFuncGetAttribute_v2020)
+SIGNATURE(cuFuncGetModule, PFN_cuFuncGetModule_v11000) SIGNATURE(cuFuncGetName, PFN_cuFuncGetName_v12030)
+SIGNATURE(cuFuncGetParamCount, PFN_cuFuncGetParamCount_v13020) SIGNATURE(cuFuncGetParamInfo, PFN_cuFuncGetParamInfo_v12040)
+SIGNATURE(cuFuncIsLoaded, PFN_cuFuncIsLoaded_v12040) SIGNATURE(cuFuncLoad, PFN_cuFuncLoad_v12040)
+SIGNATURE(cuFuncSetAttribute, PFN_cuFuncSetAttribute_v9000) SIGNATURE(cuFuncSetBlockShape, PFN_cuFuncSetBlockShape_v2000)
+SIGNATURE(cuFuncSetCacheConfig, PFN_cuFuncSetCacheConfig_v3000) SIGNATURE(cuFuncSetSharedMemConfig, PFN_cuFuncSetSharedMemConfig_v4020)
+SIGNATURE(cuFuncSetSharedSize, PFN_cuFuncSetSharedSize_v2000) SIGNATURE(cuGLCtxCreate, PFN_cuGLCtxCreate_v2000)
+SIGNATURE(cuGLCtxCreate_v2, PFN_cuGLCtxCreate_v3020) SIGNATURE(cuGLGetDevices, PFN_cuGLGetDevices_v4010)
+SIGNATURE(cuGLGetDevices_v2, PFN_cuGLGetDevices_v6050) SIGNATURE(cuGLInit, PFN_cuGLInit_v2000)
+SIGNATURE(cuGLMapBufferObject, PFN_cuGLMapBufferObject_v2000) SIGNATURE(cuGLMapBufferObjectAsync, PFN_cuGLMapBufferObjectAsync_v2030)
+SIGNATURE(cuGLMapBufferObjectAsync_v2, PFN_cuGLMapBufferObjectAsync_v3020)
+SIGNATURE(cuGLMapBufferObjectAsync_v2_ptsz, PFN_cuGLMapBufferObjectAsync_v7000_ptsz) SIGNATURE(cuGLMapBufferObject_v2, PFN_cuGLMapBufferObject_v3020)
+SIGNATURE(cuGLMapBufferObject_v2_ptds, PFN_cuGLMapBufferObject_v7000_ptds) SIGNATURE(cuGLRegisterBufferObject, PFN_cuGLRegisterBufferObject_v2000)
+SIGNATURE(cuGLSetBufferObjectMapFlags, PFN_cuGLSetBufferObjectMapFlags_v2030) SIGNATURE(cuGLUnmapBufferObject, PFN_cuGLUnmapBufferObject_v2000)
+SIGNATURE(cuGLUnmapBufferObjectAsync, PFN_cuGLUnmapBufferObjectAsync_v2030)
+SIGNATURE(cuGLUnregisterBufferObject, PFN_cuGLUnregisterBufferObject_v2000) SIGNATURE(cuGetErrorName, PFN_cuGetErrorName_v6000)
+SIGNATURE(cuGetErrorString, PFN_cuGetErrorString_v6000) SIGNATURE(cuGetExportTable, PFN_cuGetExportTable_v3000)
+SIGNATURE(cuGetProcAddress, PFN_cuGetProcAddress_v11030) SIGNATURE(cuGetProcAddress_v2, PFN_cuGetProcAddress_v12000)
+SIGNATURE(cuGraphAddBatchMemOpNode, PFN_cuGraphAddBatchMemOpNode_v11070) SIGNATURE(cuGraphAddChildGraphNode, PFN_cuGraphAddChildGraphNode_v10000)
+SIGNATURE(cuGraphAddDependencies, PFN_cuGraphAddDependencies_v10000) SIGNATURE(cuGraphAddDependencies_v2, PFN_cuGraphAddDependencies_v12030)
+SIGNATURE(cuGraphAddEmptyNode, PFN_cuGraphAddEmptyNode_v10000) SIGNATURE(cuGraphAddEventRecordNode, PFN_cuGraphAddEventRecordNode_v11010)
+SIGNATURE(cuGraphAddEventWaitNode, PFN_cuGraphAddEventWaitNode_v11010)
+SIGNATURE(cuGraphAddExternalSemaphoresSignalNode, PFN_cuGraphAddExternalSemaphoresSignalNode_v11020)
+SIGNATURE(cuGraphAddExternalSemaphoresWaitNode, PFN_cuGraphAddExternalSemaphoresWaitNode_v11020)
+SIGNATURE(cuGraphAddHostNode, PFN_cuGraphAddHostNode_v10000) SIGNATURE(cuGraphAddKernelNode, PFN_cuGraphAddKernelNode_v10000)
+SIGNATURE(cuGraphAddKernelNode_v2, PFN_cuGraphAddKernelNode_v12000) SIGNATURE(cuGraphAddMemAllocNode, PFN_cuGraphAddMemAllocNode_v11040)
+SIGNATURE(cuGraphAddMemFreeNode, PFN_cuGraphAddMemFreeNode_v11040) SIGNATURE(cuGraphAddMemcpyNode, PFN_cuGraphAddMemcpyNode_v10000)
+SIGNATURE(cuGraphAddMemsetNode, PFN_cuGraphAddMemsetNode_v10000) SIGNATURE(cuGraphAddNode, PFN_cuGraphAddNode_v12020)
+SIGNATURE(cuGraphAddNode_v2, PFN_cuGraphAddNode_v12030) SIGNATURE(cuGraphAddNode_v3, PFN_cuGraphAddNode_v13040)
+SIGNATURE(cuGraphBatchMemOpNodeGetParams, PFN_cuGraphBatchMemOpNodeGetParams_v11070)
+SIGNATURE(cuGraphBatchMemOpNodeSetParams, PFN_cuGraphBatchMemOpNodeSetParams_v11070)
+SIGNATURE(cuGraphChildGraphNodeGetGraph, PFN_cuGraphChildGraphNodeGetGraph_v10000) SIGNATURE(cuGraphClone, PFN_cuGraphClone_v10000)
+SIGNATURE(cuGraphConditionalHandleCreate, PFN_cuGraphConditionalHandleCreate_v12030) SIGNATURE(cuGraphCreate, PFN_cuGraphCreate_v10000)
+SIGNATURE(cuGraphDebugDotPrint, PFN_cuGraphDebugDotPrint_v11030) SIGNATURE(cuGraphDestroy, PFN_cuGraphDestroy_v10000)
+SIGNATURE(cuGraphDestroyNode, PFN_cuGraphDestroyNode_v10000) SIGNATURE(cuGraphEventRecordNodeGetEvent, PFN_cuGraphEventRecordNodeGetEvent_v11010)
+SIGNATURE(cuGraphEventRecordNodeSetEvent, PFN_cuGraphEventRecordNodeSetEvent_v11010)
+SIGNATURE(cuGraphEventWaitNodeGetEvent, PFN_cuGraphEventWaitNodeGetEvent_v11010)
+SIGNATURE(cuGraphEventWaitNodeSetEvent, PFN_cuGraphEventWaitNodeSetEvent_v11010)
+SIGNATURE(cuGraphExecBatchMemOpNodeSetParams, PFN_cuGraphExecBatchMemOpNodeSetParams_v11070)
+SIGNATURE(cuGraphExecChildGraphNodeSetParams, PFN_cuGraphExecChildGraphNodeSetParams_v11010)
+SIGNATURE(cuGraphExecDestroy, PFN_cuGraphExecDestroy_v10000)
+SIGNATURE(cuGraphExecEventRecordNodeSetEvent, PFN_cuGraphExecEventRecordNodeSetEvent_v11010)
+SIGNATURE(cuGraphExecEventWaitNodeSetEvent, PFN_cuGraphExecEventWaitNodeSetEvent_v11010)
+SIGNATURE(cuGraphExecExternalSemaphoresSignalNodeSetParams, PFN_cuGraphExecExternalSemaphoresSignalNodeSetParams_v11020)
+SIGNATURE(cuGraphExecExternalSemaphoresWaitNodeSetParams, PFN_cuGraphExecExternalSemaphoresWaitNodeSetParams_v11020)
+SIGNATURE(cuGraphExecGetFlags, PFN_cuGraphExecGetFlags_v12000) SIGNATURE(cuGraphExecGetId, PFN_cuGraphExecGetId_v13010)
+SIGNATURE(cuGraphExecHostNodeSetParams, PFN_cuGraphExecHostNodeSetParams_v10020)
+SIGNATURE(cuGraphExecKernelNodeSetParams, PFN_cuGraphExecKernelNodeSetParams_v10010)
+SIGNATURE(cuGraphExecKernelNodeSetParams_v2, PFN_cuGraphExecKernelNodeSetParams_v12000)
+SIGNATURE(cuGraphExecMemcpyNodeSetParams, PFN_cuGraphExecMemcpyNodeSetParams_v10020)
+SIGNATURE(cuGraphExecMemsetNodeSetParams, PFN_cuGraphExecMemsetNodeSetParams_v10020)
+SIGNATURE(cuGraphExecNodeSetParams, PFN_cuGraphExecNodeSetParams_v12020) SIGNATURE(cuGraphExecUpdate, PFN_cuGraphExecUpdate_v10020)
+SIGNATURE(cuGraphExecUpdate_v2, PFN_cuGraphExecUpdate_v12000)
+SIGNATURE(cuGraphExternalSemaphoresSignalNodeGetParams, PFN_cuGraphExternalSemaphoresSignalNodeGetParams_v11020)
+SIGNATURE(cuGraphExternalSemaphoresSignalNodeSetParams, PFN_cuGraphExternalSemaphoresSignalNodeSetParams_v11020)
+SIGNATURE(cuGraphExternalSemaphoresWaitNodeGetParams, PFN_cuGraphExternalSemaphoresWaitNodeGetParams_v11020)
+SIGNATURE(cuGraphExternalSemaphoresWaitNodeSetParams, PFN_cuGraphExternalSemaphoresWaitNodeSetParams_v11020)
+SIGNATURE(cuGraphGetEdges, PFN_cuGraphGetEdges_v10000) SIGNATURE(cuGraphGetEdges_v2, PFN_cuGraphGetEdges_v12030)
+SIGNATURE(cuGraphGetId, PFN_cuGraphGetId_v13010) SIGNATURE(cuGraphGetNodes, PFN_cuGraphGetNodes_v10000)
+SIGNATURE(cuGraphGetRootNodes, PFN_cuGraphGetRootNodes_v10000) SIGNATURE(cuGraphHostNodeGetParams, PFN_cuGraphHostNodeGetParams_v10000)
+SIGNATURE(cuGraphHostNodeSetParams, PFN_cuGraphHostNodeSetParams_v10000) SIGNATURE(cuGraphInstantiate, PFN_cuGraphInstantiate_v10000)
+SIGNATURE(cuGraphInstantiateWithFlags, PFN_cuGraphInstantiateWithFlags_v11040)
+SIGNATURE(cuGraphInstantiateWithParams, PFN_cuGraphInstantiateWithParams_v12000)
+SIGNATURE(cuGraphInstantiateWithParams_ptsz, PFN_cuGraphInstantiateWithParams_v12000_ptsz)
+SIGNATURE(cuGraphInstantiate_v2, PFN_cuGraphInstantiate_v11000) SIGNATURE(cuGraphKernelNodeCopyAttributes, PFN_cuGraphKernelNodeCopyAttributes_v11000)
+SIGNATURE(cuGraphKernelNodeGetAttribute, PFN_cuGraphKernelNodeGetAttribute_v11000)
+SIGNATURE(cuGraphKernelNodeGetParams, PFN_cuGraphKernelNodeGetParams_v10000)
+SIGNATURE(cuGraphKernelNodeGetParams_v2, PFN_cuGraphKernelNodeGetParams_v12000)
+SIGNATURE(cuGraphKernelNodeSetAttribute, PFN_cuGraphKernelNodeSetAttribute_v11000)
+SIGNATURE(cuGraphKernelNodeSetParams, PFN_cuGraphKernelNodeSetParams_v10000)
+SIGNATURE(cuGraphKernelNodeSetParams_v2, PFN_cuGraphKernelNodeSetParams_v12000) SIGNATURE(cuGraphLaunch, PFN_cuGraphLaunch_v10000)
+SIGNATURE(cuGraphLaunch_ptsz, PFN_cuGraphLaunch_v10000_ptsz) SIGNATURE(cuGraphMemAllocNodeGetParams, PFN_cuGraphMemAllocNodeGetParams_v11040)
+SIGNATURE(cuGraphMemFreeNodeGetParams, PFN_cuGraphMemFreeNodeGetParams_v11040)
+SIGNATURE(cuGraphMemcpyNodeGetParams, PFN_cuGraphMemcpyNodeGetParams_v10000)
+SIGNATURE(cuGraphMemcpyNodeSetParams, PFN_cuGraphMemcpyNodeSetParams_v10000)
+SIGNATURE(cuGraphMemsetNodeGetParams, PFN_cuGraphMemsetNodeGetParams_v10000)
+SIGNATURE(cuGraphMemsetNodeSetParams, PFN_cuGraphMemsetNodeSetParams_v10000) SIGNATURE(cuGraphNodeFindInClone, PFN_cuGraphNodeFindInClone_v10000)
+SIGNATURE(cuGraphNodeGetContainingGraph, PFN_cuGraphNodeGetContainingGraph_v13010)
+SIGNATURE(cuGraphNodeGetDependencies, PFN_cuGraphNodeGetDependencies_v10000)
+SIGNATURE(cuGraphNodeGetDependencies_v2, PFN_cuGraphNodeGetDependencies_v12030)
+SIGNATURE(cuGraphNodeGetDependentNodes, PFN_cuGraphNodeGetDependentNodes_v10000)
+SIGNATURE(cuGraphNodeGetDependentNodes_v2, PFN_cuGraphNodeGetDependentNodes_v12030) SIGNATURE(cuGraphNodeGetEnabled, PFN_cuGraphNodeGetEnabled_v11060)
+SIGNATURE(cuGraphNodeGetLocalId, PFN_cuGraphNodeGetLocalId_v13010) SIGNATURE(cuGraphNodeGetParams, PFN_cuGraphNodeGetParams_v13020)
+SIGNATURE(cuGraphNodeGetToolsId, PFN_cuGraphNodeGetToolsId_v13010) SIGNATURE(cuGraphNodeGetType, PFN_cuGraphNodeGetType_v10000)
+SIGNATURE(cuGraphNodeSetEnabled, PFN_cuGraphNodeSetEnabled_v11060) SIGNATURE(cuGraphNodeSetParams, PFN_cuGraphNodeSetParams_v12020)
+SIGNATURE(cuGraphNodeSetParams_v2, PFN_cuGraphNodeSetParams_v13040) SIGNATURE(cuGraphReleaseUserObject, PFN_cuGraphReleaseUserObject_v11030)
+SIGNATURE(cuGraphRemoveDependencies, PFN_cuGraphRemoveDependencies_v10000)
+SIGNATURE(cuGraphRemoveDependencies_v2, PFN_cuGraphRemoveDependencies_v12030) SIGNATURE(cuGraphRetainUserObject, PFN_cuGraphRetainUserObject_v11030)
+SIGNATURE(cuGraphUpload, PFN_cuGraphUpload_v11010) SIGNATURE(cuGraphUpload_ptsz, PFN_cuGraphUpload_v11010_ptsz)
+SIGNATURE(cuGraphicsEGLRegisterImage, PFN_cuGraphicsEGLRegisterImage_v7000)
+SIGNATURE(cuGraphicsGLRegisterBuffer, PFN_cuGraphicsGLRegisterBuffer_v3000) SIGNATURE(cuGraphicsGLRegisterImage, PFN_cuGraphicsGLRegisterImage_v3000)
+SIGNATURE(cuGraphicsMapResources, PFN_cuGraphicsMapResources_v3000) SIGNATURE(cuGraphicsMapResources_ptsz, PFN_cuGraphicsMapResources_v7000_ptsz)
+SIGNATURE(cuGraphicsResourceGetMappedEglFrame, PFN_cuGraphicsResourceGetMappedEglFrame_v7000)
+SIGNATURE(cuGraphicsResourceGetMappedMipmappedArray, PFN_cuGraphicsResourceGetMappedMipmappedArray_v5000)
+SIGNATURE(cuGraphicsResourceGetMappedPointer, PFN_cuGraphicsResourceGetMappedPointer_v3000)
+SIGNATURE(cuGraphicsResourceGetMappedPointer_v2, PFN_cuGraphicsResourceGetMappedPointer_v3020)
+SIGNATURE(cuGraphicsResourceSetMapFlags, PFN_cuGraphicsResourceSetMapFlags_v3000)
+SIGNATURE(cuGraphicsResourceSetMapFlags_v2, PFN_cuGraphicsResourceSetMapFlags_v6050)
+SIGNATURE(cuGraphicsSubResourceGetMappedArray, PFN_cuGraphicsSubResourceGetMappedArray_v3000)
+SIGNATURE(cuGraphicsUnmapResources, PFN_cuGraphicsUnmapResources_v3000)
+SIGNATURE(cuGraphicsUnmapResources_ptsz, PFN_cuGraphicsUnmapResources_v7000_ptsz)
+SIGNATURE(cuGraphicsUnregisterResource, PFN_cuGraphicsUnregisterResource_v3000)
+SIGNATURE(cuGraphicsVDPAURegisterOutputSurface, PFN_cuGraphicsVDPAURegisterOutputSurface_v3010)
+SIGNATURE(cuGraphicsVDPAURegisterVideoSurface, PFN_cuGraphicsVDPAURegisterVideoSurface_v3010) SIGNATURE(cuGreenCtxCreate, PFN_cuGreenCtxCreate_v12040)
+SIGNATURE(cuGreenCtxDestroy, PFN_cuGreenCtxDestroy_v12040) SIGNATURE(cuGreenCtxGetDevResource, PFN_cuGreenCtxGetDevResource_v12040)
+SIGNATURE(cuGreenCtxGetId, PFN_cuGreenCtxGetId_v12090) SIGNATURE(cuGreenCtxRecordEvent, PFN_cuGreenCtxRecordEvent_v12040)
+SIGNATURE(cuGreenCtxStreamCreate, PFN_cuGreenCtxStreamCreate_v12050) SIGNATURE(cuGreenCtxWaitEvent, PFN_cuGreenCtxWaitEvent_v12040)
+SIGNATURE(cuImportExternalMemory, PFN_cuImportExternalMemory_v10000) SIGNATURE(cuImportExternalSemaphore, PFN_cuImportExternalSemaphore_v10000)
+SIGNATURE(cuInit, PFN_cuInit_v2000) SIGNATURE(cuIpcCloseMemHandle, PFN_cuIpcCloseMemHandle_v4010)
+SIGNATURE(cuIpcGetEventHandle, PFN_cuIpcGetEventHandle_v4010) SIGNATURE(cuIpcGetMemHandle, PFN_cuIpcGetMemHandle_v4010)
+SIGNATURE(cuIpcOpenEventHandle, PFN_cuIpcOpenEventHandle_v4010) SIGNATURE(cuIpcOpenMemHandle, PFN_cuIpcOpenMemHandle_v4010)
+SIGNATURE(cuIpcOpenMemHandle_v2, PFN_cuIpcOpenMemHandle_v11000) SIGNATURE(cuKernelGetAttribute, PFN_cuKernelGetAttribute_v12000)
+SIGNATURE(cuKernelGetFunction, PFN_cuKernelGetFunction_v12000) SIGNATURE(cuKernelGetLibrary, PFN_cuKernelGetLibrary_v12050)
+SIGNATURE(cuKernelGetName, PFN_cuKernelGetName_v12030) SIGNATURE(cuKernelGetParamCount, PFN_cuKernelGetParamCount_v13020)
+SIGNATURE(cuKernelGetParamInfo, PFN_cuKernelGetParamInfo_v12040) SIGNATURE(cuKernelSetAttribute, PFN_cuKernelSetAttribute_v12000)
+SIGNATURE(cuKernelSetCacheConfig, PFN_cuKernelSetCacheConfig_v12000) SIGNATURE(cuLaunch, PFN_cuLaunch_v2000)
+SIGNATURE(cuLaunchCooperativeKernel, PFN_cuLaunchCooperativeKernel_v9000)
+SIGNATURE(cuLaunchCooperativeKernelMultiDevice, PFN_cuLaunchCooperativeKernelMultiDevice_v9000)
+SIGNATURE(cuLaunchCooperativeKernel_ptsz, PFN_cuLaunchCooperativeKernel_v9000_ptsz) SIGNATURE(cuLaunchGrid, PFN_cuLaunchGrid_v2000)
+SIGNATURE(cuLaunchGridAsync, PFN_cuLaunchGridAsync_v2000) SIGNATURE(cuLaunchHostFunc, PFN_cuLaunchHostFunc_v10000)
+SIGNATURE(cuLaunchHostFunc_ptsz, PFN_cuLaunchHostFunc_v10000_ptsz) SIGNATURE(cuLaunchHostFunc_v2, PFN_cuLaunchHostFunc_v13010)
+SIGNATURE(cuLaunchHostFunc_v2_ptsz, PFN_cuLaunchHostFunc_v13010_ptsz) SIGNATURE(cuLaunchKernel, PFN_cuLaunchKernel_v4000)
+SIGNATURE(cuLaunchKernelEx, PFN_cuLaunchKernelEx_v11060) SIGNATURE(cuLaunchKernelEx_ptsz, PFN_cuLaunchKernelEx_v11060_ptsz)
+SIGNATURE(cuLaunchKernel_ptsz, PFN_cuLaunchKernel_v7000_ptsz) SIGNATURE(cuLibraryEnumerateKernels, PFN_cuLibraryEnumerateKernels_v12040)
+SIGNATURE(cuLibraryGetGlobal, PFN_cuLibraryGetGlobal_v12000) SIGNATURE(cuLibraryGetKernel, PFN_cuLibraryGetKernel_v12000)
+SIGNATURE(cuLibraryGetKernelCount, PFN_cuLibraryGetKernelCount_v12040) SIGNATURE(cuLibraryGetManaged, PFN_cuLibraryGetManaged_v12000)
+SIGNATURE(cuLibraryGetModule, PFN_cuLibraryGetModule_v12000) SIGNATURE(cuLibraryGetUnifiedFunction, PFN_cuLibraryGetUnifiedFunction_v12000)
+SIGNATURE(cuLibraryLoadData, PFN_cuLibraryLoadData_v12000) SIGNATURE(cuLibraryLoadFromFile, PFN_cuLibraryLoadFromFile_v12000)
+SIGNATURE(cuLibraryUnload, PFN_cuLibraryUnload_v12000) SIGNATURE(cuLinkAddData, PFN_cuLinkAddData_v5050)
+SIGNATURE(cuLinkAddData_v2, PFN_cuLinkAddData_v6050) SIGNATURE(cuLinkAddFile, PFN_cuLinkAddFile_v5050)
+SIGNATURE(cuLinkAddFile_v2, PFN_cuLinkAddFile_v6050) SIGNATURE(cuLinkComplete, PFN_cuLinkComplete_v5050)
+SIGNATURE(cuLinkCreate, PFN_cuLinkCreate_v5050) SIGNATURE(cuLinkCreate_v2, PFN_cuLinkCreate_v6050) SIGNATURE(cuLinkDestroy, PFN_cuLinkDestroy_v5050)
+SIGNATURE(cuLogicalEndpointAddDevice, PFN_cuLogicalEndpointAddDevice_v13030)
+SIGNATURE(cuLogicalEndpointBindAddr, PFN_cuLogicalEndpointBindAddr_v13030) SIGNATURE(cuLogicalEndpointBindMem, PFN_cuLogicalEndpointBindMem_v13030)
+SIGNATURE(cuLogicalEndpointCreate, PFN_cuLogicalEndpointCreate_v13030) SIGNATURE(cuLogicalEndpointDestroy, PFN_cuLogicalEndpointDestroy_v13030)
+SIGNATURE(cuLogicalEndpointExport, PFN_cuLogicalEndpointExport_v13030) SIGNATURE(cuLogicalEndpointGetLimits, PFN_cuLogicalEndpointGetLimits_v13030)
+SIGNATURE(cuLogicalEndpointIdRelease, PFN_cuLogicalEndpointIdRelease_v13030)
+SIGNATURE(cuLogicalEndpointIdReserve, PFN_cuLogicalEndpointIdReserve_v13030) SIGNATURE(cuLogicalEndpointImport, PFN_cuLogicalEndpointImport_v13030)
+SIGNATURE(cuLogicalEndpointQuery, PFN_cuLogicalEndpointQuery_v13030) SIGNATURE(cuLogicalEndpointUnbind, PFN_cuLogicalEndpointUnbind_v13030)
+SIGNATURE(cuLogsCurrent, PFN_cuLogsCurrent_v12090) SIGNATURE(cuLogsDumpToFile, PFN_cuLogsDumpToFile_v12090)
+SIGNATURE(cuLogsDumpToMemory, PFN_cuLogsDumpToMemory_v12090) SIGNATURE(cuLogsRegisterCallback, PFN_cuLogsRegisterCallback_v12090)
+SIGNATURE(cuLogsUnregisterCallback, PFN_cuLogsUnregisterCallback_v12090) SIGNATURE(cuMemAddressFree, PFN_cuMemAddressFree_v10020)
+SIGNATURE(cuMemAddressReserve, PFN_cuMemAddressReserve_v10020) SIGNATURE(cuMemAdvise, PFN_cuMemAdvise_v8000)
+SIGNATURE(cuMemAdvise_v2, PFN_cuMemAdvise_v12020) SIGNATURE(cuMemAlloc, PFN_cuMemAlloc_v2000) SIGNATURE(cuMemAllocAsync, PFN_cuMemAllocAsync_v11020)
+SIGNATURE(cuMemAllocAsync_ptsz, PFN_cuMemAllocAsync_v11020_ptsz) SIGNATURE(cuMemAllocFromPoolAsync, PFN_cuMemAllocFromPoolAsync_v11020)
+SIGNATURE(cuMemAllocFromPoolAsync_ptsz, PFN_cuMemAllocFromPoolAsync_v11020_ptsz) SIGNATURE(cuMemAllocHost, PFN_cuMemAllocHost_v2000)
+SIGNATURE(cuMemAllocHost_v2, PFN_cuMemAllocHost_v3020) SIGNATURE(cuMemAllocManaged, PFN_cuMemAllocManaged_v6000)
+SIGNATURE(cuMemAllocPitch, PFN_cuMemAllocPitch_v2000) SIGNATURE(cuMemAllocPitch_v2, PFN_cuMemAllocPitch_v3020)
+SIGNATURE(cuMemAlloc_v2, PFN_cuMemAlloc_v3020) SIGNATURE(cuMemBatchDecompressAsync, PFN_cuMemBatchDecompressAsync_v12060)
+SIGNATURE(cuMemBatchDecompressAsync_ptsz, PFN_cuMemBatchDecompressAsync_v12060_ptsz) SIGNATURE(cuMemCreate, PFN_cuMemCreate_v10020)
+SIGNATURE(cuMemDiscardAndPrefetchBatchAsync, PFN_cuMemDiscardAndPrefetchBatchAsync_v13000)
+SIGNATURE(cuMemDiscardAndPrefetchBatchAsync_ptsz, PFN_cuMemDiscardAndPrefetchBatchAsync_v13000_ptsz)
+SIGNATURE(cuMemDiscardBatchAsync, PFN_cuMemDiscardBatchAsync_v13000) SIGNATURE(cuMemDiscardBatchAsync_ptsz, PFN_cuMemDiscardBatchAsync_v13000_ptsz)
+SIGNATURE(cuMemExportToShareableHandle, PFN_cuMemExportToShareableHandle_v10020) SIGNATURE(cuMemFree, PFN_cuMemFree_v2000)
+SIGNATURE(cuMemFreeAsync, PFN_cuMemFreeAsync_v11020) SIGNATURE(cuMemFreeAsync_ptsz, PFN_cuMemFreeAsync_v11020_ptsz)
+SIGNATURE(cuMemFreeHost, PFN_cuMemFreeHost_v2000) SIGNATURE(cuMemFree_v2, PFN_cuMemFree_v3020) SIGNATURE(cuMemGetAccess, PFN_cuMemGetAccess_v10020)
+SIGNATURE(cuMemGetAddressRange, PFN_cuMemGetAddressRange_v2000) SIGNATURE(cuMemGetAddressRange_v2, PFN_cuMemGetAddressRange_v3020)
+SIGNATURE(cuMemGetAllocationGranularity, PFN_cuMemGetAllocationGranularity_v10020)
+SIGNATURE(cuMemGetAllocationPropertiesFromHandle, PFN_cuMemGetAllocationPropertiesFromHandle_v10020)
+SIGNATURE(cuMemGetDefaultMemPool, PFN_cuMemGetDefaultMemPool_v13000)
+SIGNATURE(cuMemGetHandleForAddressRange, PFN_cuMemGetHandleForAddressRange_v11070) SIGNATURE(cuMemGetInfo, PFN_cuMemGetInfo_v2000)
+SIGNATURE(cuMemGetInfo_v2, PFN_cuMemGetInfo_v3020) SIGNATURE(cuMemGetLocationInfo, PFN_cuMemGetLocationInfo_v13040)
+SIGNATURE(cuMemGetMemPool, PFN_cuMemGetMemPool_v13000) SIGNATURE(cuMemHostAlloc, PFN_cuMemHostAlloc_v2020)
+SIGNATURE(cuMemHostGetDevicePointer, PFN_cuMemHostGetDevicePointer_v2020) SIGNATURE(cuMemHostGetDevicePointer_v2, PFN_cuMemHostGetDevicePointer_v3020)
+SIGNATURE(cuMemHostGetFlags, PFN_cuMemHostGetFlags_v2030) SIGNATURE(cuMemHostRegister, PFN_cuMemHostRegister_v4000)
+SIGNATURE(cuMemHostRegister_v2, PFN_cuMemHostRegister_v6050) SIGNATURE(cuMemHostUnregister, PFN_cuMemHostUnregister_v4000)
+SIGNATURE(cuMemImportFromShareableHandle, PFN_cuMemImportFromShareableHandle_v10020) SIGNATURE(cuMemMap, PFN_cuMemMap_v10020)
+SIGNATURE(cuMemMapArrayAsync, PFN_cuMemMapArrayAsync_v11010) SIGNATURE(cuMemMapArrayAsync_ptsz, PFN_cuMemMapArrayAsync_v11010_ptsz)
+SIGNATURE(cuMemPoolCreate, PFN_cuMemPoolCreate_v11020) SIGNATURE(cuMemPoolDestroy, PFN_cuMemPoolDestroy_v11020)
+SIGNATURE(cuMemPoolExportPointer, PFN_cuMemPoolExportPointer_v11020)
+SIGNATURE(cuMemPoolExportToShareableHandle, PFN_cuMemPoolExportToShareableHandle_v11020) SIGNATURE(cuMemPoolGetAccess, PFN_cuMemPoolGetAccess_v11020)
+SIGNATURE(cuMemPoolGetAttribute, PFN_cuMemPoolGetAttribute_v11020)
+SIGNATURE(cuMemPoolImportFromShareableHandle, PFN_cuMemPoolImportFromShareableHandle_v11020)
+SIGNATURE(cuMemPoolImportPointer, PFN_cuMemPoolImportPointer_v11020) SIGNATURE(cuMemPoolSetAccess, PFN_cuMemPoolSetAccess_v11020)
+SIGNATURE(cuMemPoolSetAttribute, PFN_cuMemPoolSetAttribute_v11020) SIGNATURE(cuMemPoolTrimTo, PFN_cuMemPoolTrimTo_v11020)
+SIGNATURE(cuMemPrefetchAsync, PFN_cuMemPrefetchAsync_v8000) SIGNATURE(cuMemPrefetchAsync_ptsz, PFN_cuMemPrefetchAsync_v8000_ptsz)
+SIGNATURE(cuMemPrefetchAsync_v2, PFN_cuMemPrefetchAsync_v12020) SIGNATURE(cuMemPrefetchAsync_v2_ptsz, PFN_cuMemPrefetchAsync_v12020_ptsz)
+SIGNATURE(cuMemPrefetchBatchAsync, PFN_cuMemPrefetchBatchAsync_v13000)
+SIGNATURE(cuMemPrefetchBatchAsync_ptsz, PFN_cuMemPrefetchBatchAsync_v13000_ptsz) SIGNATURE(cuMemRangeGetAttribute, PFN_cuMemRangeGetAttribute_v8000)
+SIGNATURE(cuMemRangeGetAttributes, PFN_cuMemRangeGetAttributes_v8000) SIGNATURE(cuMemRelease, PFN_cuMemRelease_v10020)
+SIGNATURE(cuMemRetainAllocationHandle, PFN_cuMemRetainAllocationHandle_v11000) SIGNATURE(cuMemSetAccess, PFN_cuMemSetAccess_v10020)
+SIGNATURE(cuMemSetMemPool, PFN_cuMemSetMemPool_v13000) SIGNATURE(cuMemUnmap, PFN_cuMemUnmap_v10020) SIGNATURE(cuMemcpy, PFN_cuMemcpy_v4000)
+SIGNATURE(cuMemcpy2D, PFN_cuMemcpy2D_v2000) SIGNATURE(cuMemcpy2DAsync, PFN_cuMemcpy2DAsync_v2000)
+SIGNATURE(cuMemcpy2DAsync_v2, PFN_cuMemcpy2DAsync_v3020) SIGNATURE(cuMemcpy2DAsync_v2_ptsz, PFN_cuMemcpy2DAsync_v7000_ptsz)
+SIGNATURE(cuMemcpy2DUnaligned, PFN_cuMemcpy2DUnaligned_v2000) SIGNATURE(cuMemcpy2DUnaligned_v2, PFN_cuMemcpy2DUnaligned_v3020)
+SIGNATURE(cuMemcpy2DUnaligned_v2_ptds, PFN_cuMemcpy2DUnaligned_v7000_ptds) SIGNATURE(cuMemcpy2D_v2, PFN_cuMemcpy2D_v3020)
+SIGNATURE(cuMemcpy2D_v2_ptds, PFN_cuMemcpy2D_v7000_ptds) SIGNATURE(cuMemcpy3D, PFN_cuMemcpy3D_v2000)
+SIGNATURE(cuMemcpy3DAsync, PFN_cuMemcpy3DAsync_v2000) SIGNATURE(cuMemcpy3DAsync_v2, PFN_cuMemcpy3DAsync_v3020)
+SIGNATURE(cuMemcpy3DAsync_v2_ptsz, PFN_cuMemcpy3DAsync_v7000_ptsz) SIGNATURE(cuMemcpy3DBatchAsync, PFN_cuMemcpy3DBatchAsync_v12080)
+SIGNATURE(cuMemcpy3DBatchAsync_ptsz, PFN_cuMemcpy3DBatchAsync_v12080_ptsz) SIGNATURE(cuMemcpy3DBatchAsync_v2, PFN_cuMemcpy3DBatchAsync_v13000)
+SIGNATURE(cuMemcpy3DBatchAsync_v2_ptsz, PFN_cuMemcpy3DBatchAsync_v13000_ptsz) SIGNATURE(cuMemcpy3DPeer, PFN_cuMemcpy3DPeer_v4000)
+SIGNATURE(cuMemcpy3DPeerAsync, PFN_cuMemcpy3DPeerAsync_v4000) SIGNATURE(cuMemcpy3DPeerAsync_ptsz, PFN_cuMemcpy3DPeerAsync_v7000_ptsz)
+SIGNATURE(cuMemcpy3DPeer_ptds, PFN_cuMemcpy3DPeer_v7000_ptds) SIGNATURE(cuMemcpy3DWithAttributesAsync, PFN_cuMemcpy3DWithAttributesAsync_v13020)
+SIGNATURE(cuMemcpy3DWithAttributesAsync_ptsz, PFN_cuMemcpy3DWithAttributesAsync_v13020_ptsz) SIGNATURE(cuMemcpy3D_v2, PFN_cuMemcpy3D_v3020)
+SIGNATURE(cuMemcpy3D_v2_ptds, PFN_cuMemcpy3D_v7000_ptds) SIGNATURE(cuMemcpyAsync, PFN_cuMemcpyAsync_v4000)
+SIGNATURE(cuMemcpyAsync_ptsz, PFN_cuMemcpyAsync_v7000_ptsz) SIGNATURE(cuMemcpyAtoA, PFN_cuMemcpyAtoA_v2000)
+SIGNATURE(cuMemcpyAtoA_v2, PFN_cuMemcpyAtoA_v3020) SIGNATURE(cuMemcpyAtoA_v2_ptds, PFN_cuMemcpyAtoA_v7000_ptds)
+SIGNATURE(cuMemcpyAtoD, PFN_cuMemcpyAtoD_v2000) SIGNATURE(cuMemcpyAtoD_v2, PFN_cuMemcpyAtoD_v3020)
+SIGNATURE(cuMemcpyAtoD_v2_ptds, PFN_cuMemcpyAtoD_v7000_ptds) SIGNATURE(cuMemcpyAtoH, PFN_cuMemcpyAtoH_v2000)
+SIGNATURE(cuMemcpyAtoHAsync, PFN_cuMemcpyAtoHAsync_v2000) SIGNATURE(cuMemcpyAtoHAsync_v2, PFN_cuMemcpyAtoHAsync_v3020)
+SIGNATURE(cuMemcpyAtoHAsync_v2_ptsz, PFN_cuMemcpyAtoHAsync_v7000_ptsz) SIGNATURE(cuMemcpyAtoH_v2, PFN_cuMemcpyAtoH_v3020)
+SIGNATURE(cuMemcpyAtoH_v2_ptds, PFN_cuMemcpyAtoH_v7000_ptds) SIGNATURE(cuMemcpyBatchAsync, PFN_cuMemcpyBatchAsync_v12080)
+SIGNATURE(cuMemcpyBatchAsync_ptsz, PFN_cuMemcpyBatchAsync_v12080_ptsz) SIGNATURE(cuMemcpyBatchAsync_v2, PFN_cuMemcpyBatchAsync_v13000)
+SIGNATURE(cuMemcpyBatchAsync_v2_ptsz, PFN_cuMemcpyBatchAsync_v13000_ptsz) SIGNATURE(cuMemcpyDtoA, PFN_cuMemcpyDtoA_v2000)
+SIGNATURE(cuMemcpyDtoA_v2, PFN_cuMemcpyDtoA_v3020) SIGNATURE(cuMemcpyDtoA_v2_ptds, PFN_cuMemcpyDtoA_v7000_ptds)
+SIGNATURE(cuMemcpyDtoD, PFN_cuMemcpyDtoD_v2000) SIGNATURE(cuMemcpyDtoDAsync, PFN_cuMemcpyDtoDAsync_v3000)
+SIGNATURE(cuMemcpyDtoDAsync_v2, PFN_cuMemcpyDtoDAsync_v3020) SIGNATURE(cuMemcpyDtoDAsync_v2_ptsz, PFN_cuMemcpyDtoDAsync_v7000_ptsz)
+SIGNATURE(cuMemcpyDtoD_v2, PFN_cuMemcpyDtoD_v3020) SIGNATURE(cuMemcpyDtoD_v2_ptds, PFN_cuMemcpyDtoD_v7000_ptds)
+SIGNATURE(cuMemcpyDtoH, PFN_cuMemcpyDtoH_v2000) SIGNATURE(cuMemcpyDtoHAsync, PFN_cuMemcpyDtoHAsync_v2000)
+SIGNATURE(cuMemcpyDtoHAsync_v2, PFN_cuMemcpyDtoHAsync_v3020) SIGNATURE(cuMemcpyDtoHAsync_v2_ptsz, PFN_cuMemcpyDtoHAsync_v7000_ptsz)
+SIGNATURE(cuMemcpyDtoH_v2, PFN_cuMemcpyDtoH_v3020) SIGNATURE(cuMemcpyDtoH_v2_ptds, PFN_cuMemcpyDtoH_v7000_ptds)
+SIGNATURE(cuMemcpyHtoA, PFN_cuMemcpyHtoA_v2000) SIGNATURE(cuMemcpyHtoAAsync, PFN_cuMemcpyHtoAAsync_v2000)
+SIGNATURE(cuMemcpyHtoAAsync_v2, PFN_cuMemcpyHtoAAsync_v3020) SIGNATURE(cuMemcpyHtoAAsync_v2_ptsz, PFN_cuMemcpyHtoAAsync_v7000_ptsz)
+SIGNATURE(cuMemcpyHtoA_v2, PFN_cuMemcpyHtoA_v3020) SIGNATURE(cuMemcpyHtoA_v2_ptds, PFN_cuMemcpyHtoA_v7000_ptds)
+SIGNATURE(cuMemcpyHtoD, PFN_cuMemcpyHtoD_v2000) SIGNATURE(cuMemcpyHtoDAsync, PFN_cuMemcpyHtoDAsync_v2000)
+SIGNATURE(cuMemcpyHtoDAsync_v2, PFN_cuMemcpyHtoDAsync_v3020) SIGNATURE(cuMemcpyHtoDAsync_v2_ptsz, PFN_cuMemcpyHtoDAsync_v7000_ptsz)
+SIGNATURE(cuMemcpyHtoD_v2, PFN_cuMemcpyHtoD_v3020) SIGNATURE(cuMemcpyHtoD_v2_ptds, PFN_cuMemcpyHtoD_v7000_ptds)
+SIGNATURE(cuMemcpyPeer, PFN_cuMemcpyPeer_v4000) SIGNATURE(cuMemcpyPeerAsync, PFN_cuMemcpyPeerAsync_v4000)
+SIGNATURE(cuMemcpyPeerAsync_ptsz, PFN_cuMemcpyPeerAsync_v7000_ptsz) SIGNATURE(cuMemcpyPeer_ptds, PFN_cuMemcpyPeer_v7000_ptds)
+SIGNATURE(cuMemcpyWithAttributesAsync, PFN_cuMemcpyWithAttributesAsync_v13020)
+SIGNATURE(cuMemcpyWithAttributesAsync_ptsz, PFN_cuMemcpyWithAttributesAsync_v13020_ptsz) SIGNATURE(cuMemcpy_ptds, PFN_cuMemcpy_v7000_ptds)
+SIGNATURE(cuMemsetD16, PFN_cuMemsetD16_v2000) SIGNATURE(cuMemsetD16Async, PFN_cuMemsetD16Async_v3020)
+SIGNATURE(cuMemsetD16Async_ptsz, PFN_cuMemsetD16Async_v7000_ptsz) SIGNATURE(cuMemsetD16_v2, PFN_cuMemsetD16_v3020)
+SIGNATURE(cuMemsetD16_v2_ptds, PFN_cuMemsetD16_v7000_ptds) SIGNATURE(cuMemsetD2D16, PFN_cuMemsetD2D16_v2000)
+SIGNATURE(cuMemsetD2D16Async, PFN_cuMemsetD2D16Async_v3020) SIGNATURE(cuMemsetD2D16Async_ptsz, PFN_cuMemsetD2D16Async_v7000_ptsz)
+SIGNATURE(cuMemsetD2D16_v2, PFN_cuMemsetD2D16_v3020) SIGNATURE(cuMemsetD2D16_v2_ptds, PFN_cuMemsetD2D16_v7000_ptds)
+SIGNATURE(cuMemsetD2D32, PFN_cuMemsetD2D32_v2000) SIGNATURE(cuMemsetD2D32Async, PFN_cuMemsetD2D32Async_v3020)
+SIGNATURE(cuMemsetD2D32Async_ptsz, PFN_cuMemsetD2D32Async_v7000_ptsz) SIGNATURE(cuMemsetD2D32_v2, PFN_cuMemsetD2D32_v3020)
+SIGNATURE(cuMemsetD2D32_v2_ptds, PFN_cuMemsetD2D32_v7000_ptds) SIGNATURE(cuMemsetD2D8, PFN_cuMemsetD2D8_v2000)
+SIGNATURE(cuMemsetD2D8Async, PFN_cuMemsetD2D8Async_v3020) SIGNATURE(cuMemsetD2D8Async_ptsz, PFN_cuMemsetD2D8Async_v7000_ptsz)
+SIGNATURE(cuMemsetD2D8_v2, PFN_cuMemsetD2D8_v3020) SIGNATURE(cuMemsetD2D8_v2_ptds, PFN_cuMemsetD2D8_v7000_ptds)
+SIGNATURE(cuMemsetD32, PFN_cuMemsetD32_v2000) SIGNATURE(cuMemsetD32Async, PFN_cuMemsetD32Async_v3020)
+SIGNATURE(cuMemsetD32Async_ptsz, PFN_cuMemsetD32Async_v7000_ptsz) SIGNATURE(cuMemsetD32_v2, PFN_cuMemsetD32_v3020)
+SIGNATURE(cuMemsetD32_v2_ptds, PFN_cuMemsetD32_v7000_ptds) SIGNATURE(cuMemsetD8, PFN_cuMemsetD8_v2000)
+SIGNATURE(cuMemsetD8Async, PFN_cuMemsetD8Async_v3020) SIGNATURE(cuMemsetD8Async_ptsz, PFN_cuMemsetD8Async_v7000_ptsz)
+SIGNATURE(cuMemsetD8_v2, PFN_cuMemsetD8_v3020) SIGNATURE(cuMemsetD8_v2_ptds, PFN_cuMemsetD8_v7000_ptds)
+SIGNATURE(cuMipmappedArrayCreate, PFN_cuMipmappedArrayCreate_v5000) SIGNATURE(cuMipmappedArrayDestroy, PFN_cuMipmappedArrayDestroy_v5000)
+SIGNATURE(cuMipmappedArrayGetLevel, PFN_cuMipmappedArrayGetLevel_v5000)
+SIGNATURE(cuMipmappedArrayGetMemoryRequirements, PFN_cuMipmappedArrayGetMemoryRequirements_v11060)
+SIGNATURE(cuMipmappedArrayGetSparseProperties, PFN_cuMipmappedArrayGetSparseProperties_v11010)
+SIGNATURE(cuModuleEnumerateFunctions, PFN_cuModuleEnumerateFunctions_v12040) SIGNATURE(cuModuleGetFunction, PFN_cuModuleGetFunction_v2000)
+SIGNATURE(cuModuleGetFunctionCount, PFN_cuModuleGetFunctionCount_v12040) SIGNATURE(cuModuleGetGlobal, PFN_cuModuleGetGlobal_v2000)
+SIGNATURE(cuModuleGetGlobal_v2, PFN_cuModuleGetGlobal_v3020) SIGNATURE(cuModuleGetLoadingMode, PFN_cuModuleGetLoadingMode_v11070)
+SIGNATURE(cuModuleGetSurfRef, PFN_cuModuleGetSurfRef_v3000) SIGNATURE(cuModuleGetTexRef, PFN_cuModuleGetTexRef_v2000)
+SIGNATURE(cuModuleLoad, PFN_cuModuleLoad_v2000) SIGNATURE(cuModuleLoadData, PFN_cuModuleLoadData_v2000)
+SIGNATURE(cuModuleLoadDataEx, PFN_cuModuleLoadDataEx_v2010) SIGNATURE(cuModuleLoadFatBinary, PFN_cuModuleLoadFatBinary_v2000)
+SIGNATURE(cuModuleUnload, PFN_cuModuleUnload_v2000) SIGNATURE(cuMulticastAddDevice, PFN_cuMulticastAddDevice_v12010)
+SIGNATURE(cuMulticastBindAddr, PFN_cuMulticastBindAddr_v12010) SIGNATURE(cuMulticastBindAddr_v2, PFN_cuMulticastBindAddr_v13010)
+SIGNATURE(cuMulticastBindMem, PFN_cuMulticastBindMem_v12010) SIGNATURE(cuMulticastBindMem_v2, PFN_cuMulticastBindMem_v13010)
+SIGNATURE(cuMulticastCreate, PFN_cuMulticastCreate_v12010) SIGNATURE(cuMulticastGetGranularity, PFN_cuMulticastGetGranularity_v12010)
+SIGNATURE(cuMulticastUnbind, PFN_cuMulticastUnbind_v12010)
+SIGNATURE(cuOccupancyAvailableDynamicSMemPerBlock, PFN_cuOccupancyAvailableDynamicSMemPerBlock_v10020)
+SIGNATURE(cuOccupancyMaxActiveBlocksPerMultiprocessor, PFN_cuOccupancyMaxActiveBlocksPerMultiprocessor_v6050)
+SIGNATURE(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, PFN_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags_v7000)
+SIGNATURE(cuOccupancyMaxActiveClusters, PFN_cuOccupancyMaxActiveClusters_v11070)
+SIGNATURE(cuOccupancyMaxPotentialBlockSize, PFN_cuOccupancyMaxPotentialBlockSize_v6050)
+SIGNATURE(cuOccupancyMaxPotentialBlockSizeWithFlags, PFN_cuOccupancyMaxPotentialBlockSizeWithFlags_v7000)
+SIGNATURE(cuOccupancyMaxPotentialClusterSize, PFN_cuOccupancyMaxPotentialClusterSize_v11070) SIGNATURE(cuParamSetSize, PFN_cuParamSetSize_v2000)
+SIGNATURE(cuParamSetTexRef, PFN_cuParamSetTexRef_v2000) SIGNATURE(cuParamSetf, PFN_cuParamSetf_v2000) SIGNATURE(cuParamSeti, PFN_cuParamSeti_v2000)
+SIGNATURE(cuParamSetv, PFN_cuParamSetv_v2000) SIGNATURE(cuPointerGetAttribute, PFN_cuPointerGetAttribute_v4000)
+SIGNATURE(cuPointerGetAttributes, PFN_cuPointerGetAttributes_v7000) SIGNATURE(cuPointerSetAttribute, PFN_cuPointerSetAttribute_v6000)
+SIGNATURE(cuProfilerInitialize, PFN_cuProfilerInitialize_v4000) SIGNATURE(cuProfilerStart, PFN_cuProfilerStart_v4000)
+SIGNATURE(cuProfilerStop, PFN_cuProfilerStop_v4000) SIGNATURE(cuSignalExternalSemaphoresAsync, PFN_cuSignalExternalSemaphoresAsync_v10000)
+SIGNATURE(cuSignalExternalSemaphoresAsync_ptsz, PFN_cuSignalExternalSemaphoresAsync_v10000_ptsz)
+SIGNATURE(cuStreamAddCallback, PFN_cuStreamAddCallback_v5000) SIGNATURE(cuStreamAddCallback_ptsz, PFN_cuStreamAddCallback_v7000_ptsz)
+SIGNATURE(cuStreamAttachMemAsync, PFN_cuStreamAttachMemAsync_v6000) SIGNATURE(cuStreamAttachMemAsync_ptsz, PFN_cuStreamAttachMemAsync_v7000_ptsz)
+SIGNATURE(cuStreamBatchMemOp, PFN_cuStreamBatchMemOp_v8000) SIGNATURE(cuStreamBatchMemOp_ptsz, PFN_cuStreamBatchMemOp_v8000_ptsz)
+SIGNATURE(cuStreamBatchMemOp_v2, PFN_cuStreamBatchMemOp_v11070) SIGNATURE(cuStreamBatchMemOp_v2_ptsz, PFN_cuStreamBatchMemOp_v11070_ptsz)
+SIGNATURE(cuStreamBeginCapture, PFN_cuStreamBeginCapture_v10000) SIGNATURE(cuStreamBeginCaptureToCig, PFN_cuStreamBeginCaptureToCig_v13010)
+SIGNATURE(cuStreamBeginCaptureToCig_ptsz, PFN_cuStreamBeginCaptureToCig_v13010_ptsz)
+SIGNATURE(cuStreamBeginCaptureToGraph, PFN_cuStreamBeginCaptureToGraph_v12030)
+SIGNATURE(cuStreamBeginCaptureToGraph_ptsz, PFN_cuStreamBeginCaptureToGraph_v12030_ptsz)
+SIGNATURE(cuStreamBeginCapture_ptsz, PFN_cuStreamBeginCapture_v10000_ptsz) SIGNATURE(cuStreamBeginCapture_v2, PFN_cuStreamBeginCapture_v10010)
+SIGNATURE(cuStreamBeginCapture_v2_ptsz, PFN_cuStreamBeginCapture_v10010_ptsz)
+SIGNATURE(cuStreamBeginRecaptureToGraph, PFN_cuStreamBeginRecaptureToGraph_v13030)
+SIGNATURE(cuStreamBeginRecaptureToGraph_ptsz, PFN_cuStreamBeginRecaptureToGraph_v13030_ptsz)
+SIGNATURE(cuStreamCopyAttributes, PFN_cuStreamCopyAttributes_v11000) SIGNATURE(cuStreamCopyAttributes_ptsz, PFN_cuStreamCopyAttributes_v11000_ptsz)
+SIGNATURE(cuStreamCreate, PFN_cuStreamCreate_v2000) SIGNATURE(cuStreamCreateWithPriority, PFN_cuStreamCreateWithPriority_v5050)
+SIGNATURE(cuStreamDestroy, PFN_cuStreamDestroy_v2000) SIGNATURE(cuStreamDestroy_v2, PFN_cuStreamDestroy_v4000)
+SIGNATURE(cuStreamEndCapture, PFN_cuStreamEndCapture_v10000) SIGNATURE(cuStreamEndCaptureToCig, PFN_cuStreamEndCaptureToCig_v13010)
+SIGNATURE(cuStreamEndCaptureToCig_ptsz, PFN_cuStreamEndCaptureToCig_v13010_ptsz)
+SIGNATURE(cuStreamEndCapture_ptsz, PFN_cuStreamEndCapture_v10000_ptsz) SIGNATURE(cuStreamGetAttribute, PFN_cuStreamGetAttribute_v11000)
+SIGNATURE(cuStreamGetAttribute_ptsz, PFN_cuStreamGetAttribute_v11000_ptsz) SIGNATURE(cuStreamGetCaptureInfo, PFN_cuStreamGetCaptureInfo_v10010)
+SIGNATURE(cuStreamGetCaptureInfo_ptsz, PFN_cuStreamGetCaptureInfo_v10010_ptsz) SIGNATURE(cuStreamGetCaptureInfo_v2, PFN_cuStreamGetCaptureInfo_v11030)
+SIGNATURE(cuStreamGetCaptureInfo_v2_ptsz, PFN_cuStreamGetCaptureInfo_v11030_ptsz)
+SIGNATURE(cuStreamGetCaptureInfo_v3, PFN_cuStreamGetCaptureInfo_v12030)
+SIGNATURE(cuStreamGetCaptureInfo_v3_ptsz, PFN_cuStreamGetCaptureInfo_v12030_ptsz) SIGNATURE(cuStreamGetCtx, PFN_cuStreamGetCtx_v9020)
+SIGNATURE(cuStreamGetCtx_ptsz, PFN_cuStreamGetCtx_v9020_ptsz) SIGNATURE(cuStreamGetCtx_v2, PFN_cuStreamGetCtx_v12050)
+SIGNATURE(cuStreamGetCtx_v2_ptsz, PFN_cuStreamGetCtx_v12050_ptsz) SIGNATURE(cuStreamGetDevResource, PFN_cuStreamGetDevResource_v13010)
+SIGNATURE(cuStreamGetDevResource_ptsz, PFN_cuStreamGetDevResource_v13010_ptsz) SIGNATURE(cuStreamGetDevice, PFN_cuStreamGetDevice_v12080)
+SIGNATURE(cuStreamGetDevice_ptsz, PFN_cuStreamGetDevice_v12080_ptsz) SIGNATURE(cuStreamGetFlags, PFN_cuStreamGetFlags_v5050)
+SIGNATURE(cuStreamGetFlags_ptsz, PFN_cuStreamGetFlags_v7000_ptsz) SIGNATURE(cuStreamGetGreenCtx, PFN_cuStreamGetGreenCtx_v12040)
+SIGNATURE(cuStreamGetId, PFN_cuStreamGetId_v12000) SIGNATURE(cuStreamGetId_ptsz, PFN_cuStreamGetId_v12000_ptsz)
+SIGNATURE(cuStreamGetPriority, PFN_cuStreamGetPriority_v5050) SIGNATURE(cuStreamGetPriority_ptsz, PFN_cuStreamGetPriority_v7000_ptsz)
+SIGNATURE(cuStreamIsCapturing, PFN_cuStreamIsCapturing_v10000) SIGNATURE(cuStreamIsCapturing_ptsz, PFN_cuStreamIsCapturing_v10000_ptsz)
+SIGNATURE(cuStreamQuery, PFN_cuStreamQuery_v2000) SIGNATURE(cuStreamQuery_ptsz, PFN_cuStreamQuery_v7000_ptsz)
+SIGNATURE(cuStreamSetAttribute, PFN_cuStreamSetAttribute_v11000) SIGNATURE(cuStreamSetAttribute_ptsz, PFN_cuStreamSetAttribute_v11000_ptsz)
+SIGNATURE(cuStreamSynchronize, PFN_cuStreamSynchronize_v2000) SIGNATURE(cuStreamSynchronize_ptsz, PFN_cuStreamSynchronize_v7000_ptsz)
+SIGNATURE(cuStreamUpdateCaptureDependencies, PFN_cuStreamUpdateCaptureDependencies_v11030)
+SIGNATURE(cuStreamUpdateCaptureDependencies_ptsz, PFN_cuStreamUpdateCaptureDependencies_v11030_ptsz)
+SIGNATURE(cuStreamUpdateCaptureDependencies_v2, PFN_cuStreamUpdateCaptureDependencies_v12030)
+SIGNATURE(cuStreamUpdateCaptureDependencies_v2_ptsz, PFN_cuStreamUpdateCaptureDependencies_v12030_ptsz)
+SIGNATURE(cuStreamWaitEvent, PFN_cuStreamWaitEvent_v3020) SIGNATURE(cuStreamWaitEvent_ptsz, PFN_cuStreamWaitEvent_v7000_ptsz)
+SIGNATURE(cuStreamWaitValue32, PFN_cuStreamWaitValue32_v8000) SIGNATURE(cuStreamWaitValue32_ptsz, PFN_cuStreamWaitValue32_v8000_ptsz)
+SIGNATURE(cuStreamWaitValue32_v2, PFN_cuStreamWaitValue32_v11070) SIGNATURE(cuStreamWaitValue32_v2_ptsz, PFN_cuStreamWaitValue32_v11070_ptsz)
+SIGNATURE(cuStreamWaitValue64, PFN_cuStreamWaitValue64_v9000) SIGNATURE(cuStreamWaitValue64_ptsz, PFN_cuStreamWaitValue64_v9000_ptsz)
+SIGNATURE(cuStreamWaitValue64_v2, PFN_cuStreamWaitValue64_v11070) SIGNATURE(cuStreamWaitValue64_v2_ptsz, PFN_cuStreamWaitValue64_v11070_ptsz)
+SIGNATURE(cuStreamWriteValue32, PFN_cuStreamWriteValue32_v8000) SIGNATURE(cuStreamWriteValue32_ptsz, PFN_cuStreamWriteValue32_v8000_ptsz)
+SIGNATURE(cuStreamWriteValue32_v2, PFN_cuStreamWriteValue32_v11070) SIGNATURE(cuStreamWriteValue32_v2_ptsz, PFN_cuStreamWriteValue32_v11070_ptsz)
+SIGNATURE(cuStreamWriteValue64, PFN_cuStreamWriteValue64_v9000) SIGNATURE(cuStreamWriteValue64_ptsz, PFN_cuStreamWriteValue64_v9000_ptsz)
+SIGNATURE(cuStreamWriteValue64_v2, PFN_cuStreamWriteValue64_v11070) SIGNATURE(cuStreamWriteValue64_v2_ptsz, PFN_cuStreamWriteValue64_v11070_ptsz)
+SIGNATURE(cuSurfObjectCreate, PFN_cuSurfObjectCreate_v5000) SIGNATURE(cuSurfObjectDestroy, PFN_cuSurfObjectDestroy_v5000)
+SIGNATURE(cuSurfObjectGetResourceDesc, PFN_cuSurfObjectGetResourceDesc_v5000) SIGNATURE(cuSurfRefGetArray, PFN_cuSurfRefGetArray_v3000)
+SIGNATURE(cuSurfRefSetArray, PFN_cuSurfRefSetArray_v3000) SIGNATURE(cuTensorMapEncodeIm2col, PFN_cuTensorMapEncodeIm2col_v12000)
+SIGNATURE(cuTensorMapEncodeIm2colWide, PFN_cuTensorMapEncodeIm2colWide_v12080) SIGNATURE(cuTensorMapEncodeTiled, PFN_cuTensorMapEncodeTiled_v12000)
+SIGNATURE(cuTensorMapReplaceAddress, PFN_cuTensorMapReplaceAddress_v12000)
+SIGNATURE(cuTensorMapSetAllocationClass, PFN_cuTensorMapSetAllocationClass_v13050) SIGNATURE(cuTexObjectCreate, PFN_cuTexObjectCreate_v5000)
+SIGNATURE(cuTexObjectDestroy, PFN_cuTexObjectDestroy_v5000) SIGNATURE(cuTexObjectGetResourceDesc, PFN_cuTexObjectGetResourceDesc_v5000)
+SIGNATURE(cuTexObjectGetResourceViewDesc, PFN_cuTexObjectGetResourceViewDesc_v5000)
+SIGNATURE(cuTexObjectGetTextureDesc, PFN_cuTexObjectGetTextureDesc_v5000) SIGNATURE(cuTexRefCreate, PFN_cuTexRefCreate_v2000)
+SIGNATURE(cuTexRefDestroy, PFN_cuTexRefDestroy_v2000) SIGNATURE(cuTexRefGetAddress, PFN_cuTexRefGetAddress_v2000)
+SIGNATURE(cuTexRefGetAddressMode, PFN_cuTexRefGetAddressMode_v2000) SIGNATURE(cuTexRefGetAddress_v2, PFN_cuTexRefGetAddress_v3020)
+SIGNATURE(cuTexRefGetArray, PFN_cuTexRefGetArray_v2000) SIGNATURE(cuTexRefGetBorderColor, PFN_cuTexRefGetBorderColor_v8000)
+SIGNATURE(cuTexRefGetFilterMode, PFN_cuTexRefGetFilterMode_v2000) SIGNATURE(cuTexRefGetFlags, PFN_cuTexRefGetFlags_v2000)
+SIGNATURE(cuTexRefGetFormat, PFN_cuTexRefGetFormat_v2000) SIGNATURE(cuTexRefGetMaxAnisotropy, PFN_cuTexRefGetMaxAnisotropy_v5000)
+SIGNATURE(cuTexRefGetMipmapFilterMode, PFN_cuTexRefGetMipmapFilterMode_v5000)
+SIGNATURE(cuTexRefGetMipmapLevelBias, PFN_cuTexRefGetMipmapLevelBias_v5000)
+SIGNATURE(cuTexRefGetMipmapLevelClamp, PFN_cuTexRefGetMipmapLevelClamp_v5000)
+SIGNATURE(cuTexRefGetMipmappedArray, PFN_cuTexRefGetMipmappedArray_v5000) SIGNATURE(cuTexRefSetAddress, PFN_cuTexRefSetAddress_v2000)
+SIGNATURE(cuTexRefSetAddress2D, PFN_cuTexRefSetAddress2D_v2020) SIGNATURE(cuTexRefSetAddress2D_v2, PFN_cuTexRefSetAddress2D_v3020)
+SIGNATURE(cuTexRefSetAddress2D_v3, PFN_cuTexRefSetAddress2D_v4010) SIGNATURE(cuTexRefSetAddressMode, PFN_cuTexRefSetAddressMode_v2000)
+SIGNATURE(cuTexRefSetAddress_v2, PFN_cuTexRefSetAddress_v3020) SIGNATURE(cuTexRefSetArray, PFN_cuTexRefSetArray_v2000)
+SIGNATURE(cuTexRefSetBorderColor, PFN_cuTexRefSetBorderColor_v8000) SIGNATURE(cuTexRefSetFilterMode, PFN_cuTexRefSetFilterMode_v2000)
+SIGNATURE(cuTexRefSetFlags, PFN_cuTexRefSetFlags_v2000) SIGNATURE(cuTexRefSetFormat, PFN_cuTexRefSetFormat_v2000)
+SIGNATURE(cuTexRefSetMaxAnisotropy, PFN_cuTexRefSetMaxAnisotropy_v5000) SIGNATURE(cuTexRefSetMipmapFilterMode, PFN_cuTexRefSetMipmapFilterMode_v5000)
+SIGNATURE(cuTexRefSetMipmapLevelBias, PFN_cuTexRefSetMipmapLevelBias_v5000)
+SIGNATURE(cuTexRefSetMipmapLevelClamp, PFN_cuTexRefSetMipmapLevelClamp_v5000)
+SIGNATURE(cuTexRefSetMipmappedArray, PFN_cuTexRefSetMipmappedArray_v5000)
+SIGNATURE(cuThreadExchangeStreamCaptureMode, PFN_cuThreadExchangeStreamCaptureMode_v10010)
+SIGNATURE(cuUserObjectCreate, PFN_cuUserObjectCreate_v11030) SIGNATURE(cuUserObjectRelease, PFN_cuUserObjectRelease_v11030)
+SIGNATURE(cuUserObjectRetain, PFN_cuUserObjectRetain_v11030) SIGNATURE(cuVDPAUCtxCreate, PFN_cuVDPAUCtxCreate_v3010)
+SIGNATURE(cuVDPAUCtxCreate_v2, PFN_cuVDPAUCtxCreate_v3020) SIGNATURE(cuVDPAUGetDevice, PFN_cuVDPAUGetDevice_v3010)
+SIGNATURE(cuWaitExternalSemaphoresAsync, PFN_cuWaitExternalSemaphoresAsync_v10000)
+SIGNATURE(cuWaitExternalSemaphoresAsync_ptsz, PFN_cuWaitExternalSemaphoresAsync_v10000_ptsz)
 
 // Layouts.
-static_assert(sizeof(api::CUDA_ARRAY3D_DESCRIPTOR_st) == sizeof(::CUDA_ARRAY3D_DESCRIPTOR_st) && alignof(api::CUDA_ARRAY3D_DESCRIPTOR_st) == alignof(::CUDA_ARRAY3D_DESCRIPTOR_st));
-static_assert(offsetof(api::CUDA_ARRAY3D_DESCRIPTOR_st, Width) == offsetof(::CUDA_ARRAY3D_DESCRIPTOR_st, Width));
-static_assert(offsetof(api::CUDA_ARRAY3D_DESCRIPTOR_st, Height) == offsetof(::CUDA_ARRAY3D_DESCRIPTOR_st, Height));
-static_assert(offsetof(api::CUDA_ARRAY3D_DESCRIPTOR_st, Depth) == offsetof(::CUDA_ARRAY3D_DESCRIPTOR_st, Depth));
-static_assert(offsetof(api::CUDA_ARRAY3D_DESCRIPTOR_st, Format) == offsetof(::CUDA_ARRAY3D_DESCRIPTOR_st, Format));
-static_assert(offsetof(api::CUDA_ARRAY3D_DESCRIPTOR_st, NumChannels) == offsetof(::CUDA_ARRAY3D_DESCRIPTOR_st, NumChannels));
-static_assert(offsetof(api::CUDA_ARRAY3D_DESCRIPTOR_st, Flags) == offsetof(::CUDA_ARRAY3D_DESCRIPTOR_st, Flags));
-static_assert(sizeof(api::CUDA_ARRAY3D_DESCRIPTOR_v1_st) == sizeof(::CUDA_ARRAY3D_DESCRIPTOR_v1_st) && alignof(api::CUDA_ARRAY3D_DESCRIPTOR_v1_st) == alignof(::CUDA_ARRAY3D_DESCRIPTOR_v1_st));
-static_assert(offsetof(api::CUDA_ARRAY3D_DESCRIPTOR_v1_st, Width) == offsetof(::CUDA_ARRAY3D_DESCRIPTOR_v1_st, Width));
-static_assert(offsetof(api::CUDA_ARRAY3D_DESCRIPTOR_v1_st, Height) == offsetof(::CUDA_ARRAY3D_DESCRIPTOR_v1_st, Height));
-static_assert(offsetof(api::CUDA_ARRAY3D_DESCRIPTOR_v1_st, Depth) == offsetof(::CUDA_ARRAY3D_DESCRIPTOR_v1_st, Depth));
-static_assert(offsetof(api::CUDA_ARRAY3D_DESCRIPTOR_v1_st, Format) == offsetof(::CUDA_ARRAY3D_DESCRIPTOR_v1_st, Format));
-static_assert(offsetof(api::CUDA_ARRAY3D_DESCRIPTOR_v1_st, NumChannels) == offsetof(::CUDA_ARRAY3D_DESCRIPTOR_v1_st, NumChannels));
-static_assert(offsetof(api::CUDA_ARRAY3D_DESCRIPTOR_v1_st, Flags) == offsetof(::CUDA_ARRAY3D_DESCRIPTOR_v1_st, Flags));
-static_assert(sizeof(api::CUDA_ARRAY_DESCRIPTOR_st) == sizeof(::CUDA_ARRAY_DESCRIPTOR_st) && alignof(api::CUDA_ARRAY_DESCRIPTOR_st) == alignof(::CUDA_ARRAY_DESCRIPTOR_st));
-static_assert(offsetof(api::CUDA_ARRAY_DESCRIPTOR_st, Width) == offsetof(::CUDA_ARRAY_DESCRIPTOR_st, Width));
-static_assert(offsetof(api::CUDA_ARRAY_DESCRIPTOR_st, Height) == offsetof(::CUDA_ARRAY_DESCRIPTOR_st, Height));
-static_assert(offsetof(api::CUDA_ARRAY_DESCRIPTOR_st, Format) == offsetof(::CUDA_ARRAY_DESCRIPTOR_st, Format));
-static_assert(offsetof(api::CUDA_ARRAY_DESCRIPTOR_st, NumChannels) == offsetof(::CUDA_ARRAY_DESCRIPTOR_st, NumChannels));
-static_assert(sizeof(api::CUDA_ARRAY_DESCRIPTOR_v1_st) == sizeof(::CUDA_ARRAY_DESCRIPTOR_v1_st) && alignof(api::CUDA_ARRAY_DESCRIPTOR_v1_st) == alignof(::CUDA_ARRAY_DESCRIPTOR_v1_st));
-static_assert(offsetof(api::CUDA_ARRAY_DESCRIPTOR_v1_st, Width) == offsetof(::CUDA_ARRAY_DESCRIPTOR_v1_st, Width));
-static_assert(offsetof(api::CUDA_ARRAY_DESCRIPTOR_v1_st, Height) == offsetof(::CUDA_ARRAY_DESCRIPTOR_v1_st, Height));
-static_assert(offsetof(api::CUDA_ARRAY_DESCRIPTOR_v1_st, Format) == offsetof(::CUDA_ARRAY_DESCRIPTOR_v1_st, Format));
-static_assert(offsetof(api::CUDA_ARRAY_DESCRIPTOR_v1_st, NumChannels) == offsetof(::CUDA_ARRAY_DESCRIPTOR_v1_st, NumChannels));
-static_assert(sizeof(api::CUDA_ARRAY_MEMORY_REQUIREMENTS_st) == sizeof(::CUDA_ARRAY_MEMORY_REQUIREMENTS_st) && alignof(api::CUDA_ARRAY_MEMORY_REQUIREMENTS_st) == alignof(::CUDA_ARRAY_MEMORY_REQUIREMENTS_st));
-static_assert(offsetof(api::CUDA_ARRAY_MEMORY_REQUIREMENTS_st, size) == offsetof(::CUDA_ARRAY_MEMORY_REQUIREMENTS_st, size));
-static_assert(offsetof(api::CUDA_ARRAY_MEMORY_REQUIREMENTS_st, alignment) == offsetof(::CUDA_ARRAY_MEMORY_REQUIREMENTS_st, alignment));
-static_assert(offsetof(api::CUDA_ARRAY_MEMORY_REQUIREMENTS_st, reserved) == offsetof(::CUDA_ARRAY_MEMORY_REQUIREMENTS_st, reserved));
-static_assert(sizeof(api::CUDA_ARRAY_SPARSE_PROPERTIES_st) == sizeof(::CUDA_ARRAY_SPARSE_PROPERTIES_st) && alignof(api::CUDA_ARRAY_SPARSE_PROPERTIES_st) == alignof(::CUDA_ARRAY_SPARSE_PROPERTIES_st));
-static_assert(offsetof(api::CUDA_ARRAY_SPARSE_PROPERTIES_st, tileExtent) == offsetof(::CUDA_ARRAY_SPARSE_PROPERTIES_st, tileExtent));
-static_assert(offsetof(api::CUDA_ARRAY_SPARSE_PROPERTIES_st, tileExtent.width) == offsetof(::CUDA_ARRAY_SPARSE_PROPERTIES_st, tileExtent.width));
-static_assert(offsetof(api::CUDA_ARRAY_SPARSE_PROPERTIES_st, tileExtent.height) == offsetof(::CUDA_ARRAY_SPARSE_PROPERTIES_st, tileExtent.height));
-static_assert(offsetof(api::CUDA_ARRAY_SPARSE_PROPERTIES_st, tileExtent.depth) == offsetof(::CUDA_ARRAY_SPARSE_PROPERTIES_st, tileExtent.depth));
-static_assert(offsetof(api::CUDA_ARRAY_SPARSE_PROPERTIES_st, miptailFirstLevel) == offsetof(::CUDA_ARRAY_SPARSE_PROPERTIES_st, miptailFirstLevel));
-static_assert(offsetof(api::CUDA_ARRAY_SPARSE_PROPERTIES_st, miptailSize) == offsetof(::CUDA_ARRAY_SPARSE_PROPERTIES_st, miptailSize));
-static_assert(offsetof(api::CUDA_ARRAY_SPARSE_PROPERTIES_st, flags) == offsetof(::CUDA_ARRAY_SPARSE_PROPERTIES_st, flags));
-static_assert(offsetof(api::CUDA_ARRAY_SPARSE_PROPERTIES_st, reserved) == offsetof(::CUDA_ARRAY_SPARSE_PROPERTIES_st, reserved));
-static_assert(sizeof(api::CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st) == sizeof(::CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st) && alignof(api::CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st) == alignof(::CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st));
-static_assert(offsetof(api::CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st, ctx) == offsetof(::CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st, ctx));
-static_assert(offsetof(api::CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st, count) == offsetof(::CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st, count));
-static_assert(offsetof(api::CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st, paramArray) == offsetof(::CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st, paramArray));
-static_assert(offsetof(api::CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st, flags) == offsetof(::CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st, flags));
-static_assert(sizeof(api::CUDA_BATCH_MEM_OP_NODE_PARAMS_v2_st) == sizeof(::CUDA_BATCH_MEM_OP_NODE_PARAMS_v2_st) && alignof(api::CUDA_BATCH_MEM_OP_NODE_PARAMS_v2_st) == alignof(::CUDA_BATCH_MEM_OP_NODE_PARAMS_v2_st));
-static_assert(offsetof(api::CUDA_BATCH_MEM_OP_NODE_PARAMS_v2_st, ctx) == offsetof(::CUDA_BATCH_MEM_OP_NODE_PARAMS_v2_st, ctx));
-static_assert(offsetof(api::CUDA_BATCH_MEM_OP_NODE_PARAMS_v2_st, count) == offsetof(::CUDA_BATCH_MEM_OP_NODE_PARAMS_v2_st, count));
-static_assert(offsetof(api::CUDA_BATCH_MEM_OP_NODE_PARAMS_v2_st, paramArray) == offsetof(::CUDA_BATCH_MEM_OP_NODE_PARAMS_v2_st, paramArray));
-static_assert(offsetof(api::CUDA_BATCH_MEM_OP_NODE_PARAMS_v2_st, flags) == offsetof(::CUDA_BATCH_MEM_OP_NODE_PARAMS_v2_st, flags));
-static_assert(sizeof(api::CUDA_CHILD_GRAPH_NODE_PARAMS_st) == sizeof(::CUDA_CHILD_GRAPH_NODE_PARAMS_st) && alignof(api::CUDA_CHILD_GRAPH_NODE_PARAMS_st) == alignof(::CUDA_CHILD_GRAPH_NODE_PARAMS_st));
-static_assert(offsetof(api::CUDA_CHILD_GRAPH_NODE_PARAMS_st, graph) == offsetof(::CUDA_CHILD_GRAPH_NODE_PARAMS_st, graph));
-static_assert(offsetof(api::CUDA_CHILD_GRAPH_NODE_PARAMS_st, ownership) == offsetof(::CUDA_CHILD_GRAPH_NODE_PARAMS_st, ownership));
-static_assert(sizeof(api::CUDA_CONDITIONAL_NODE_PARAMS) == sizeof(::CUDA_CONDITIONAL_NODE_PARAMS) && alignof(api::CUDA_CONDITIONAL_NODE_PARAMS) == alignof(::CUDA_CONDITIONAL_NODE_PARAMS));
-static_assert(offsetof(api::CUDA_CONDITIONAL_NODE_PARAMS, handle) == offsetof(::CUDA_CONDITIONAL_NODE_PARAMS, handle));
-static_assert(offsetof(api::CUDA_CONDITIONAL_NODE_PARAMS, type) == offsetof(::CUDA_CONDITIONAL_NODE_PARAMS, type));
-static_assert(offsetof(api::CUDA_CONDITIONAL_NODE_PARAMS, size) == offsetof(::CUDA_CONDITIONAL_NODE_PARAMS, size));
-static_assert(offsetof(api::CUDA_CONDITIONAL_NODE_PARAMS, phGraph_out) == offsetof(::CUDA_CONDITIONAL_NODE_PARAMS, phGraph_out));
-static_assert(offsetof(api::CUDA_CONDITIONAL_NODE_PARAMS, ctx) == offsetof(::CUDA_CONDITIONAL_NODE_PARAMS, ctx));
-static_assert(sizeof(api::CUDA_EVENT_RECORD_NODE_PARAMS_st) == sizeof(::CUDA_EVENT_RECORD_NODE_PARAMS_st) && alignof(api::CUDA_EVENT_RECORD_NODE_PARAMS_st) == alignof(::CUDA_EVENT_RECORD_NODE_PARAMS_st));
-static_assert(offsetof(api::CUDA_EVENT_RECORD_NODE_PARAMS_st, event) == offsetof(::CUDA_EVENT_RECORD_NODE_PARAMS_st, event));
-static_assert(offsetof(api::CUDA_EVENT_RECORD_NODE_PARAMS_st, ctx) == offsetof(::CUDA_EVENT_RECORD_NODE_PARAMS_st, ctx));
-static_assert(offsetof(api::CUDA_EVENT_RECORD_NODE_PARAMS_st, gCtx) == offsetof(::CUDA_EVENT_RECORD_NODE_PARAMS_st, gCtx));
-static_assert(sizeof(api::CUDA_EVENT_WAIT_NODE_PARAMS_st) == sizeof(::CUDA_EVENT_WAIT_NODE_PARAMS_st) && alignof(api::CUDA_EVENT_WAIT_NODE_PARAMS_st) == alignof(::CUDA_EVENT_WAIT_NODE_PARAMS_st));
-static_assert(offsetof(api::CUDA_EVENT_WAIT_NODE_PARAMS_st, event) == offsetof(::CUDA_EVENT_WAIT_NODE_PARAMS_st, event));
-static_assert(sizeof(api::CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st) == sizeof(::CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st) && alignof(api::CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st) == alignof(::CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st));
-static_assert(offsetof(api::CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st, offset) == offsetof(::CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st, offset));
-static_assert(offsetof(api::CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st, size) == offsetof(::CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st, size));
-static_assert(offsetof(api::CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st, flags) == offsetof(::CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st, flags));
-static_assert(offsetof(api::CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st, reserved) == offsetof(::CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st, reserved));
-static_assert(sizeof(api::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st) == sizeof(::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st) && alignof(api::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st) == alignof(::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st));
-static_assert(offsetof(api::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st, type) == offsetof(::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st, type));
-static_assert(offsetof(api::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st, handle) == offsetof(::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st, handle));
-static_assert(offsetof(api::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st, handle.fd) == offsetof(::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st, handle.fd));
-static_assert(offsetof(api::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st, handle.win32) == offsetof(::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st, handle.win32));
-static_assert(offsetof(api::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st, handle.win32.handle) == offsetof(::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st, handle.win32.handle));
-static_assert(offsetof(api::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st, handle.win32.name) == offsetof(::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st, handle.win32.name));
-static_assert(offsetof(api::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st, handle.nvSciBufObject) == offsetof(::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st, handle.nvSciBufObject));
-static_assert(offsetof(api::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st, size) == offsetof(::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st, size));
-static_assert(offsetof(api::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st, flags) == offsetof(::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st, flags));
-static_assert(offsetof(api::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st, reserved) == offsetof(::CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st, reserved));
-static_assert(sizeof(api::CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st) == sizeof(::CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st) && alignof(api::CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st) == alignof(::CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st));
-static_assert(offsetof(api::CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st, offset) == offsetof(::CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st, offset));
-static_assert(offsetof(api::CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st, arrayDesc) == offsetof(::CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st, arrayDesc));
-static_assert(offsetof(api::CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st, numLevels) == offsetof(::CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st, numLevels));
-static_assert(offsetof(api::CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st, reserved) == offsetof(::CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st, reserved));
-static_assert(sizeof(api::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st) == sizeof(::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st) && alignof(api::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st) == alignof(::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st, type) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st, type));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st, handle) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st, handle));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st, handle.fd) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st, handle.fd));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st, handle.win32) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st, handle.win32));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st, handle.win32.handle) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st, handle.win32.handle));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st, handle.win32.name) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st, handle.win32.name));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st, handle.nvSciSyncObj) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st, handle.nvSciSyncObj));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st, flags) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st, flags));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st, reserved) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st, reserved));
-static_assert(sizeof(api::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st) == sizeof(::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st) && alignof(api::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st) == alignof(::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, params) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, params));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, params.fence) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, params.fence));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, params.fence.value) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, params.fence.value));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, params.nvSciSync) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, params.nvSciSync));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, params.nvSciSync.fence) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, params.nvSciSync.fence));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, params.nvSciSync.reserved) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, params.nvSciSync.reserved));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, params.keyedMutex) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, params.keyedMutex));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, params.keyedMutex.key) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, params.keyedMutex.key));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, params.reserved) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, params.reserved));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, flags) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, flags));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, reserved) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, reserved));
-static_assert(sizeof(api::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st) == sizeof(::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st) && alignof(api::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st) == alignof(::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, params) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, params));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, params.fence) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, params.fence));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, params.fence.value) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, params.fence.value));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, params.nvSciSync) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, params.nvSciSync));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, params.nvSciSync.fence) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, params.nvSciSync.fence));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, params.nvSciSync.reserved) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, params.nvSciSync.reserved));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, params.keyedMutex) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, params.keyedMutex));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, params.keyedMutex.key) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, params.keyedMutex.key));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, params.keyedMutex.timeoutMs) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, params.keyedMutex.timeoutMs));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, params.reserved) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, params.reserved));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, flags) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, flags));
-static_assert(offsetof(api::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, reserved) == offsetof(::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, reserved));
-static_assert(sizeof(api::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_st) == sizeof(::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_st) && alignof(api::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_st) == alignof(::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_st));
-static_assert(offsetof(api::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_st, extSemArray) == offsetof(::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_st, extSemArray));
-static_assert(offsetof(api::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_st, paramsArray) == offsetof(::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_st, paramsArray));
-static_assert(offsetof(api::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_st, numExtSems) == offsetof(::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_st, numExtSems));
-static_assert(sizeof(api::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2_st) == sizeof(::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2_st) && alignof(api::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2_st) == alignof(::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2_st));
-static_assert(offsetof(api::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2_st, extSemArray) == offsetof(::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2_st, extSemArray));
-static_assert(offsetof(api::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2_st, paramsArray) == offsetof(::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2_st, paramsArray));
-static_assert(offsetof(api::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2_st, numExtSems) == offsetof(::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2_st, numExtSems));
-static_assert(offsetof(api::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2_st, ctx) == offsetof(::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2_st, ctx));
-static_assert(offsetof(api::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2_st, gCtx) == offsetof(::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2_st, gCtx));
-static_assert(sizeof(api::CUDA_EXT_SEM_WAIT_NODE_PARAMS_st) == sizeof(::CUDA_EXT_SEM_WAIT_NODE_PARAMS_st) && alignof(api::CUDA_EXT_SEM_WAIT_NODE_PARAMS_st) == alignof(::CUDA_EXT_SEM_WAIT_NODE_PARAMS_st));
-static_assert(offsetof(api::CUDA_EXT_SEM_WAIT_NODE_PARAMS_st, extSemArray) == offsetof(::CUDA_EXT_SEM_WAIT_NODE_PARAMS_st, extSemArray));
-static_assert(offsetof(api::CUDA_EXT_SEM_WAIT_NODE_PARAMS_st, paramsArray) == offsetof(::CUDA_EXT_SEM_WAIT_NODE_PARAMS_st, paramsArray));
-static_assert(offsetof(api::CUDA_EXT_SEM_WAIT_NODE_PARAMS_st, numExtSems) == offsetof(::CUDA_EXT_SEM_WAIT_NODE_PARAMS_st, numExtSems));
-static_assert(sizeof(api::CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2_st) == sizeof(::CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2_st) && alignof(api::CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2_st) == alignof(::CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2_st));
-static_assert(offsetof(api::CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2_st, extSemArray) == offsetof(::CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2_st, extSemArray));
-static_assert(offsetof(api::CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2_st, paramsArray) == offsetof(::CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2_st, paramsArray));
-static_assert(offsetof(api::CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2_st, numExtSems) == offsetof(::CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2_st, numExtSems));
-static_assert(offsetof(api::CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2_st, ctx) == offsetof(::CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2_st, ctx));
-static_assert(offsetof(api::CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2_st, gCtx) == offsetof(::CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2_st, gCtx));
-static_assert(sizeof(api::CUDA_FABRIC_COPY_BATCH_OP_st) == sizeof(::CUDA_FABRIC_COPY_BATCH_OP_st) && alignof(api::CUDA_FABRIC_COPY_BATCH_OP_st) == alignof(::CUDA_FABRIC_COPY_BATCH_OP_st));
-static_assert(offsetof(api::CUDA_FABRIC_COPY_BATCH_OP_st, src) == offsetof(::CUDA_FABRIC_COPY_BATCH_OP_st, src));
-static_assert(offsetof(api::CUDA_FABRIC_COPY_BATCH_OP_st, dst) == offsetof(::CUDA_FABRIC_COPY_BATCH_OP_st, dst));
-static_assert(offsetof(api::CUDA_FABRIC_COPY_BATCH_OP_st, size) == offsetof(::CUDA_FABRIC_COPY_BATCH_OP_st, size));
-static_assert(offsetof(api::CUDA_FABRIC_COPY_BATCH_OP_st, flags) == offsetof(::CUDA_FABRIC_COPY_BATCH_OP_st, flags));
-static_assert(sizeof(api::CUDA_FABRIC_CPY_BATCH_NODE_PARAMS_V1_st) == sizeof(::CUDA_FABRIC_CPY_BATCH_NODE_PARAMS_V1_st) && alignof(api::CUDA_FABRIC_CPY_BATCH_NODE_PARAMS_V1_st) == alignof(::CUDA_FABRIC_CPY_BATCH_NODE_PARAMS_V1_st));
-static_assert(offsetof(api::CUDA_FABRIC_CPY_BATCH_NODE_PARAMS_V1_st, numOps) == offsetof(::CUDA_FABRIC_CPY_BATCH_NODE_PARAMS_V1_st, numOps));
-static_assert(offsetof(api::CUDA_FABRIC_CPY_BATCH_NODE_PARAMS_V1_st, opList) == offsetof(::CUDA_FABRIC_CPY_BATCH_NODE_PARAMS_V1_st, opList));
-static_assert(offsetof(api::CUDA_FABRIC_CPY_BATCH_NODE_PARAMS_V1_st, flags) == offsetof(::CUDA_FABRIC_CPY_BATCH_NODE_PARAMS_V1_st, flags));
-static_assert(offsetof(api::CUDA_FABRIC_CPY_BATCH_NODE_PARAMS_V1_st, ctx) == offsetof(::CUDA_FABRIC_CPY_BATCH_NODE_PARAMS_V1_st, ctx));
-static_assert(offsetof(api::CUDA_FABRIC_CPY_BATCH_NODE_PARAMS_V1_st, gCtx) == offsetof(::CUDA_FABRIC_CPY_BATCH_NODE_PARAMS_V1_st, gCtx));
-static_assert(sizeof(api::CUDA_GRAPH_INSTANTIATE_PARAMS_st) == sizeof(::CUDA_GRAPH_INSTANTIATE_PARAMS_st) && alignof(api::CUDA_GRAPH_INSTANTIATE_PARAMS_st) == alignof(::CUDA_GRAPH_INSTANTIATE_PARAMS_st));
-static_assert(offsetof(api::CUDA_GRAPH_INSTANTIATE_PARAMS_st, flags) == offsetof(::CUDA_GRAPH_INSTANTIATE_PARAMS_st, flags));
-static_assert(offsetof(api::CUDA_GRAPH_INSTANTIATE_PARAMS_st, hUploadStream) == offsetof(::CUDA_GRAPH_INSTANTIATE_PARAMS_st, hUploadStream));
-static_assert(offsetof(api::CUDA_GRAPH_INSTANTIATE_PARAMS_st, hErrNode_out) == offsetof(::CUDA_GRAPH_INSTANTIATE_PARAMS_st, hErrNode_out));
-static_assert(offsetof(api::CUDA_GRAPH_INSTANTIATE_PARAMS_st, result_out) == offsetof(::CUDA_GRAPH_INSTANTIATE_PARAMS_st, result_out));
-static_assert(sizeof(api::CUDA_HOST_NODE_PARAMS_st) == sizeof(::CUDA_HOST_NODE_PARAMS_st) && alignof(api::CUDA_HOST_NODE_PARAMS_st) == alignof(::CUDA_HOST_NODE_PARAMS_st));
-static_assert(offsetof(api::CUDA_HOST_NODE_PARAMS_st, fn) == offsetof(::CUDA_HOST_NODE_PARAMS_st, fn));
-static_assert(offsetof(api::CUDA_HOST_NODE_PARAMS_st, userData) == offsetof(::CUDA_HOST_NODE_PARAMS_st, userData));
-static_assert(sizeof(api::CUDA_HOST_NODE_PARAMS_v2_st) == sizeof(::CUDA_HOST_NODE_PARAMS_v2_st) && alignof(api::CUDA_HOST_NODE_PARAMS_v2_st) == alignof(::CUDA_HOST_NODE_PARAMS_v2_st));
-static_assert(offsetof(api::CUDA_HOST_NODE_PARAMS_v2_st, fn) == offsetof(::CUDA_HOST_NODE_PARAMS_v2_st, fn));
-static_assert(offsetof(api::CUDA_HOST_NODE_PARAMS_v2_st, userData) == offsetof(::CUDA_HOST_NODE_PARAMS_v2_st, userData));
-static_assert(offsetof(api::CUDA_HOST_NODE_PARAMS_v2_st, syncMode) == offsetof(::CUDA_HOST_NODE_PARAMS_v2_st, syncMode));
-static_assert(offsetof(api::CUDA_HOST_NODE_PARAMS_v2_st, ctx) == offsetof(::CUDA_HOST_NODE_PARAMS_v2_st, ctx));
-static_assert(offsetof(api::CUDA_HOST_NODE_PARAMS_v2_st, gCtx) == offsetof(::CUDA_HOST_NODE_PARAMS_v2_st, gCtx));
-static_assert(sizeof(api::CUDA_KERNEL_NODE_PARAMS_st) == sizeof(::CUDA_KERNEL_NODE_PARAMS_st) && alignof(api::CUDA_KERNEL_NODE_PARAMS_st) == alignof(::CUDA_KERNEL_NODE_PARAMS_st));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_st, func) == offsetof(::CUDA_KERNEL_NODE_PARAMS_st, func));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_st, gridDimX) == offsetof(::CUDA_KERNEL_NODE_PARAMS_st, gridDimX));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_st, gridDimY) == offsetof(::CUDA_KERNEL_NODE_PARAMS_st, gridDimY));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_st, gridDimZ) == offsetof(::CUDA_KERNEL_NODE_PARAMS_st, gridDimZ));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_st, blockDimX) == offsetof(::CUDA_KERNEL_NODE_PARAMS_st, blockDimX));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_st, blockDimY) == offsetof(::CUDA_KERNEL_NODE_PARAMS_st, blockDimY));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_st, blockDimZ) == offsetof(::CUDA_KERNEL_NODE_PARAMS_st, blockDimZ));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_st, sharedMemBytes) == offsetof(::CUDA_KERNEL_NODE_PARAMS_st, sharedMemBytes));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_st, kernelParams) == offsetof(::CUDA_KERNEL_NODE_PARAMS_st, kernelParams));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_st, extra) == offsetof(::CUDA_KERNEL_NODE_PARAMS_st, extra));
-static_assert(sizeof(api::CUDA_KERNEL_NODE_PARAMS_v2_st) == sizeof(::CUDA_KERNEL_NODE_PARAMS_v2_st) && alignof(api::CUDA_KERNEL_NODE_PARAMS_v2_st) == alignof(::CUDA_KERNEL_NODE_PARAMS_v2_st));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v2_st, func) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v2_st, func));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v2_st, gridDimX) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v2_st, gridDimX));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v2_st, gridDimY) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v2_st, gridDimY));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v2_st, gridDimZ) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v2_st, gridDimZ));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v2_st, blockDimX) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v2_st, blockDimX));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v2_st, blockDimY) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v2_st, blockDimY));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v2_st, blockDimZ) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v2_st, blockDimZ));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v2_st, sharedMemBytes) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v2_st, sharedMemBytes));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v2_st, kernelParams) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v2_st, kernelParams));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v2_st, extra) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v2_st, extra));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v2_st, kern) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v2_st, kern));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v2_st, ctx) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v2_st, ctx));
-static_assert(sizeof(api::CUDA_KERNEL_NODE_PARAMS_v3_st) == sizeof(::CUDA_KERNEL_NODE_PARAMS_v3_st) && alignof(api::CUDA_KERNEL_NODE_PARAMS_v3_st) == alignof(::CUDA_KERNEL_NODE_PARAMS_v3_st));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v3_st, func) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v3_st, func));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v3_st, gridDimX) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v3_st, gridDimX));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v3_st, gridDimY) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v3_st, gridDimY));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v3_st, gridDimZ) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v3_st, gridDimZ));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v3_st, blockDimX) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v3_st, blockDimX));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v3_st, blockDimY) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v3_st, blockDimY));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v3_st, blockDimZ) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v3_st, blockDimZ));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v3_st, sharedMemBytes) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v3_st, sharedMemBytes));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v3_st, kernelParams) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v3_st, kernelParams));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v3_st, extra) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v3_st, extra));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v3_st, kern) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v3_st, kern));
-static_assert(offsetof(api::CUDA_KERNEL_NODE_PARAMS_v3_st, ctx) == offsetof(::CUDA_KERNEL_NODE_PARAMS_v3_st, ctx));
-static_assert(sizeof(api::CUDA_LAUNCH_PARAMS_st) == sizeof(::CUDA_LAUNCH_PARAMS_st) && alignof(api::CUDA_LAUNCH_PARAMS_st) == alignof(::CUDA_LAUNCH_PARAMS_st));
-static_assert(offsetof(api::CUDA_LAUNCH_PARAMS_st, function) == offsetof(::CUDA_LAUNCH_PARAMS_st, function));
-static_assert(offsetof(api::CUDA_LAUNCH_PARAMS_st, gridDimX) == offsetof(::CUDA_LAUNCH_PARAMS_st, gridDimX));
-static_assert(offsetof(api::CUDA_LAUNCH_PARAMS_st, gridDimY) == offsetof(::CUDA_LAUNCH_PARAMS_st, gridDimY));
-static_assert(offsetof(api::CUDA_LAUNCH_PARAMS_st, gridDimZ) == offsetof(::CUDA_LAUNCH_PARAMS_st, gridDimZ));
-static_assert(offsetof(api::CUDA_LAUNCH_PARAMS_st, blockDimX) == offsetof(::CUDA_LAUNCH_PARAMS_st, blockDimX));
-static_assert(offsetof(api::CUDA_LAUNCH_PARAMS_st, blockDimY) == offsetof(::CUDA_LAUNCH_PARAMS_st, blockDimY));
-static_assert(offsetof(api::CUDA_LAUNCH_PARAMS_st, blockDimZ) == offsetof(::CUDA_LAUNCH_PARAMS_st, blockDimZ));
-static_assert(offsetof(api::CUDA_LAUNCH_PARAMS_st, sharedMemBytes) == offsetof(::CUDA_LAUNCH_PARAMS_st, sharedMemBytes));
-static_assert(offsetof(api::CUDA_LAUNCH_PARAMS_st, hStream) == offsetof(::CUDA_LAUNCH_PARAMS_st, hStream));
-static_assert(offsetof(api::CUDA_LAUNCH_PARAMS_st, kernelParams) == offsetof(::CUDA_LAUNCH_PARAMS_st, kernelParams));
-static_assert(sizeof(api::CUDA_MEMCPY2D_st) == sizeof(::CUDA_MEMCPY2D_st) && alignof(api::CUDA_MEMCPY2D_st) == alignof(::CUDA_MEMCPY2D_st));
-static_assert(offsetof(api::CUDA_MEMCPY2D_st, srcXInBytes) == offsetof(::CUDA_MEMCPY2D_st, srcXInBytes));
-static_assert(offsetof(api::CUDA_MEMCPY2D_st, srcY) == offsetof(::CUDA_MEMCPY2D_st, srcY));
-static_assert(offsetof(api::CUDA_MEMCPY2D_st, srcMemoryType) == offsetof(::CUDA_MEMCPY2D_st, srcMemoryType));
-static_assert(offsetof(api::CUDA_MEMCPY2D_st, srcHost) == offsetof(::CUDA_MEMCPY2D_st, srcHost));
-static_assert(offsetof(api::CUDA_MEMCPY2D_st, srcDevice) == offsetof(::CUDA_MEMCPY2D_st, srcDevice));
-static_assert(offsetof(api::CUDA_MEMCPY2D_st, srcArray) == offsetof(::CUDA_MEMCPY2D_st, srcArray));
-static_assert(offsetof(api::CUDA_MEMCPY2D_st, srcPitch) == offsetof(::CUDA_MEMCPY2D_st, srcPitch));
-static_assert(offsetof(api::CUDA_MEMCPY2D_st, dstXInBytes) == offsetof(::CUDA_MEMCPY2D_st, dstXInBytes));
-static_assert(offsetof(api::CUDA_MEMCPY2D_st, dstY) == offsetof(::CUDA_MEMCPY2D_st, dstY));
-static_assert(offsetof(api::CUDA_MEMCPY2D_st, dstMemoryType) == offsetof(::CUDA_MEMCPY2D_st, dstMemoryType));
-static_assert(offsetof(api::CUDA_MEMCPY2D_st, dstHost) == offsetof(::CUDA_MEMCPY2D_st, dstHost));
-static_assert(offsetof(api::CUDA_MEMCPY2D_st, dstDevice) == offsetof(::CUDA_MEMCPY2D_st, dstDevice));
-static_assert(offsetof(api::CUDA_MEMCPY2D_st, dstArray) == offsetof(::CUDA_MEMCPY2D_st, dstArray));
-static_assert(offsetof(api::CUDA_MEMCPY2D_st, dstPitch) == offsetof(::CUDA_MEMCPY2D_st, dstPitch));
-static_assert(offsetof(api::CUDA_MEMCPY2D_st, WidthInBytes) == offsetof(::CUDA_MEMCPY2D_st, WidthInBytes));
-static_assert(offsetof(api::CUDA_MEMCPY2D_st, Height) == offsetof(::CUDA_MEMCPY2D_st, Height));
-static_assert(sizeof(api::CUDA_MEMCPY2D_v1_st) == sizeof(::CUDA_MEMCPY2D_v1_st) && alignof(api::CUDA_MEMCPY2D_v1_st) == alignof(::CUDA_MEMCPY2D_v1_st));
-static_assert(offsetof(api::CUDA_MEMCPY2D_v1_st, srcXInBytes) == offsetof(::CUDA_MEMCPY2D_v1_st, srcXInBytes));
-static_assert(offsetof(api::CUDA_MEMCPY2D_v1_st, srcY) == offsetof(::CUDA_MEMCPY2D_v1_st, srcY));
-static_assert(offsetof(api::CUDA_MEMCPY2D_v1_st, srcMemoryType) == offsetof(::CUDA_MEMCPY2D_v1_st, srcMemoryType));
-static_assert(offsetof(api::CUDA_MEMCPY2D_v1_st, srcHost) == offsetof(::CUDA_MEMCPY2D_v1_st, srcHost));
-static_assert(offsetof(api::CUDA_MEMCPY2D_v1_st, srcDevice) == offsetof(::CUDA_MEMCPY2D_v1_st, srcDevice));
-static_assert(offsetof(api::CUDA_MEMCPY2D_v1_st, srcArray) == offsetof(::CUDA_MEMCPY2D_v1_st, srcArray));
-static_assert(offsetof(api::CUDA_MEMCPY2D_v1_st, srcPitch) == offsetof(::CUDA_MEMCPY2D_v1_st, srcPitch));
-static_assert(offsetof(api::CUDA_MEMCPY2D_v1_st, dstXInBytes) == offsetof(::CUDA_MEMCPY2D_v1_st, dstXInBytes));
-static_assert(offsetof(api::CUDA_MEMCPY2D_v1_st, dstY) == offsetof(::CUDA_MEMCPY2D_v1_st, dstY));
-static_assert(offsetof(api::CUDA_MEMCPY2D_v1_st, dstMemoryType) == offsetof(::CUDA_MEMCPY2D_v1_st, dstMemoryType));
-static_assert(offsetof(api::CUDA_MEMCPY2D_v1_st, dstHost) == offsetof(::CUDA_MEMCPY2D_v1_st, dstHost));
-static_assert(offsetof(api::CUDA_MEMCPY2D_v1_st, dstDevice) == offsetof(::CUDA_MEMCPY2D_v1_st, dstDevice));
-static_assert(offsetof(api::CUDA_MEMCPY2D_v1_st, dstArray) == offsetof(::CUDA_MEMCPY2D_v1_st, dstArray));
-static_assert(offsetof(api::CUDA_MEMCPY2D_v1_st, dstPitch) == offsetof(::CUDA_MEMCPY2D_v1_st, dstPitch));
-static_assert(offsetof(api::CUDA_MEMCPY2D_v1_st, WidthInBytes) == offsetof(::CUDA_MEMCPY2D_v1_st, WidthInBytes));
-static_assert(offsetof(api::CUDA_MEMCPY2D_v1_st, Height) == offsetof(::CUDA_MEMCPY2D_v1_st, Height));
-static_assert(sizeof(api::CUDA_MEMCPY3D_BATCH_OP_st) == sizeof(::CUDA_MEMCPY3D_BATCH_OP_st) && alignof(api::CUDA_MEMCPY3D_BATCH_OP_st) == alignof(::CUDA_MEMCPY3D_BATCH_OP_st));
-static_assert(offsetof(api::CUDA_MEMCPY3D_BATCH_OP_st, src) == offsetof(::CUDA_MEMCPY3D_BATCH_OP_st, src));
-static_assert(offsetof(api::CUDA_MEMCPY3D_BATCH_OP_st, dst) == offsetof(::CUDA_MEMCPY3D_BATCH_OP_st, dst));
-static_assert(offsetof(api::CUDA_MEMCPY3D_BATCH_OP_st, extent) == offsetof(::CUDA_MEMCPY3D_BATCH_OP_st, extent));
-static_assert(offsetof(api::CUDA_MEMCPY3D_BATCH_OP_st, srcAccessOrder) == offsetof(::CUDA_MEMCPY3D_BATCH_OP_st, srcAccessOrder));
-static_assert(offsetof(api::CUDA_MEMCPY3D_BATCH_OP_st, flags) == offsetof(::CUDA_MEMCPY3D_BATCH_OP_st, flags));
-static_assert(sizeof(api::CUDA_MEMCPY3D_PEER_st) == sizeof(::CUDA_MEMCPY3D_PEER_st) && alignof(api::CUDA_MEMCPY3D_PEER_st) == alignof(::CUDA_MEMCPY3D_PEER_st));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, srcXInBytes) == offsetof(::CUDA_MEMCPY3D_PEER_st, srcXInBytes));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, srcY) == offsetof(::CUDA_MEMCPY3D_PEER_st, srcY));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, srcZ) == offsetof(::CUDA_MEMCPY3D_PEER_st, srcZ));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, srcLOD) == offsetof(::CUDA_MEMCPY3D_PEER_st, srcLOD));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, srcMemoryType) == offsetof(::CUDA_MEMCPY3D_PEER_st, srcMemoryType));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, srcHost) == offsetof(::CUDA_MEMCPY3D_PEER_st, srcHost));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, srcDevice) == offsetof(::CUDA_MEMCPY3D_PEER_st, srcDevice));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, srcArray) == offsetof(::CUDA_MEMCPY3D_PEER_st, srcArray));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, srcContext) == offsetof(::CUDA_MEMCPY3D_PEER_st, srcContext));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, srcPitch) == offsetof(::CUDA_MEMCPY3D_PEER_st, srcPitch));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, srcHeight) == offsetof(::CUDA_MEMCPY3D_PEER_st, srcHeight));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, dstXInBytes) == offsetof(::CUDA_MEMCPY3D_PEER_st, dstXInBytes));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, dstY) == offsetof(::CUDA_MEMCPY3D_PEER_st, dstY));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, dstZ) == offsetof(::CUDA_MEMCPY3D_PEER_st, dstZ));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, dstLOD) == offsetof(::CUDA_MEMCPY3D_PEER_st, dstLOD));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, dstMemoryType) == offsetof(::CUDA_MEMCPY3D_PEER_st, dstMemoryType));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, dstHost) == offsetof(::CUDA_MEMCPY3D_PEER_st, dstHost));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, dstDevice) == offsetof(::CUDA_MEMCPY3D_PEER_st, dstDevice));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, dstArray) == offsetof(::CUDA_MEMCPY3D_PEER_st, dstArray));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, dstContext) == offsetof(::CUDA_MEMCPY3D_PEER_st, dstContext));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, dstPitch) == offsetof(::CUDA_MEMCPY3D_PEER_st, dstPitch));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, dstHeight) == offsetof(::CUDA_MEMCPY3D_PEER_st, dstHeight));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, WidthInBytes) == offsetof(::CUDA_MEMCPY3D_PEER_st, WidthInBytes));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, Height) == offsetof(::CUDA_MEMCPY3D_PEER_st, Height));
-static_assert(offsetof(api::CUDA_MEMCPY3D_PEER_st, Depth) == offsetof(::CUDA_MEMCPY3D_PEER_st, Depth));
-static_assert(sizeof(api::CUDA_MEMCPY3D_st) == sizeof(::CUDA_MEMCPY3D_st) && alignof(api::CUDA_MEMCPY3D_st) == alignof(::CUDA_MEMCPY3D_st));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, srcXInBytes) == offsetof(::CUDA_MEMCPY3D_st, srcXInBytes));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, srcY) == offsetof(::CUDA_MEMCPY3D_st, srcY));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, srcZ) == offsetof(::CUDA_MEMCPY3D_st, srcZ));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, srcLOD) == offsetof(::CUDA_MEMCPY3D_st, srcLOD));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, srcMemoryType) == offsetof(::CUDA_MEMCPY3D_st, srcMemoryType));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, srcHost) == offsetof(::CUDA_MEMCPY3D_st, srcHost));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, srcDevice) == offsetof(::CUDA_MEMCPY3D_st, srcDevice));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, srcArray) == offsetof(::CUDA_MEMCPY3D_st, srcArray));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, reserved0) == offsetof(::CUDA_MEMCPY3D_st, reserved0));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, srcPitch) == offsetof(::CUDA_MEMCPY3D_st, srcPitch));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, srcHeight) == offsetof(::CUDA_MEMCPY3D_st, srcHeight));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, dstXInBytes) == offsetof(::CUDA_MEMCPY3D_st, dstXInBytes));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, dstY) == offsetof(::CUDA_MEMCPY3D_st, dstY));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, dstZ) == offsetof(::CUDA_MEMCPY3D_st, dstZ));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, dstLOD) == offsetof(::CUDA_MEMCPY3D_st, dstLOD));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, dstMemoryType) == offsetof(::CUDA_MEMCPY3D_st, dstMemoryType));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, dstHost) == offsetof(::CUDA_MEMCPY3D_st, dstHost));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, dstDevice) == offsetof(::CUDA_MEMCPY3D_st, dstDevice));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, dstArray) == offsetof(::CUDA_MEMCPY3D_st, dstArray));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, reserved1) == offsetof(::CUDA_MEMCPY3D_st, reserved1));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, dstPitch) == offsetof(::CUDA_MEMCPY3D_st, dstPitch));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, dstHeight) == offsetof(::CUDA_MEMCPY3D_st, dstHeight));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, WidthInBytes) == offsetof(::CUDA_MEMCPY3D_st, WidthInBytes));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, Height) == offsetof(::CUDA_MEMCPY3D_st, Height));
-static_assert(offsetof(api::CUDA_MEMCPY3D_st, Depth) == offsetof(::CUDA_MEMCPY3D_st, Depth));
-static_assert(sizeof(api::CUDA_MEMCPY3D_v1_st) == sizeof(::CUDA_MEMCPY3D_v1_st) && alignof(api::CUDA_MEMCPY3D_v1_st) == alignof(::CUDA_MEMCPY3D_v1_st));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, srcXInBytes) == offsetof(::CUDA_MEMCPY3D_v1_st, srcXInBytes));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, srcY) == offsetof(::CUDA_MEMCPY3D_v1_st, srcY));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, srcZ) == offsetof(::CUDA_MEMCPY3D_v1_st, srcZ));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, srcLOD) == offsetof(::CUDA_MEMCPY3D_v1_st, srcLOD));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, srcMemoryType) == offsetof(::CUDA_MEMCPY3D_v1_st, srcMemoryType));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, srcHost) == offsetof(::CUDA_MEMCPY3D_v1_st, srcHost));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, srcDevice) == offsetof(::CUDA_MEMCPY3D_v1_st, srcDevice));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, srcArray) == offsetof(::CUDA_MEMCPY3D_v1_st, srcArray));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, reserved0) == offsetof(::CUDA_MEMCPY3D_v1_st, reserved0));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, srcPitch) == offsetof(::CUDA_MEMCPY3D_v1_st, srcPitch));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, srcHeight) == offsetof(::CUDA_MEMCPY3D_v1_st, srcHeight));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, dstXInBytes) == offsetof(::CUDA_MEMCPY3D_v1_st, dstXInBytes));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, dstY) == offsetof(::CUDA_MEMCPY3D_v1_st, dstY));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, dstZ) == offsetof(::CUDA_MEMCPY3D_v1_st, dstZ));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, dstLOD) == offsetof(::CUDA_MEMCPY3D_v1_st, dstLOD));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, dstMemoryType) == offsetof(::CUDA_MEMCPY3D_v1_st, dstMemoryType));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, dstHost) == offsetof(::CUDA_MEMCPY3D_v1_st, dstHost));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, dstDevice) == offsetof(::CUDA_MEMCPY3D_v1_st, dstDevice));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, dstArray) == offsetof(::CUDA_MEMCPY3D_v1_st, dstArray));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, reserved1) == offsetof(::CUDA_MEMCPY3D_v1_st, reserved1));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, dstPitch) == offsetof(::CUDA_MEMCPY3D_v1_st, dstPitch));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, dstHeight) == offsetof(::CUDA_MEMCPY3D_v1_st, dstHeight));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, WidthInBytes) == offsetof(::CUDA_MEMCPY3D_v1_st, WidthInBytes));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, Height) == offsetof(::CUDA_MEMCPY3D_v1_st, Height));
-static_assert(offsetof(api::CUDA_MEMCPY3D_v1_st, Depth) == offsetof(::CUDA_MEMCPY3D_v1_st, Depth));
-static_assert(sizeof(api::CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st) == sizeof(::CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st) && alignof(api::CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st) == alignof(::CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st));
-static_assert(offsetof(api::CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st, count) == offsetof(::CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st, count));
-static_assert(offsetof(api::CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st, dsts) == offsetof(::CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st, dsts));
-static_assert(offsetof(api::CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st, srcs) == offsetof(::CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st, srcs));
-static_assert(offsetof(api::CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st, sizes) == offsetof(::CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st, sizes));
-static_assert(offsetof(api::CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st, attrs) == offsetof(::CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st, attrs));
-static_assert(offsetof(api::CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st, attrsIdxs) == offsetof(::CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st, attrsIdxs));
-static_assert(offsetof(api::CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st, numAttrs) == offsetof(::CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st, numAttrs));
-static_assert(offsetof(api::CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st, ctx) == offsetof(::CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st, ctx));
-static_assert(offsetof(api::CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st, gCtx) == offsetof(::CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st, gCtx));
-static_assert(sizeof(api::CUDA_MEMCPY_NODE_PARAMS_st) == sizeof(::CUDA_MEMCPY_NODE_PARAMS_st) && alignof(api::CUDA_MEMCPY_NODE_PARAMS_st) == alignof(::CUDA_MEMCPY_NODE_PARAMS_st));
-static_assert(offsetof(api::CUDA_MEMCPY_NODE_PARAMS_st, flags) == offsetof(::CUDA_MEMCPY_NODE_PARAMS_st, flags));
-static_assert(offsetof(api::CUDA_MEMCPY_NODE_PARAMS_st, reserved) == offsetof(::CUDA_MEMCPY_NODE_PARAMS_st, reserved));
-static_assert(offsetof(api::CUDA_MEMCPY_NODE_PARAMS_st, copyCtx) == offsetof(::CUDA_MEMCPY_NODE_PARAMS_st, copyCtx));
-static_assert(offsetof(api::CUDA_MEMCPY_NODE_PARAMS_st, copyParams) == offsetof(::CUDA_MEMCPY_NODE_PARAMS_st, copyParams));
-static_assert(sizeof(api::CUDA_MEMSET_NODE_PARAMS_st) == sizeof(::CUDA_MEMSET_NODE_PARAMS_st) && alignof(api::CUDA_MEMSET_NODE_PARAMS_st) == alignof(::CUDA_MEMSET_NODE_PARAMS_st));
-static_assert(offsetof(api::CUDA_MEMSET_NODE_PARAMS_st, dst) == offsetof(::CUDA_MEMSET_NODE_PARAMS_st, dst));
-static_assert(offsetof(api::CUDA_MEMSET_NODE_PARAMS_st, pitch) == offsetof(::CUDA_MEMSET_NODE_PARAMS_st, pitch));
-static_assert(offsetof(api::CUDA_MEMSET_NODE_PARAMS_st, value) == offsetof(::CUDA_MEMSET_NODE_PARAMS_st, value));
-static_assert(offsetof(api::CUDA_MEMSET_NODE_PARAMS_st, elementSize) == offsetof(::CUDA_MEMSET_NODE_PARAMS_st, elementSize));
-static_assert(offsetof(api::CUDA_MEMSET_NODE_PARAMS_st, width) == offsetof(::CUDA_MEMSET_NODE_PARAMS_st, width));
-static_assert(offsetof(api::CUDA_MEMSET_NODE_PARAMS_st, height) == offsetof(::CUDA_MEMSET_NODE_PARAMS_st, height));
-static_assert(sizeof(api::CUDA_MEMSET_NODE_PARAMS_v2_st) == sizeof(::CUDA_MEMSET_NODE_PARAMS_v2_st) && alignof(api::CUDA_MEMSET_NODE_PARAMS_v2_st) == alignof(::CUDA_MEMSET_NODE_PARAMS_v2_st));
-static_assert(offsetof(api::CUDA_MEMSET_NODE_PARAMS_v2_st, dst) == offsetof(::CUDA_MEMSET_NODE_PARAMS_v2_st, dst));
-static_assert(offsetof(api::CUDA_MEMSET_NODE_PARAMS_v2_st, pitch) == offsetof(::CUDA_MEMSET_NODE_PARAMS_v2_st, pitch));
-static_assert(offsetof(api::CUDA_MEMSET_NODE_PARAMS_v2_st, value) == offsetof(::CUDA_MEMSET_NODE_PARAMS_v2_st, value));
-static_assert(offsetof(api::CUDA_MEMSET_NODE_PARAMS_v2_st, elementSize) == offsetof(::CUDA_MEMSET_NODE_PARAMS_v2_st, elementSize));
-static_assert(offsetof(api::CUDA_MEMSET_NODE_PARAMS_v2_st, width) == offsetof(::CUDA_MEMSET_NODE_PARAMS_v2_st, width));
-static_assert(offsetof(api::CUDA_MEMSET_NODE_PARAMS_v2_st, height) == offsetof(::CUDA_MEMSET_NODE_PARAMS_v2_st, height));
-static_assert(offsetof(api::CUDA_MEMSET_NODE_PARAMS_v2_st, ctx) == offsetof(::CUDA_MEMSET_NODE_PARAMS_v2_st, ctx));
-static_assert(sizeof(api::CUDA_MEM_ALLOC_NODE_PARAMS_v1_st) == sizeof(::CUDA_MEM_ALLOC_NODE_PARAMS_v1_st) && alignof(api::CUDA_MEM_ALLOC_NODE_PARAMS_v1_st) == alignof(::CUDA_MEM_ALLOC_NODE_PARAMS_v1_st));
-static_assert(offsetof(api::CUDA_MEM_ALLOC_NODE_PARAMS_v1_st, poolProps) == offsetof(::CUDA_MEM_ALLOC_NODE_PARAMS_v1_st, poolProps));
-static_assert(offsetof(api::CUDA_MEM_ALLOC_NODE_PARAMS_v1_st, accessDescs) == offsetof(::CUDA_MEM_ALLOC_NODE_PARAMS_v1_st, accessDescs));
-static_assert(offsetof(api::CUDA_MEM_ALLOC_NODE_PARAMS_v1_st, accessDescCount) == offsetof(::CUDA_MEM_ALLOC_NODE_PARAMS_v1_st, accessDescCount));
-static_assert(offsetof(api::CUDA_MEM_ALLOC_NODE_PARAMS_v1_st, bytesize) == offsetof(::CUDA_MEM_ALLOC_NODE_PARAMS_v1_st, bytesize));
-static_assert(offsetof(api::CUDA_MEM_ALLOC_NODE_PARAMS_v1_st, dptr) == offsetof(::CUDA_MEM_ALLOC_NODE_PARAMS_v1_st, dptr));
-static_assert(sizeof(api::CUDA_MEM_ALLOC_NODE_PARAMS_v2_st) == sizeof(::CUDA_MEM_ALLOC_NODE_PARAMS_v2_st) && alignof(api::CUDA_MEM_ALLOC_NODE_PARAMS_v2_st) == alignof(::CUDA_MEM_ALLOC_NODE_PARAMS_v2_st));
-static_assert(offsetof(api::CUDA_MEM_ALLOC_NODE_PARAMS_v2_st, poolProps) == offsetof(::CUDA_MEM_ALLOC_NODE_PARAMS_v2_st, poolProps));
-static_assert(offsetof(api::CUDA_MEM_ALLOC_NODE_PARAMS_v2_st, accessDescs) == offsetof(::CUDA_MEM_ALLOC_NODE_PARAMS_v2_st, accessDescs));
-static_assert(offsetof(api::CUDA_MEM_ALLOC_NODE_PARAMS_v2_st, accessDescCount) == offsetof(::CUDA_MEM_ALLOC_NODE_PARAMS_v2_st, accessDescCount));
-static_assert(offsetof(api::CUDA_MEM_ALLOC_NODE_PARAMS_v2_st, bytesize) == offsetof(::CUDA_MEM_ALLOC_NODE_PARAMS_v2_st, bytesize));
-static_assert(offsetof(api::CUDA_MEM_ALLOC_NODE_PARAMS_v2_st, dptr) == offsetof(::CUDA_MEM_ALLOC_NODE_PARAMS_v2_st, dptr));
-static_assert(sizeof(api::CUDA_MEM_FREE_NODE_PARAMS_st) == sizeof(::CUDA_MEM_FREE_NODE_PARAMS_st) && alignof(api::CUDA_MEM_FREE_NODE_PARAMS_st) == alignof(::CUDA_MEM_FREE_NODE_PARAMS_st));
-static_assert(offsetof(api::CUDA_MEM_FREE_NODE_PARAMS_st, dptr) == offsetof(::CUDA_MEM_FREE_NODE_PARAMS_st, dptr));
-static_assert(sizeof(api::CUDA_POINTER_ATTRIBUTE_P2P_TOKENS_st) == sizeof(::CUDA_POINTER_ATTRIBUTE_P2P_TOKENS_st) && alignof(api::CUDA_POINTER_ATTRIBUTE_P2P_TOKENS_st) == alignof(::CUDA_POINTER_ATTRIBUTE_P2P_TOKENS_st));
-static_assert(offsetof(api::CUDA_POINTER_ATTRIBUTE_P2P_TOKENS_st, p2pToken) == offsetof(::CUDA_POINTER_ATTRIBUTE_P2P_TOKENS_st, p2pToken));
-static_assert(offsetof(api::CUDA_POINTER_ATTRIBUTE_P2P_TOKENS_st, vaSpaceToken) == offsetof(::CUDA_POINTER_ATTRIBUTE_P2P_TOKENS_st, vaSpaceToken));
-static_assert(sizeof(api::CUDA_RESOURCE_DESC_st) == sizeof(::CUDA_RESOURCE_DESC_st) && alignof(api::CUDA_RESOURCE_DESC_st) == alignof(::CUDA_RESOURCE_DESC_st));
-static_assert(offsetof(api::CUDA_RESOURCE_DESC_st, resType) == offsetof(::CUDA_RESOURCE_DESC_st, resType));
-static_assert(offsetof(api::CUDA_RESOURCE_DESC_st, res) == offsetof(::CUDA_RESOURCE_DESC_st, res));
-static_assert(offsetof(api::CUDA_RESOURCE_DESC_st, res.array) == offsetof(::CUDA_RESOURCE_DESC_st, res.array));
-static_assert(offsetof(api::CUDA_RESOURCE_DESC_st, res.array.hArray) == offsetof(::CUDA_RESOURCE_DESC_st, res.array.hArray));
-static_assert(offsetof(api::CUDA_RESOURCE_DESC_st, res.mipmap) == offsetof(::CUDA_RESOURCE_DESC_st, res.mipmap));
-static_assert(offsetof(api::CUDA_RESOURCE_DESC_st, res.mipmap.hMipmappedArray) == offsetof(::CUDA_RESOURCE_DESC_st, res.mipmap.hMipmappedArray));
-static_assert(offsetof(api::CUDA_RESOURCE_DESC_st, res.linear) == offsetof(::CUDA_RESOURCE_DESC_st, res.linear));
-static_assert(offsetof(api::CUDA_RESOURCE_DESC_st, res.linear.devPtr) == offsetof(::CUDA_RESOURCE_DESC_st, res.linear.devPtr));
-static_assert(offsetof(api::CUDA_RESOURCE_DESC_st, res.linear.format) == offsetof(::CUDA_RESOURCE_DESC_st, res.linear.format));
-static_assert(offsetof(api::CUDA_RESOURCE_DESC_st, res.linear.numChannels) == offsetof(::CUDA_RESOURCE_DESC_st, res.linear.numChannels));
-static_assert(offsetof(api::CUDA_RESOURCE_DESC_st, res.linear.sizeInBytes) == offsetof(::CUDA_RESOURCE_DESC_st, res.linear.sizeInBytes));
-static_assert(offsetof(api::CUDA_RESOURCE_DESC_st, res.pitch2D) == offsetof(::CUDA_RESOURCE_DESC_st, res.pitch2D));
-static_assert(offsetof(api::CUDA_RESOURCE_DESC_st, res.pitch2D.devPtr) == offsetof(::CUDA_RESOURCE_DESC_st, res.pitch2D.devPtr));
-static_assert(offsetof(api::CUDA_RESOURCE_DESC_st, res.pitch2D.format) == offsetof(::CUDA_RESOURCE_DESC_st, res.pitch2D.format));
-static_assert(offsetof(api::CUDA_RESOURCE_DESC_st, res.pitch2D.numChannels) == offsetof(::CUDA_RESOURCE_DESC_st, res.pitch2D.numChannels));
-static_assert(offsetof(api::CUDA_RESOURCE_DESC_st, res.pitch2D.width) == offsetof(::CUDA_RESOURCE_DESC_st, res.pitch2D.width));
-static_assert(offsetof(api::CUDA_RESOURCE_DESC_st, res.pitch2D.height) == offsetof(::CUDA_RESOURCE_DESC_st, res.pitch2D.height));
-static_assert(offsetof(api::CUDA_RESOURCE_DESC_st, res.pitch2D.pitchInBytes) == offsetof(::CUDA_RESOURCE_DESC_st, res.pitch2D.pitchInBytes));
-static_assert(offsetof(api::CUDA_RESOURCE_DESC_st, res.reserved) == offsetof(::CUDA_RESOURCE_DESC_st, res.reserved));
-static_assert(offsetof(api::CUDA_RESOURCE_DESC_st, res.reserved.reserved) == offsetof(::CUDA_RESOURCE_DESC_st, res.reserved.reserved));
-static_assert(offsetof(api::CUDA_RESOURCE_DESC_st, flags) == offsetof(::CUDA_RESOURCE_DESC_st, flags));
-static_assert(sizeof(api::CUDA_RESOURCE_VIEW_DESC_st) == sizeof(::CUDA_RESOURCE_VIEW_DESC_st) && alignof(api::CUDA_RESOURCE_VIEW_DESC_st) == alignof(::CUDA_RESOURCE_VIEW_DESC_st));
-static_assert(offsetof(api::CUDA_RESOURCE_VIEW_DESC_st, format) == offsetof(::CUDA_RESOURCE_VIEW_DESC_st, format));
-static_assert(offsetof(api::CUDA_RESOURCE_VIEW_DESC_st, width) == offsetof(::CUDA_RESOURCE_VIEW_DESC_st, width));
-static_assert(offsetof(api::CUDA_RESOURCE_VIEW_DESC_st, height) == offsetof(::CUDA_RESOURCE_VIEW_DESC_st, height));
-static_assert(offsetof(api::CUDA_RESOURCE_VIEW_DESC_st, depth) == offsetof(::CUDA_RESOURCE_VIEW_DESC_st, depth));
-static_assert(offsetof(api::CUDA_RESOURCE_VIEW_DESC_st, firstMipmapLevel) == offsetof(::CUDA_RESOURCE_VIEW_DESC_st, firstMipmapLevel));
-static_assert(offsetof(api::CUDA_RESOURCE_VIEW_DESC_st, lastMipmapLevel) == offsetof(::CUDA_RESOURCE_VIEW_DESC_st, lastMipmapLevel));
-static_assert(offsetof(api::CUDA_RESOURCE_VIEW_DESC_st, firstLayer) == offsetof(::CUDA_RESOURCE_VIEW_DESC_st, firstLayer));
-static_assert(offsetof(api::CUDA_RESOURCE_VIEW_DESC_st, lastLayer) == offsetof(::CUDA_RESOURCE_VIEW_DESC_st, lastLayer));
-static_assert(offsetof(api::CUDA_RESOURCE_VIEW_DESC_st, reserved) == offsetof(::CUDA_RESOURCE_VIEW_DESC_st, reserved));
-static_assert(sizeof(api::CUDA_TEXTURE_DESC_st) == sizeof(::CUDA_TEXTURE_DESC_st) && alignof(api::CUDA_TEXTURE_DESC_st) == alignof(::CUDA_TEXTURE_DESC_st));
-static_assert(offsetof(api::CUDA_TEXTURE_DESC_st, addressMode) == offsetof(::CUDA_TEXTURE_DESC_st, addressMode));
-static_assert(offsetof(api::CUDA_TEXTURE_DESC_st, filterMode) == offsetof(::CUDA_TEXTURE_DESC_st, filterMode));
-static_assert(offsetof(api::CUDA_TEXTURE_DESC_st, flags) == offsetof(::CUDA_TEXTURE_DESC_st, flags));
-static_assert(offsetof(api::CUDA_TEXTURE_DESC_st, maxAnisotropy) == offsetof(::CUDA_TEXTURE_DESC_st, maxAnisotropy));
-static_assert(offsetof(api::CUDA_TEXTURE_DESC_st, mipmapFilterMode) == offsetof(::CUDA_TEXTURE_DESC_st, mipmapFilterMode));
-static_assert(offsetof(api::CUDA_TEXTURE_DESC_st, mipmapLevelBias) == offsetof(::CUDA_TEXTURE_DESC_st, mipmapLevelBias));
-static_assert(offsetof(api::CUDA_TEXTURE_DESC_st, minMipmapLevelClamp) == offsetof(::CUDA_TEXTURE_DESC_st, minMipmapLevelClamp));
-static_assert(offsetof(api::CUDA_TEXTURE_DESC_st, maxMipmapLevelClamp) == offsetof(::CUDA_TEXTURE_DESC_st, maxMipmapLevelClamp));
-static_assert(offsetof(api::CUDA_TEXTURE_DESC_st, borderColor) == offsetof(::CUDA_TEXTURE_DESC_st, borderColor));
-static_assert(offsetof(api::CUDA_TEXTURE_DESC_st, reserved) == offsetof(::CUDA_TEXTURE_DESC_st, reserved));
-static_assert(sizeof(api::CU_DEV_SM_RESOURCE_GROUP_PARAMS_st) == sizeof(::CU_DEV_SM_RESOURCE_GROUP_PARAMS_st) && alignof(api::CU_DEV_SM_RESOURCE_GROUP_PARAMS_st) == alignof(::CU_DEV_SM_RESOURCE_GROUP_PARAMS_st));
-static_assert(offsetof(api::CU_DEV_SM_RESOURCE_GROUP_PARAMS_st, smCount) == offsetof(::CU_DEV_SM_RESOURCE_GROUP_PARAMS_st, smCount));
-static_assert(offsetof(api::CU_DEV_SM_RESOURCE_GROUP_PARAMS_st, coscheduledSmCount) == offsetof(::CU_DEV_SM_RESOURCE_GROUP_PARAMS_st, coscheduledSmCount));
-static_assert(offsetof(api::CU_DEV_SM_RESOURCE_GROUP_PARAMS_st, preferredCoscheduledSmCount) == offsetof(::CU_DEV_SM_RESOURCE_GROUP_PARAMS_st, preferredCoscheduledSmCount));
-static_assert(offsetof(api::CU_DEV_SM_RESOURCE_GROUP_PARAMS_st, flags) == offsetof(::CU_DEV_SM_RESOURCE_GROUP_PARAMS_st, flags));
-static_assert(offsetof(api::CU_DEV_SM_RESOURCE_GROUP_PARAMS_st, localityDomainId) == offsetof(::CU_DEV_SM_RESOURCE_GROUP_PARAMS_st, localityDomainId));
-static_assert(offsetof(api::CU_DEV_SM_RESOURCE_GROUP_PARAMS_st, reserved) == offsetof(::CU_DEV_SM_RESOURCE_GROUP_PARAMS_st, reserved));
-static_assert(sizeof(api::CUaccessPolicyWindow_st) == sizeof(::CUaccessPolicyWindow_st) && alignof(api::CUaccessPolicyWindow_st) == alignof(::CUaccessPolicyWindow_st));
-static_assert(offsetof(api::CUaccessPolicyWindow_st, base_ptr) == offsetof(::CUaccessPolicyWindow_st, base_ptr));
-static_assert(offsetof(api::CUaccessPolicyWindow_st, num_bytes) == offsetof(::CUaccessPolicyWindow_st, num_bytes));
-static_assert(offsetof(api::CUaccessPolicyWindow_st, hitRatio) == offsetof(::CUaccessPolicyWindow_st, hitRatio));
-static_assert(offsetof(api::CUaccessPolicyWindow_st, hitProp) == offsetof(::CUaccessPolicyWindow_st, hitProp));
-static_assert(offsetof(api::CUaccessPolicyWindow_st, missProp) == offsetof(::CUaccessPolicyWindow_st, missProp));
-static_assert(sizeof(api::CUarrayMapInfo_st) == sizeof(::CUarrayMapInfo_st) && alignof(api::CUarrayMapInfo_st) == alignof(::CUarrayMapInfo_st));
-static_assert(offsetof(api::CUarrayMapInfo_st, resourceType) == offsetof(::CUarrayMapInfo_st, resourceType));
-static_assert(offsetof(api::CUarrayMapInfo_st, resource) == offsetof(::CUarrayMapInfo_st, resource));
-static_assert(offsetof(api::CUarrayMapInfo_st, resource.mipmap) == offsetof(::CUarrayMapInfo_st, resource.mipmap));
-static_assert(offsetof(api::CUarrayMapInfo_st, resource.array) == offsetof(::CUarrayMapInfo_st, resource.array));
-static_assert(offsetof(api::CUarrayMapInfo_st, subresourceType) == offsetof(::CUarrayMapInfo_st, subresourceType));
-static_assert(offsetof(api::CUarrayMapInfo_st, subresource) == offsetof(::CUarrayMapInfo_st, subresource));
-static_assert(offsetof(api::CUarrayMapInfo_st, subresource.sparseLevel) == offsetof(::CUarrayMapInfo_st, subresource.sparseLevel));
-static_assert(offsetof(api::CUarrayMapInfo_st, subresource.sparseLevel.level) == offsetof(::CUarrayMapInfo_st, subresource.sparseLevel.level));
-static_assert(offsetof(api::CUarrayMapInfo_st, subresource.sparseLevel.layer) == offsetof(::CUarrayMapInfo_st, subresource.sparseLevel.layer));
-static_assert(offsetof(api::CUarrayMapInfo_st, subresource.sparseLevel.offsetX) == offsetof(::CUarrayMapInfo_st, subresource.sparseLevel.offsetX));
-static_assert(offsetof(api::CUarrayMapInfo_st, subresource.sparseLevel.offsetY) == offsetof(::CUarrayMapInfo_st, subresource.sparseLevel.offsetY));
-static_assert(offsetof(api::CUarrayMapInfo_st, subresource.sparseLevel.offsetZ) == offsetof(::CUarrayMapInfo_st, subresource.sparseLevel.offsetZ));
-static_assert(offsetof(api::CUarrayMapInfo_st, subresource.sparseLevel.extentWidth) == offsetof(::CUarrayMapInfo_st, subresource.sparseLevel.extentWidth));
-static_assert(offsetof(api::CUarrayMapInfo_st, subresource.sparseLevel.extentHeight) == offsetof(::CUarrayMapInfo_st, subresource.sparseLevel.extentHeight));
-static_assert(offsetof(api::CUarrayMapInfo_st, subresource.sparseLevel.extentDepth) == offsetof(::CUarrayMapInfo_st, subresource.sparseLevel.extentDepth));
-static_assert(offsetof(api::CUarrayMapInfo_st, subresource.miptail) == offsetof(::CUarrayMapInfo_st, subresource.miptail));
-static_assert(offsetof(api::CUarrayMapInfo_st, subresource.miptail.layer) == offsetof(::CUarrayMapInfo_st, subresource.miptail.layer));
-static_assert(offsetof(api::CUarrayMapInfo_st, subresource.miptail.offset) == offsetof(::CUarrayMapInfo_st, subresource.miptail.offset));
-static_assert(offsetof(api::CUarrayMapInfo_st, subresource.miptail.size) == offsetof(::CUarrayMapInfo_st, subresource.miptail.size));
-static_assert(offsetof(api::CUarrayMapInfo_st, memOperationType) == offsetof(::CUarrayMapInfo_st, memOperationType));
-static_assert(offsetof(api::CUarrayMapInfo_st, memHandleType) == offsetof(::CUarrayMapInfo_st, memHandleType));
-static_assert(offsetof(api::CUarrayMapInfo_st, memHandle) == offsetof(::CUarrayMapInfo_st, memHandle));
-static_assert(offsetof(api::CUarrayMapInfo_st, memHandle.memHandle) == offsetof(::CUarrayMapInfo_st, memHandle.memHandle));
-static_assert(offsetof(api::CUarrayMapInfo_st, offset) == offsetof(::CUarrayMapInfo_st, offset));
-static_assert(offsetof(api::CUarrayMapInfo_st, deviceBitMask) == offsetof(::CUarrayMapInfo_st, deviceBitMask));
-static_assert(offsetof(api::CUarrayMapInfo_st, flags) == offsetof(::CUarrayMapInfo_st, flags));
-static_assert(offsetof(api::CUarrayMapInfo_st, reserved) == offsetof(::CUarrayMapInfo_st, reserved));
-static_assert(sizeof(api::CUasyncNotificationInfo_st) == sizeof(::CUasyncNotificationInfo_st) && alignof(api::CUasyncNotificationInfo_st) == alignof(::CUasyncNotificationInfo_st));
-static_assert(offsetof(api::CUasyncNotificationInfo_st, type) == offsetof(::CUasyncNotificationInfo_st, type));
-static_assert(offsetof(api::CUasyncNotificationInfo_st, info) == offsetof(::CUasyncNotificationInfo_st, info));
-static_assert(offsetof(api::CUasyncNotificationInfo_st, info.overBudget) == offsetof(::CUasyncNotificationInfo_st, info.overBudget));
-static_assert(offsetof(api::CUasyncNotificationInfo_st, info.overBudget.bytesOverBudget) == offsetof(::CUasyncNotificationInfo_st, info.overBudget.bytesOverBudget));
-static_assert(sizeof(api::CUcheckpointCheckpointArgs_st) == sizeof(::CUcheckpointCheckpointArgs_st) && alignof(api::CUcheckpointCheckpointArgs_st) == alignof(::CUcheckpointCheckpointArgs_st));
-static_assert(offsetof(api::CUcheckpointCheckpointArgs_st, customStorageInfo_out) == offsetof(::CUcheckpointCheckpointArgs_st, customStorageInfo_out));
-static_assert(offsetof(api::CUcheckpointCheckpointArgs_st, reserved) == offsetof(::CUcheckpointCheckpointArgs_st, reserved));
-static_assert(sizeof(api::CUcheckpointCustomStorageInfo_st) == sizeof(::CUcheckpointCustomStorageInfo_st) && alignof(api::CUcheckpointCustomStorageInfo_st) == alignof(::CUcheckpointCustomStorageInfo_st));
-static_assert(offsetof(api::CUcheckpointCustomStorageInfo_st, handle) == offsetof(::CUcheckpointCustomStorageInfo_st, handle));
-static_assert(offsetof(api::CUcheckpointCustomStorageInfo_st, perDeviceData) == offsetof(::CUcheckpointCustomStorageInfo_st, perDeviceData));
-static_assert(offsetof(api::CUcheckpointCustomStorageInfo_st, deviceCount) == offsetof(::CUcheckpointCustomStorageInfo_st, deviceCount));
-static_assert(sizeof(api::CUcheckpointCustomStoragePerDeviceData_st) == sizeof(::CUcheckpointCustomStoragePerDeviceData_st) && alignof(api::CUcheckpointCustomStoragePerDeviceData_st) == alignof(::CUcheckpointCustomStoragePerDeviceData_st));
-static_assert(offsetof(api::CUcheckpointCustomStoragePerDeviceData_st, devPtr) == offsetof(::CUcheckpointCustomStoragePerDeviceData_st, devPtr));
-static_assert(offsetof(api::CUcheckpointCustomStoragePerDeviceData_st, size) == offsetof(::CUcheckpointCustomStoragePerDeviceData_st, size));
-static_assert(offsetof(api::CUcheckpointCustomStoragePerDeviceData_st, stream) == offsetof(::CUcheckpointCustomStoragePerDeviceData_st, stream));
-static_assert(sizeof(api::CUcheckpointGpuPair_st) == sizeof(::CUcheckpointGpuPair_st) && alignof(api::CUcheckpointGpuPair_st) == alignof(::CUcheckpointGpuPair_st));
-static_assert(offsetof(api::CUcheckpointGpuPair_st, oldUuid) == offsetof(::CUcheckpointGpuPair_st, oldUuid));
-static_assert(offsetof(api::CUcheckpointGpuPair_st, newUuid) == offsetof(::CUcheckpointGpuPair_st, newUuid));
-static_assert(sizeof(api::CUcheckpointLockArgs_st) == sizeof(::CUcheckpointLockArgs_st) && alignof(api::CUcheckpointLockArgs_st) == alignof(::CUcheckpointLockArgs_st));
-static_assert(offsetof(api::CUcheckpointLockArgs_st, timeoutMs) == offsetof(::CUcheckpointLockArgs_st, timeoutMs));
-static_assert(offsetof(api::CUcheckpointLockArgs_st, reserved0) == offsetof(::CUcheckpointLockArgs_st, reserved0));
-static_assert(offsetof(api::CUcheckpointLockArgs_st, reserved1) == offsetof(::CUcheckpointLockArgs_st, reserved1));
-static_assert(sizeof(api::CUcheckpointRestoreArgs_st) == sizeof(::CUcheckpointRestoreArgs_st) && alignof(api::CUcheckpointRestoreArgs_st) == alignof(::CUcheckpointRestoreArgs_st));
-static_assert(offsetof(api::CUcheckpointRestoreArgs_st, gpuPairs) == offsetof(::CUcheckpointRestoreArgs_st, gpuPairs));
-static_assert(offsetof(api::CUcheckpointRestoreArgs_st, gpuPairsCount) == offsetof(::CUcheckpointRestoreArgs_st, gpuPairsCount));
-static_assert(offsetof(api::CUcheckpointRestoreArgs_st, padding0) == offsetof(::CUcheckpointRestoreArgs_st, padding0));
-static_assert(offsetof(api::CUcheckpointRestoreArgs_st, customStorageInfo_out) == offsetof(::CUcheckpointRestoreArgs_st, customStorageInfo_out));
-static_assert(offsetof(api::CUcheckpointRestoreArgs_st, reserved) == offsetof(::CUcheckpointRestoreArgs_st, reserved));
-static_assert(sizeof(api::CUcheckpointUnlockArgs_st) == sizeof(::CUcheckpointUnlockArgs_st) && alignof(api::CUcheckpointUnlockArgs_st) == alignof(::CUcheckpointUnlockArgs_st));
-static_assert(offsetof(api::CUcheckpointUnlockArgs_st, reserved) == offsetof(::CUcheckpointUnlockArgs_st, reserved));
-static_assert(sizeof(api::CUcliqueInfo_st) == sizeof(::CUcliqueInfo_st) && alignof(api::CUcliqueInfo_st) == alignof(::CUcliqueInfo_st));
-static_assert(offsetof(api::CUcliqueInfo_st, type) == offsetof(::CUcliqueInfo_st, type));
-static_assert(offsetof(api::CUcliqueInfo_st, id) == offsetof(::CUcliqueInfo_st, id));
-static_assert(sizeof(api::CUctxCigParam_st) == sizeof(::CUctxCigParam_st) && alignof(api::CUctxCigParam_st) == alignof(::CUctxCigParam_st));
-static_assert(offsetof(api::CUctxCigParam_st, sharedDataType) == offsetof(::CUctxCigParam_st, sharedDataType));
-static_assert(offsetof(api::CUctxCigParam_st, sharedData) == offsetof(::CUctxCigParam_st, sharedData));
-static_assert(sizeof(api::CUctxCreateParams_st) == sizeof(::CUctxCreateParams_st) && alignof(api::CUctxCreateParams_st) == alignof(::CUctxCreateParams_st));
-static_assert(offsetof(api::CUctxCreateParams_st, execAffinityParams) == offsetof(::CUctxCreateParams_st, execAffinityParams));
-static_assert(offsetof(api::CUctxCreateParams_st, numExecAffinityParams) == offsetof(::CUctxCreateParams_st, numExecAffinityParams));
-static_assert(offsetof(api::CUctxCreateParams_st, cigParams) == offsetof(::CUctxCreateParams_st, cigParams));
-static_assert(sizeof(api::CUdevResource_st) == sizeof(::CUdevResource_st) && alignof(api::CUdevResource_st) == alignof(::CUdevResource_st));
-static_assert(offsetof(api::CUdevResource_st, type) == offsetof(::CUdevResource_st, type));
-static_assert(offsetof(api::CUdevResource_st, _internal_padding) == offsetof(::CUdevResource_st, _internal_padding));
-static_assert(offsetof(api::CUdevResource_st, sm) == offsetof(::CUdevResource_st, sm));
-static_assert(offsetof(api::CUdevResource_st, wqConfig) == offsetof(::CUdevResource_st, wqConfig));
-static_assert(offsetof(api::CUdevResource_st, wq) == offsetof(::CUdevResource_st, wq));
-static_assert(offsetof(api::CUdevResource_st, _oversize) == offsetof(::CUdevResource_st, _oversize));
-static_assert(offsetof(api::CUdevResource_st, nextResource) == offsetof(::CUdevResource_st, nextResource));
-static_assert(sizeof(api::CUdevSmResource_st) == sizeof(::CUdevSmResource_st) && alignof(api::CUdevSmResource_st) == alignof(::CUdevSmResource_st));
-static_assert(offsetof(api::CUdevSmResource_st, smCount) == offsetof(::CUdevSmResource_st, smCount));
-static_assert(offsetof(api::CUdevSmResource_st, minSmPartitionSize) == offsetof(::CUdevSmResource_st, minSmPartitionSize));
-static_assert(offsetof(api::CUdevSmResource_st, smCoscheduledAlignment) == offsetof(::CUdevSmResource_st, smCoscheduledAlignment));
-static_assert(offsetof(api::CUdevSmResource_st, flags) == offsetof(::CUdevSmResource_st, flags));
-static_assert(offsetof(api::CUdevSmResource_st, localityDomainId) == offsetof(::CUdevSmResource_st, localityDomainId));
-static_assert(sizeof(api::CUdevWorkqueueConfigResource_st) == sizeof(::CUdevWorkqueueConfigResource_st) && alignof(api::CUdevWorkqueueConfigResource_st) == alignof(::CUdevWorkqueueConfigResource_st));
-static_assert(offsetof(api::CUdevWorkqueueConfigResource_st, device) == offsetof(::CUdevWorkqueueConfigResource_st, device));
-static_assert(offsetof(api::CUdevWorkqueueConfigResource_st, wqConcurrencyLimit) == offsetof(::CUdevWorkqueueConfigResource_st, wqConcurrencyLimit));
-static_assert(offsetof(api::CUdevWorkqueueConfigResource_st, sharingScope) == offsetof(::CUdevWorkqueueConfigResource_st, sharingScope));
-static_assert(sizeof(api::CUdevWorkqueueResource_st) == sizeof(::CUdevWorkqueueResource_st) && alignof(api::CUdevWorkqueueResource_st) == alignof(::CUdevWorkqueueResource_st));
-static_assert(offsetof(api::CUdevWorkqueueResource_st, reserved) == offsetof(::CUdevWorkqueueResource_st, reserved));
-static_assert(sizeof(api::CUdevprop_st) == sizeof(::CUdevprop_st) && alignof(api::CUdevprop_st) == alignof(::CUdevprop_st));
-static_assert(offsetof(api::CUdevprop_st, maxThreadsPerBlock) == offsetof(::CUdevprop_st, maxThreadsPerBlock));
-static_assert(offsetof(api::CUdevprop_st, maxThreadsDim) == offsetof(::CUdevprop_st, maxThreadsDim));
-static_assert(offsetof(api::CUdevprop_st, maxGridSize) == offsetof(::CUdevprop_st, maxGridSize));
-static_assert(offsetof(api::CUdevprop_st, sharedMemPerBlock) == offsetof(::CUdevprop_st, sharedMemPerBlock));
-static_assert(offsetof(api::CUdevprop_st, totalConstantMemory) == offsetof(::CUdevprop_st, totalConstantMemory));
-static_assert(offsetof(api::CUdevprop_st, SIMDWidth) == offsetof(::CUdevprop_st, SIMDWidth));
-static_assert(offsetof(api::CUdevprop_st, memPitch) == offsetof(::CUdevprop_st, memPitch));
-static_assert(offsetof(api::CUdevprop_st, regsPerBlock) == offsetof(::CUdevprop_st, regsPerBlock));
-static_assert(offsetof(api::CUdevprop_st, clockRate) == offsetof(::CUdevprop_st, clockRate));
-static_assert(offsetof(api::CUdevprop_st, textureAlign) == offsetof(::CUdevprop_st, textureAlign));
-static_assert(sizeof(api::CUeglFrame_st) == sizeof(::CUeglFrame_st) && alignof(api::CUeglFrame_st) == alignof(::CUeglFrame_st));
-static_assert(offsetof(api::CUeglFrame_st, frame) == offsetof(::CUeglFrame_st, frame));
-static_assert(offsetof(api::CUeglFrame_st, frame.pArray) == offsetof(::CUeglFrame_st, frame.pArray));
-static_assert(offsetof(api::CUeglFrame_st, frame.pPitch) == offsetof(::CUeglFrame_st, frame.pPitch));
-static_assert(offsetof(api::CUeglFrame_st, width) == offsetof(::CUeglFrame_st, width));
-static_assert(offsetof(api::CUeglFrame_st, height) == offsetof(::CUeglFrame_st, height));
-static_assert(offsetof(api::CUeglFrame_st, depth) == offsetof(::CUeglFrame_st, depth));
-static_assert(offsetof(api::CUeglFrame_st, pitch) == offsetof(::CUeglFrame_st, pitch));
-static_assert(offsetof(api::CUeglFrame_st, planeCount) == offsetof(::CUeglFrame_st, planeCount));
-static_assert(offsetof(api::CUeglFrame_st, numChannels) == offsetof(::CUeglFrame_st, numChannels));
-static_assert(offsetof(api::CUeglFrame_st, frameType) == offsetof(::CUeglFrame_st, frameType));
-static_assert(offsetof(api::CUeglFrame_st, eglColorFormat) == offsetof(::CUeglFrame_st, eglColorFormat));
-static_assert(offsetof(api::CUeglFrame_st, cuFormat) == offsetof(::CUeglFrame_st, cuFormat));
-static_assert(sizeof(api::CUexecAffinityParam_st) == sizeof(::CUexecAffinityParam_st) && alignof(api::CUexecAffinityParam_st) == alignof(::CUexecAffinityParam_st));
-static_assert(offsetof(api::CUexecAffinityParam_st, type) == offsetof(::CUexecAffinityParam_st, type));
-static_assert(offsetof(api::CUexecAffinityParam_st, param) == offsetof(::CUexecAffinityParam_st, param));
-static_assert(offsetof(api::CUexecAffinityParam_st, param.smCount) == offsetof(::CUexecAffinityParam_st, param.smCount));
-static_assert(sizeof(api::CUexecAffinitySmCount_st) == sizeof(::CUexecAffinitySmCount_st) && alignof(api::CUexecAffinitySmCount_st) == alignof(::CUexecAffinitySmCount_st));
-static_assert(offsetof(api::CUexecAffinitySmCount_st, val) == offsetof(::CUexecAffinitySmCount_st, val));
-static_assert(sizeof(api::CUextent3D_st) == sizeof(::CUextent3D_st) && alignof(api::CUextent3D_st) == alignof(::CUextent3D_st));
-static_assert(offsetof(api::CUextent3D_st, width) == offsetof(::CUextent3D_st, width));
-static_assert(offsetof(api::CUextent3D_st, height) == offsetof(::CUextent3D_st, height));
-static_assert(offsetof(api::CUextent3D_st, depth) == offsetof(::CUextent3D_st, depth));
-static_assert(sizeof(api::CUfabricCpyOperand_st) == sizeof(::CUfabricCpyOperand_st) && alignof(api::CUfabricCpyOperand_st) == alignof(::CUfabricCpyOperand_st));
-static_assert(offsetof(api::CUfabricCpyOperand_st, type) == offsetof(::CUfabricCpyOperand_st, type));
-static_assert(offsetof(api::CUfabricCpyOperand_st, op) == offsetof(::CUfabricCpyOperand_st, op));
-static_assert(offsetof(api::CUfabricCpyOperand_st, op.ptr) == offsetof(::CUfabricCpyOperand_st, op.ptr));
-static_assert(offsetof(api::CUfabricCpyOperand_st, op.ptr.ptr) == offsetof(::CUfabricCpyOperand_st, op.ptr.ptr));
-static_assert(offsetof(api::CUfabricCpyOperand_st, op.ptr.locHint) == offsetof(::CUfabricCpyOperand_st, op.ptr.locHint));
-static_assert(offsetof(api::CUfabricCpyOperand_st, op.le) == offsetof(::CUfabricCpyOperand_st, op.le));
-static_assert(offsetof(api::CUfabricCpyOperand_st, op.le.id) == offsetof(::CUfabricCpyOperand_st, op.le.id));
-static_assert(offsetof(api::CUfabricCpyOperand_st, op.le.offset) == offsetof(::CUfabricCpyOperand_st, op.le.offset));
-static_assert(sizeof(api::CUgraphEdgeData_st) == sizeof(::CUgraphEdgeData_st) && alignof(api::CUgraphEdgeData_st) == alignof(::CUgraphEdgeData_st));
-static_assert(offsetof(api::CUgraphEdgeData_st, from_port) == offsetof(::CUgraphEdgeData_st, from_port));
-static_assert(offsetof(api::CUgraphEdgeData_st, to_port) == offsetof(::CUgraphEdgeData_st, to_port));
-static_assert(offsetof(api::CUgraphEdgeData_st, type) == offsetof(::CUgraphEdgeData_st, type));
-static_assert(offsetof(api::CUgraphEdgeData_st, reserved) == offsetof(::CUgraphEdgeData_st, reserved));
-static_assert(sizeof(api::CUgraphExecUpdateResultInfo_st) == sizeof(::CUgraphExecUpdateResultInfo_st) && alignof(api::CUgraphExecUpdateResultInfo_st) == alignof(::CUgraphExecUpdateResultInfo_st));
-static_assert(offsetof(api::CUgraphExecUpdateResultInfo_st, result) == offsetof(::CUgraphExecUpdateResultInfo_st, result));
-static_assert(offsetof(api::CUgraphExecUpdateResultInfo_st, errorNode) == offsetof(::CUgraphExecUpdateResultInfo_st, errorNode));
-static_assert(offsetof(api::CUgraphExecUpdateResultInfo_st, errorFromNode) == offsetof(::CUgraphExecUpdateResultInfo_st, errorFromNode));
-static_assert(sizeof(api::CUgraphNodeParams_st) == sizeof(::CUgraphNodeParams_st) && alignof(api::CUgraphNodeParams_st) == alignof(::CUgraphNodeParams_st));
-static_assert(offsetof(api::CUgraphNodeParams_st, type) == offsetof(::CUgraphNodeParams_st, type));
-static_assert(offsetof(api::CUgraphNodeParams_st, reserved0) == offsetof(::CUgraphNodeParams_st, reserved0));
-static_assert(offsetof(api::CUgraphNodeParams_st, reserved1) == offsetof(::CUgraphNodeParams_st, reserved1));
-static_assert(offsetof(api::CUgraphNodeParams_st, kernel) == offsetof(::CUgraphNodeParams_st, kernel));
-static_assert(offsetof(api::CUgraphNodeParams_st, memcpy) == offsetof(::CUgraphNodeParams_st, memcpy));
-static_assert(offsetof(api::CUgraphNodeParams_st, memset) == offsetof(::CUgraphNodeParams_st, memset));
-static_assert(offsetof(api::CUgraphNodeParams_st, host) == offsetof(::CUgraphNodeParams_st, host));
-static_assert(offsetof(api::CUgraphNodeParams_st, graph) == offsetof(::CUgraphNodeParams_st, graph));
-static_assert(offsetof(api::CUgraphNodeParams_st, eventWait) == offsetof(::CUgraphNodeParams_st, eventWait));
-static_assert(offsetof(api::CUgraphNodeParams_st, eventRecord) == offsetof(::CUgraphNodeParams_st, eventRecord));
-static_assert(offsetof(api::CUgraphNodeParams_st, extSemSignal) == offsetof(::CUgraphNodeParams_st, extSemSignal));
-static_assert(offsetof(api::CUgraphNodeParams_st, extSemWait) == offsetof(::CUgraphNodeParams_st, extSemWait));
-static_assert(offsetof(api::CUgraphNodeParams_st, alloc) == offsetof(::CUgraphNodeParams_st, alloc));
-static_assert(offsetof(api::CUgraphNodeParams_st, free) == offsetof(::CUgraphNodeParams_st, free));
-static_assert(offsetof(api::CUgraphNodeParams_st, memOp) == offsetof(::CUgraphNodeParams_st, memOp));
-static_assert(offsetof(api::CUgraphNodeParams_st, conditional) == offsetof(::CUgraphNodeParams_st, conditional));
-static_assert(offsetof(api::CUgraphNodeParams_st, memcpyBatch) == offsetof(::CUgraphNodeParams_st, memcpyBatch));
-static_assert(offsetof(api::CUgraphNodeParams_st, fabricCpyBatch) == offsetof(::CUgraphNodeParams_st, fabricCpyBatch));
-static_assert(offsetof(api::CUgraphNodeParams_st, asBytes) == offsetof(::CUgraphNodeParams_st, asBytes));
-static_assert(offsetof(api::CUgraphNodeParams_st, reserved2) == offsetof(::CUgraphNodeParams_st, reserved2));
-static_assert(sizeof(api::CUipcEventHandle_st) == sizeof(::CUipcEventHandle_st) && alignof(api::CUipcEventHandle_st) == alignof(::CUipcEventHandle_st));
-static_assert(offsetof(api::CUipcEventHandle_st, reserved) == offsetof(::CUipcEventHandle_st, reserved));
-static_assert(sizeof(api::CUipcMemHandle_st) == sizeof(::CUipcMemHandle_st) && alignof(api::CUipcMemHandle_st) == alignof(::CUipcMemHandle_st));
-static_assert(offsetof(api::CUipcMemHandle_st, reserved) == offsetof(::CUipcMemHandle_st, reserved));
-static_assert(sizeof(api::CUlaunchAttributeValue_union) == sizeof(::CUlaunchAttributeValue_union) && alignof(api::CUlaunchAttributeValue_union) == alignof(::CUlaunchAttributeValue_union));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, pad) == offsetof(::CUlaunchAttributeValue_union, pad));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, accessPolicyWindow) == offsetof(::CUlaunchAttributeValue_union, accessPolicyWindow));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, cooperative) == offsetof(::CUlaunchAttributeValue_union, cooperative));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, syncPolicy) == offsetof(::CUlaunchAttributeValue_union, syncPolicy));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, clusterDim) == offsetof(::CUlaunchAttributeValue_union, clusterDim));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, clusterDim.x) == offsetof(::CUlaunchAttributeValue_union, clusterDim.x));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, clusterDim.y) == offsetof(::CUlaunchAttributeValue_union, clusterDim.y));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, clusterDim.z) == offsetof(::CUlaunchAttributeValue_union, clusterDim.z));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, clusterSchedulingPolicyPreference) == offsetof(::CUlaunchAttributeValue_union, clusterSchedulingPolicyPreference));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, programmaticStreamSerializationAllowed) == offsetof(::CUlaunchAttributeValue_union, programmaticStreamSerializationAllowed));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, programmaticEvent) == offsetof(::CUlaunchAttributeValue_union, programmaticEvent));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, programmaticEvent.event) == offsetof(::CUlaunchAttributeValue_union, programmaticEvent.event));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, programmaticEvent.flags) == offsetof(::CUlaunchAttributeValue_union, programmaticEvent.flags));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, programmaticEvent.triggerAtBlockStart) == offsetof(::CUlaunchAttributeValue_union, programmaticEvent.triggerAtBlockStart));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, launchCompletionEvent) == offsetof(::CUlaunchAttributeValue_union, launchCompletionEvent));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, launchCompletionEvent.event) == offsetof(::CUlaunchAttributeValue_union, launchCompletionEvent.event));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, launchCompletionEvent.flags) == offsetof(::CUlaunchAttributeValue_union, launchCompletionEvent.flags));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, priority) == offsetof(::CUlaunchAttributeValue_union, priority));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, memSyncDomainMap) == offsetof(::CUlaunchAttributeValue_union, memSyncDomainMap));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, memSyncDomain) == offsetof(::CUlaunchAttributeValue_union, memSyncDomain));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, preferredClusterDim) == offsetof(::CUlaunchAttributeValue_union, preferredClusterDim));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, preferredClusterDim.x) == offsetof(::CUlaunchAttributeValue_union, preferredClusterDim.x));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, preferredClusterDim.y) == offsetof(::CUlaunchAttributeValue_union, preferredClusterDim.y));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, preferredClusterDim.z) == offsetof(::CUlaunchAttributeValue_union, preferredClusterDim.z));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, deviceUpdatableKernelNode) == offsetof(::CUlaunchAttributeValue_union, deviceUpdatableKernelNode));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, deviceUpdatableKernelNode.deviceUpdatable) == offsetof(::CUlaunchAttributeValue_union, deviceUpdatableKernelNode.deviceUpdatable));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, deviceUpdatableKernelNode.devNode) == offsetof(::CUlaunchAttributeValue_union, deviceUpdatableKernelNode.devNode));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, sharedMemCarveout) == offsetof(::CUlaunchAttributeValue_union, sharedMemCarveout));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, nvlinkUtilCentricScheduling) == offsetof(::CUlaunchAttributeValue_union, nvlinkUtilCentricScheduling));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, portableClusterSizeMode) == offsetof(::CUlaunchAttributeValue_union, portableClusterSizeMode));
-static_assert(offsetof(api::CUlaunchAttributeValue_union, sharedMemoryMode) == offsetof(::CUlaunchAttributeValue_union, sharedMemoryMode));
-static_assert(sizeof(api::CUlaunchAttribute_st) == sizeof(::CUlaunchAttribute_st) && alignof(api::CUlaunchAttribute_st) == alignof(::CUlaunchAttribute_st));
-static_assert(offsetof(api::CUlaunchAttribute_st, id) == offsetof(::CUlaunchAttribute_st, id));
-static_assert(offsetof(api::CUlaunchAttribute_st, pad) == offsetof(::CUlaunchAttribute_st, pad));
-static_assert(offsetof(api::CUlaunchAttribute_st, value) == offsetof(::CUlaunchAttribute_st, value));
-static_assert(sizeof(api::CUlaunchConfig_st) == sizeof(::CUlaunchConfig_st) && alignof(api::CUlaunchConfig_st) == alignof(::CUlaunchConfig_st));
-static_assert(offsetof(api::CUlaunchConfig_st, gridDimX) == offsetof(::CUlaunchConfig_st, gridDimX));
-static_assert(offsetof(api::CUlaunchConfig_st, gridDimY) == offsetof(::CUlaunchConfig_st, gridDimY));
-static_assert(offsetof(api::CUlaunchConfig_st, gridDimZ) == offsetof(::CUlaunchConfig_st, gridDimZ));
-static_assert(offsetof(api::CUlaunchConfig_st, blockDimX) == offsetof(::CUlaunchConfig_st, blockDimX));
-static_assert(offsetof(api::CUlaunchConfig_st, blockDimY) == offsetof(::CUlaunchConfig_st, blockDimY));
-static_assert(offsetof(api::CUlaunchConfig_st, blockDimZ) == offsetof(::CUlaunchConfig_st, blockDimZ));
-static_assert(offsetof(api::CUlaunchConfig_st, sharedMemBytes) == offsetof(::CUlaunchConfig_st, sharedMemBytes));
-static_assert(offsetof(api::CUlaunchConfig_st, hStream) == offsetof(::CUlaunchConfig_st, hStream));
-static_assert(offsetof(api::CUlaunchConfig_st, attrs) == offsetof(::CUlaunchConfig_st, attrs));
-static_assert(offsetof(api::CUlaunchConfig_st, numAttrs) == offsetof(::CUlaunchConfig_st, numAttrs));
-static_assert(sizeof(api::CUlaunchMemSyncDomainMap_st) == sizeof(::CUlaunchMemSyncDomainMap_st) && alignof(api::CUlaunchMemSyncDomainMap_st) == alignof(::CUlaunchMemSyncDomainMap_st));
-static_assert(offsetof(api::CUlaunchMemSyncDomainMap_st, default_) == offsetof(::CUlaunchMemSyncDomainMap_st, default_));
-static_assert(offsetof(api::CUlaunchMemSyncDomainMap_st, remote) == offsetof(::CUlaunchMemSyncDomainMap_st, remote));
-static_assert(sizeof(api::CUlibraryHostUniversalFunctionAndDataTable_st) == sizeof(::CUlibraryHostUniversalFunctionAndDataTable_st) && alignof(api::CUlibraryHostUniversalFunctionAndDataTable_st) == alignof(::CUlibraryHostUniversalFunctionAndDataTable_st));
-static_assert(offsetof(api::CUlibraryHostUniversalFunctionAndDataTable_st, functionTable) == offsetof(::CUlibraryHostUniversalFunctionAndDataTable_st, functionTable));
-static_assert(offsetof(api::CUlibraryHostUniversalFunctionAndDataTable_st, functionWindowSize) == offsetof(::CUlibraryHostUniversalFunctionAndDataTable_st, functionWindowSize));
-static_assert(offsetof(api::CUlibraryHostUniversalFunctionAndDataTable_st, dataTable) == offsetof(::CUlibraryHostUniversalFunctionAndDataTable_st, dataTable));
-static_assert(offsetof(api::CUlibraryHostUniversalFunctionAndDataTable_st, dataWindowSize) == offsetof(::CUlibraryHostUniversalFunctionAndDataTable_st, dataWindowSize));
-static_assert(sizeof(api::CUlogicalEndpointFabricHandle_st) == sizeof(::CUlogicalEndpointFabricHandle_st) && alignof(api::CUlogicalEndpointFabricHandle_st) == alignof(::CUlogicalEndpointFabricHandle_st));
-static_assert(offsetof(api::CUlogicalEndpointFabricHandle_st, data) == offsetof(::CUlogicalEndpointFabricHandle_st, data));
-static_assert(sizeof(api::CUlogicalEndpointProp_struct) == sizeof(::CUlogicalEndpointProp_struct) && alignof(api::CUlogicalEndpointProp_struct) == alignof(::CUlogicalEndpointProp_struct));
-static_assert(offsetof(api::CUlogicalEndpointProp_struct, type) == offsetof(::CUlogicalEndpointProp_struct, type));
-static_assert(offsetof(api::CUlogicalEndpointProp_struct, unicast) == offsetof(::CUlogicalEndpointProp_struct, unicast));
-static_assert(offsetof(api::CUlogicalEndpointProp_struct, unicast.device) == offsetof(::CUlogicalEndpointProp_struct, unicast.device));
-static_assert(offsetof(api::CUlogicalEndpointProp_struct, multicast) == offsetof(::CUlogicalEndpointProp_struct, multicast));
-static_assert(offsetof(api::CUlogicalEndpointProp_struct, multicast.numDevices) == offsetof(::CUlogicalEndpointProp_struct, multicast.numDevices));
-static_assert(offsetof(api::CUlogicalEndpointProp_struct, size) == offsetof(::CUlogicalEndpointProp_struct, size));
-static_assert(offsetof(api::CUlogicalEndpointProp_struct, ipcHandleTypes) == offsetof(::CUlogicalEndpointProp_struct, ipcHandleTypes));
-static_assert(offsetof(api::CUlogicalEndpointProp_struct, flags) == offsetof(::CUlogicalEndpointProp_struct, flags));
-static_assert(sizeof(api::CUmemAccessDesc_st) == sizeof(::CUmemAccessDesc_st) && alignof(api::CUmemAccessDesc_st) == alignof(::CUmemAccessDesc_st));
-static_assert(offsetof(api::CUmemAccessDesc_st, location) == offsetof(::CUmemAccessDesc_st, location));
-static_assert(offsetof(api::CUmemAccessDesc_st, flags) == offsetof(::CUmemAccessDesc_st, flags));
-static_assert(sizeof(api::CUmemAllocationProp_st) == sizeof(::CUmemAllocationProp_st) && alignof(api::CUmemAllocationProp_st) == alignof(::CUmemAllocationProp_st));
-static_assert(offsetof(api::CUmemAllocationProp_st, type) == offsetof(::CUmemAllocationProp_st, type));
-static_assert(offsetof(api::CUmemAllocationProp_st, requestedHandleTypes) == offsetof(::CUmemAllocationProp_st, requestedHandleTypes));
-static_assert(offsetof(api::CUmemAllocationProp_st, location) == offsetof(::CUmemAllocationProp_st, location));
-static_assert(offsetof(api::CUmemAllocationProp_st, win32HandleMetaData) == offsetof(::CUmemAllocationProp_st, win32HandleMetaData));
-static_assert(offsetof(api::CUmemAllocationProp_st, allocFlags) == offsetof(::CUmemAllocationProp_st, allocFlags));
-static_assert(offsetof(api::CUmemAllocationProp_st, allocFlags.compressionType) == offsetof(::CUmemAllocationProp_st, allocFlags.compressionType));
-static_assert(offsetof(api::CUmemAllocationProp_st, allocFlags.gpuDirectRDMACapable) == offsetof(::CUmemAllocationProp_st, allocFlags.gpuDirectRDMACapable));
-static_assert(offsetof(api::CUmemAllocationProp_st, allocFlags.usage) == offsetof(::CUmemAllocationProp_st, allocFlags.usage));
-static_assert(offsetof(api::CUmemAllocationProp_st, allocFlags.reserved) == offsetof(::CUmemAllocationProp_st, allocFlags.reserved));
-static_assert(sizeof(api::CUmemDecompressParams_st) == sizeof(::CUmemDecompressParams_st) && alignof(api::CUmemDecompressParams_st) == alignof(::CUmemDecompressParams_st));
-static_assert(offsetof(api::CUmemDecompressParams_st, srcNumBytes) == offsetof(::CUmemDecompressParams_st, srcNumBytes));
-static_assert(offsetof(api::CUmemDecompressParams_st, dstNumBytes) == offsetof(::CUmemDecompressParams_st, dstNumBytes));
-static_assert(offsetof(api::CUmemDecompressParams_st, dstActBytes) == offsetof(::CUmemDecompressParams_st, dstActBytes));
-static_assert(offsetof(api::CUmemDecompressParams_st, src) == offsetof(::CUmemDecompressParams_st, src));
-static_assert(offsetof(api::CUmemDecompressParams_st, dst) == offsetof(::CUmemDecompressParams_st, dst));
-static_assert(offsetof(api::CUmemDecompressParams_st, algo) == offsetof(::CUmemDecompressParams_st, algo));
-static_assert(offsetof(api::CUmemDecompressParams_st, padding) == offsetof(::CUmemDecompressParams_st, padding));
-static_assert(sizeof(api::CUmemFabricHandle_st) == sizeof(::CUmemFabricHandle_st) && alignof(api::CUmemFabricHandle_st) == alignof(::CUmemFabricHandle_st));
-static_assert(offsetof(api::CUmemFabricHandle_st, data) == offsetof(::CUmemFabricHandle_st, data));
-static_assert(sizeof(api::CUmemLocation_st) == sizeof(::CUmemLocation_st) && alignof(api::CUmemLocation_st) == alignof(::CUmemLocation_st));
-static_assert(offsetof(api::CUmemLocation_st, type) == offsetof(::CUmemLocation_st, type));
-static_assert(offsetof(api::CUmemLocation_st, id) == offsetof(::CUmemLocation_st, id));
-static_assert(offsetof(api::CUmemLocation_st, localized) == offsetof(::CUmemLocation_st, localized));
-static_assert(offsetof(api::CUmemLocation_st, localized.deviceId) == offsetof(::CUmemLocation_st, localized.deviceId));
-static_assert(offsetof(api::CUmemLocation_st, localized.localityDomainId) == offsetof(::CUmemLocation_st, localized.localityDomainId));
-static_assert(sizeof(api::CUmemPoolProps_st) == sizeof(::CUmemPoolProps_st) && alignof(api::CUmemPoolProps_st) == alignof(::CUmemPoolProps_st));
-static_assert(offsetof(api::CUmemPoolProps_st, allocType) == offsetof(::CUmemPoolProps_st, allocType));
-static_assert(offsetof(api::CUmemPoolProps_st, handleTypes) == offsetof(::CUmemPoolProps_st, handleTypes));
-static_assert(offsetof(api::CUmemPoolProps_st, location) == offsetof(::CUmemPoolProps_st, location));
-static_assert(offsetof(api::CUmemPoolProps_st, win32SecurityAttributes) == offsetof(::CUmemPoolProps_st, win32SecurityAttributes));
-static_assert(offsetof(api::CUmemPoolProps_st, maxSize) == offsetof(::CUmemPoolProps_st, maxSize));
-static_assert(offsetof(api::CUmemPoolProps_st, usage) == offsetof(::CUmemPoolProps_st, usage));
-static_assert(offsetof(api::CUmemPoolProps_st, gpuDirectRDMACapable) == offsetof(::CUmemPoolProps_st, gpuDirectRDMACapable));
-static_assert(offsetof(api::CUmemPoolProps_st, reserved) == offsetof(::CUmemPoolProps_st, reserved));
-static_assert(sizeof(api::CUmemPoolPtrExportData_st) == sizeof(::CUmemPoolPtrExportData_st) && alignof(api::CUmemPoolPtrExportData_st) == alignof(::CUmemPoolPtrExportData_st));
-static_assert(offsetof(api::CUmemPoolPtrExportData_st, reserved) == offsetof(::CUmemPoolPtrExportData_st, reserved));
-static_assert(sizeof(api::CUmemcpy3DOperand_st) == sizeof(::CUmemcpy3DOperand_st) && alignof(api::CUmemcpy3DOperand_st) == alignof(::CUmemcpy3DOperand_st));
-static_assert(offsetof(api::CUmemcpy3DOperand_st, type) == offsetof(::CUmemcpy3DOperand_st, type));
-static_assert(offsetof(api::CUmemcpy3DOperand_st, op) == offsetof(::CUmemcpy3DOperand_st, op));
-static_assert(offsetof(api::CUmemcpy3DOperand_st, op.ptr) == offsetof(::CUmemcpy3DOperand_st, op.ptr));
-static_assert(offsetof(api::CUmemcpy3DOperand_st, op.ptr.ptr) == offsetof(::CUmemcpy3DOperand_st, op.ptr.ptr));
-static_assert(offsetof(api::CUmemcpy3DOperand_st, op.ptr.rowLength) == offsetof(::CUmemcpy3DOperand_st, op.ptr.rowLength));
-static_assert(offsetof(api::CUmemcpy3DOperand_st, op.ptr.layerHeight) == offsetof(::CUmemcpy3DOperand_st, op.ptr.layerHeight));
-static_assert(offsetof(api::CUmemcpy3DOperand_st, op.ptr.locHint) == offsetof(::CUmemcpy3DOperand_st, op.ptr.locHint));
-static_assert(offsetof(api::CUmemcpy3DOperand_st, op.array) == offsetof(::CUmemcpy3DOperand_st, op.array));
-static_assert(offsetof(api::CUmemcpy3DOperand_st, op.array.array) == offsetof(::CUmemcpy3DOperand_st, op.array.array));
-static_assert(offsetof(api::CUmemcpy3DOperand_st, op.array.offset) == offsetof(::CUmemcpy3DOperand_st, op.array.offset));
-static_assert(sizeof(api::CUmemcpyAttributes_st) == sizeof(::CUmemcpyAttributes_st) && alignof(api::CUmemcpyAttributes_st) == alignof(::CUmemcpyAttributes_st));
-static_assert(offsetof(api::CUmemcpyAttributes_st, srcAccessOrder) == offsetof(::CUmemcpyAttributes_st, srcAccessOrder));
-static_assert(offsetof(api::CUmemcpyAttributes_st, srcLocHint) == offsetof(::CUmemcpyAttributes_st, srcLocHint));
-static_assert(offsetof(api::CUmemcpyAttributes_st, dstLocHint) == offsetof(::CUmemcpyAttributes_st, dstLocHint));
-static_assert(offsetof(api::CUmemcpyAttributes_st, flags) == offsetof(::CUmemcpyAttributes_st, flags));
-static_assert(sizeof(api::CUmulticastObjectProp_st) == sizeof(::CUmulticastObjectProp_st) && alignof(api::CUmulticastObjectProp_st) == alignof(::CUmulticastObjectProp_st));
-static_assert(offsetof(api::CUmulticastObjectProp_st, numDevices) == offsetof(::CUmulticastObjectProp_st, numDevices));
-static_assert(offsetof(api::CUmulticastObjectProp_st, size) == offsetof(::CUmulticastObjectProp_st, size));
-static_assert(offsetof(api::CUmulticastObjectProp_st, handleTypes) == offsetof(::CUmulticastObjectProp_st, handleTypes));
-static_assert(offsetof(api::CUmulticastObjectProp_st, flags) == offsetof(::CUmulticastObjectProp_st, flags));
-static_assert(sizeof(api::CUoffset3D_st) == sizeof(::CUoffset3D_st) && alignof(api::CUoffset3D_st) == alignof(::CUoffset3D_st));
-static_assert(offsetof(api::CUoffset3D_st, x) == offsetof(::CUoffset3D_st, x));
-static_assert(offsetof(api::CUoffset3D_st, y) == offsetof(::CUoffset3D_st, y));
-static_assert(offsetof(api::CUoffset3D_st, z) == offsetof(::CUoffset3D_st, z));
-static_assert(sizeof(api::CUstreamBatchMemOpParams_union) == sizeof(::CUstreamBatchMemOpParams_union) && alignof(api::CUstreamBatchMemOpParams_union) == alignof(::CUstreamBatchMemOpParams_union));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, operation) == offsetof(::CUstreamBatchMemOpParams_union, operation));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, waitValue) == offsetof(::CUstreamBatchMemOpParams_union, waitValue));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, waitValue.operation) == offsetof(::CUstreamBatchMemOpParams_union, waitValue.operation));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, waitValue.address) == offsetof(::CUstreamBatchMemOpParams_union, waitValue.address));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, waitValue.value) == offsetof(::CUstreamBatchMemOpParams_union, waitValue.value));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, waitValue.value64) == offsetof(::CUstreamBatchMemOpParams_union, waitValue.value64));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, waitValue.flags) == offsetof(::CUstreamBatchMemOpParams_union, waitValue.flags));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, waitValue.alias) == offsetof(::CUstreamBatchMemOpParams_union, waitValue.alias));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, writeValue) == offsetof(::CUstreamBatchMemOpParams_union, writeValue));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, writeValue.operation) == offsetof(::CUstreamBatchMemOpParams_union, writeValue.operation));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, writeValue.address) == offsetof(::CUstreamBatchMemOpParams_union, writeValue.address));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, writeValue.value) == offsetof(::CUstreamBatchMemOpParams_union, writeValue.value));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, writeValue.value64) == offsetof(::CUstreamBatchMemOpParams_union, writeValue.value64));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, writeValue.flags) == offsetof(::CUstreamBatchMemOpParams_union, writeValue.flags));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, writeValue.alias) == offsetof(::CUstreamBatchMemOpParams_union, writeValue.alias));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, flushRemoteWrites) == offsetof(::CUstreamBatchMemOpParams_union, flushRemoteWrites));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, flushRemoteWrites.operation) == offsetof(::CUstreamBatchMemOpParams_union, flushRemoteWrites.operation));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, flushRemoteWrites.flags) == offsetof(::CUstreamBatchMemOpParams_union, flushRemoteWrites.flags));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, memoryBarrier) == offsetof(::CUstreamBatchMemOpParams_union, memoryBarrier));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, memoryBarrier.operation) == offsetof(::CUstreamBatchMemOpParams_union, memoryBarrier.operation));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, memoryBarrier.flags) == offsetof(::CUstreamBatchMemOpParams_union, memoryBarrier.flags));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, atomicReduction) == offsetof(::CUstreamBatchMemOpParams_union, atomicReduction));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, atomicReduction.operation) == offsetof(::CUstreamBatchMemOpParams_union, atomicReduction.operation));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, atomicReduction.flags) == offsetof(::CUstreamBatchMemOpParams_union, atomicReduction.flags));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, atomicReduction.reductionOp) == offsetof(::CUstreamBatchMemOpParams_union, atomicReduction.reductionOp));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, atomicReduction.dataType) == offsetof(::CUstreamBatchMemOpParams_union, atomicReduction.dataType));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, atomicReduction.address) == offsetof(::CUstreamBatchMemOpParams_union, atomicReduction.address));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, atomicReduction.value) == offsetof(::CUstreamBatchMemOpParams_union, atomicReduction.value));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, atomicReduction.alias) == offsetof(::CUstreamBatchMemOpParams_union, atomicReduction.alias));
-static_assert(offsetof(api::CUstreamBatchMemOpParams_union, pad) == offsetof(::CUstreamBatchMemOpParams_union, pad));
-static_assert(sizeof(api::CUstreamCigCaptureParams_st) == sizeof(::CUstreamCigCaptureParams_st) && alignof(api::CUstreamCigCaptureParams_st) == alignof(::CUstreamCigCaptureParams_st));
-static_assert(offsetof(api::CUstreamCigCaptureParams_st, streamCigParams) == offsetof(::CUstreamCigCaptureParams_st, streamCigParams));
-static_assert(sizeof(api::CUstreamCigParam_st) == sizeof(::CUstreamCigParam_st) && alignof(api::CUstreamCigParam_st) == alignof(::CUstreamCigParam_st));
-static_assert(offsetof(api::CUstreamCigParam_st, streamSharedDataType) == offsetof(::CUstreamCigParam_st, streamSharedDataType));
-static_assert(offsetof(api::CUstreamCigParam_st, streamSharedData) == offsetof(::CUstreamCigParam_st, streamSharedData));
-static_assert(sizeof(api::CUtensorMap_st) == sizeof(::CUtensorMap_st) && alignof(api::CUtensorMap_st) == alignof(::CUtensorMap_st));
-static_assert(offsetof(api::CUtensorMap_st, opaque) == offsetof(::CUtensorMap_st, opaque));
-static_assert(sizeof(api::CUuuid_st) == sizeof(::CUuuid_st) && alignof(api::CUuuid_st) == alignof(::CUuuid_st));
-static_assert(offsetof(api::CUuuid_st, bytes) == offsetof(::CUuuid_st, bytes));
+LAYOUT(CUDA_ARRAY3D_DESCRIPTOR_st, FIELD(Width) FIELD(Height) FIELD(Depth) FIELD(Format) FIELD(NumChannels) FIELD(Flags))
+LAYOUT(CUDA_ARRAY3D_DESCRIPTOR_v1_st, FIELD(Width) FIELD(Height) FIELD(Depth) FIELD(Format) FIELD(NumChannels) FIELD(Flags))
+LAYOUT(CUDA_ARRAY_DESCRIPTOR_st, FIELD(Width) FIELD(Height) FIELD(Format) FIELD(NumChannels))
+LAYOUT(CUDA_ARRAY_DESCRIPTOR_v1_st, FIELD(Width) FIELD(Height) FIELD(Format) FIELD(NumChannels))
+LAYOUT(CUDA_ARRAY_MEMORY_REQUIREMENTS_st, FIELD(size) FIELD(alignment) FIELD(reserved))
+LAYOUT(CUDA_ARRAY_SPARSE_PROPERTIES_st, FIELD(tileExtent) FIELD(tileExtent.width) FIELD(tileExtent.height) FIELD(tileExtent.depth)
+    FIELD(miptailFirstLevel) FIELD(miptailSize) FIELD(flags) FIELD(reserved))
+LAYOUT(CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st, FIELD(ctx) FIELD(count) FIELD(paramArray) FIELD(flags))
+LAYOUT(CUDA_BATCH_MEM_OP_NODE_PARAMS_v2_st, FIELD(ctx) FIELD(count) FIELD(paramArray) FIELD(flags))
+LAYOUT(CUDA_CHILD_GRAPH_NODE_PARAMS_st, FIELD(graph) FIELD(ownership))
+LAYOUT(CUDA_CONDITIONAL_NODE_PARAMS, FIELD(handle) FIELD(type) FIELD(size) FIELD(phGraph_out) FIELD(ctx))
+LAYOUT(CUDA_EVENT_RECORD_NODE_PARAMS_st, FIELD(event) FIELD(ctx) FIELD(gCtx))
+LAYOUT(CUDA_EVENT_WAIT_NODE_PARAMS_st, FIELD(event))
+LAYOUT(CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st, FIELD(offset) FIELD(size) FIELD(flags) FIELD(reserved))
+LAYOUT(CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st, FIELD(type) FIELD(handle) FIELD(handle.fd) FIELD(handle.win32) FIELD(handle.win32.handle)
+    FIELD(handle.win32.name) FIELD(handle.nvSciBufObject) FIELD(size) FIELD(flags) FIELD(reserved))
+LAYOUT(CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st, FIELD(offset) FIELD(arrayDesc) FIELD(numLevels) FIELD(reserved))
+LAYOUT(CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st, FIELD(type) FIELD(handle) FIELD(handle.fd) FIELD(handle.win32) FIELD(handle.win32.handle)
+    FIELD(handle.win32.name) FIELD(handle.nvSciSyncObj) FIELD(flags) FIELD(reserved))
+LAYOUT(CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st, FIELD(params) FIELD(params.fence) FIELD(params.fence.value) FIELD(params.nvSciSync)
+    FIELD(params.nvSciSync.fence) FIELD(params.nvSciSync.reserved) FIELD(params.keyedMutex) FIELD(params.keyedMutex.key) FIELD(params.reserved)
+    FIELD(flags) FIELD(reserved))
+LAYOUT(CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st, FIELD(params) FIELD(params.fence) FIELD(params.fence.value) FIELD(params.nvSciSync)
+    FIELD(params.nvSciSync.fence) FIELD(params.nvSciSync.reserved) FIELD(params.keyedMutex) FIELD(params.keyedMutex.key)
+    FIELD(params.keyedMutex.timeoutMs) FIELD(params.reserved) FIELD(flags) FIELD(reserved))
+LAYOUT(CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_st, FIELD(extSemArray) FIELD(paramsArray) FIELD(numExtSems))
+LAYOUT(CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2_st, FIELD(extSemArray) FIELD(paramsArray) FIELD(numExtSems) FIELD(ctx) FIELD(gCtx))
+LAYOUT(CUDA_EXT_SEM_WAIT_NODE_PARAMS_st, FIELD(extSemArray) FIELD(paramsArray) FIELD(numExtSems))
+LAYOUT(CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2_st, FIELD(extSemArray) FIELD(paramsArray) FIELD(numExtSems) FIELD(ctx) FIELD(gCtx))
+LAYOUT(CUDA_FABRIC_COPY_BATCH_OP_st, FIELD(src) FIELD(dst) FIELD(size) FIELD(flags))
+LAYOUT(CUDA_FABRIC_CPY_BATCH_NODE_PARAMS_V1_st, FIELD(numOps) FIELD(opList) FIELD(flags) FIELD(ctx) FIELD(gCtx))
+LAYOUT(CUDA_GRAPH_INSTANTIATE_PARAMS_st, FIELD(flags) FIELD(hUploadStream) FIELD(hErrNode_out) FIELD(result_out))
+LAYOUT(CUDA_HOST_NODE_PARAMS_st, FIELD(fn) FIELD(userData))
+LAYOUT(CUDA_HOST_NODE_PARAMS_v2_st, FIELD(fn) FIELD(userData) FIELD(syncMode) FIELD(ctx) FIELD(gCtx))
+LAYOUT(CUDA_KERNEL_NODE_PARAMS_st, FIELD(func) FIELD(gridDimX) FIELD(gridDimY) FIELD(gridDimZ) FIELD(blockDimX) FIELD(blockDimY) FIELD(blockDimZ)
+    FIELD(sharedMemBytes) FIELD(kernelParams) FIELD(extra))
+LAYOUT(CUDA_KERNEL_NODE_PARAMS_v2_st, FIELD(func) FIELD(gridDimX) FIELD(gridDimY) FIELD(gridDimZ) FIELD(blockDimX) FIELD(blockDimY) FIELD(blockDimZ)
+    FIELD(sharedMemBytes) FIELD(kernelParams) FIELD(extra) FIELD(kern) FIELD(ctx))
+LAYOUT(CUDA_KERNEL_NODE_PARAMS_v3_st, FIELD(func) FIELD(gridDimX) FIELD(gridDimY) FIELD(gridDimZ) FIELD(blockDimX) FIELD(blockDimY) FIELD(blockDimZ)
+    FIELD(sharedMemBytes) FIELD(kernelParams) FIELD(extra) FIELD(kern) FIELD(ctx))
+LAYOUT(CUDA_LAUNCH_PARAMS_st, FIELD(function) FIELD(gridDimX) FIELD(gridDimY) FIELD(gridDimZ) FIELD(blockDimX) FIELD(blockDimY) FIELD(blockDimZ)
+    FIELD(sharedMemBytes) FIELD(hStream) FIELD(kernelParams))
+LAYOUT(CUDA_MEMCPY2D_st, FIELD(srcXInBytes) FIELD(srcY) FIELD(srcMemoryType) FIELD(srcHost) FIELD(srcDevice) FIELD(srcArray) FIELD(srcPitch)
+    FIELD(dstXInBytes) FIELD(dstY) FIELD(dstMemoryType) FIELD(dstHost) FIELD(dstDevice) FIELD(dstArray) FIELD(dstPitch) FIELD(WidthInBytes)
+    FIELD(Height))
+LAYOUT(CUDA_MEMCPY2D_v1_st, FIELD(srcXInBytes) FIELD(srcY) FIELD(srcMemoryType) FIELD(srcHost) FIELD(srcDevice) FIELD(srcArray) FIELD(srcPitch)
+    FIELD(dstXInBytes) FIELD(dstY) FIELD(dstMemoryType) FIELD(dstHost) FIELD(dstDevice) FIELD(dstArray) FIELD(dstPitch) FIELD(WidthInBytes)
+    FIELD(Height))
+LAYOUT(CUDA_MEMCPY3D_BATCH_OP_st, FIELD(src) FIELD(dst) FIELD(extent) FIELD(srcAccessOrder) FIELD(flags))
+LAYOUT(CUDA_MEMCPY3D_PEER_st, FIELD(srcXInBytes) FIELD(srcY) FIELD(srcZ) FIELD(srcLOD) FIELD(srcMemoryType) FIELD(srcHost) FIELD(srcDevice)
+    FIELD(srcArray) FIELD(srcContext) FIELD(srcPitch) FIELD(srcHeight) FIELD(dstXInBytes) FIELD(dstY) FIELD(dstZ) FIELD(dstLOD) FIELD(dstMemoryType)
+    FIELD(dstHost) FIELD(dstDevice) FIELD(dstArray) FIELD(dstContext) FIELD(dstPitch) FIELD(dstHeight) FIELD(WidthInBytes) FIELD(Height) FIELD(Depth))
+LAYOUT(CUDA_MEMCPY3D_st, FIELD(srcXInBytes) FIELD(srcY) FIELD(srcZ) FIELD(srcLOD) FIELD(srcMemoryType) FIELD(srcHost) FIELD(srcDevice) FIELD(srcArray)
+    FIELD(reserved0) FIELD(srcPitch) FIELD(srcHeight) FIELD(dstXInBytes) FIELD(dstY) FIELD(dstZ) FIELD(dstLOD) FIELD(dstMemoryType) FIELD(dstHost)
+    FIELD(dstDevice) FIELD(dstArray) FIELD(reserved1) FIELD(dstPitch) FIELD(dstHeight) FIELD(WidthInBytes) FIELD(Height) FIELD(Depth))
+LAYOUT(CUDA_MEMCPY3D_v1_st, FIELD(srcXInBytes) FIELD(srcY) FIELD(srcZ) FIELD(srcLOD) FIELD(srcMemoryType) FIELD(srcHost) FIELD(srcDevice)
+    FIELD(srcArray) FIELD(reserved0) FIELD(srcPitch) FIELD(srcHeight) FIELD(dstXInBytes) FIELD(dstY) FIELD(dstZ) FIELD(dstLOD) FIELD(dstMemoryType)
+    FIELD(dstHost) FIELD(dstDevice) FIELD(dstArray) FIELD(reserved1) FIELD(dstPitch) FIELD(dstHeight) FIELD(WidthInBytes) FIELD(Height) FIELD(Depth))
+LAYOUT(CUDA_MEMCPY_BATCH_NODE_PARAMS_V1_st, FIELD(count) FIELD(dsts) FIELD(srcs) FIELD(sizes) FIELD(attrs) FIELD(attrsIdxs) FIELD(numAttrs) FIELD(ctx)
+    FIELD(gCtx))
+LAYOUT(CUDA_MEMCPY_NODE_PARAMS_st, FIELD(flags) FIELD(reserved) FIELD(copyCtx) FIELD(copyParams))
+LAYOUT(CUDA_MEMSET_NODE_PARAMS_st, FIELD(dst) FIELD(pitch) FIELD(value) FIELD(elementSize) FIELD(width) FIELD(height))
+LAYOUT(CUDA_MEMSET_NODE_PARAMS_v2_st, FIELD(dst) FIELD(pitch) FIELD(value) FIELD(elementSize) FIELD(width) FIELD(height) FIELD(ctx))
+LAYOUT(CUDA_MEM_ALLOC_NODE_PARAMS_v1_st, FIELD(poolProps) FIELD(accessDescs) FIELD(accessDescCount) FIELD(bytesize) FIELD(dptr))
+LAYOUT(CUDA_MEM_ALLOC_NODE_PARAMS_v2_st, FIELD(poolProps) FIELD(accessDescs) FIELD(accessDescCount) FIELD(bytesize) FIELD(dptr))
+LAYOUT(CUDA_MEM_FREE_NODE_PARAMS_st, FIELD(dptr))
+LAYOUT(CUDA_POINTER_ATTRIBUTE_P2P_TOKENS_st, FIELD(p2pToken) FIELD(vaSpaceToken))
+LAYOUT(CUDA_RESOURCE_DESC_st, FIELD(resType) FIELD(res) FIELD(res.array) FIELD(res.array.hArray) FIELD(res.mipmap) FIELD(res.mipmap.hMipmappedArray)
+    FIELD(res.linear) FIELD(res.linear.devPtr) FIELD(res.linear.format) FIELD(res.linear.numChannels) FIELD(res.linear.sizeInBytes) FIELD(res.pitch2D)
+    FIELD(res.pitch2D.devPtr) FIELD(res.pitch2D.format) FIELD(res.pitch2D.numChannels) FIELD(res.pitch2D.width) FIELD(res.pitch2D.height)
+    FIELD(res.pitch2D.pitchInBytes) FIELD(res.reserved) FIELD(res.reserved.reserved) FIELD(flags))
+LAYOUT(CUDA_RESOURCE_VIEW_DESC_st, FIELD(format) FIELD(width) FIELD(height) FIELD(depth) FIELD(firstMipmapLevel) FIELD(lastMipmapLevel)
+    FIELD(firstLayer) FIELD(lastLayer) FIELD(reserved))
+LAYOUT(CUDA_TEXTURE_DESC_st, FIELD(addressMode) FIELD(filterMode) FIELD(flags) FIELD(maxAnisotropy) FIELD(mipmapFilterMode) FIELD(mipmapLevelBias)
+    FIELD(minMipmapLevelClamp) FIELD(maxMipmapLevelClamp) FIELD(borderColor) FIELD(reserved))
+LAYOUT(CU_DEV_SM_RESOURCE_GROUP_PARAMS_st, FIELD(smCount) FIELD(coscheduledSmCount) FIELD(preferredCoscheduledSmCount) FIELD(flags)
+    FIELD(localityDomainId) FIELD(reserved))
+LAYOUT(CUaccessPolicyWindow_st, FIELD(base_ptr) FIELD(num_bytes) FIELD(hitRatio) FIELD(hitProp) FIELD(missProp))
+LAYOUT(CUarrayMapInfo_st, FIELD(resourceType) FIELD(resource) FIELD(resource.mipmap) FIELD(resource.array) FIELD(subresourceType) FIELD(subresource)
+    FIELD(subresource.sparseLevel) FIELD(subresource.sparseLevel.level) FIELD(subresource.sparseLevel.layer) FIELD(subresource.sparseLevel.offsetX)
+    FIELD(subresource.sparseLevel.offsetY) FIELD(subresource.sparseLevel.offsetZ) FIELD(subresource.sparseLevel.extentWidth)
+    FIELD(subresource.sparseLevel.extentHeight) FIELD(subresource.sparseLevel.extentDepth) FIELD(subresource.miptail) FIELD(subresource.miptail.layer)
+    FIELD(subresource.miptail.offset) FIELD(subresource.miptail.size) FIELD(memOperationType) FIELD(memHandleType) FIELD(memHandle)
+    FIELD(memHandle.memHandle) FIELD(offset) FIELD(deviceBitMask) FIELD(flags) FIELD(reserved))
+LAYOUT(CUasyncNotificationInfo_st, FIELD(type) FIELD(info) FIELD(info.overBudget) FIELD(info.overBudget.bytesOverBudget))
+LAYOUT(CUcheckpointCheckpointArgs_st, FIELD(customStorageInfo_out) FIELD(reserved))
+LAYOUT(CUcheckpointCustomStorageInfo_st, FIELD(handle) FIELD(perDeviceData) FIELD(deviceCount))
+LAYOUT(CUcheckpointCustomStoragePerDeviceData_st, FIELD(devPtr) FIELD(size) FIELD(stream))
+LAYOUT(CUcheckpointGpuPair_st, FIELD(oldUuid) FIELD(newUuid))
+LAYOUT(CUcheckpointLockArgs_st, FIELD(timeoutMs) FIELD(reserved0) FIELD(reserved1))
+LAYOUT(CUcheckpointRestoreArgs_st, FIELD(gpuPairs) FIELD(gpuPairsCount) FIELD(padding0) FIELD(customStorageInfo_out) FIELD(reserved))
+LAYOUT(CUcheckpointUnlockArgs_st, FIELD(reserved))
+LAYOUT(CUcliqueInfo_st, FIELD(type) FIELD(id))
+LAYOUT(CUctxCigParam_st, FIELD(sharedDataType) FIELD(sharedData))
+LAYOUT(CUctxCreateParams_st, FIELD(execAffinityParams) FIELD(numExecAffinityParams) FIELD(cigParams))
+LAYOUT(CUdevResource_st, FIELD(type) FIELD(_internal_padding) FIELD(sm) FIELD(wqConfig) FIELD(wq) FIELD(_oversize) FIELD(nextResource))
+LAYOUT(CUdevSmResource_st, FIELD(smCount) FIELD(minSmPartitionSize) FIELD(smCoscheduledAlignment) FIELD(flags) FIELD(localityDomainId))
+LAYOUT(CUdevWorkqueueConfigResource_st, FIELD(device) FIELD(wqConcurrencyLimit) FIELD(sharingScope))
+LAYOUT(CUdevWorkqueueResource_st, FIELD(reserved))
+LAYOUT(CUdevprop_st, FIELD(maxThreadsPerBlock) FIELD(maxThreadsDim) FIELD(maxGridSize) FIELD(sharedMemPerBlock) FIELD(totalConstantMemory)
+    FIELD(SIMDWidth) FIELD(memPitch) FIELD(regsPerBlock) FIELD(clockRate) FIELD(textureAlign))
+LAYOUT(CUeglFrame_st, FIELD(frame) FIELD(frame.pArray) FIELD(frame.pPitch) FIELD(width) FIELD(height) FIELD(depth) FIELD(pitch) FIELD(planeCount)
+    FIELD(numChannels) FIELD(frameType) FIELD(eglColorFormat) FIELD(cuFormat))
+LAYOUT(CUexecAffinityParam_st, FIELD(type) FIELD(param) FIELD(param.smCount))
+LAYOUT(CUexecAffinitySmCount_st, FIELD(val))
+LAYOUT(CUextent3D_st, FIELD(width) FIELD(height) FIELD(depth))
+LAYOUT(CUfabricCpyOperand_st, FIELD(type) FIELD(op) FIELD(op.ptr) FIELD(op.ptr.ptr) FIELD(op.ptr.locHint) FIELD(op.le) FIELD(op.le.id)
+    FIELD(op.le.offset))
+LAYOUT(CUgraphEdgeData_st, FIELD(from_port) FIELD(to_port) FIELD(type) FIELD(reserved))
+LAYOUT(CUgraphExecUpdateResultInfo_st, FIELD(result) FIELD(errorNode) FIELD(errorFromNode))
+LAYOUT(CUgraphNodeParams_st, FIELD(type) FIELD(reserved0) FIELD(reserved1) FIELD(kernel) FIELD(memcpy) FIELD(memset) FIELD(host) FIELD(graph)
+    FIELD(eventWait) FIELD(eventRecord) FIELD(extSemSignal) FIELD(extSemWait) FIELD(alloc) FIELD(free) FIELD(memOp) FIELD(conditional)
+    FIELD(memcpyBatch) FIELD(fabricCpyBatch) FIELD(asBytes) FIELD(reserved2))
+LAYOUT(CUipcEventHandle_st, FIELD(reserved))
+LAYOUT(CUipcMemHandle_st, FIELD(reserved))
+LAYOUT(CUlaunchAttributeValue_union, FIELD(pad) FIELD(accessPolicyWindow) FIELD(cooperative) FIELD(syncPolicy) FIELD(clusterDim) FIELD(clusterDim.x)
+    FIELD(clusterDim.y) FIELD(clusterDim.z) FIELD(clusterSchedulingPolicyPreference) FIELD(programmaticStreamSerializationAllowed)
+    FIELD(programmaticEvent) FIELD(programmaticEvent.event) FIELD(programmaticEvent.flags) FIELD(programmaticEvent.triggerAtBlockStart)
+    FIELD(launchCompletionEvent) FIELD(launchCompletionEvent.event) FIELD(launchCompletionEvent.flags) FIELD(priority) FIELD(memSyncDomainMap)
+    FIELD(memSyncDomain) FIELD(preferredClusterDim) FIELD(preferredClusterDim.x) FIELD(preferredClusterDim.y) FIELD(preferredClusterDim.z)
+    FIELD(deviceUpdatableKernelNode) FIELD(deviceUpdatableKernelNode.deviceUpdatable) FIELD(deviceUpdatableKernelNode.devNode)
+    FIELD(sharedMemCarveout) FIELD(nvlinkUtilCentricScheduling) FIELD(portableClusterSizeMode) FIELD(sharedMemoryMode))
+LAYOUT(CUlaunchAttribute_st, FIELD(id) FIELD(pad) FIELD(value))
+LAYOUT(CUlaunchConfig_st, FIELD(gridDimX) FIELD(gridDimY) FIELD(gridDimZ) FIELD(blockDimX) FIELD(blockDimY) FIELD(blockDimZ) FIELD(sharedMemBytes)
+    FIELD(hStream) FIELD(attrs) FIELD(numAttrs))
+LAYOUT(CUlaunchMemSyncDomainMap_st, FIELD(default_) FIELD(remote))
+LAYOUT(CUlibraryHostUniversalFunctionAndDataTable_st, FIELD(functionTable) FIELD(functionWindowSize) FIELD(dataTable) FIELD(dataWindowSize))
+LAYOUT(CUlogicalEndpointFabricHandle_st, FIELD(data))
+LAYOUT(CUlogicalEndpointProp_struct, FIELD(type) FIELD(unicast) FIELD(unicast.device) FIELD(multicast) FIELD(multicast.numDevices) FIELD(size)
+    FIELD(ipcHandleTypes) FIELD(flags))
+LAYOUT(CUmemAccessDesc_st, FIELD(location) FIELD(flags))
+LAYOUT(CUmemAllocationProp_st, FIELD(type) FIELD(requestedHandleTypes) FIELD(location) FIELD(win32HandleMetaData) FIELD(allocFlags)
+    FIELD(allocFlags.compressionType) FIELD(allocFlags.gpuDirectRDMACapable) FIELD(allocFlags.usage) FIELD(allocFlags.reserved))
+LAYOUT(CUmemDecompressParams_st, FIELD(srcNumBytes) FIELD(dstNumBytes) FIELD(dstActBytes) FIELD(src) FIELD(dst) FIELD(algo) FIELD(padding))
+LAYOUT(CUmemFabricHandle_st, FIELD(data))
+LAYOUT(CUmemLocation_st, FIELD(type) FIELD(id) FIELD(localized) FIELD(localized.deviceId) FIELD(localized.localityDomainId))
+LAYOUT(CUmemPoolProps_st, FIELD(allocType) FIELD(handleTypes) FIELD(location) FIELD(win32SecurityAttributes) FIELD(maxSize) FIELD(usage)
+    FIELD(gpuDirectRDMACapable) FIELD(reserved))
+LAYOUT(CUmemPoolPtrExportData_st, FIELD(reserved))
+LAYOUT(CUmemcpy3DOperand_st, FIELD(type) FIELD(op) FIELD(op.ptr) FIELD(op.ptr.ptr) FIELD(op.ptr.rowLength) FIELD(op.ptr.layerHeight)
+    FIELD(op.ptr.locHint) FIELD(op.array) FIELD(op.array.array) FIELD(op.array.offset))
+LAYOUT(CUmemcpyAttributes_st, FIELD(srcAccessOrder) FIELD(srcLocHint) FIELD(dstLocHint) FIELD(flags))
+LAYOUT(CUmulticastObjectProp_st, FIELD(numDevices) FIELD(size) FIELD(handleTypes) FIELD(flags))
+LAYOUT(CUoffset3D_st, FIELD(x) FIELD(y) FIELD(z))
+LAYOUT(CUstreamBatchMemOpParams_union, FIELD(operation) FIELD(waitValue) FIELD(waitValue.operation) FIELD(waitValue.address) FIELD(waitValue.value)
+    FIELD(waitValue.value64) FIELD(waitValue.flags) FIELD(waitValue.alias) FIELD(writeValue) FIELD(writeValue.operation) FIELD(writeValue.address)
+    FIELD(writeValue.value) FIELD(writeValue.value64) FIELD(writeValue.flags) FIELD(writeValue.alias) FIELD(flushRemoteWrites)
+    FIELD(flushRemoteWrites.operation) FIELD(flushRemoteWrites.flags) FIELD(memoryBarrier) FIELD(memoryBarrier.operation) FIELD(memoryBarrier.flags)
+    FIELD(atomicReduction) FIELD(atomicReduction.operation) FIELD(atomicReduction.flags) FIELD(atomicReduction.reductionOp)
+    FIELD(atomicReduction.dataType) FIELD(atomicReduction.address) FIELD(atomicReduction.value) FIELD(atomicReduction.alias) FIELD(pad))
+LAYOUT(CUstreamCigCaptureParams_st, FIELD(streamCigParams))
+LAYOUT(CUstreamCigParam_st, FIELD(streamSharedDataType) FIELD(streamSharedData))
+LAYOUT(CUtensorMap_st, FIELD(opaque))
+LAYOUT(CUuuid_st, FIELD(bytes))
 
 // Enumerators.
-static_assert(static_cast<long long>(api::CU_COREDUMP_DEFAULT_FLAGS) == static_cast<long long>(::CU_COREDUMP_DEFAULT_FLAGS));
-static_assert(static_cast<long long>(api::CU_COREDUMP_SKIP_NONRELOCATED_ELF_IMAGES) == static_cast<long long>(::CU_COREDUMP_SKIP_NONRELOCATED_ELF_IMAGES));
-static_assert(static_cast<long long>(api::CU_COREDUMP_SKIP_GLOBAL_MEMORY) == static_cast<long long>(::CU_COREDUMP_SKIP_GLOBAL_MEMORY));
-static_assert(static_cast<long long>(api::CU_COREDUMP_SKIP_SHARED_MEMORY) == static_cast<long long>(::CU_COREDUMP_SKIP_SHARED_MEMORY));
-static_assert(static_cast<long long>(api::CU_COREDUMP_SKIP_LOCAL_MEMORY) == static_cast<long long>(::CU_COREDUMP_SKIP_LOCAL_MEMORY));
-static_assert(static_cast<long long>(api::CU_COREDUMP_SKIP_ABORT) == static_cast<long long>(::CU_COREDUMP_SKIP_ABORT));
-static_assert(static_cast<long long>(api::CU_COREDUMP_SKIP_CONSTBANK_MEMORY) == static_cast<long long>(::CU_COREDUMP_SKIP_CONSTBANK_MEMORY));
-static_assert(static_cast<long long>(api::CU_COREDUMP_GZIP_COMPRESS) == static_cast<long long>(::CU_COREDUMP_GZIP_COMPRESS));
-static_assert(static_cast<long long>(api::CU_COREDUMP_FAULTED_CONTEXTS_ONLY) == static_cast<long long>(::CU_COREDUMP_FAULTED_CONTEXTS_ONLY));
-static_assert(static_cast<long long>(api::CU_COREDUMP_SKIP_TENSOR_MEMORY) == static_cast<long long>(::CU_COREDUMP_SKIP_TENSOR_MEMORY));
-static_assert(static_cast<long long>(api::CU_COREDUMP_NO_ERRBAR_AT_EXIT) == static_cast<long long>(::CU_COREDUMP_NO_ERRBAR_AT_EXIT));
-static_assert(static_cast<long long>(api::CU_COREDUMP_LOG_ONLY) == static_cast<long long>(::CU_COREDUMP_LOG_ONLY));
-static_assert(static_cast<long long>(api::CU_COREDUMP_LIGHTWEIGHT_FLAGS) == static_cast<long long>(::CU_COREDUMP_LIGHTWEIGHT_FLAGS));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE));
-static_assert(static_cast<long long>(api::CU_GL_DEVICE_LIST_ALL) == static_cast<long long>(::CU_GL_DEVICE_LIST_ALL));
-static_assert(static_cast<long long>(api::CU_GL_DEVICE_LIST_CURRENT_FRAME) == static_cast<long long>(::CU_GL_DEVICE_LIST_CURRENT_FRAME));
-static_assert(static_cast<long long>(api::CU_GL_DEVICE_LIST_NEXT_FRAME) == static_cast<long long>(::CU_GL_DEVICE_LIST_NEXT_FRAME));
-static_assert(static_cast<long long>(api::CU_GL_MAP_RESOURCE_FLAGS_NONE) == static_cast<long long>(::CU_GL_MAP_RESOURCE_FLAGS_NONE));
-static_assert(static_cast<long long>(api::CU_GL_MAP_RESOURCE_FLAGS_READ_ONLY) == static_cast<long long>(::CU_GL_MAP_RESOURCE_FLAGS_READ_ONLY));
-static_assert(static_cast<long long>(api::CU_GL_MAP_RESOURCE_FLAGS_WRITE_DISCARD) == static_cast<long long>(::CU_GL_MAP_RESOURCE_FLAGS_WRITE_DISCARD));
-static_assert(static_cast<long long>(api::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE) == static_cast<long long>(::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE));
-static_assert(static_cast<long long>(api::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER) == static_cast<long long>(::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER));
-static_assert(static_cast<long long>(api::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES) == static_cast<long long>(::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES));
-static_assert(static_cast<long long>(api::CU_ACCESS_PROPERTY_NORMAL) == static_cast<long long>(::CU_ACCESS_PROPERTY_NORMAL));
-static_assert(static_cast<long long>(api::CU_ACCESS_PROPERTY_STREAMING) == static_cast<long long>(::CU_ACCESS_PROPERTY_STREAMING));
-static_assert(static_cast<long long>(api::CU_ACCESS_PROPERTY_PERSISTING) == static_cast<long long>(::CU_ACCESS_PROPERTY_PERSISTING));
-static_assert(static_cast<long long>(api::CU_TR_ADDRESS_MODE_WRAP) == static_cast<long long>(::CU_TR_ADDRESS_MODE_WRAP));
-static_assert(static_cast<long long>(api::CU_TR_ADDRESS_MODE_CLAMP) == static_cast<long long>(::CU_TR_ADDRESS_MODE_CLAMP));
-static_assert(static_cast<long long>(api::CU_TR_ADDRESS_MODE_MIRROR) == static_cast<long long>(::CU_TR_ADDRESS_MODE_MIRROR));
-static_assert(static_cast<long long>(api::CU_TR_ADDRESS_MODE_BORDER) == static_cast<long long>(::CU_TR_ADDRESS_MODE_BORDER));
-static_assert(static_cast<long long>(api::CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL) == static_cast<long long>(::CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL));
-static_assert(static_cast<long long>(api::CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL) == static_cast<long long>(::CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL));
-static_assert(static_cast<long long>(api::CU_CUBEMAP_FACE_POSITIVE_X) == static_cast<long long>(::CU_CUBEMAP_FACE_POSITIVE_X));
-static_assert(static_cast<long long>(api::CU_CUBEMAP_FACE_NEGATIVE_X) == static_cast<long long>(::CU_CUBEMAP_FACE_NEGATIVE_X));
-static_assert(static_cast<long long>(api::CU_CUBEMAP_FACE_POSITIVE_Y) == static_cast<long long>(::CU_CUBEMAP_FACE_POSITIVE_Y));
-static_assert(static_cast<long long>(api::CU_CUBEMAP_FACE_NEGATIVE_Y) == static_cast<long long>(::CU_CUBEMAP_FACE_NEGATIVE_Y));
-static_assert(static_cast<long long>(api::CU_CUBEMAP_FACE_POSITIVE_Z) == static_cast<long long>(::CU_CUBEMAP_FACE_POSITIVE_Z));
-static_assert(static_cast<long long>(api::CU_CUBEMAP_FACE_NEGATIVE_Z) == static_cast<long long>(::CU_CUBEMAP_FACE_NEGATIVE_Z));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UNSIGNED_INT8) == static_cast<long long>(::CU_AD_FORMAT_UNSIGNED_INT8));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UNSIGNED_INT16) == static_cast<long long>(::CU_AD_FORMAT_UNSIGNED_INT16));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UNSIGNED_INT32) == static_cast<long long>(::CU_AD_FORMAT_UNSIGNED_INT32));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_SIGNED_INT8) == static_cast<long long>(::CU_AD_FORMAT_SIGNED_INT8));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_SIGNED_INT16) == static_cast<long long>(::CU_AD_FORMAT_SIGNED_INT16));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_SIGNED_INT32) == static_cast<long long>(::CU_AD_FORMAT_SIGNED_INT32));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_HALF) == static_cast<long long>(::CU_AD_FORMAT_HALF));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_FLOAT) == static_cast<long long>(::CU_AD_FORMAT_FLOAT));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_NV12) == static_cast<long long>(::CU_AD_FORMAT_NV12));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UNORM_INT8X1) == static_cast<long long>(::CU_AD_FORMAT_UNORM_INT8X1));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UNORM_INT8X2) == static_cast<long long>(::CU_AD_FORMAT_UNORM_INT8X2));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UNORM_INT8X4) == static_cast<long long>(::CU_AD_FORMAT_UNORM_INT8X4));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UNORM_INT16X1) == static_cast<long long>(::CU_AD_FORMAT_UNORM_INT16X1));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UNORM_INT16X2) == static_cast<long long>(::CU_AD_FORMAT_UNORM_INT16X2));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UNORM_INT16X4) == static_cast<long long>(::CU_AD_FORMAT_UNORM_INT16X4));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_SNORM_INT8X1) == static_cast<long long>(::CU_AD_FORMAT_SNORM_INT8X1));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_SNORM_INT8X2) == static_cast<long long>(::CU_AD_FORMAT_SNORM_INT8X2));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_SNORM_INT8X4) == static_cast<long long>(::CU_AD_FORMAT_SNORM_INT8X4));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_SNORM_INT16X1) == static_cast<long long>(::CU_AD_FORMAT_SNORM_INT16X1));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_SNORM_INT16X2) == static_cast<long long>(::CU_AD_FORMAT_SNORM_INT16X2));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_SNORM_INT16X4) == static_cast<long long>(::CU_AD_FORMAT_SNORM_INT16X4));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_BC1_UNORM) == static_cast<long long>(::CU_AD_FORMAT_BC1_UNORM));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_BC1_UNORM_SRGB) == static_cast<long long>(::CU_AD_FORMAT_BC1_UNORM_SRGB));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_BC2_UNORM) == static_cast<long long>(::CU_AD_FORMAT_BC2_UNORM));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_BC2_UNORM_SRGB) == static_cast<long long>(::CU_AD_FORMAT_BC2_UNORM_SRGB));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_BC3_UNORM) == static_cast<long long>(::CU_AD_FORMAT_BC3_UNORM));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_BC3_UNORM_SRGB) == static_cast<long long>(::CU_AD_FORMAT_BC3_UNORM_SRGB));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_BC4_UNORM) == static_cast<long long>(::CU_AD_FORMAT_BC4_UNORM));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_BC4_SNORM) == static_cast<long long>(::CU_AD_FORMAT_BC4_SNORM));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_BC5_UNORM) == static_cast<long long>(::CU_AD_FORMAT_BC5_UNORM));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_BC5_SNORM) == static_cast<long long>(::CU_AD_FORMAT_BC5_SNORM));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_BC6H_UF16) == static_cast<long long>(::CU_AD_FORMAT_BC6H_UF16));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_BC6H_SF16) == static_cast<long long>(::CU_AD_FORMAT_BC6H_SF16));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_BC7_UNORM) == static_cast<long long>(::CU_AD_FORMAT_BC7_UNORM));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_BC7_UNORM_SRGB) == static_cast<long long>(::CU_AD_FORMAT_BC7_UNORM_SRGB));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_P010) == static_cast<long long>(::CU_AD_FORMAT_P010));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_P016) == static_cast<long long>(::CU_AD_FORMAT_P016));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_NV16) == static_cast<long long>(::CU_AD_FORMAT_NV16));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_P210) == static_cast<long long>(::CU_AD_FORMAT_P210));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_P216) == static_cast<long long>(::CU_AD_FORMAT_P216));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_YUY2) == static_cast<long long>(::CU_AD_FORMAT_YUY2));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_Y210) == static_cast<long long>(::CU_AD_FORMAT_Y210));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_Y216) == static_cast<long long>(::CU_AD_FORMAT_Y216));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_AYUV) == static_cast<long long>(::CU_AD_FORMAT_AYUV));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_Y410) == static_cast<long long>(::CU_AD_FORMAT_Y410));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_Y416) == static_cast<long long>(::CU_AD_FORMAT_Y416));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_Y444_PLANAR8) == static_cast<long long>(::CU_AD_FORMAT_Y444_PLANAR8));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_Y444_PLANAR10) == static_cast<long long>(::CU_AD_FORMAT_Y444_PLANAR10));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_YUV444_8bit_SemiPlanar) == static_cast<long long>(::CU_AD_FORMAT_YUV444_8bit_SemiPlanar));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_YUV444_16bit_SemiPlanar) == static_cast<long long>(::CU_AD_FORMAT_YUV444_16bit_SemiPlanar));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UNORM_INT_101010_2) == static_cast<long long>(::CU_AD_FORMAT_UNORM_INT_101010_2));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UINT8_PACKED_422) == static_cast<long long>(::CU_AD_FORMAT_UINT8_PACKED_422));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UINT8_PACKED_444) == static_cast<long long>(::CU_AD_FORMAT_UINT8_PACKED_444));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UINT8_SEMIPLANAR_420) == static_cast<long long>(::CU_AD_FORMAT_UINT8_SEMIPLANAR_420));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UINT16_SEMIPLANAR_420) == static_cast<long long>(::CU_AD_FORMAT_UINT16_SEMIPLANAR_420));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UINT8_SEMIPLANAR_422) == static_cast<long long>(::CU_AD_FORMAT_UINT8_SEMIPLANAR_422));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UINT16_SEMIPLANAR_422) == static_cast<long long>(::CU_AD_FORMAT_UINT16_SEMIPLANAR_422));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UINT8_SEMIPLANAR_444) == static_cast<long long>(::CU_AD_FORMAT_UINT8_SEMIPLANAR_444));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UINT16_SEMIPLANAR_444) == static_cast<long long>(::CU_AD_FORMAT_UINT16_SEMIPLANAR_444));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UINT8_PLANAR_420) == static_cast<long long>(::CU_AD_FORMAT_UINT8_PLANAR_420));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UINT16_PLANAR_420) == static_cast<long long>(::CU_AD_FORMAT_UINT16_PLANAR_420));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UINT8_PLANAR_422) == static_cast<long long>(::CU_AD_FORMAT_UINT8_PLANAR_422));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UINT16_PLANAR_422) == static_cast<long long>(::CU_AD_FORMAT_UINT16_PLANAR_422));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UINT8_PLANAR_444) == static_cast<long long>(::CU_AD_FORMAT_UINT8_PLANAR_444));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_UINT16_PLANAR_444) == static_cast<long long>(::CU_AD_FORMAT_UINT16_PLANAR_444));
-static_assert(static_cast<long long>(api::CU_AD_FORMAT_MAX) == static_cast<long long>(::CU_AD_FORMAT_MAX));
-static_assert(static_cast<long long>(api::CU_ASYNC_NOTIFICATION_TYPE_OVER_BUDGET) == static_cast<long long>(::CU_ASYNC_NOTIFICATION_TYPE_OVER_BUDGET));
-static_assert(static_cast<long long>(api::CU_ATOMIC_CAPABILITY_SIGNED) == static_cast<long long>(::CU_ATOMIC_CAPABILITY_SIGNED));
-static_assert(static_cast<long long>(api::CU_ATOMIC_CAPABILITY_UNSIGNED) == static_cast<long long>(::CU_ATOMIC_CAPABILITY_UNSIGNED));
-static_assert(static_cast<long long>(api::CU_ATOMIC_CAPABILITY_REDUCTION) == static_cast<long long>(::CU_ATOMIC_CAPABILITY_REDUCTION));
-static_assert(static_cast<long long>(api::CU_ATOMIC_CAPABILITY_SCALAR_32) == static_cast<long long>(::CU_ATOMIC_CAPABILITY_SCALAR_32));
-static_assert(static_cast<long long>(api::CU_ATOMIC_CAPABILITY_SCALAR_64) == static_cast<long long>(::CU_ATOMIC_CAPABILITY_SCALAR_64));
-static_assert(static_cast<long long>(api::CU_ATOMIC_CAPABILITY_SCALAR_128) == static_cast<long long>(::CU_ATOMIC_CAPABILITY_SCALAR_128));
-static_assert(static_cast<long long>(api::CU_ATOMIC_CAPABILITY_VECTOR_32x4) == static_cast<long long>(::CU_ATOMIC_CAPABILITY_VECTOR_32x4));
-static_assert(static_cast<long long>(api::CU_ATOMIC_OPERATION_INTEGER_ADD) == static_cast<long long>(::CU_ATOMIC_OPERATION_INTEGER_ADD));
-static_assert(static_cast<long long>(api::CU_ATOMIC_OPERATION_INTEGER_MIN) == static_cast<long long>(::CU_ATOMIC_OPERATION_INTEGER_MIN));
-static_assert(static_cast<long long>(api::CU_ATOMIC_OPERATION_INTEGER_MAX) == static_cast<long long>(::CU_ATOMIC_OPERATION_INTEGER_MAX));
-static_assert(static_cast<long long>(api::CU_ATOMIC_OPERATION_INTEGER_INCREMENT) == static_cast<long long>(::CU_ATOMIC_OPERATION_INTEGER_INCREMENT));
-static_assert(static_cast<long long>(api::CU_ATOMIC_OPERATION_INTEGER_DECREMENT) == static_cast<long long>(::CU_ATOMIC_OPERATION_INTEGER_DECREMENT));
-static_assert(static_cast<long long>(api::CU_ATOMIC_OPERATION_AND) == static_cast<long long>(::CU_ATOMIC_OPERATION_AND));
-static_assert(static_cast<long long>(api::CU_ATOMIC_OPERATION_OR) == static_cast<long long>(::CU_ATOMIC_OPERATION_OR));
-static_assert(static_cast<long long>(api::CU_ATOMIC_OPERATION_XOR) == static_cast<long long>(::CU_ATOMIC_OPERATION_XOR));
-static_assert(static_cast<long long>(api::CU_ATOMIC_OPERATION_EXCHANGE) == static_cast<long long>(::CU_ATOMIC_OPERATION_EXCHANGE));
-static_assert(static_cast<long long>(api::CU_ATOMIC_OPERATION_CAS) == static_cast<long long>(::CU_ATOMIC_OPERATION_CAS));
-static_assert(static_cast<long long>(api::CU_ATOMIC_OPERATION_FLOAT_ADD) == static_cast<long long>(::CU_ATOMIC_OPERATION_FLOAT_ADD));
-static_assert(static_cast<long long>(api::CU_ATOMIC_OPERATION_FLOAT_MIN) == static_cast<long long>(::CU_ATOMIC_OPERATION_FLOAT_MIN));
-static_assert(static_cast<long long>(api::CU_ATOMIC_OPERATION_FLOAT_MAX) == static_cast<long long>(::CU_ATOMIC_OPERATION_FLOAT_MAX));
-static_assert(static_cast<long long>(api::CU_ATOMIC_OPERATION_MAX) == static_cast<long long>(::CU_ATOMIC_OPERATION_MAX));
-static_assert(static_cast<long long>(api::CIG_DATA_TYPE_D3D12_COMMAND_QUEUE) == static_cast<long long>(::CIG_DATA_TYPE_D3D12_COMMAND_QUEUE));
-static_assert(static_cast<long long>(api::CIG_DATA_TYPE_NV_BLOB) == static_cast<long long>(::CIG_DATA_TYPE_NV_BLOB));
-static_assert(static_cast<long long>(api::CU_CLIQUE_TYPE_UNICAST_POINTER) == static_cast<long long>(::CU_CLIQUE_TYPE_UNICAST_POINTER));
-static_assert(static_cast<long long>(api::CU_CLIQUE_TYPE_MULTICAST_POINTER) == static_cast<long long>(::CU_CLIQUE_TYPE_MULTICAST_POINTER));
-static_assert(static_cast<long long>(api::CU_CLIQUE_TYPE_UNICAST_LOGICAL_ENDPOINT) == static_cast<long long>(::CU_CLIQUE_TYPE_UNICAST_LOGICAL_ENDPOINT));
-static_assert(static_cast<long long>(api::CU_CLIQUE_TYPE_MULTICAST_LOGICAL_ENDPOINT) == static_cast<long long>(::CU_CLIQUE_TYPE_MULTICAST_LOGICAL_ENDPOINT));
-static_assert(static_cast<long long>(api::CU_CLUSTER_SCHEDULING_POLICY_DEFAULT) == static_cast<long long>(::CU_CLUSTER_SCHEDULING_POLICY_DEFAULT));
-static_assert(static_cast<long long>(api::CU_CLUSTER_SCHEDULING_POLICY_SPREAD) == static_cast<long long>(::CU_CLUSTER_SCHEDULING_POLICY_SPREAD));
-static_assert(static_cast<long long>(api::CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING) == static_cast<long long>(::CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING));
-static_assert(static_cast<long long>(api::CU_CLUSTER_SCHEDULING_POLICY_RUBIN_DSMEM_LOCALITY) == static_cast<long long>(::CU_CLUSTER_SCHEDULING_POLICY_RUBIN_DSMEM_LOCALITY));
-static_assert(static_cast<long long>(api::CU_COMPUTEMODE_DEFAULT) == static_cast<long long>(::CU_COMPUTEMODE_DEFAULT));
-static_assert(static_cast<long long>(api::CU_COMPUTEMODE_PROHIBITED) == static_cast<long long>(::CU_COMPUTEMODE_PROHIBITED));
-static_assert(static_cast<long long>(api::CU_COMPUTEMODE_EXCLUSIVE_PROCESS) == static_cast<long long>(::CU_COMPUTEMODE_EXCLUSIVE_PROCESS));
-static_assert(static_cast<long long>(api::CU_COREDUMP_ENABLE_ON_EXCEPTION) == static_cast<long long>(::CU_COREDUMP_ENABLE_ON_EXCEPTION));
-static_assert(static_cast<long long>(api::CU_COREDUMP_TRIGGER_HOST) == static_cast<long long>(::CU_COREDUMP_TRIGGER_HOST));
-static_assert(static_cast<long long>(api::CU_COREDUMP_LIGHTWEIGHT) == static_cast<long long>(::CU_COREDUMP_LIGHTWEIGHT));
-static_assert(static_cast<long long>(api::CU_COREDUMP_ENABLE_USER_TRIGGER) == static_cast<long long>(::CU_COREDUMP_ENABLE_USER_TRIGGER));
-static_assert(static_cast<long long>(api::CU_COREDUMP_FILE) == static_cast<long long>(::CU_COREDUMP_FILE));
-static_assert(static_cast<long long>(api::CU_COREDUMP_PIPE) == static_cast<long long>(::CU_COREDUMP_PIPE));
-static_assert(static_cast<long long>(api::CU_COREDUMP_GENERATION_FLAGS) == static_cast<long long>(::CU_COREDUMP_GENERATION_FLAGS));
-static_assert(static_cast<long long>(api::CU_COREDUMP_MAX) == static_cast<long long>(::CU_COREDUMP_MAX));
-static_assert(static_cast<long long>(api::CU_CTX_SCHED_AUTO) == static_cast<long long>(::CU_CTX_SCHED_AUTO));
-static_assert(static_cast<long long>(api::CU_CTX_SCHED_SPIN) == static_cast<long long>(::CU_CTX_SCHED_SPIN));
-static_assert(static_cast<long long>(api::CU_CTX_SCHED_YIELD) == static_cast<long long>(::CU_CTX_SCHED_YIELD));
-static_assert(static_cast<long long>(api::CU_CTX_SCHED_BLOCKING_SYNC) == static_cast<long long>(::CU_CTX_SCHED_BLOCKING_SYNC));
-static_assert(static_cast<long long>(api::CU_CTX_BLOCKING_SYNC) == static_cast<long long>(::CU_CTX_BLOCKING_SYNC));
-static_assert(static_cast<long long>(api::CU_CTX_SCHED_MASK) == static_cast<long long>(::CU_CTX_SCHED_MASK));
-static_assert(static_cast<long long>(api::CU_CTX_MAP_HOST) == static_cast<long long>(::CU_CTX_MAP_HOST));
-static_assert(static_cast<long long>(api::CU_CTX_LMEM_RESIZE_TO_MAX) == static_cast<long long>(::CU_CTX_LMEM_RESIZE_TO_MAX));
-static_assert(static_cast<long long>(api::CU_CTX_COREDUMP_ENABLE) == static_cast<long long>(::CU_CTX_COREDUMP_ENABLE));
-static_assert(static_cast<long long>(api::CU_CTX_USER_COREDUMP_ENABLE) == static_cast<long long>(::CU_CTX_USER_COREDUMP_ENABLE));
-static_assert(static_cast<long long>(api::CU_CTX_SYNC_MEMOPS) == static_cast<long long>(::CU_CTX_SYNC_MEMOPS));
-static_assert(static_cast<long long>(api::CU_CTX_FLAGS_MASK) == static_cast<long long>(::CU_CTX_FLAGS_MASK));
-static_assert(static_cast<long long>(api::CU_DEV_RESOURCE_TYPE_INVALID) == static_cast<long long>(::CU_DEV_RESOURCE_TYPE_INVALID));
-static_assert(static_cast<long long>(api::CU_DEV_RESOURCE_TYPE_SM) == static_cast<long long>(::CU_DEV_RESOURCE_TYPE_SM));
-static_assert(static_cast<long long>(api::CU_DEV_RESOURCE_TYPE_WORKQUEUE_CONFIG) == static_cast<long long>(::CU_DEV_RESOURCE_TYPE_WORKQUEUE_CONFIG));
-static_assert(static_cast<long long>(api::CU_DEV_RESOURCE_TYPE_WORKQUEUE) == static_cast<long long>(::CU_DEV_RESOURCE_TYPE_WORKQUEUE));
-static_assert(static_cast<long long>(api::CU_DEV_SM_RESOURCE_GROUP_DEFAULT) == static_cast<long long>(::CU_DEV_SM_RESOURCE_GROUP_DEFAULT));
-static_assert(static_cast<long long>(api::CU_DEV_SM_RESOURCE_GROUP_BACKFILL) == static_cast<long long>(::CU_DEV_SM_RESOURCE_GROUP_BACKFILL));
-static_assert(static_cast<long long>(api::CU_DEV_SM_RESOURCE_GROUP_LOCALITY_DOMAIN_ID) == static_cast<long long>(::CU_DEV_SM_RESOURCE_GROUP_LOCALITY_DOMAIN_ID));
-static_assert(static_cast<long long>(api::CU_DEV_SM_RESOURCE_GROUP_LOCALITY_DOMAIN_SUPPLEMENTAL_SMS) == static_cast<long long>(::CU_DEV_SM_RESOURCE_GROUP_LOCALITY_DOMAIN_SUPPLEMENTAL_SMS));
-static_assert(static_cast<long long>(api::CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING) == static_cast<long long>(::CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING));
-static_assert(static_cast<long long>(api::CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE) == static_cast<long long>(::CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE));
-static_assert(static_cast<long long>(api::CU_WORKQUEUE_SCOPE_DEVICE_CTX) == static_cast<long long>(::CU_WORKQUEUE_SCOPE_DEVICE_CTX));
-static_assert(static_cast<long long>(api::CU_WORKQUEUE_SCOPE_GREEN_CTX_BALANCED) == static_cast<long long>(::CU_WORKQUEUE_SCOPE_GREEN_CTX_BALANCED));
-static_assert(static_cast<long long>(api::CU_DEVICE_NUMA_CONFIG_NONE) == static_cast<long long>(::CU_DEVICE_NUMA_CONFIG_NONE));
-static_assert(static_cast<long long>(api::CU_DEVICE_NUMA_CONFIG_NUMA_NODE) == static_cast<long long>(::CU_DEVICE_NUMA_CONFIG_NUMA_NODE));
-static_assert(static_cast<long long>(api::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK) == static_cast<long long>(::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK));
-static_assert(static_cast<long long>(api::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED) == static_cast<long long>(::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED) == static_cast<long long>(::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_ACCESS_SUPPORTED) == static_cast<long long>(::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_ACCESS_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED) == static_cast<long long>(::CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED) == static_cast<long long>(::CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_SHARED_MEMORY_PER_BLOCK) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_SHARED_MEMORY_PER_BLOCK));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_WARP_SIZE) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_WARP_SIZE));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAX_PITCH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAX_PITCH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_REGISTERS_PER_BLOCK) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_REGISTERS_PER_BLOCK));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_CLOCK_RATE) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_CLOCK_RATE));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_GPU_OVERLAP) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_GPU_OVERLAP));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_INTEGRATED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_INTEGRATED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_WIDTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_WIDTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_HEIGHT) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_HEIGHT));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_HEIGHT) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_HEIGHT));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_DEPTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_DEPTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LAYERED_WIDTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LAYERED_WIDTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LAYERED_HEIGHT) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LAYERED_HEIGHT));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LAYERED_LAYERS) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LAYERED_LAYERS));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_ARRAY_WIDTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_ARRAY_WIDTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_ARRAY_HEIGHT) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_ARRAY_HEIGHT));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_ARRAY_NUMSLICES) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_ARRAY_NUMSLICES));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_ECC_ENABLED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_ECC_ENABLED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_TCC_DRIVER) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_TCC_DRIVER));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LAYERED_WIDTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LAYERED_WIDTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LAYERED_LAYERS) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LAYERED_LAYERS));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_CAN_TEX2D_GATHER) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_CAN_TEX2D_GATHER));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_GATHER_WIDTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_GATHER_WIDTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_GATHER_HEIGHT) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_GATHER_HEIGHT));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH_ALTERNATE) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH_ALTERNATE));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_HEIGHT_ALTERNATE) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_HEIGHT_ALTERNATE));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_DEPTH_ALTERNATE) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_DEPTH_ALTERNATE));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURECUBEMAP_WIDTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURECUBEMAP_WIDTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURECUBEMAP_LAYERED_WIDTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURECUBEMAP_LAYERED_WIDTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURECUBEMAP_LAYERED_LAYERS) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURECUBEMAP_LAYERED_LAYERS));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_WIDTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_WIDTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_WIDTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_WIDTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_HEIGHT) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_HEIGHT));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_WIDTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_WIDTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_HEIGHT) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_HEIGHT));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_DEPTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_DEPTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_LAYERED_WIDTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_LAYERED_WIDTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_LAYERED_LAYERS) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_LAYERED_LAYERS));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_LAYERED_WIDTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_LAYERED_WIDTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_LAYERED_HEIGHT) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_LAYERED_HEIGHT));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_LAYERED_LAYERS) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_LAYERED_LAYERS));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_WIDTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_WIDTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_LAYERED_WIDTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_LAYERED_WIDTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_WIDTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_WIDTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_HEIGHT) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_HEIGHT));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_PITCH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_PITCH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_MIPMAPPED_WIDTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_MIPMAPPED_WIDTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_MIPMAPPED_HEIGHT) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_MIPMAPPED_HEIGHT));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_MIPMAPPED_WIDTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_MIPMAPPED_WIDTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_HANDLE_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_HANDLE_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_TIMELINE_SEMAPHORE_INTEROP_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_TIMELINE_SEMAPHORE_INTEROP_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_NUMA_CONFIG) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_NUMA_CONFIG));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_NUMA_ID) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_NUMA_ID));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MPS_ENABLED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MPS_ENABLED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_D3D12_CIG_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_D3D12_CIG_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_MAXIMUM_LENGTH) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_MAXIMUM_LENGTH));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_VULKAN_CIG_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_VULKAN_CIG_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_GPU_PCI_SUBSYSTEM_ID) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_GPU_PCI_SUBSYSTEM_ID));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_HOST_NUMA_MULTINODE_IPC_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_HOST_NUMA_MULTINODE_IPC_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_ONLY_PARTIAL_HOST_NATIVE_ATOMIC_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_ONLY_PARTIAL_HOST_NATIVE_ATOMIC_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_ATOMIC_REDUCTION_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_ATOMIC_REDUCTION_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_LOCALITY_DOMAIN_COUNT) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_LOCALITY_DOMAIN_COUNT));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAX_OVERSIZED_SHARED_MEMORY_PER_BLOCK) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAX_OVERSIZED_SHARED_MEMORY_PER_BLOCK));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_D3D12_CIG_STREAMS_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_D3D12_CIG_STREAMS_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_DMA_BUF_MMAP_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_DMA_BUF_MMAP_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_MULTICAST_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_MULTICAST_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_COUNTED_OPS_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_COUNTED_OPS_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_ACCESS_ON_OWNER_DEVICE_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_ACCESS_ON_OWNER_DEVICE_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_LOCALITY_DOMAIN_MULTIPROCESSOR_COUNT) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_LOCALITY_DOMAIN_MULTIPROCESSOR_COUNT));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_SUPPORTED_HANDLE_TYPES) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_SUPPORTED_HANDLE_TYPES));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_VULKAN_CIG_STREAMS_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_VULKAN_CIG_STREAMS_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_TENSOR_MAP_LARGE_TENSOR_MIN_SIZE) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_TENSOR_MAP_LARGE_TENSOR_MIN_SIZE));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_LOCALIZED_MEMORY_SUPPORTED) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_LOCALIZED_MEMORY_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_DEVICE_ATTRIBUTE_MAX) == static_cast<long long>(::CU_DEVICE_ATTRIBUTE_MAX));
-static_assert(static_cast<long long>(api::CU_GET_PROC_ADDRESS_SUCCESS) == static_cast<long long>(::CU_GET_PROC_ADDRESS_SUCCESS));
-static_assert(static_cast<long long>(api::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND) == static_cast<long long>(::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND));
-static_assert(static_cast<long long>(api::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT) == static_cast<long long>(::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT));
-static_assert(static_cast<long long>(api::CU_GET_PROC_ADDRESS_DEFAULT) == static_cast<long long>(::CU_GET_PROC_ADDRESS_DEFAULT));
-static_assert(static_cast<long long>(api::CU_GET_PROC_ADDRESS_LEGACY_STREAM) == static_cast<long long>(::CU_GET_PROC_ADDRESS_LEGACY_STREAM));
-static_assert(static_cast<long long>(api::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) == static_cast<long long>(::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YUV420_PLANAR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YUV420_PLANAR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YUV420_SEMIPLANAR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YUV420_SEMIPLANAR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YUV422_PLANAR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YUV422_PLANAR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YUV422_SEMIPLANAR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YUV422_SEMIPLANAR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_RGB) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_RGB));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BGR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BGR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_ARGB) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_ARGB));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_RGBA) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_RGBA));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_L) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_L));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_R) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_R));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YUV444_PLANAR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YUV444_PLANAR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YUV444_SEMIPLANAR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YUV444_SEMIPLANAR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YUYV_422) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YUYV_422));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_UYVY_422) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_UYVY_422));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_ABGR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_ABGR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BGRA) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BGRA));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_A) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_A));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_RG) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_RG));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_AYUV) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_AYUV));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YVU444_SEMIPLANAR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YVU444_SEMIPLANAR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YVU422_SEMIPLANAR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YVU422_SEMIPLANAR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YVU420_SEMIPLANAR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YVU420_SEMIPLANAR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y10V10U10_444_SEMIPLANAR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y10V10U10_444_SEMIPLANAR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y10V10U10_420_SEMIPLANAR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y10V10U10_420_SEMIPLANAR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y12V12U12_444_SEMIPLANAR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y12V12U12_444_SEMIPLANAR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y12V12U12_420_SEMIPLANAR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y12V12U12_420_SEMIPLANAR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_VYUY_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_VYUY_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_UYVY_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_UYVY_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YUYV_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YUYV_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YVYU_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YVYU_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YUV_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YUV_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YUVA_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YUVA_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_AYUV_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_AYUV_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YUV444_PLANAR_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YUV444_PLANAR_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YUV422_PLANAR_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YUV422_PLANAR_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YUV420_PLANAR_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YUV420_PLANAR_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YUV444_SEMIPLANAR_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YUV444_SEMIPLANAR_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YUV422_SEMIPLANAR_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YUV422_SEMIPLANAR_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YUV420_SEMIPLANAR_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YUV420_SEMIPLANAR_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YVU444_PLANAR_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YVU444_PLANAR_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YVU422_PLANAR_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YVU422_PLANAR_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YVU420_PLANAR_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YVU420_PLANAR_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YVU444_SEMIPLANAR_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YVU444_SEMIPLANAR_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YVU422_SEMIPLANAR_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YVU422_SEMIPLANAR_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YVU420_SEMIPLANAR_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YVU420_SEMIPLANAR_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER_RGGB) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER_RGGB));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER_BGGR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER_BGGR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER_GRBG) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER_GRBG));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER_GBRG) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER_GBRG));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER10_RGGB) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER10_RGGB));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER10_BGGR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER10_BGGR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER10_GRBG) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER10_GRBG));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER10_GBRG) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER10_GBRG));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER12_RGGB) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER12_RGGB));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER12_BGGR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER12_BGGR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER12_GRBG) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER12_GRBG));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER12_GBRG) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER12_GBRG));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER14_RGGB) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER14_RGGB));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER14_BGGR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER14_BGGR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER14_GRBG) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER14_GRBG));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER14_GBRG) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER14_GBRG));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER20_RGGB) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER20_RGGB));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER20_BGGR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER20_BGGR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER20_GRBG) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER20_GRBG));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER20_GBRG) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER20_GBRG));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YVU444_PLANAR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YVU444_PLANAR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YVU422_PLANAR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YVU422_PLANAR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YVU420_PLANAR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YVU420_PLANAR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER_ISP_RGGB) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER_ISP_RGGB));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER_ISP_BGGR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER_ISP_BGGR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER_ISP_GRBG) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER_ISP_GRBG));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER_ISP_GBRG) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER_ISP_GBRG));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER_BCCR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER_BCCR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER_RCCB) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER_RCCB));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER_CRBC) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER_CRBC));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER_CBRC) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER_CBRC));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER10_CCCC) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER10_CCCC));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER12_BCCR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER12_BCCR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER12_RCCB) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER12_RCCB));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER12_CRBC) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER12_CRBC));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER12_CBRC) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER12_CBRC));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_BAYER12_CCCC) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_BAYER12_CCCC));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YUV420_SEMIPLANAR_2020) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YUV420_SEMIPLANAR_2020));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YVU420_SEMIPLANAR_2020) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YVU420_SEMIPLANAR_2020));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YUV420_PLANAR_2020) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YUV420_PLANAR_2020));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YVU420_PLANAR_2020) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YVU420_PLANAR_2020));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YUV420_SEMIPLANAR_709) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YUV420_SEMIPLANAR_709));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YVU420_SEMIPLANAR_709) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YVU420_SEMIPLANAR_709));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YUV420_PLANAR_709) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YUV420_PLANAR_709));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YVU420_PLANAR_709) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YVU420_PLANAR_709));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y10V10U10_420_SEMIPLANAR_709) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y10V10U10_420_SEMIPLANAR_709));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y10V10U10_420_SEMIPLANAR_2020) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y10V10U10_420_SEMIPLANAR_2020));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y10V10U10_422_SEMIPLANAR_2020) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y10V10U10_422_SEMIPLANAR_2020));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y10V10U10_422_SEMIPLANAR) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y10V10U10_422_SEMIPLANAR));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y10V10U10_422_SEMIPLANAR_709) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y10V10U10_422_SEMIPLANAR_709));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y_709_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y_709_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y10_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y10_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y10_709_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y10_709_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y12_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y12_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y12_709_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y12_709_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YUVA) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YUVA));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YUV) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YUV));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_YVYU) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_YVYU));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_VYUY) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_VYUY));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y10V10U10_420_SEMIPLANAR_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y10V10U10_420_SEMIPLANAR_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y10V10U10_420_SEMIPLANAR_709_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y10V10U10_420_SEMIPLANAR_709_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y10V10U10_444_SEMIPLANAR_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y10V10U10_444_SEMIPLANAR_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y10V10U10_444_SEMIPLANAR_709_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y10V10U10_444_SEMIPLANAR_709_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y12V12U12_420_SEMIPLANAR_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y12V12U12_420_SEMIPLANAR_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y12V12U12_420_SEMIPLANAR_709_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y12V12U12_420_SEMIPLANAR_709_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y12V12U12_444_SEMIPLANAR_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y12V12U12_444_SEMIPLANAR_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_Y12V12U12_444_SEMIPLANAR_709_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_Y12V12U12_444_SEMIPLANAR_709_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_UYVY_709) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_UYVY_709));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_UYVY_709_ER) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_UYVY_709_ER));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_UYVY_2020) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_UYVY_2020));
-static_assert(static_cast<long long>(api::CU_EGL_COLOR_FORMAT_MAX) == static_cast<long long>(::CU_EGL_COLOR_FORMAT_MAX));
-static_assert(static_cast<long long>(api::CU_EGL_FRAME_TYPE_ARRAY) == static_cast<long long>(::CU_EGL_FRAME_TYPE_ARRAY));
-static_assert(static_cast<long long>(api::CU_EGL_FRAME_TYPE_PITCH) == static_cast<long long>(::CU_EGL_FRAME_TYPE_PITCH));
-static_assert(static_cast<long long>(api::CU_EGL_RESOURCE_LOCATION_SYSMEM) == static_cast<long long>(::CU_EGL_RESOURCE_LOCATION_SYSMEM));
-static_assert(static_cast<long long>(api::CU_EGL_RESOURCE_LOCATION_VIDMEM) == static_cast<long long>(::CU_EGL_RESOURCE_LOCATION_VIDMEM));
-static_assert(static_cast<long long>(api::CU_EVENT_DEFAULT) == static_cast<long long>(::CU_EVENT_DEFAULT));
-static_assert(static_cast<long long>(api::CU_EVENT_BLOCKING_SYNC) == static_cast<long long>(::CU_EVENT_BLOCKING_SYNC));
-static_assert(static_cast<long long>(api::CU_EVENT_DISABLE_TIMING) == static_cast<long long>(::CU_EVENT_DISABLE_TIMING));
-static_assert(static_cast<long long>(api::CU_EVENT_INTERPROCESS) == static_cast<long long>(::CU_EVENT_INTERPROCESS));
-static_assert(static_cast<long long>(api::CU_EVENT_RECORD_DEFAULT) == static_cast<long long>(::CU_EVENT_RECORD_DEFAULT));
-static_assert(static_cast<long long>(api::CU_EVENT_RECORD_EXTERNAL) == static_cast<long long>(::CU_EVENT_RECORD_EXTERNAL));
-static_assert(static_cast<long long>(api::CU_EVENT_SCHED_AUTO) == static_cast<long long>(::CU_EVENT_SCHED_AUTO));
-static_assert(static_cast<long long>(api::CU_EVENT_SCHED_SPIN) == static_cast<long long>(::CU_EVENT_SCHED_SPIN));
-static_assert(static_cast<long long>(api::CU_EVENT_SCHED_YIELD) == static_cast<long long>(::CU_EVENT_SCHED_YIELD));
-static_assert(static_cast<long long>(api::CU_EVENT_SCHED_BLOCKING_SYNC) == static_cast<long long>(::CU_EVENT_SCHED_BLOCKING_SYNC));
-static_assert(static_cast<long long>(api::CU_EVENT_WAIT_DEFAULT) == static_cast<long long>(::CU_EVENT_WAIT_DEFAULT));
-static_assert(static_cast<long long>(api::CU_EVENT_WAIT_EXTERNAL) == static_cast<long long>(::CU_EVENT_WAIT_EXTERNAL));
-static_assert(static_cast<long long>(api::CU_EXEC_AFFINITY_TYPE_SM_COUNT) == static_cast<long long>(::CU_EXEC_AFFINITY_TYPE_SM_COUNT));
-static_assert(static_cast<long long>(api::CU_EXEC_AFFINITY_TYPE_MAX) == static_cast<long long>(::CU_EXEC_AFFINITY_TYPE_MAX));
-static_assert(static_cast<long long>(api::CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD) == static_cast<long long>(::CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD));
-static_assert(static_cast<long long>(api::CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32) == static_cast<long long>(::CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32));
-static_assert(static_cast<long long>(api::CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32_KMT) == static_cast<long long>(::CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32_KMT));
-static_assert(static_cast<long long>(api::CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D12_HEAP) == static_cast<long long>(::CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D12_HEAP));
-static_assert(static_cast<long long>(api::CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D12_RESOURCE) == static_cast<long long>(::CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D12_RESOURCE));
-static_assert(static_cast<long long>(api::CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D11_RESOURCE) == static_cast<long long>(::CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D11_RESOURCE));
-static_assert(static_cast<long long>(api::CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D11_RESOURCE_KMT) == static_cast<long long>(::CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D11_RESOURCE_KMT));
-static_assert(static_cast<long long>(api::CU_EXTERNAL_MEMORY_HANDLE_TYPE_NVSCIBUF) == static_cast<long long>(::CU_EXTERNAL_MEMORY_HANDLE_TYPE_NVSCIBUF));
-static_assert(static_cast<long long>(api::CU_EXTERNAL_MEMORY_HANDLE_TYPE_DMABUF_FD) == static_cast<long long>(::CU_EXTERNAL_MEMORY_HANDLE_TYPE_DMABUF_FD));
-static_assert(static_cast<long long>(api::CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD) == static_cast<long long>(::CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD));
-static_assert(static_cast<long long>(api::CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_WIN32) == static_cast<long long>(::CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_WIN32));
-static_assert(static_cast<long long>(api::CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_WIN32_KMT) == static_cast<long long>(::CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_WIN32_KMT));
-static_assert(static_cast<long long>(api::CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D12_FENCE) == static_cast<long long>(::CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D12_FENCE));
-static_assert(static_cast<long long>(api::CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D11_FENCE) == static_cast<long long>(::CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D11_FENCE));
-static_assert(static_cast<long long>(api::CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_NVSCISYNC) == static_cast<long long>(::CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_NVSCISYNC));
-static_assert(static_cast<long long>(api::CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D11_KEYED_MUTEX) == static_cast<long long>(::CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D11_KEYED_MUTEX));
-static_assert(static_cast<long long>(api::CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D11_KEYED_MUTEX_KMT) == static_cast<long long>(::CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D11_KEYED_MUTEX_KMT));
-static_assert(static_cast<long long>(api::CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD) == static_cast<long long>(::CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD));
-static_assert(static_cast<long long>(api::CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_WIN32) == static_cast<long long>(::CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_WIN32));
-static_assert(static_cast<long long>(api::CU_FABRIC_COPY_OPERAND_TYPE_POINTER) == static_cast<long long>(::CU_FABRIC_COPY_OPERAND_TYPE_POINTER));
-static_assert(static_cast<long long>(api::CU_FABRIC_COPY_OPERAND_TYPE_LOGICAL_ENDPOINT) == static_cast<long long>(::CU_FABRIC_COPY_OPERAND_TYPE_LOGICAL_ENDPOINT));
-static_assert(static_cast<long long>(api::CU_FABRIC_COPY_OPERAND_TYPE_MAX) == static_cast<long long>(::CU_FABRIC_COPY_OPERAND_TYPE_MAX));
-static_assert(static_cast<long long>(api::CU_TR_FILTER_MODE_POINT) == static_cast<long long>(::CU_TR_FILTER_MODE_POINT));
-static_assert(static_cast<long long>(api::CU_TR_FILTER_MODE_LINEAR) == static_cast<long long>(::CU_TR_FILTER_MODE_LINEAR));
-static_assert(static_cast<long long>(api::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST) == static_cast<long long>(::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST));
-static_assert(static_cast<long long>(api::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_MEMOPS) == static_cast<long long>(::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_MEMOPS));
-static_assert(static_cast<long long>(api::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER) == static_cast<long long>(::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER));
-static_assert(static_cast<long long>(api::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES) == static_cast<long long>(::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES));
-static_assert(static_cast<long long>(api::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX) == static_cast<long long>(::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX));
-static_assert(static_cast<long long>(api::CU_FUNC_CACHE_PREFER_NONE) == static_cast<long long>(::CU_FUNC_CACHE_PREFER_NONE));
-static_assert(static_cast<long long>(api::CU_FUNC_CACHE_PREFER_SHARED) == static_cast<long long>(::CU_FUNC_CACHE_PREFER_SHARED));
-static_assert(static_cast<long long>(api::CU_FUNC_CACHE_PREFER_L1) == static_cast<long long>(::CU_FUNC_CACHE_PREFER_L1));
-static_assert(static_cast<long long>(api::CU_FUNC_CACHE_PREFER_EQUAL) == static_cast<long long>(::CU_FUNC_CACHE_PREFER_EQUAL));
-static_assert(static_cast<long long>(api::CU_FUNCTION_LOADING_STATE_UNLOADED) == static_cast<long long>(::CU_FUNCTION_LOADING_STATE_UNLOADED));
-static_assert(static_cast<long long>(api::CU_FUNCTION_LOADING_STATE_LOADED) == static_cast<long long>(::CU_FUNCTION_LOADING_STATE_LOADED));
-static_assert(static_cast<long long>(api::CU_FUNCTION_LOADING_STATE_MAX) == static_cast<long long>(::CU_FUNCTION_LOADING_STATE_MAX));
-static_assert(static_cast<long long>(api::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK) == static_cast<long long>(::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK));
-static_assert(static_cast<long long>(api::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES) == static_cast<long long>(::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES));
-static_assert(static_cast<long long>(api::CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES) == static_cast<long long>(::CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES));
-static_assert(static_cast<long long>(api::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES) == static_cast<long long>(::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES));
-static_assert(static_cast<long long>(api::CU_FUNC_ATTRIBUTE_NUM_REGS) == static_cast<long long>(::CU_FUNC_ATTRIBUTE_NUM_REGS));
-static_assert(static_cast<long long>(api::CU_FUNC_ATTRIBUTE_PTX_VERSION) == static_cast<long long>(::CU_FUNC_ATTRIBUTE_PTX_VERSION));
-static_assert(static_cast<long long>(api::CU_FUNC_ATTRIBUTE_BINARY_VERSION) == static_cast<long long>(::CU_FUNC_ATTRIBUTE_BINARY_VERSION));
-static_assert(static_cast<long long>(api::CU_FUNC_ATTRIBUTE_CACHE_MODE_CA) == static_cast<long long>(::CU_FUNC_ATTRIBUTE_CACHE_MODE_CA));
-static_assert(static_cast<long long>(api::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) == static_cast<long long>(::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES));
-static_assert(static_cast<long long>(api::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) == static_cast<long long>(::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT));
-static_assert(static_cast<long long>(api::CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET) == static_cast<long long>(::CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET));
-static_assert(static_cast<long long>(api::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH) == static_cast<long long>(::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH));
-static_assert(static_cast<long long>(api::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT) == static_cast<long long>(::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT));
-static_assert(static_cast<long long>(api::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH) == static_cast<long long>(::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH));
-static_assert(static_cast<long long>(api::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED) == static_cast<long long>(::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED));
-static_assert(static_cast<long long>(api::CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE) == static_cast<long long>(::CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE));
-static_assert(static_cast<long long>(api::CU_FUNC_ATTRIBUTE_DEVICE_NODE_UPDATE_SUPPORTED) == static_cast<long long>(::CU_FUNC_ATTRIBUTE_DEVICE_NODE_UPDATE_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_FUNC_ATTRIBUTE_SHARED_MEMORY_MODE) == static_cast<long long>(::CU_FUNC_ATTRIBUTE_SHARED_MEMORY_MODE));
-static_assert(static_cast<long long>(api::CU_FUNC_ATTRIBUTE_MAX) == static_cast<long long>(::CU_FUNC_ATTRIBUTE_MAX));
-static_assert(static_cast<long long>(api::CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE) == static_cast<long long>(::CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE));
-static_assert(static_cast<long long>(api::CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE) == static_cast<long long>(::CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE));
-static_assert(static_cast<long long>(api::CU_GRAPH_CHILD_GRAPH_OWNERSHIP_INVALID) == static_cast<long long>(::CU_GRAPH_CHILD_GRAPH_OWNERSHIP_INVALID));
-static_assert(static_cast<long long>(api::CU_GRAPH_COND_TYPE_IF) == static_cast<long long>(::CU_GRAPH_COND_TYPE_IF));
-static_assert(static_cast<long long>(api::CU_GRAPH_COND_TYPE_WHILE) == static_cast<long long>(::CU_GRAPH_COND_TYPE_WHILE));
-static_assert(static_cast<long long>(api::CU_GRAPH_COND_TYPE_SWITCH) == static_cast<long long>(::CU_GRAPH_COND_TYPE_SWITCH));
-static_assert(static_cast<long long>(api::CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE) == static_cast<long long>(::CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE));
-static_assert(static_cast<long long>(api::CU_GRAPH_DEBUG_DOT_FLAGS_RUNTIME_TYPES) == static_cast<long long>(::CU_GRAPH_DEBUG_DOT_FLAGS_RUNTIME_TYPES));
-static_assert(static_cast<long long>(api::CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_PARAMS) == static_cast<long long>(::CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_PARAMS));
-static_assert(static_cast<long long>(api::CU_GRAPH_DEBUG_DOT_FLAGS_MEMCPY_NODE_PARAMS) == static_cast<long long>(::CU_GRAPH_DEBUG_DOT_FLAGS_MEMCPY_NODE_PARAMS));
-static_assert(static_cast<long long>(api::CU_GRAPH_DEBUG_DOT_FLAGS_MEMSET_NODE_PARAMS) == static_cast<long long>(::CU_GRAPH_DEBUG_DOT_FLAGS_MEMSET_NODE_PARAMS));
-static_assert(static_cast<long long>(api::CU_GRAPH_DEBUG_DOT_FLAGS_HOST_NODE_PARAMS) == static_cast<long long>(::CU_GRAPH_DEBUG_DOT_FLAGS_HOST_NODE_PARAMS));
-static_assert(static_cast<long long>(api::CU_GRAPH_DEBUG_DOT_FLAGS_EVENT_NODE_PARAMS) == static_cast<long long>(::CU_GRAPH_DEBUG_DOT_FLAGS_EVENT_NODE_PARAMS));
-static_assert(static_cast<long long>(api::CU_GRAPH_DEBUG_DOT_FLAGS_EXT_SEMAS_SIGNAL_NODE_PARAMS) == static_cast<long long>(::CU_GRAPH_DEBUG_DOT_FLAGS_EXT_SEMAS_SIGNAL_NODE_PARAMS));
-static_assert(static_cast<long long>(api::CU_GRAPH_DEBUG_DOT_FLAGS_EXT_SEMAS_WAIT_NODE_PARAMS) == static_cast<long long>(::CU_GRAPH_DEBUG_DOT_FLAGS_EXT_SEMAS_WAIT_NODE_PARAMS));
-static_assert(static_cast<long long>(api::CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_ATTRIBUTES) == static_cast<long long>(::CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_ATTRIBUTES));
-static_assert(static_cast<long long>(api::CU_GRAPH_DEBUG_DOT_FLAGS_HANDLES) == static_cast<long long>(::CU_GRAPH_DEBUG_DOT_FLAGS_HANDLES));
-static_assert(static_cast<long long>(api::CU_GRAPH_DEBUG_DOT_FLAGS_MEM_ALLOC_NODE_PARAMS) == static_cast<long long>(::CU_GRAPH_DEBUG_DOT_FLAGS_MEM_ALLOC_NODE_PARAMS));
-static_assert(static_cast<long long>(api::CU_GRAPH_DEBUG_DOT_FLAGS_MEM_FREE_NODE_PARAMS) == static_cast<long long>(::CU_GRAPH_DEBUG_DOT_FLAGS_MEM_FREE_NODE_PARAMS));
-static_assert(static_cast<long long>(api::CU_GRAPH_DEBUG_DOT_FLAGS_BATCH_MEM_OP_NODE_PARAMS) == static_cast<long long>(::CU_GRAPH_DEBUG_DOT_FLAGS_BATCH_MEM_OP_NODE_PARAMS));
-static_assert(static_cast<long long>(api::CU_GRAPH_DEBUG_DOT_FLAGS_EXTRA_TOPO_INFO) == static_cast<long long>(::CU_GRAPH_DEBUG_DOT_FLAGS_EXTRA_TOPO_INFO));
-static_assert(static_cast<long long>(api::CU_GRAPH_DEBUG_DOT_FLAGS_CONDITIONAL_NODE_PARAMS) == static_cast<long long>(::CU_GRAPH_DEBUG_DOT_FLAGS_CONDITIONAL_NODE_PARAMS));
-static_assert(static_cast<long long>(api::CU_GRAPH_DEBUG_DOT_FLAGS_MEMCPY_BATCH_NODE_PARAMS) == static_cast<long long>(::CU_GRAPH_DEBUG_DOT_FLAGS_MEMCPY_BATCH_NODE_PARAMS));
-static_assert(static_cast<long long>(api::CU_GRAPH_DEBUG_DOT_FLAGS_FABRIC_CPY_BATCH_NODE_PARAMS) == static_cast<long long>(::CU_GRAPH_DEBUG_DOT_FLAGS_FABRIC_CPY_BATCH_NODE_PARAMS));
-static_assert(static_cast<long long>(api::CU_GRAPH_DEPENDENCY_TYPE_DEFAULT) == static_cast<long long>(::CU_GRAPH_DEPENDENCY_TYPE_DEFAULT));
-static_assert(static_cast<long long>(api::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC) == static_cast<long long>(::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC));
-static_assert(static_cast<long long>(api::CU_GRAPH_EXEC_UPDATE_SUCCESS) == static_cast<long long>(::CU_GRAPH_EXEC_UPDATE_SUCCESS));
-static_assert(static_cast<long long>(api::CU_GRAPH_EXEC_UPDATE_ERROR) == static_cast<long long>(::CU_GRAPH_EXEC_UPDATE_ERROR));
-static_assert(static_cast<long long>(api::CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED) == static_cast<long long>(::CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED));
-static_assert(static_cast<long long>(api::CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED) == static_cast<long long>(::CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED));
-static_assert(static_cast<long long>(api::CU_GRAPH_EXEC_UPDATE_ERROR_FUNCTION_CHANGED) == static_cast<long long>(::CU_GRAPH_EXEC_UPDATE_ERROR_FUNCTION_CHANGED));
-static_assert(static_cast<long long>(api::CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED) == static_cast<long long>(::CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED));
-static_assert(static_cast<long long>(api::CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED) == static_cast<long long>(::CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED));
-static_assert(static_cast<long long>(api::CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE) == static_cast<long long>(::CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE));
-static_assert(static_cast<long long>(api::CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED) == static_cast<long long>(::CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED));
-static_assert(static_cast<long long>(api::CUDA_GRAPH_INSTANTIATE_SUCCESS) == static_cast<long long>(::CUDA_GRAPH_INSTANTIATE_SUCCESS));
-static_assert(static_cast<long long>(api::CUDA_GRAPH_INSTANTIATE_ERROR) == static_cast<long long>(::CUDA_GRAPH_INSTANTIATE_ERROR));
-static_assert(static_cast<long long>(api::CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE) == static_cast<long long>(::CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE));
-static_assert(static_cast<long long>(api::CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED) == static_cast<long long>(::CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED));
-static_assert(static_cast<long long>(api::CUDA_GRAPH_INSTANTIATE_MULTIPLE_CTXS_NOT_SUPPORTED) == static_cast<long long>(::CUDA_GRAPH_INSTANTIATE_MULTIPLE_CTXS_NOT_SUPPORTED));
-static_assert(static_cast<long long>(api::CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED) == static_cast<long long>(::CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED));
-static_assert(static_cast<long long>(api::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) == static_cast<long long>(::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH));
-static_assert(static_cast<long long>(api::CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) == static_cast<long long>(::CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD));
-static_assert(static_cast<long long>(api::CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) == static_cast<long long>(::CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH));
-static_assert(static_cast<long long>(api::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY) == static_cast<long long>(::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY));
-static_assert(static_cast<long long>(api::CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == static_cast<long long>(::CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT));
-static_assert(static_cast<long long>(api::CU_GRAPH_MEM_ATTR_USED_MEM_HIGH) == static_cast<long long>(::CU_GRAPH_MEM_ATTR_USED_MEM_HIGH));
-static_assert(static_cast<long long>(api::CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == static_cast<long long>(::CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT));
-static_assert(static_cast<long long>(api::CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) == static_cast<long long>(::CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH));
-static_assert(static_cast<long long>(api::CU_GRAPH_NODE_TYPE_KERNEL) == static_cast<long long>(::CU_GRAPH_NODE_TYPE_KERNEL));
-static_assert(static_cast<long long>(api::CU_GRAPH_NODE_TYPE_MEMCPY) == static_cast<long long>(::CU_GRAPH_NODE_TYPE_MEMCPY));
-static_assert(static_cast<long long>(api::CU_GRAPH_NODE_TYPE_MEMSET) == static_cast<long long>(::CU_GRAPH_NODE_TYPE_MEMSET));
-static_assert(static_cast<long long>(api::CU_GRAPH_NODE_TYPE_HOST) == static_cast<long long>(::CU_GRAPH_NODE_TYPE_HOST));
-static_assert(static_cast<long long>(api::CU_GRAPH_NODE_TYPE_GRAPH) == static_cast<long long>(::CU_GRAPH_NODE_TYPE_GRAPH));
-static_assert(static_cast<long long>(api::CU_GRAPH_NODE_TYPE_EMPTY) == static_cast<long long>(::CU_GRAPH_NODE_TYPE_EMPTY));
-static_assert(static_cast<long long>(api::CU_GRAPH_NODE_TYPE_WAIT_EVENT) == static_cast<long long>(::CU_GRAPH_NODE_TYPE_WAIT_EVENT));
-static_assert(static_cast<long long>(api::CU_GRAPH_NODE_TYPE_EVENT_RECORD) == static_cast<long long>(::CU_GRAPH_NODE_TYPE_EVENT_RECORD));
-static_assert(static_cast<long long>(api::CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL) == static_cast<long long>(::CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL));
-static_assert(static_cast<long long>(api::CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT) == static_cast<long long>(::CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT));
-static_assert(static_cast<long long>(api::CU_GRAPH_NODE_TYPE_MEM_ALLOC) == static_cast<long long>(::CU_GRAPH_NODE_TYPE_MEM_ALLOC));
-static_assert(static_cast<long long>(api::CU_GRAPH_NODE_TYPE_MEM_FREE) == static_cast<long long>(::CU_GRAPH_NODE_TYPE_MEM_FREE));
-static_assert(static_cast<long long>(api::CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) == static_cast<long long>(::CU_GRAPH_NODE_TYPE_BATCH_MEM_OP));
-static_assert(static_cast<long long>(api::CU_GRAPH_NODE_TYPE_CONDITIONAL) == static_cast<long long>(::CU_GRAPH_NODE_TYPE_CONDITIONAL));
-static_assert(static_cast<long long>(api::CU_GRAPH_NODE_TYPE_MEMCPY_BATCH) == static_cast<long long>(::CU_GRAPH_NODE_TYPE_MEMCPY_BATCH));
-static_assert(static_cast<long long>(api::CU_GRAPH_NODE_TYPE_RESERVED_16) == static_cast<long long>(::CU_GRAPH_NODE_TYPE_RESERVED_16));
-static_assert(static_cast<long long>(api::CU_GRAPH_NODE_TYPE_EXTERNAL_ENGINE) == static_cast<long long>(::CU_GRAPH_NODE_TYPE_EXTERNAL_ENGINE));
-static_assert(static_cast<long long>(api::CU_GRAPH_NODE_TYPE_FABRIC_CPY_BATCH) == static_cast<long long>(::CU_GRAPH_NODE_TYPE_FABRIC_CPY_BATCH));
-static_assert(static_cast<long long>(api::CU_GRAPH_RECAPTURE_ELIGIBLE_FOR_UPDATE) == static_cast<long long>(::CU_GRAPH_RECAPTURE_ELIGIBLE_FOR_UPDATE));
-static_assert(static_cast<long long>(api::CU_GRAPH_RECAPTURE_INELIGIBLE_FOR_UPDATE) == static_cast<long long>(::CU_GRAPH_RECAPTURE_INELIGIBLE_FOR_UPDATE));
-static_assert(static_cast<long long>(api::CU_GRAPH_RECAPTURE_ERROR) == static_cast<long long>(::CU_GRAPH_RECAPTURE_ERROR));
-static_assert(static_cast<long long>(api::CU_GRAPHICS_MAP_RESOURCE_FLAGS_NONE) == static_cast<long long>(::CU_GRAPHICS_MAP_RESOURCE_FLAGS_NONE));
-static_assert(static_cast<long long>(api::CU_GRAPHICS_MAP_RESOURCE_FLAGS_READ_ONLY) == static_cast<long long>(::CU_GRAPHICS_MAP_RESOURCE_FLAGS_READ_ONLY));
-static_assert(static_cast<long long>(api::CU_GRAPHICS_MAP_RESOURCE_FLAGS_WRITE_DISCARD) == static_cast<long long>(::CU_GRAPHICS_MAP_RESOURCE_FLAGS_WRITE_DISCARD));
-static_assert(static_cast<long long>(api::CU_GRAPHICS_REGISTER_FLAGS_NONE) == static_cast<long long>(::CU_GRAPHICS_REGISTER_FLAGS_NONE));
-static_assert(static_cast<long long>(api::CU_GRAPHICS_REGISTER_FLAGS_READ_ONLY) == static_cast<long long>(::CU_GRAPHICS_REGISTER_FLAGS_READ_ONLY));
-static_assert(static_cast<long long>(api::CU_GRAPHICS_REGISTER_FLAGS_WRITE_DISCARD) == static_cast<long long>(::CU_GRAPHICS_REGISTER_FLAGS_WRITE_DISCARD));
-static_assert(static_cast<long long>(api::CU_GRAPHICS_REGISTER_FLAGS_SURFACE_LDST) == static_cast<long long>(::CU_GRAPHICS_REGISTER_FLAGS_SURFACE_LDST));
-static_assert(static_cast<long long>(api::CU_GRAPHICS_REGISTER_FLAGS_TEXTURE_GATHER) == static_cast<long long>(::CU_GRAPHICS_REGISTER_FLAGS_TEXTURE_GATHER));
-static_assert(static_cast<long long>(api::CU_GREEN_CTX_NONE) == static_cast<long long>(::CU_GREEN_CTX_NONE));
-static_assert(static_cast<long long>(api::CU_GREEN_CTX_DEFAULT_STREAM) == static_cast<long long>(::CU_GREEN_CTX_DEFAULT_STREAM));
-static_assert(static_cast<long long>(api::CU_HOST_TASK_BLOCKING) == static_cast<long long>(::CU_HOST_TASK_BLOCKING));
-static_assert(static_cast<long long>(api::CU_HOST_TASK_SPINWAIT) == static_cast<long long>(::CU_HOST_TASK_SPINWAIT));
-static_assert(static_cast<long long>(api::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == static_cast<long long>(::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-static_assert(static_cast<long long>(api::CU_JIT_INPUT_CUBIN) == static_cast<long long>(::CU_JIT_INPUT_CUBIN));
-static_assert(static_cast<long long>(api::CU_JIT_INPUT_PTX) == static_cast<long long>(::CU_JIT_INPUT_PTX));
-static_assert(static_cast<long long>(api::CU_JIT_INPUT_FATBINARY) == static_cast<long long>(::CU_JIT_INPUT_FATBINARY));
-static_assert(static_cast<long long>(api::CU_JIT_INPUT_OBJECT) == static_cast<long long>(::CU_JIT_INPUT_OBJECT));
-static_assert(static_cast<long long>(api::CU_JIT_INPUT_LIBRARY) == static_cast<long long>(::CU_JIT_INPUT_LIBRARY));
-static_assert(static_cast<long long>(api::CU_JIT_INPUT_NVVM) == static_cast<long long>(::CU_JIT_INPUT_NVVM));
-static_assert(static_cast<long long>(api::CU_JIT_NUM_INPUT_TYPES) == static_cast<long long>(::CU_JIT_NUM_INPUT_TYPES));
-static_assert(static_cast<long long>(api::CU_JIT_CACHE_OPTION_NONE) == static_cast<long long>(::CU_JIT_CACHE_OPTION_NONE));
-static_assert(static_cast<long long>(api::CU_JIT_CACHE_OPTION_CG) == static_cast<long long>(::CU_JIT_CACHE_OPTION_CG));
-static_assert(static_cast<long long>(api::CU_JIT_CACHE_OPTION_CA) == static_cast<long long>(::CU_JIT_CACHE_OPTION_CA));
-static_assert(static_cast<long long>(api::CU_PREFER_PTX) == static_cast<long long>(::CU_PREFER_PTX));
-static_assert(static_cast<long long>(api::CU_PREFER_BINARY) == static_cast<long long>(::CU_PREFER_BINARY));
-static_assert(static_cast<long long>(api::CU_JIT_MAX_REGISTERS) == static_cast<long long>(::CU_JIT_MAX_REGISTERS));
-static_assert(static_cast<long long>(api::CU_JIT_THREADS_PER_BLOCK) == static_cast<long long>(::CU_JIT_THREADS_PER_BLOCK));
-static_assert(static_cast<long long>(api::CU_JIT_WALL_TIME) == static_cast<long long>(::CU_JIT_WALL_TIME));
-static_assert(static_cast<long long>(api::CU_JIT_INFO_LOG_BUFFER) == static_cast<long long>(::CU_JIT_INFO_LOG_BUFFER));
-static_assert(static_cast<long long>(api::CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES) == static_cast<long long>(::CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES));
-static_assert(static_cast<long long>(api::CU_JIT_ERROR_LOG_BUFFER) == static_cast<long long>(::CU_JIT_ERROR_LOG_BUFFER));
-static_assert(static_cast<long long>(api::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) == static_cast<long long>(::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES));
-static_assert(static_cast<long long>(api::CU_JIT_OPTIMIZATION_LEVEL) == static_cast<long long>(::CU_JIT_OPTIMIZATION_LEVEL));
-static_assert(static_cast<long long>(api::CU_JIT_TARGET_FROM_CUCONTEXT) == static_cast<long long>(::CU_JIT_TARGET_FROM_CUCONTEXT));
-static_assert(static_cast<long long>(api::CU_JIT_TARGET) == static_cast<long long>(::CU_JIT_TARGET));
-static_assert(static_cast<long long>(api::CU_JIT_FALLBACK_STRATEGY) == static_cast<long long>(::CU_JIT_FALLBACK_STRATEGY));
-static_assert(static_cast<long long>(api::CU_JIT_GENERATE_DEBUG_INFO) == static_cast<long long>(::CU_JIT_GENERATE_DEBUG_INFO));
-static_assert(static_cast<long long>(api::CU_JIT_LOG_VERBOSE) == static_cast<long long>(::CU_JIT_LOG_VERBOSE));
-static_assert(static_cast<long long>(api::CU_JIT_GENERATE_LINE_INFO) == static_cast<long long>(::CU_JIT_GENERATE_LINE_INFO));
-static_assert(static_cast<long long>(api::CU_JIT_CACHE_MODE) == static_cast<long long>(::CU_JIT_CACHE_MODE));
-static_assert(static_cast<long long>(api::CU_JIT_NEW_SM3X_OPT) == static_cast<long long>(::CU_JIT_NEW_SM3X_OPT));
-static_assert(static_cast<long long>(api::CU_JIT_FAST_COMPILE) == static_cast<long long>(::CU_JIT_FAST_COMPILE));
-static_assert(static_cast<long long>(api::CU_JIT_GLOBAL_SYMBOL_NAMES) == static_cast<long long>(::CU_JIT_GLOBAL_SYMBOL_NAMES));
-static_assert(static_cast<long long>(api::CU_JIT_GLOBAL_SYMBOL_ADDRESSES) == static_cast<long long>(::CU_JIT_GLOBAL_SYMBOL_ADDRESSES));
-static_assert(static_cast<long long>(api::CU_JIT_GLOBAL_SYMBOL_COUNT) == static_cast<long long>(::CU_JIT_GLOBAL_SYMBOL_COUNT));
-static_assert(static_cast<long long>(api::CU_JIT_LTO) == static_cast<long long>(::CU_JIT_LTO));
-static_assert(static_cast<long long>(api::CU_JIT_FTZ) == static_cast<long long>(::CU_JIT_FTZ));
-static_assert(static_cast<long long>(api::CU_JIT_PREC_DIV) == static_cast<long long>(::CU_JIT_PREC_DIV));
-static_assert(static_cast<long long>(api::CU_JIT_PREC_SQRT) == static_cast<long long>(::CU_JIT_PREC_SQRT));
-static_assert(static_cast<long long>(api::CU_JIT_FMA) == static_cast<long long>(::CU_JIT_FMA));
-static_assert(static_cast<long long>(api::CU_JIT_REFERENCED_KERNEL_NAMES) == static_cast<long long>(::CU_JIT_REFERENCED_KERNEL_NAMES));
-static_assert(static_cast<long long>(api::CU_JIT_REFERENCED_KERNEL_COUNT) == static_cast<long long>(::CU_JIT_REFERENCED_KERNEL_COUNT));
-static_assert(static_cast<long long>(api::CU_JIT_REFERENCED_VARIABLE_NAMES) == static_cast<long long>(::CU_JIT_REFERENCED_VARIABLE_NAMES));
-static_assert(static_cast<long long>(api::CU_JIT_REFERENCED_VARIABLE_COUNT) == static_cast<long long>(::CU_JIT_REFERENCED_VARIABLE_COUNT));
-static_assert(static_cast<long long>(api::CU_JIT_OPTIMIZE_UNUSED_DEVICE_VARIABLES) == static_cast<long long>(::CU_JIT_OPTIMIZE_UNUSED_DEVICE_VARIABLES));
-static_assert(static_cast<long long>(api::CU_JIT_POSITION_INDEPENDENT_CODE) == static_cast<long long>(::CU_JIT_POSITION_INDEPENDENT_CODE));
-static_assert(static_cast<long long>(api::CU_JIT_MIN_CTA_PER_SM) == static_cast<long long>(::CU_JIT_MIN_CTA_PER_SM));
-static_assert(static_cast<long long>(api::CU_JIT_MAX_THREADS_PER_BLOCK) == static_cast<long long>(::CU_JIT_MAX_THREADS_PER_BLOCK));
-static_assert(static_cast<long long>(api::CU_JIT_OVERRIDE_DIRECTIVE_VALUES) == static_cast<long long>(::CU_JIT_OVERRIDE_DIRECTIVE_VALUES));
-static_assert(static_cast<long long>(api::CU_JIT_SPLIT_COMPILE) == static_cast<long long>(::CU_JIT_SPLIT_COMPILE));
-static_assert(static_cast<long long>(api::CU_JIT_BINARY_LOADER_THREAD_COUNT) == static_cast<long long>(::CU_JIT_BINARY_LOADER_THREAD_COUNT));
-static_assert(static_cast<long long>(api::CU_JIT_NUM_OPTIONS) == static_cast<long long>(::CU_JIT_NUM_OPTIONS));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_30) == static_cast<long long>(::CU_TARGET_COMPUTE_30));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_32) == static_cast<long long>(::CU_TARGET_COMPUTE_32));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_35) == static_cast<long long>(::CU_TARGET_COMPUTE_35));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_37) == static_cast<long long>(::CU_TARGET_COMPUTE_37));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_50) == static_cast<long long>(::CU_TARGET_COMPUTE_50));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_52) == static_cast<long long>(::CU_TARGET_COMPUTE_52));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_53) == static_cast<long long>(::CU_TARGET_COMPUTE_53));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_60) == static_cast<long long>(::CU_TARGET_COMPUTE_60));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_61) == static_cast<long long>(::CU_TARGET_COMPUTE_61));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_62) == static_cast<long long>(::CU_TARGET_COMPUTE_62));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_70) == static_cast<long long>(::CU_TARGET_COMPUTE_70));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_72) == static_cast<long long>(::CU_TARGET_COMPUTE_72));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_75) == static_cast<long long>(::CU_TARGET_COMPUTE_75));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_80) == static_cast<long long>(::CU_TARGET_COMPUTE_80));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_86) == static_cast<long long>(::CU_TARGET_COMPUTE_86));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_87) == static_cast<long long>(::CU_TARGET_COMPUTE_87));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_89) == static_cast<long long>(::CU_TARGET_COMPUTE_89));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_90) == static_cast<long long>(::CU_TARGET_COMPUTE_90));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_100) == static_cast<long long>(::CU_TARGET_COMPUTE_100));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_110) == static_cast<long long>(::CU_TARGET_COMPUTE_110));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_103) == static_cast<long long>(::CU_TARGET_COMPUTE_103));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_107) == static_cast<long long>(::CU_TARGET_COMPUTE_107));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_120) == static_cast<long long>(::CU_TARGET_COMPUTE_120));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_121) == static_cast<long long>(::CU_TARGET_COMPUTE_121));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_90A) == static_cast<long long>(::CU_TARGET_COMPUTE_90A));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_100A) == static_cast<long long>(::CU_TARGET_COMPUTE_100A));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_110A) == static_cast<long long>(::CU_TARGET_COMPUTE_110A));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_103A) == static_cast<long long>(::CU_TARGET_COMPUTE_103A));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_107A) == static_cast<long long>(::CU_TARGET_COMPUTE_107A));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_120A) == static_cast<long long>(::CU_TARGET_COMPUTE_120A));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_121A) == static_cast<long long>(::CU_TARGET_COMPUTE_121A));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_100F) == static_cast<long long>(::CU_TARGET_COMPUTE_100F));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_110F) == static_cast<long long>(::CU_TARGET_COMPUTE_110F));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_103F) == static_cast<long long>(::CU_TARGET_COMPUTE_103F));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_107F) == static_cast<long long>(::CU_TARGET_COMPUTE_107F));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_120F) == static_cast<long long>(::CU_TARGET_COMPUTE_120F));
-static_assert(static_cast<long long>(api::CU_TARGET_COMPUTE_121F) == static_cast<long long>(::CU_TARGET_COMPUTE_121F));
-static_assert(static_cast<long long>(api::CU_LAUNCH_ATTRIBUTE_IGNORE) == static_cast<long long>(::CU_LAUNCH_ATTRIBUTE_IGNORE));
-static_assert(static_cast<long long>(api::CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW) == static_cast<long long>(::CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW));
-static_assert(static_cast<long long>(api::CU_LAUNCH_ATTRIBUTE_COOPERATIVE) == static_cast<long long>(::CU_LAUNCH_ATTRIBUTE_COOPERATIVE));
-static_assert(static_cast<long long>(api::CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY) == static_cast<long long>(::CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY));
-static_assert(static_cast<long long>(api::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) == static_cast<long long>(::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION));
-static_assert(static_cast<long long>(api::CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE) == static_cast<long long>(::CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE));
-static_assert(static_cast<long long>(api::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) == static_cast<long long>(::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION));
-static_assert(static_cast<long long>(api::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT) == static_cast<long long>(::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT));
-static_assert(static_cast<long long>(api::CU_LAUNCH_ATTRIBUTE_PRIORITY) == static_cast<long long>(::CU_LAUNCH_ATTRIBUTE_PRIORITY));
-static_assert(static_cast<long long>(api::CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP) == static_cast<long long>(::CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP));
-static_assert(static_cast<long long>(api::CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN) == static_cast<long long>(::CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN));
-static_assert(static_cast<long long>(api::CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION) == static_cast<long long>(::CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION));
-static_assert(static_cast<long long>(api::CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) == static_cast<long long>(::CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT));
-static_assert(static_cast<long long>(api::CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE) == static_cast<long long>(::CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE));
-static_assert(static_cast<long long>(api::CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) == static_cast<long long>(::CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT));
-static_assert(static_cast<long long>(api::CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING) == static_cast<long long>(::CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING));
-static_assert(static_cast<long long>(api::CU_LAUNCH_ATTRIBUTE_PORTABLE_CLUSTER_SIZE_MODE) == static_cast<long long>(::CU_LAUNCH_ATTRIBUTE_PORTABLE_CLUSTER_SIZE_MODE));
-static_assert(static_cast<long long>(api::CU_LAUNCH_ATTRIBUTE_SHARED_MEMORY_MODE) == static_cast<long long>(::CU_LAUNCH_ATTRIBUTE_SHARED_MEMORY_MODE));
-static_assert(static_cast<long long>(api::CU_LAUNCH_PORTABLE_CLUSTER_MODE_DEFAULT) == static_cast<long long>(::CU_LAUNCH_PORTABLE_CLUSTER_MODE_DEFAULT));
-static_assert(static_cast<long long>(api::CU_LAUNCH_PORTABLE_CLUSTER_MODE_REQUIRE_PORTABLE) == static_cast<long long>(::CU_LAUNCH_PORTABLE_CLUSTER_MODE_REQUIRE_PORTABLE));
-static_assert(static_cast<long long>(api::CU_LAUNCH_PORTABLE_CLUSTER_MODE_ALLOW_NON_PORTABLE) == static_cast<long long>(::CU_LAUNCH_PORTABLE_CLUSTER_MODE_ALLOW_NON_PORTABLE));
-static_assert(static_cast<long long>(api::CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT) == static_cast<long long>(::CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT));
-static_assert(static_cast<long long>(api::CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE) == static_cast<long long>(::CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE));
-static_assert(static_cast<long long>(api::CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE) == static_cast<long long>(::CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE));
-static_assert(static_cast<long long>(api::CU_LIBRARY_BINARY_IS_PRESERVED) == static_cast<long long>(::CU_LIBRARY_BINARY_IS_PRESERVED));
-static_assert(static_cast<long long>(api::CU_LIBRARY_NUM_OPTIONS) == static_cast<long long>(::CU_LIBRARY_NUM_OPTIONS));
-static_assert(static_cast<long long>(api::CU_LIMIT_STACK_SIZE) == static_cast<long long>(::CU_LIMIT_STACK_SIZE));
-static_assert(static_cast<long long>(api::CU_LIMIT_PRINTF_FIFO_SIZE) == static_cast<long long>(::CU_LIMIT_PRINTF_FIFO_SIZE));
-static_assert(static_cast<long long>(api::CU_LIMIT_MALLOC_HEAP_SIZE) == static_cast<long long>(::CU_LIMIT_MALLOC_HEAP_SIZE));
-static_assert(static_cast<long long>(api::CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH) == static_cast<long long>(::CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH));
-static_assert(static_cast<long long>(api::CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT) == static_cast<long long>(::CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT));
-static_assert(static_cast<long long>(api::CU_LIMIT_MAX_L2_FETCH_GRANULARITY) == static_cast<long long>(::CU_LIMIT_MAX_L2_FETCH_GRANULARITY));
-static_assert(static_cast<long long>(api::CU_LIMIT_PERSISTING_L2_CACHE_SIZE) == static_cast<long long>(::CU_LIMIT_PERSISTING_L2_CACHE_SIZE));
-static_assert(static_cast<long long>(api::CU_LIMIT_SHMEM_SIZE) == static_cast<long long>(::CU_LIMIT_SHMEM_SIZE));
-static_assert(static_cast<long long>(api::CU_LIMIT_CIG_ENABLED) == static_cast<long long>(::CU_LIMIT_CIG_ENABLED));
-static_assert(static_cast<long long>(api::CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED) == static_cast<long long>(::CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED));
-static_assert(static_cast<long long>(api::CU_LIMIT_PER_BLOCK_MEMORY_SIZE) == static_cast<long long>(::CU_LIMIT_PER_BLOCK_MEMORY_SIZE));
-static_assert(static_cast<long long>(api::CU_LIMIT_MAX) == static_cast<long long>(::CU_LIMIT_MAX));
-static_assert(static_cast<long long>(api::CU_LOG_LEVEL_ERROR) == static_cast<long long>(::CU_LOG_LEVEL_ERROR));
-static_assert(static_cast<long long>(api::CU_LOG_LEVEL_WARNING) == static_cast<long long>(::CU_LOG_LEVEL_WARNING));
-static_assert(static_cast<long long>(api::CU_LOGICAL_ENDPOINT_FLAG_NONE) == static_cast<long long>(::CU_LOGICAL_ENDPOINT_FLAG_NONE));
-static_assert(static_cast<long long>(api::CU_LOGICAL_ENDPOINT_FLAG_COUNTED_OPS) == static_cast<long long>(::CU_LOGICAL_ENDPOINT_FLAG_COUNTED_OPS));
-static_assert(static_cast<long long>(api::CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_NONE) == static_cast<long long>(::CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_NONE));
-static_assert(static_cast<long long>(api::CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC) == static_cast<long long>(::CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC));
-static_assert(static_cast<long long>(api::CU_LOGICAL_ENDPOINT_TYPE_INVALID) == static_cast<long long>(::CU_LOGICAL_ENDPOINT_TYPE_INVALID));
-static_assert(static_cast<long long>(api::CU_LOGICAL_ENDPOINT_TYPE_UNICAST) == static_cast<long long>(::CU_LOGICAL_ENDPOINT_TYPE_UNICAST));
-static_assert(static_cast<long long>(api::CU_LOGICAL_ENDPOINT_TYPE_MULTICAST) == static_cast<long long>(::CU_LOGICAL_ENDPOINT_TYPE_MULTICAST));
-static_assert(static_cast<long long>(api::CU_MEM_ACCESS_FLAGS_PROT_NONE) == static_cast<long long>(::CU_MEM_ACCESS_FLAGS_PROT_NONE));
-static_assert(static_cast<long long>(api::CU_MEM_ACCESS_FLAGS_PROT_READ) == static_cast<long long>(::CU_MEM_ACCESS_FLAGS_PROT_READ));
-static_assert(static_cast<long long>(api::CU_MEM_ACCESS_FLAGS_PROT_READWRITE) == static_cast<long long>(::CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
-static_assert(static_cast<long long>(api::CU_MEM_ACCESS_FLAGS_PROT_MAX) == static_cast<long long>(::CU_MEM_ACCESS_FLAGS_PROT_MAX));
-static_assert(static_cast<long long>(api::CU_MEM_ALLOCATION_COMP_NONE) == static_cast<long long>(::CU_MEM_ALLOCATION_COMP_NONE));
-static_assert(static_cast<long long>(api::CU_MEM_ALLOCATION_COMP_GENERIC) == static_cast<long long>(::CU_MEM_ALLOCATION_COMP_GENERIC));
-static_assert(static_cast<long long>(api::CU_MEM_ALLOC_GRANULARITY_MINIMUM) == static_cast<long long>(::CU_MEM_ALLOC_GRANULARITY_MINIMUM));
-static_assert(static_cast<long long>(api::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) == static_cast<long long>(::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
-static_assert(static_cast<long long>(api::CU_MEM_HANDLE_TYPE_NONE) == static_cast<long long>(::CU_MEM_HANDLE_TYPE_NONE));
-static_assert(static_cast<long long>(api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == static_cast<long long>(::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-static_assert(static_cast<long long>(api::CU_MEM_HANDLE_TYPE_WIN32) == static_cast<long long>(::CU_MEM_HANDLE_TYPE_WIN32));
-static_assert(static_cast<long long>(api::CU_MEM_HANDLE_TYPE_WIN32_KMT) == static_cast<long long>(::CU_MEM_HANDLE_TYPE_WIN32_KMT));
-static_assert(static_cast<long long>(api::CU_MEM_HANDLE_TYPE_FABRIC) == static_cast<long long>(::CU_MEM_HANDLE_TYPE_FABRIC));
-static_assert(static_cast<long long>(api::CU_MEM_HANDLE_TYPE_MAX) == static_cast<long long>(::CU_MEM_HANDLE_TYPE_MAX));
-static_assert(static_cast<long long>(api::CU_MEM_ALLOCATION_TYPE_INVALID) == static_cast<long long>(::CU_MEM_ALLOCATION_TYPE_INVALID));
-static_assert(static_cast<long long>(api::CU_MEM_ALLOCATION_TYPE_PINNED) == static_cast<long long>(::CU_MEM_ALLOCATION_TYPE_PINNED));
-static_assert(static_cast<long long>(api::CU_MEM_ALLOCATION_TYPE_MANAGED) == static_cast<long long>(::CU_MEM_ALLOCATION_TYPE_MANAGED));
-static_assert(static_cast<long long>(api::CU_MEM_ALLOCATION_TYPE_MAX) == static_cast<long long>(::CU_MEM_ALLOCATION_TYPE_MAX));
-static_assert(static_cast<long long>(api::CU_MEM_ATTACH_GLOBAL) == static_cast<long long>(::CU_MEM_ATTACH_GLOBAL));
-static_assert(static_cast<long long>(api::CU_MEM_ATTACH_HOST) == static_cast<long long>(::CU_MEM_ATTACH_HOST));
-static_assert(static_cast<long long>(api::CU_MEM_ATTACH_SINGLE) == static_cast<long long>(::CU_MEM_ATTACH_SINGLE));
-static_assert(static_cast<long long>(api::CU_MEM_DECOMPRESS_UNSUPPORTED) == static_cast<long long>(::CU_MEM_DECOMPRESS_UNSUPPORTED));
-static_assert(static_cast<long long>(api::CU_MEM_DECOMPRESS_ALGORITHM_DEFLATE) == static_cast<long long>(::CU_MEM_DECOMPRESS_ALGORITHM_DEFLATE));
-static_assert(static_cast<long long>(api::CU_MEM_DECOMPRESS_ALGORITHM_SNAPPY) == static_cast<long long>(::CU_MEM_DECOMPRESS_ALGORITHM_SNAPPY));
-static_assert(static_cast<long long>(api::CU_MEM_DECOMPRESS_ALGORITHM_LZ4) == static_cast<long long>(::CU_MEM_DECOMPRESS_ALGORITHM_LZ4));
-static_assert(static_cast<long long>(api::CU_MEM_HANDLE_TYPE_GENERIC) == static_cast<long long>(::CU_MEM_HANDLE_TYPE_GENERIC));
-static_assert(static_cast<long long>(api::CU_MEM_LOCATION_TYPE_INVALID) == static_cast<long long>(::CU_MEM_LOCATION_TYPE_INVALID));
-static_assert(static_cast<long long>(api::CU_MEM_LOCATION_TYPE_NONE) == static_cast<long long>(::CU_MEM_LOCATION_TYPE_NONE));
-static_assert(static_cast<long long>(api::CU_MEM_LOCATION_TYPE_DEVICE) == static_cast<long long>(::CU_MEM_LOCATION_TYPE_DEVICE));
-static_assert(static_cast<long long>(api::CU_MEM_LOCATION_TYPE_HOST) == static_cast<long long>(::CU_MEM_LOCATION_TYPE_HOST));
-static_assert(static_cast<long long>(api::CU_MEM_LOCATION_TYPE_HOST_NUMA) == static_cast<long long>(::CU_MEM_LOCATION_TYPE_HOST_NUMA));
-static_assert(static_cast<long long>(api::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT) == static_cast<long long>(::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT));
-static_assert(static_cast<long long>(api::CU_MEM_LOCATION_TYPE_INVISIBLE) == static_cast<long long>(::CU_MEM_LOCATION_TYPE_INVISIBLE));
-static_assert(static_cast<long long>(api::CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN) == static_cast<long long>(::CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN));
-static_assert(static_cast<long long>(api::CU_MEM_LOCATION_TYPE_MAX) == static_cast<long long>(::CU_MEM_LOCATION_TYPE_MAX));
-static_assert(static_cast<long long>(api::CU_MEM_OPERATION_TYPE_MAP) == static_cast<long long>(::CU_MEM_OPERATION_TYPE_MAP));
-static_assert(static_cast<long long>(api::CU_MEM_OPERATION_TYPE_UNMAP) == static_cast<long long>(::CU_MEM_OPERATION_TYPE_UNMAP));
-static_assert(static_cast<long long>(api::CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES) == static_cast<long long>(::CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES));
-static_assert(static_cast<long long>(api::CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC) == static_cast<long long>(::CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC));
-static_assert(static_cast<long long>(api::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES) == static_cast<long long>(::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES));
-static_assert(static_cast<long long>(api::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) == static_cast<long long>(::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD));
-static_assert(static_cast<long long>(api::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == static_cast<long long>(::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
-static_assert(static_cast<long long>(api::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) == static_cast<long long>(::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH));
-static_assert(static_cast<long long>(api::CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == static_cast<long long>(::CU_MEMPOOL_ATTR_USED_MEM_CURRENT));
-static_assert(static_cast<long long>(api::CU_MEMPOOL_ATTR_USED_MEM_HIGH) == static_cast<long long>(::CU_MEMPOOL_ATTR_USED_MEM_HIGH));
-static_assert(static_cast<long long>(api::CU_MEMPOOL_ATTR_ALLOCATION_TYPE) == static_cast<long long>(::CU_MEMPOOL_ATTR_ALLOCATION_TYPE));
-static_assert(static_cast<long long>(api::CU_MEMPOOL_ATTR_EXPORT_HANDLE_TYPES) == static_cast<long long>(::CU_MEMPOOL_ATTR_EXPORT_HANDLE_TYPES));
-static_assert(static_cast<long long>(api::CU_MEMPOOL_ATTR_LOCATION_ID) == static_cast<long long>(::CU_MEMPOOL_ATTR_LOCATION_ID));
-static_assert(static_cast<long long>(api::CU_MEMPOOL_ATTR_LOCATION_TYPE) == static_cast<long long>(::CU_MEMPOOL_ATTR_LOCATION_TYPE));
-static_assert(static_cast<long long>(api::CU_MEMPOOL_ATTR_MAX_POOL_SIZE) == static_cast<long long>(::CU_MEMPOOL_ATTR_MAX_POOL_SIZE));
-static_assert(static_cast<long long>(api::CU_MEMPOOL_ATTR_HW_DECOMPRESS_ENABLED) == static_cast<long long>(::CU_MEMPOOL_ATTR_HW_DECOMPRESS_ENABLED));
-static_assert(static_cast<long long>(api::CU_MEMPOOL_ATTR_LOCALITY_DOMAIN_ID) == static_cast<long long>(::CU_MEMPOOL_ATTR_LOCALITY_DOMAIN_ID));
-static_assert(static_cast<long long>(api::CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE) == static_cast<long long>(::CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE));
-static_assert(static_cast<long long>(api::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD) == static_cast<long long>(::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD));
-static_assert(static_cast<long long>(api::CU_MEM_RANGE_HANDLE_TYPE_MAX) == static_cast<long long>(::CU_MEM_RANGE_HANDLE_TYPE_MAX));
-static_assert(static_cast<long long>(api::CU_MEM_ADVISE_SET_READ_MOSTLY) == static_cast<long long>(::CU_MEM_ADVISE_SET_READ_MOSTLY));
-static_assert(static_cast<long long>(api::CU_MEM_ADVISE_UNSET_READ_MOSTLY) == static_cast<long long>(::CU_MEM_ADVISE_UNSET_READ_MOSTLY));
-static_assert(static_cast<long long>(api::CU_MEM_ADVISE_SET_PREFERRED_LOCATION) == static_cast<long long>(::CU_MEM_ADVISE_SET_PREFERRED_LOCATION));
-static_assert(static_cast<long long>(api::CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION) == static_cast<long long>(::CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION));
-static_assert(static_cast<long long>(api::CU_MEM_ADVISE_SET_ACCESSED_BY) == static_cast<long long>(::CU_MEM_ADVISE_SET_ACCESSED_BY));
-static_assert(static_cast<long long>(api::CU_MEM_ADVISE_UNSET_ACCESSED_BY) == static_cast<long long>(::CU_MEM_ADVISE_UNSET_ACCESSED_BY));
-static_assert(static_cast<long long>(api::CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY) == static_cast<long long>(::CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY));
-static_assert(static_cast<long long>(api::CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION) == static_cast<long long>(::CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION));
-static_assert(static_cast<long long>(api::CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY) == static_cast<long long>(::CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY));
-static_assert(static_cast<long long>(api::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION) == static_cast<long long>(::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION));
-static_assert(static_cast<long long>(api::CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE) == static_cast<long long>(::CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE));
-static_assert(static_cast<long long>(api::CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID) == static_cast<long long>(::CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID));
-static_assert(static_cast<long long>(api::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE) == static_cast<long long>(::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE));
-static_assert(static_cast<long long>(api::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID) == static_cast<long long>(::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID));
-static_assert(static_cast<long long>(api::CU_MEMCPY_OPERAND_TYPE_POINTER) == static_cast<long long>(::CU_MEMCPY_OPERAND_TYPE_POINTER));
-static_assert(static_cast<long long>(api::CU_MEMCPY_OPERAND_TYPE_ARRAY) == static_cast<long long>(::CU_MEMCPY_OPERAND_TYPE_ARRAY));
-static_assert(static_cast<long long>(api::CU_MEMCPY_OPERAND_TYPE_MAX) == static_cast<long long>(::CU_MEMCPY_OPERAND_TYPE_MAX));
-static_assert(static_cast<long long>(api::CU_MEMCPY_FLAG_DEFAULT) == static_cast<long long>(::CU_MEMCPY_FLAG_DEFAULT));
-static_assert(static_cast<long long>(api::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE) == static_cast<long long>(::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE));
-static_assert(static_cast<long long>(api::CU_MEMCPY_SRC_ACCESS_ORDER_INVALID) == static_cast<long long>(::CU_MEMCPY_SRC_ACCESS_ORDER_INVALID));
-static_assert(static_cast<long long>(api::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM) == static_cast<long long>(::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM));
-static_assert(static_cast<long long>(api::CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL) == static_cast<long long>(::CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL));
-static_assert(static_cast<long long>(api::CU_MEMCPY_SRC_ACCESS_ORDER_ANY) == static_cast<long long>(::CU_MEMCPY_SRC_ACCESS_ORDER_ANY));
-static_assert(static_cast<long long>(api::CU_MEMCPY_SRC_ACCESS_ORDER_MAX) == static_cast<long long>(::CU_MEMCPY_SRC_ACCESS_ORDER_MAX));
-static_assert(static_cast<long long>(api::CU_MEMORYTYPE_HOST) == static_cast<long long>(::CU_MEMORYTYPE_HOST));
-static_assert(static_cast<long long>(api::CU_MEMORYTYPE_DEVICE) == static_cast<long long>(::CU_MEMORYTYPE_DEVICE));
-static_assert(static_cast<long long>(api::CU_MEMORYTYPE_ARRAY) == static_cast<long long>(::CU_MEMORYTYPE_ARRAY));
-static_assert(static_cast<long long>(api::CU_MEMORYTYPE_UNIFIED) == static_cast<long long>(::CU_MEMORYTYPE_UNIFIED));
-static_assert(static_cast<long long>(api::CU_MODULE_EAGER_LOADING) == static_cast<long long>(::CU_MODULE_EAGER_LOADING));
-static_assert(static_cast<long long>(api::CU_MODULE_LAZY_LOADING) == static_cast<long long>(::CU_MODULE_LAZY_LOADING));
-static_assert(static_cast<long long>(api::CU_MULTICAST_GRANULARITY_MINIMUM) == static_cast<long long>(::CU_MULTICAST_GRANULARITY_MINIMUM));
-static_assert(static_cast<long long>(api::CU_MULTICAST_GRANULARITY_RECOMMENDED) == static_cast<long long>(::CU_MULTICAST_GRANULARITY_RECOMMENDED));
-static_assert(static_cast<long long>(api::CU_OCCUPANCY_DEFAULT) == static_cast<long long>(::CU_OCCUPANCY_DEFAULT));
-static_assert(static_cast<long long>(api::CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE) == static_cast<long long>(::CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE));
-static_assert(static_cast<long long>(api::CU_OUT_KEY_VALUE_PAIR) == static_cast<long long>(::CU_OUT_KEY_VALUE_PAIR));
-static_assert(static_cast<long long>(api::CU_OUT_CSV) == static_cast<long long>(::CU_OUT_CSV));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_CONTEXT) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_CONTEXT));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_MEMORY_TYPE) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_MEMORY_TYPE));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_DEVICE_POINTER) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_DEVICE_POINTER));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_HOST_POINTER) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_HOST_POINTER));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_P2P_TOKENS) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_P2P_TOKENS));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_BUFFER_ID) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_BUFFER_ID));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_IS_MANAGED) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_IS_MANAGED));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_RANGE_SIZE) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_RANGE_SIZE));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_MAPPED) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_MAPPED));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_MAPPING_SIZE) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_MAPPING_SIZE));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE));
-static_assert(static_cast<long long>(api::CU_POINTER_ATTRIBUTE_LOCALITY_DOMAIN_ORDINAL) == static_cast<long long>(::CU_POINTER_ATTRIBUTE_LOCALITY_DOMAIN_ORDINAL));
-static_assert(static_cast<long long>(api::CU_PROCESS_STATE_RUNNING) == static_cast<long long>(::CU_PROCESS_STATE_RUNNING));
-static_assert(static_cast<long long>(api::CU_PROCESS_STATE_LOCKED) == static_cast<long long>(::CU_PROCESS_STATE_LOCKED));
-static_assert(static_cast<long long>(api::CU_PROCESS_STATE_CHECKPOINTED) == static_cast<long long>(::CU_PROCESS_STATE_CHECKPOINTED));
-static_assert(static_cast<long long>(api::CU_PROCESS_STATE_FAILED) == static_cast<long long>(::CU_PROCESS_STATE_FAILED));
-static_assert(static_cast<long long>(api::CU_PROCESS_STATE_CHECKPOINTING) == static_cast<long long>(::CU_PROCESS_STATE_CHECKPOINTING));
-static_assert(static_cast<long long>(api::CU_PROCESS_STATE_RESTORING) == static_cast<long long>(::CU_PROCESS_STATE_RESTORING));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_NONE) == static_cast<long long>(::CU_RES_VIEW_FORMAT_NONE));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_UINT_1X8) == static_cast<long long>(::CU_RES_VIEW_FORMAT_UINT_1X8));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_UINT_2X8) == static_cast<long long>(::CU_RES_VIEW_FORMAT_UINT_2X8));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_UINT_4X8) == static_cast<long long>(::CU_RES_VIEW_FORMAT_UINT_4X8));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_SINT_1X8) == static_cast<long long>(::CU_RES_VIEW_FORMAT_SINT_1X8));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_SINT_2X8) == static_cast<long long>(::CU_RES_VIEW_FORMAT_SINT_2X8));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_SINT_4X8) == static_cast<long long>(::CU_RES_VIEW_FORMAT_SINT_4X8));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_UINT_1X16) == static_cast<long long>(::CU_RES_VIEW_FORMAT_UINT_1X16));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_UINT_2X16) == static_cast<long long>(::CU_RES_VIEW_FORMAT_UINT_2X16));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_UINT_4X16) == static_cast<long long>(::CU_RES_VIEW_FORMAT_UINT_4X16));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_SINT_1X16) == static_cast<long long>(::CU_RES_VIEW_FORMAT_SINT_1X16));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_SINT_2X16) == static_cast<long long>(::CU_RES_VIEW_FORMAT_SINT_2X16));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_SINT_4X16) == static_cast<long long>(::CU_RES_VIEW_FORMAT_SINT_4X16));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_UINT_1X32) == static_cast<long long>(::CU_RES_VIEW_FORMAT_UINT_1X32));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_UINT_2X32) == static_cast<long long>(::CU_RES_VIEW_FORMAT_UINT_2X32));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_UINT_4X32) == static_cast<long long>(::CU_RES_VIEW_FORMAT_UINT_4X32));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_SINT_1X32) == static_cast<long long>(::CU_RES_VIEW_FORMAT_SINT_1X32));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_SINT_2X32) == static_cast<long long>(::CU_RES_VIEW_FORMAT_SINT_2X32));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_SINT_4X32) == static_cast<long long>(::CU_RES_VIEW_FORMAT_SINT_4X32));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_FLOAT_1X16) == static_cast<long long>(::CU_RES_VIEW_FORMAT_FLOAT_1X16));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_FLOAT_2X16) == static_cast<long long>(::CU_RES_VIEW_FORMAT_FLOAT_2X16));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_FLOAT_4X16) == static_cast<long long>(::CU_RES_VIEW_FORMAT_FLOAT_4X16));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_FLOAT_1X32) == static_cast<long long>(::CU_RES_VIEW_FORMAT_FLOAT_1X32));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_FLOAT_2X32) == static_cast<long long>(::CU_RES_VIEW_FORMAT_FLOAT_2X32));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_FLOAT_4X32) == static_cast<long long>(::CU_RES_VIEW_FORMAT_FLOAT_4X32));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_UNSIGNED_BC1) == static_cast<long long>(::CU_RES_VIEW_FORMAT_UNSIGNED_BC1));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_UNSIGNED_BC2) == static_cast<long long>(::CU_RES_VIEW_FORMAT_UNSIGNED_BC2));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_UNSIGNED_BC3) == static_cast<long long>(::CU_RES_VIEW_FORMAT_UNSIGNED_BC3));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_UNSIGNED_BC4) == static_cast<long long>(::CU_RES_VIEW_FORMAT_UNSIGNED_BC4));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_SIGNED_BC4) == static_cast<long long>(::CU_RES_VIEW_FORMAT_SIGNED_BC4));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_UNSIGNED_BC5) == static_cast<long long>(::CU_RES_VIEW_FORMAT_UNSIGNED_BC5));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_SIGNED_BC5) == static_cast<long long>(::CU_RES_VIEW_FORMAT_SIGNED_BC5));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_UNSIGNED_BC6H) == static_cast<long long>(::CU_RES_VIEW_FORMAT_UNSIGNED_BC6H));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_SIGNED_BC6H) == static_cast<long long>(::CU_RES_VIEW_FORMAT_SIGNED_BC6H));
-static_assert(static_cast<long long>(api::CU_RES_VIEW_FORMAT_UNSIGNED_BC7) == static_cast<long long>(::CU_RES_VIEW_FORMAT_UNSIGNED_BC7));
-static_assert(static_cast<long long>(api::CU_RESOURCE_TYPE_ARRAY) == static_cast<long long>(::CU_RESOURCE_TYPE_ARRAY));
-static_assert(static_cast<long long>(api::CU_RESOURCE_TYPE_MIPMAPPED_ARRAY) == static_cast<long long>(::CU_RESOURCE_TYPE_MIPMAPPED_ARRAY));
-static_assert(static_cast<long long>(api::CU_RESOURCE_TYPE_LINEAR) == static_cast<long long>(::CU_RESOURCE_TYPE_LINEAR));
-static_assert(static_cast<long long>(api::CU_RESOURCE_TYPE_PITCH2D) == static_cast<long long>(::CU_RESOURCE_TYPE_PITCH2D));
-static_assert(static_cast<long long>(api::CU_SHARED_MEMORY_MODE_DEFAULT) == static_cast<long long>(::CU_SHARED_MEMORY_MODE_DEFAULT));
-static_assert(static_cast<long long>(api::CU_SHARED_MEMORY_MODE_REQUIRE_PORTABLE) == static_cast<long long>(::CU_SHARED_MEMORY_MODE_REQUIRE_PORTABLE));
-static_assert(static_cast<long long>(api::CU_SHARED_MEMORY_MODE_ALLOW_NON_PORTABLE) == static_cast<long long>(::CU_SHARED_MEMORY_MODE_ALLOW_NON_PORTABLE));
-static_assert(static_cast<long long>(api::CU_SHARED_MEMORY_MODE_ALLOW_OVERSIZED_SHARED_MEMORY) == static_cast<long long>(::CU_SHARED_MEMORY_MODE_ALLOW_OVERSIZED_SHARED_MEMORY));
-static_assert(static_cast<long long>(api::CU_SHARED_MEMORY_MODE_PREFER_OVERSIZED_SHARED_MEMORY) == static_cast<long long>(::CU_SHARED_MEMORY_MODE_PREFER_OVERSIZED_SHARED_MEMORY));
-static_assert(static_cast<long long>(api::CU_SHAREDMEM_CARVEOUT_DEFAULT) == static_cast<long long>(::CU_SHAREDMEM_CARVEOUT_DEFAULT));
-static_assert(static_cast<long long>(api::CU_SHAREDMEM_CARVEOUT_MAX_SHARED) == static_cast<long long>(::CU_SHAREDMEM_CARVEOUT_MAX_SHARED));
-static_assert(static_cast<long long>(api::CU_SHAREDMEM_CARVEOUT_MAX_L1) == static_cast<long long>(::CU_SHAREDMEM_CARVEOUT_MAX_L1));
-static_assert(static_cast<long long>(api::CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE) == static_cast<long long>(::CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE));
-static_assert(static_cast<long long>(api::CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE) == static_cast<long long>(::CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE));
-static_assert(static_cast<long long>(api::CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE) == static_cast<long long>(::CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE));
-static_assert(static_cast<long long>(api::CU_STREAM_ATOMIC_REDUCTION_UNSIGNED_32) == static_cast<long long>(::CU_STREAM_ATOMIC_REDUCTION_UNSIGNED_32));
-static_assert(static_cast<long long>(api::CU_STREAM_ATOMIC_REDUCTION_UNSIGNED_64) == static_cast<long long>(::CU_STREAM_ATOMIC_REDUCTION_UNSIGNED_64));
-static_assert(static_cast<long long>(api::CU_STREAM_ATOMIC_REDUCTION_OP_OR) == static_cast<long long>(::CU_STREAM_ATOMIC_REDUCTION_OP_OR));
-static_assert(static_cast<long long>(api::CU_STREAM_ATOMIC_REDUCTION_OP_AND) == static_cast<long long>(::CU_STREAM_ATOMIC_REDUCTION_OP_AND));
-static_assert(static_cast<long long>(api::CU_STREAM_ATOMIC_REDUCTION_OP_ADD) == static_cast<long long>(::CU_STREAM_ATOMIC_REDUCTION_OP_ADD));
-static_assert(static_cast<long long>(api::CU_STREAM_MEM_OP_WAIT_VALUE_32) == static_cast<long long>(::CU_STREAM_MEM_OP_WAIT_VALUE_32));
-static_assert(static_cast<long long>(api::CU_STREAM_MEM_OP_WRITE_VALUE_32) == static_cast<long long>(::CU_STREAM_MEM_OP_WRITE_VALUE_32));
-static_assert(static_cast<long long>(api::CU_STREAM_MEM_OP_WAIT_VALUE_64) == static_cast<long long>(::CU_STREAM_MEM_OP_WAIT_VALUE_64));
-static_assert(static_cast<long long>(api::CU_STREAM_MEM_OP_WRITE_VALUE_64) == static_cast<long long>(::CU_STREAM_MEM_OP_WRITE_VALUE_64));
-static_assert(static_cast<long long>(api::CU_STREAM_MEM_OP_BARRIER) == static_cast<long long>(::CU_STREAM_MEM_OP_BARRIER));
-static_assert(static_cast<long long>(api::CU_STREAM_MEM_OP_ATOMIC_REDUCTION) == static_cast<long long>(::CU_STREAM_MEM_OP_ATOMIC_REDUCTION));
-static_assert(static_cast<long long>(api::CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES) == static_cast<long long>(::CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES));
-static_assert(static_cast<long long>(api::CU_STREAM_CAPTURE_MODE_GLOBAL) == static_cast<long long>(::CU_STREAM_CAPTURE_MODE_GLOBAL));
-static_assert(static_cast<long long>(api::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) == static_cast<long long>(::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-static_assert(static_cast<long long>(api::CU_STREAM_CAPTURE_MODE_RELAXED) == static_cast<long long>(::CU_STREAM_CAPTURE_MODE_RELAXED));
-static_assert(static_cast<long long>(api::CU_STREAM_CAPTURE_STATUS_NONE) == static_cast<long long>(::CU_STREAM_CAPTURE_STATUS_NONE));
-static_assert(static_cast<long long>(api::CU_STREAM_CAPTURE_STATUS_ACTIVE) == static_cast<long long>(::CU_STREAM_CAPTURE_STATUS_ACTIVE));
-static_assert(static_cast<long long>(api::CU_STREAM_CAPTURE_STATUS_INVALIDATED) == static_cast<long long>(::CU_STREAM_CAPTURE_STATUS_INVALIDATED));
-static_assert(static_cast<long long>(api::STREAM_CIG_DATA_TYPE_D3D12_COMMAND_LIST) == static_cast<long long>(::STREAM_CIG_DATA_TYPE_D3D12_COMMAND_LIST));
-static_assert(static_cast<long long>(api::STREAM_CIG_DATA_TYPE_VULKAN_COMMAND_BUFFER_HANDLE_NV) == static_cast<long long>(::STREAM_CIG_DATA_TYPE_VULKAN_COMMAND_BUFFER_HANDLE_NV));
-static_assert(static_cast<long long>(api::CU_STREAM_MEMORY_BARRIER_TYPE_SYS) == static_cast<long long>(::CU_STREAM_MEMORY_BARRIER_TYPE_SYS));
-static_assert(static_cast<long long>(api::CU_STREAM_MEMORY_BARRIER_TYPE_GPU) == static_cast<long long>(::CU_STREAM_MEMORY_BARRIER_TYPE_GPU));
-static_assert(static_cast<long long>(api::CU_STREAM_ADD_CAPTURE_DEPENDENCIES) == static_cast<long long>(::CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
-static_assert(static_cast<long long>(api::CU_STREAM_SET_CAPTURE_DEPENDENCIES) == static_cast<long long>(::CU_STREAM_SET_CAPTURE_DEPENDENCIES));
-static_assert(static_cast<long long>(api::CU_STREAM_WAIT_VALUE_GEQ) == static_cast<long long>(::CU_STREAM_WAIT_VALUE_GEQ));
-static_assert(static_cast<long long>(api::CU_STREAM_WAIT_VALUE_EQ) == static_cast<long long>(::CU_STREAM_WAIT_VALUE_EQ));
-static_assert(static_cast<long long>(api::CU_STREAM_WAIT_VALUE_AND) == static_cast<long long>(::CU_STREAM_WAIT_VALUE_AND));
-static_assert(static_cast<long long>(api::CU_STREAM_WAIT_VALUE_NOR) == static_cast<long long>(::CU_STREAM_WAIT_VALUE_NOR));
-static_assert(static_cast<long long>(api::CU_STREAM_WAIT_VALUE_FLUSH) == static_cast<long long>(::CU_STREAM_WAIT_VALUE_FLUSH));
-static_assert(static_cast<long long>(api::CU_STREAM_WRITE_VALUE_DEFAULT) == static_cast<long long>(::CU_STREAM_WRITE_VALUE_DEFAULT));
-static_assert(static_cast<long long>(api::CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER) == static_cast<long long>(::CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER));
-static_assert(static_cast<long long>(api::CU_STREAM_DEFAULT) == static_cast<long long>(::CU_STREAM_DEFAULT));
-static_assert(static_cast<long long>(api::CU_STREAM_NON_BLOCKING) == static_cast<long long>(::CU_STREAM_NON_BLOCKING));
-static_assert(static_cast<long long>(api::CU_SYNC_POLICY_AUTO) == static_cast<long long>(::CU_SYNC_POLICY_AUTO));
-static_assert(static_cast<long long>(api::CU_SYNC_POLICY_SPIN) == static_cast<long long>(::CU_SYNC_POLICY_SPIN));
-static_assert(static_cast<long long>(api::CU_SYNC_POLICY_YIELD) == static_cast<long long>(::CU_SYNC_POLICY_YIELD));
-static_assert(static_cast<long long>(api::CU_SYNC_POLICY_BLOCKING_SYNC) == static_cast<long long>(::CU_SYNC_POLICY_BLOCKING_SYNC));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_ALLOC_CLASS_AUTO) == static_cast<long long>(::CU_TENSOR_MAP_ALLOC_CLASS_AUTO));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_ALLOC_CLASS_SMALL) == static_cast<long long>(::CU_TENSOR_MAP_ALLOC_CLASS_SMALL));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_ALLOC_CLASS_LARGE) == static_cast<long long>(::CU_TENSOR_MAP_ALLOC_CLASS_LARGE));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_DATA_TYPE_UINT8) == static_cast<long long>(::CU_TENSOR_MAP_DATA_TYPE_UINT8));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_DATA_TYPE_UINT16) == static_cast<long long>(::CU_TENSOR_MAP_DATA_TYPE_UINT16));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_DATA_TYPE_UINT32) == static_cast<long long>(::CU_TENSOR_MAP_DATA_TYPE_UINT32));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_DATA_TYPE_INT32) == static_cast<long long>(::CU_TENSOR_MAP_DATA_TYPE_INT32));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_DATA_TYPE_UINT64) == static_cast<long long>(::CU_TENSOR_MAP_DATA_TYPE_UINT64));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_DATA_TYPE_INT64) == static_cast<long long>(::CU_TENSOR_MAP_DATA_TYPE_INT64));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_DATA_TYPE_FLOAT16) == static_cast<long long>(::CU_TENSOR_MAP_DATA_TYPE_FLOAT16));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_DATA_TYPE_FLOAT32) == static_cast<long long>(::CU_TENSOR_MAP_DATA_TYPE_FLOAT32));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_DATA_TYPE_FLOAT64) == static_cast<long long>(::CU_TENSOR_MAP_DATA_TYPE_FLOAT64));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16) == static_cast<long long>(::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ) == static_cast<long long>(::CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_DATA_TYPE_TFLOAT32) == static_cast<long long>(::CU_TENSOR_MAP_DATA_TYPE_TFLOAT32));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ) == static_cast<long long>(::CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B) == static_cast<long long>(::CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B) == static_cast<long long>(::CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B) == static_cast<long long>(::CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == static_cast<long long>(::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA) == static_cast<long long>(::CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_IM2COL_WIDE_MODE_W) == static_cast<long long>(::CU_TENSOR_MAP_IM2COL_WIDE_MODE_W));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_IM2COL_WIDE_MODE_W128) == static_cast<long long>(::CU_TENSOR_MAP_IM2COL_WIDE_MODE_W128));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_INTERLEAVE_NONE) == static_cast<long long>(::CU_TENSOR_MAP_INTERLEAVE_NONE));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_INTERLEAVE_16B) == static_cast<long long>(::CU_TENSOR_MAP_INTERLEAVE_16B));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_INTERLEAVE_32B) == static_cast<long long>(::CU_TENSOR_MAP_INTERLEAVE_32B));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_L2_PROMOTION_NONE) == static_cast<long long>(::CU_TENSOR_MAP_L2_PROMOTION_NONE));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_L2_PROMOTION_L2_64B) == static_cast<long long>(::CU_TENSOR_MAP_L2_PROMOTION_L2_64B));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_L2_PROMOTION_L2_128B) == static_cast<long long>(::CU_TENSOR_MAP_L2_PROMOTION_L2_128B));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_L2_PROMOTION_L2_256B) == static_cast<long long>(::CU_TENSOR_MAP_L2_PROMOTION_L2_256B));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_SWIZZLE_NONE) == static_cast<long long>(::CU_TENSOR_MAP_SWIZZLE_NONE));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_SWIZZLE_32B) == static_cast<long long>(::CU_TENSOR_MAP_SWIZZLE_32B));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_SWIZZLE_64B) == static_cast<long long>(::CU_TENSOR_MAP_SWIZZLE_64B));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_SWIZZLE_128B) == static_cast<long long>(::CU_TENSOR_MAP_SWIZZLE_128B));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B) == static_cast<long long>(::CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B_FLIP_8B) == static_cast<long long>(::CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B_FLIP_8B));
-static_assert(static_cast<long long>(api::CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B) == static_cast<long long>(::CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B));
-static_assert(static_cast<long long>(api::CU_GRAPH_USER_OBJECT_MOVE) == static_cast<long long>(::CU_GRAPH_USER_OBJECT_MOVE));
-static_assert(static_cast<long long>(api::CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) == static_cast<long long>(::CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
-static_assert(static_cast<long long>(api::VDP_STATUS_OK) == static_cast<long long>(::VDP_STATUS_OK));
-static_assert(static_cast<long long>(api::VDP_STATUS_NO_IMPLEMENTATION) == static_cast<long long>(::VDP_STATUS_NO_IMPLEMENTATION));
-static_assert(static_cast<long long>(api::VDP_STATUS_DISPLAY_PREEMPTED) == static_cast<long long>(::VDP_STATUS_DISPLAY_PREEMPTED));
-static_assert(static_cast<long long>(api::VDP_STATUS_INVALID_HANDLE) == static_cast<long long>(::VDP_STATUS_INVALID_HANDLE));
-static_assert(static_cast<long long>(api::VDP_STATUS_INVALID_POINTER) == static_cast<long long>(::VDP_STATUS_INVALID_POINTER));
-static_assert(static_cast<long long>(api::VDP_STATUS_INVALID_CHROMA_TYPE) == static_cast<long long>(::VDP_STATUS_INVALID_CHROMA_TYPE));
-static_assert(static_cast<long long>(api::VDP_STATUS_INVALID_Y_CB_CR_FORMAT) == static_cast<long long>(::VDP_STATUS_INVALID_Y_CB_CR_FORMAT));
-static_assert(static_cast<long long>(api::VDP_STATUS_INVALID_RGBA_FORMAT) == static_cast<long long>(::VDP_STATUS_INVALID_RGBA_FORMAT));
-static_assert(static_cast<long long>(api::VDP_STATUS_INVALID_INDEXED_FORMAT) == static_cast<long long>(::VDP_STATUS_INVALID_INDEXED_FORMAT));
-static_assert(static_cast<long long>(api::VDP_STATUS_INVALID_COLOR_STANDARD) == static_cast<long long>(::VDP_STATUS_INVALID_COLOR_STANDARD));
-static_assert(static_cast<long long>(api::VDP_STATUS_INVALID_COLOR_TABLE_FORMAT) == static_cast<long long>(::VDP_STATUS_INVALID_COLOR_TABLE_FORMAT));
-static_assert(static_cast<long long>(api::VDP_STATUS_INVALID_BLEND_FACTOR) == static_cast<long long>(::VDP_STATUS_INVALID_BLEND_FACTOR));
-static_assert(static_cast<long long>(api::VDP_STATUS_INVALID_BLEND_EQUATION) == static_cast<long long>(::VDP_STATUS_INVALID_BLEND_EQUATION));
-static_assert(static_cast<long long>(api::VDP_STATUS_INVALID_FLAG) == static_cast<long long>(::VDP_STATUS_INVALID_FLAG));
-static_assert(static_cast<long long>(api::VDP_STATUS_INVALID_DECODER_PROFILE) == static_cast<long long>(::VDP_STATUS_INVALID_DECODER_PROFILE));
-static_assert(static_cast<long long>(api::VDP_STATUS_INVALID_VIDEO_MIXER_FEATURE) == static_cast<long long>(::VDP_STATUS_INVALID_VIDEO_MIXER_FEATURE));
-static_assert(static_cast<long long>(api::VDP_STATUS_INVALID_VIDEO_MIXER_PARAMETER) == static_cast<long long>(::VDP_STATUS_INVALID_VIDEO_MIXER_PARAMETER));
-static_assert(static_cast<long long>(api::VDP_STATUS_INVALID_VIDEO_MIXER_ATTRIBUTE) == static_cast<long long>(::VDP_STATUS_INVALID_VIDEO_MIXER_ATTRIBUTE));
-static_assert(static_cast<long long>(api::VDP_STATUS_INVALID_VIDEO_MIXER_PICTURE_STRUCTURE) == static_cast<long long>(::VDP_STATUS_INVALID_VIDEO_MIXER_PICTURE_STRUCTURE));
-static_assert(static_cast<long long>(api::VDP_STATUS_INVALID_FUNC_ID) == static_cast<long long>(::VDP_STATUS_INVALID_FUNC_ID));
-static_assert(static_cast<long long>(api::VDP_STATUS_INVALID_SIZE) == static_cast<long long>(::VDP_STATUS_INVALID_SIZE));
-static_assert(static_cast<long long>(api::VDP_STATUS_INVALID_VALUE) == static_cast<long long>(::VDP_STATUS_INVALID_VALUE));
-static_assert(static_cast<long long>(api::VDP_STATUS_INVALID_STRUCT_VERSION) == static_cast<long long>(::VDP_STATUS_INVALID_STRUCT_VERSION));
-static_assert(static_cast<long long>(api::VDP_STATUS_RESOURCES) == static_cast<long long>(::VDP_STATUS_RESOURCES));
-static_assert(static_cast<long long>(api::VDP_STATUS_HANDLE_DEVICE_MISMATCH) == static_cast<long long>(::VDP_STATUS_HANDLE_DEVICE_MISMATCH));
-static_assert(static_cast<long long>(api::VDP_STATUS_ERROR) == static_cast<long long>(::VDP_STATUS_ERROR));
-static_assert(static_cast<long long>(api::CUDA_SUCCESS) == static_cast<long long>(::CUDA_SUCCESS));
-static_assert(static_cast<long long>(api::CUDA_ERROR_INVALID_VALUE) == static_cast<long long>(::CUDA_ERROR_INVALID_VALUE));
-static_assert(static_cast<long long>(api::CUDA_ERROR_OUT_OF_MEMORY) == static_cast<long long>(::CUDA_ERROR_OUT_OF_MEMORY));
-static_assert(static_cast<long long>(api::CUDA_ERROR_NOT_INITIALIZED) == static_cast<long long>(::CUDA_ERROR_NOT_INITIALIZED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_DEINITIALIZED) == static_cast<long long>(::CUDA_ERROR_DEINITIALIZED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_PROFILER_DISABLED) == static_cast<long long>(::CUDA_ERROR_PROFILER_DISABLED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_PROFILER_NOT_INITIALIZED) == static_cast<long long>(::CUDA_ERROR_PROFILER_NOT_INITIALIZED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_PROFILER_ALREADY_STARTED) == static_cast<long long>(::CUDA_ERROR_PROFILER_ALREADY_STARTED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_PROFILER_ALREADY_STOPPED) == static_cast<long long>(::CUDA_ERROR_PROFILER_ALREADY_STOPPED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_STUB_LIBRARY) == static_cast<long long>(::CUDA_ERROR_STUB_LIBRARY));
-static_assert(static_cast<long long>(api::CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER) == static_cast<long long>(::CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER));
-static_assert(static_cast<long long>(api::CUDA_ERROR_DEVICE_UNAVAILABLE) == static_cast<long long>(::CUDA_ERROR_DEVICE_UNAVAILABLE));
-static_assert(static_cast<long long>(api::CUDA_ERROR_MULTICAST_RESOURCE_FULL) == static_cast<long long>(::CUDA_ERROR_MULTICAST_RESOURCE_FULL));
-static_assert(static_cast<long long>(api::CUDA_ERROR_NO_DEVICE) == static_cast<long long>(::CUDA_ERROR_NO_DEVICE));
-static_assert(static_cast<long long>(api::CUDA_ERROR_INVALID_DEVICE) == static_cast<long long>(::CUDA_ERROR_INVALID_DEVICE));
-static_assert(static_cast<long long>(api::CUDA_ERROR_DEVICE_NOT_LICENSED) == static_cast<long long>(::CUDA_ERROR_DEVICE_NOT_LICENSED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_INVALID_IMAGE) == static_cast<long long>(::CUDA_ERROR_INVALID_IMAGE));
-static_assert(static_cast<long long>(api::CUDA_ERROR_INVALID_CONTEXT) == static_cast<long long>(::CUDA_ERROR_INVALID_CONTEXT));
-static_assert(static_cast<long long>(api::CUDA_ERROR_CONTEXT_ALREADY_CURRENT) == static_cast<long long>(::CUDA_ERROR_CONTEXT_ALREADY_CURRENT));
-static_assert(static_cast<long long>(api::CUDA_ERROR_MAP_FAILED) == static_cast<long long>(::CUDA_ERROR_MAP_FAILED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_UNMAP_FAILED) == static_cast<long long>(::CUDA_ERROR_UNMAP_FAILED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_ARRAY_IS_MAPPED) == static_cast<long long>(::CUDA_ERROR_ARRAY_IS_MAPPED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_ALREADY_MAPPED) == static_cast<long long>(::CUDA_ERROR_ALREADY_MAPPED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_NO_BINARY_FOR_GPU) == static_cast<long long>(::CUDA_ERROR_NO_BINARY_FOR_GPU));
-static_assert(static_cast<long long>(api::CUDA_ERROR_ALREADY_ACQUIRED) == static_cast<long long>(::CUDA_ERROR_ALREADY_ACQUIRED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_NOT_MAPPED) == static_cast<long long>(::CUDA_ERROR_NOT_MAPPED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_NOT_MAPPED_AS_ARRAY) == static_cast<long long>(::CUDA_ERROR_NOT_MAPPED_AS_ARRAY));
-static_assert(static_cast<long long>(api::CUDA_ERROR_NOT_MAPPED_AS_POINTER) == static_cast<long long>(::CUDA_ERROR_NOT_MAPPED_AS_POINTER));
-static_assert(static_cast<long long>(api::CUDA_ERROR_ECC_UNCORRECTABLE) == static_cast<long long>(::CUDA_ERROR_ECC_UNCORRECTABLE));
-static_assert(static_cast<long long>(api::CUDA_ERROR_UNSUPPORTED_LIMIT) == static_cast<long long>(::CUDA_ERROR_UNSUPPORTED_LIMIT));
-static_assert(static_cast<long long>(api::CUDA_ERROR_CONTEXT_ALREADY_IN_USE) == static_cast<long long>(::CUDA_ERROR_CONTEXT_ALREADY_IN_USE));
-static_assert(static_cast<long long>(api::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED) == static_cast<long long>(::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_INVALID_PTX) == static_cast<long long>(::CUDA_ERROR_INVALID_PTX));
-static_assert(static_cast<long long>(api::CUDA_ERROR_INVALID_GRAPHICS_CONTEXT) == static_cast<long long>(::CUDA_ERROR_INVALID_GRAPHICS_CONTEXT));
-static_assert(static_cast<long long>(api::CUDA_ERROR_NVLINK_UNCORRECTABLE) == static_cast<long long>(::CUDA_ERROR_NVLINK_UNCORRECTABLE));
-static_assert(static_cast<long long>(api::CUDA_ERROR_JIT_COMPILER_NOT_FOUND) == static_cast<long long>(::CUDA_ERROR_JIT_COMPILER_NOT_FOUND));
-static_assert(static_cast<long long>(api::CUDA_ERROR_UNSUPPORTED_PTX_VERSION) == static_cast<long long>(::CUDA_ERROR_UNSUPPORTED_PTX_VERSION));
-static_assert(static_cast<long long>(api::CUDA_ERROR_JIT_COMPILATION_DISABLED) == static_cast<long long>(::CUDA_ERROR_JIT_COMPILATION_DISABLED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY) == static_cast<long long>(::CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY));
-static_assert(static_cast<long long>(api::CUDA_ERROR_UNSUPPORTED_DEVSIDE_SYNC) == static_cast<long long>(::CUDA_ERROR_UNSUPPORTED_DEVSIDE_SYNC));
-static_assert(static_cast<long long>(api::CUDA_ERROR_CONTAINED) == static_cast<long long>(::CUDA_ERROR_CONTAINED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_INSUFFICIENT_LOADER_VERSION) == static_cast<long long>(::CUDA_ERROR_INSUFFICIENT_LOADER_VERSION));
-static_assert(static_cast<long long>(api::CUDA_ERROR_INVALID_SOURCE) == static_cast<long long>(::CUDA_ERROR_INVALID_SOURCE));
-static_assert(static_cast<long long>(api::CUDA_ERROR_FILE_NOT_FOUND) == static_cast<long long>(::CUDA_ERROR_FILE_NOT_FOUND));
-static_assert(static_cast<long long>(api::CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND) == static_cast<long long>(::CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND));
-static_assert(static_cast<long long>(api::CUDA_ERROR_SHARED_OBJECT_INIT_FAILED) == static_cast<long long>(::CUDA_ERROR_SHARED_OBJECT_INIT_FAILED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_OPERATING_SYSTEM) == static_cast<long long>(::CUDA_ERROR_OPERATING_SYSTEM));
-static_assert(static_cast<long long>(api::CUDA_ERROR_INVALID_HANDLE) == static_cast<long long>(::CUDA_ERROR_INVALID_HANDLE));
-static_assert(static_cast<long long>(api::CUDA_ERROR_ILLEGAL_STATE) == static_cast<long long>(::CUDA_ERROR_ILLEGAL_STATE));
-static_assert(static_cast<long long>(api::CUDA_ERROR_LOSSY_QUERY) == static_cast<long long>(::CUDA_ERROR_LOSSY_QUERY));
-static_assert(static_cast<long long>(api::CUDA_ERROR_NOT_FOUND) == static_cast<long long>(::CUDA_ERROR_NOT_FOUND));
-static_assert(static_cast<long long>(api::CUDA_ERROR_NOT_READY) == static_cast<long long>(::CUDA_ERROR_NOT_READY));
-static_assert(static_cast<long long>(api::CUDA_ERROR_ILLEGAL_ADDRESS) == static_cast<long long>(::CUDA_ERROR_ILLEGAL_ADDRESS));
-static_assert(static_cast<long long>(api::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES) == static_cast<long long>(::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES));
-static_assert(static_cast<long long>(api::CUDA_ERROR_LAUNCH_TIMEOUT) == static_cast<long long>(::CUDA_ERROR_LAUNCH_TIMEOUT));
-static_assert(static_cast<long long>(api::CUDA_ERROR_LAUNCH_INCOMPATIBLE_TEXTURING) == static_cast<long long>(::CUDA_ERROR_LAUNCH_INCOMPATIBLE_TEXTURING));
-static_assert(static_cast<long long>(api::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) == static_cast<long long>(::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED) == static_cast<long long>(::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE) == static_cast<long long>(::CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE));
-static_assert(static_cast<long long>(api::CUDA_ERROR_CONTEXT_IS_DESTROYED) == static_cast<long long>(::CUDA_ERROR_CONTEXT_IS_DESTROYED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_ASSERT) == static_cast<long long>(::CUDA_ERROR_ASSERT));
-static_assert(static_cast<long long>(api::CUDA_ERROR_TOO_MANY_PEERS) == static_cast<long long>(::CUDA_ERROR_TOO_MANY_PEERS));
-static_assert(static_cast<long long>(api::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) == static_cast<long long>(::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED) == static_cast<long long>(::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_HARDWARE_STACK_ERROR) == static_cast<long long>(::CUDA_ERROR_HARDWARE_STACK_ERROR));
-static_assert(static_cast<long long>(api::CUDA_ERROR_ILLEGAL_INSTRUCTION) == static_cast<long long>(::CUDA_ERROR_ILLEGAL_INSTRUCTION));
-static_assert(static_cast<long long>(api::CUDA_ERROR_MISALIGNED_ADDRESS) == static_cast<long long>(::CUDA_ERROR_MISALIGNED_ADDRESS));
-static_assert(static_cast<long long>(api::CUDA_ERROR_INVALID_ADDRESS_SPACE) == static_cast<long long>(::CUDA_ERROR_INVALID_ADDRESS_SPACE));
-static_assert(static_cast<long long>(api::CUDA_ERROR_INVALID_PC) == static_cast<long long>(::CUDA_ERROR_INVALID_PC));
-static_assert(static_cast<long long>(api::CUDA_ERROR_LAUNCH_FAILED) == static_cast<long long>(::CUDA_ERROR_LAUNCH_FAILED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) == static_cast<long long>(::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE));
-static_assert(static_cast<long long>(api::CUDA_ERROR_TENSOR_MEMORY_LEAK) == static_cast<long long>(::CUDA_ERROR_TENSOR_MEMORY_LEAK));
-static_assert(static_cast<long long>(api::CUDA_ERROR_NOT_PERMITTED) == static_cast<long long>(::CUDA_ERROR_NOT_PERMITTED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_NOT_SUPPORTED) == static_cast<long long>(::CUDA_ERROR_NOT_SUPPORTED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_SYSTEM_NOT_READY) == static_cast<long long>(::CUDA_ERROR_SYSTEM_NOT_READY));
-static_assert(static_cast<long long>(api::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH) == static_cast<long long>(::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH));
-static_assert(static_cast<long long>(api::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE) == static_cast<long long>(::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE));
-static_assert(static_cast<long long>(api::CUDA_ERROR_MPS_CONNECTION_FAILED) == static_cast<long long>(::CUDA_ERROR_MPS_CONNECTION_FAILED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_MPS_RPC_FAILURE) == static_cast<long long>(::CUDA_ERROR_MPS_RPC_FAILURE));
-static_assert(static_cast<long long>(api::CUDA_ERROR_MPS_SERVER_NOT_READY) == static_cast<long long>(::CUDA_ERROR_MPS_SERVER_NOT_READY));
-static_assert(static_cast<long long>(api::CUDA_ERROR_MPS_MAX_CLIENTS_REACHED) == static_cast<long long>(::CUDA_ERROR_MPS_MAX_CLIENTS_REACHED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED) == static_cast<long long>(::CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_MPS_CLIENT_TERMINATED) == static_cast<long long>(::CUDA_ERROR_MPS_CLIENT_TERMINATED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_CDP_NOT_SUPPORTED) == static_cast<long long>(::CUDA_ERROR_CDP_NOT_SUPPORTED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_CDP_VERSION_MISMATCH) == static_cast<long long>(::CUDA_ERROR_CDP_VERSION_MISMATCH));
-static_assert(static_cast<long long>(api::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) == static_cast<long long>(::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) == static_cast<long long>(::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_STREAM_CAPTURE_MERGE) == static_cast<long long>(::CUDA_ERROR_STREAM_CAPTURE_MERGE));
-static_assert(static_cast<long long>(api::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED) == static_cast<long long>(::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_STREAM_CAPTURE_UNJOINED) == static_cast<long long>(::CUDA_ERROR_STREAM_CAPTURE_UNJOINED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_STREAM_CAPTURE_ISOLATION) == static_cast<long long>(::CUDA_ERROR_STREAM_CAPTURE_ISOLATION));
-static_assert(static_cast<long long>(api::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) == static_cast<long long>(::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT));
-static_assert(static_cast<long long>(api::CUDA_ERROR_CAPTURED_EVENT) == static_cast<long long>(::CUDA_ERROR_CAPTURED_EVENT));
-static_assert(static_cast<long long>(api::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) == static_cast<long long>(::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD));
-static_assert(static_cast<long long>(api::CUDA_ERROR_TIMEOUT) == static_cast<long long>(::CUDA_ERROR_TIMEOUT));
-static_assert(static_cast<long long>(api::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE) == static_cast<long long>(::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE));
-static_assert(static_cast<long long>(api::CUDA_ERROR_EXTERNAL_DEVICE) == static_cast<long long>(::CUDA_ERROR_EXTERNAL_DEVICE));
-static_assert(static_cast<long long>(api::CUDA_ERROR_INVALID_CLUSTER_SIZE) == static_cast<long long>(::CUDA_ERROR_INVALID_CLUSTER_SIZE));
-static_assert(static_cast<long long>(api::CUDA_ERROR_FUNCTION_NOT_LOADED) == static_cast<long long>(::CUDA_ERROR_FUNCTION_NOT_LOADED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_INVALID_RESOURCE_TYPE) == static_cast<long long>(::CUDA_ERROR_INVALID_RESOURCE_TYPE));
-static_assert(static_cast<long long>(api::CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION) == static_cast<long long>(::CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION));
-static_assert(static_cast<long long>(api::CUDA_ERROR_KEY_ROTATION) == static_cast<long long>(::CUDA_ERROR_KEY_ROTATION));
-static_assert(static_cast<long long>(api::CUDA_ERROR_STREAM_DETACHED) == static_cast<long long>(::CUDA_ERROR_STREAM_DETACHED));
-static_assert(static_cast<long long>(api::CUDA_ERROR_GRAPH_RECAPTURE_FAILURE) == static_cast<long long>(::CUDA_ERROR_GRAPH_RECAPTURE_FAILURE));
-static_assert(static_cast<long long>(api::CUDA_ERROR_FABRIC_NOT_READY) == static_cast<long long>(::CUDA_ERROR_FABRIC_NOT_READY));
-static_assert(static_cast<long long>(api::CUDA_ERROR_UNKNOWN) == static_cast<long long>(::CUDA_ERROR_UNKNOWN));
+ENUMERATOR(CU_COREDUMP_DEFAULT_FLAGS) ENUMERATOR(CU_COREDUMP_SKIP_NONRELOCATED_ELF_IMAGES) ENUMERATOR(CU_COREDUMP_SKIP_GLOBAL_MEMORY)
+ENUMERATOR(CU_COREDUMP_SKIP_SHARED_MEMORY) ENUMERATOR(CU_COREDUMP_SKIP_LOCAL_MEMORY) ENUMERATOR(CU_COREDUMP_SKIP_ABORT)
+ENUMERATOR(CU_COREDUMP_SKIP_CONSTBANK_MEMORY) ENUMERATOR(CU_COREDUMP_GZIP_COMPRESS) ENUMERATOR(CU_COREDUMP_FAULTED_CONTEXTS_ONLY)
+ENUMERATOR(CU_COREDUMP_SKIP_TENSOR_MEMORY) ENUMERATOR(CU_COREDUMP_NO_ERRBAR_AT_EXIT) ENUMERATOR(CU_COREDUMP_LOG_ONLY)
+ENUMERATOR(CU_COREDUMP_LIGHTWEIGHT_FLAGS) ENUMERATOR(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE) ENUMERATOR(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ)
+ENUMERATOR(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE) ENUMERATOR(CU_GL_DEVICE_LIST_ALL) ENUMERATOR(CU_GL_DEVICE_LIST_CURRENT_FRAME)
+ENUMERATOR(CU_GL_DEVICE_LIST_NEXT_FRAME) ENUMERATOR(CU_GL_MAP_RESOURCE_FLAGS_NONE) ENUMERATOR(CU_GL_MAP_RESOURCE_FLAGS_READ_ONLY)
+ENUMERATOR(CU_GL_MAP_RESOURCE_FLAGS_WRITE_DISCARD) ENUMERATOR(CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE)
+ENUMERATOR(CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER) ENUMERATOR(CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES) ENUMERATOR(CU_ACCESS_PROPERTY_NORMAL)
+ENUMERATOR(CU_ACCESS_PROPERTY_STREAMING) ENUMERATOR(CU_ACCESS_PROPERTY_PERSISTING) ENUMERATOR(CU_TR_ADDRESS_MODE_WRAP)
+ENUMERATOR(CU_TR_ADDRESS_MODE_CLAMP) ENUMERATOR(CU_TR_ADDRESS_MODE_MIRROR) ENUMERATOR(CU_TR_ADDRESS_MODE_BORDER)
+ENUMERATOR(CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL) ENUMERATOR(CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL) ENUMERATOR(CU_CUBEMAP_FACE_POSITIVE_X)
+ENUMERATOR(CU_CUBEMAP_FACE_NEGATIVE_X) ENUMERATOR(CU_CUBEMAP_FACE_POSITIVE_Y) ENUMERATOR(CU_CUBEMAP_FACE_NEGATIVE_Y)
+ENUMERATOR(CU_CUBEMAP_FACE_POSITIVE_Z) ENUMERATOR(CU_CUBEMAP_FACE_NEGATIVE_Z) ENUMERATOR(CU_AD_FORMAT_UNSIGNED_INT8)
+ENUMERATOR(CU_AD_FORMAT_UNSIGNED_INT16) ENUMERATOR(CU_AD_FORMAT_UNSIGNED_INT32) ENUMERATOR(CU_AD_FORMAT_SIGNED_INT8)
+ENUMERATOR(CU_AD_FORMAT_SIGNED_INT16) ENUMERATOR(CU_AD_FORMAT_SIGNED_INT32) ENUMERATOR(CU_AD_FORMAT_HALF) ENUMERATOR(CU_AD_FORMAT_FLOAT)
+ENUMERATOR(CU_AD_FORMAT_NV12) ENUMERATOR(CU_AD_FORMAT_UNORM_INT8X1) ENUMERATOR(CU_AD_FORMAT_UNORM_INT8X2) ENUMERATOR(CU_AD_FORMAT_UNORM_INT8X4)
+ENUMERATOR(CU_AD_FORMAT_UNORM_INT16X1) ENUMERATOR(CU_AD_FORMAT_UNORM_INT16X2) ENUMERATOR(CU_AD_FORMAT_UNORM_INT16X4)
+ENUMERATOR(CU_AD_FORMAT_SNORM_INT8X1) ENUMERATOR(CU_AD_FORMAT_SNORM_INT8X2) ENUMERATOR(CU_AD_FORMAT_SNORM_INT8X4)
+ENUMERATOR(CU_AD_FORMAT_SNORM_INT16X1) ENUMERATOR(CU_AD_FORMAT_SNORM_INT16X2) ENUMERATOR(CU_AD_FORMAT_SNORM_INT16X4)
+ENUMERATOR(CU_AD_FORMAT_BC1_UNORM) ENUMERATOR(CU_AD_FORMAT_BC1_UNORM_SRGB) ENUMERATOR(CU_AD_FORMAT_BC2_UNORM) ENUMERATOR(CU_AD_FORMAT_BC2_UNORM_SRGB)
+ENUMERATOR(CU_AD_FORMAT_BC3_UNORM) ENUMERATOR(CU_AD_FORMAT_BC3_UNORM_SRGB) ENUMERATOR(CU_AD_FORMAT_BC4_UNORM) ENUMERATOR(CU_AD_FORMAT_BC4_SNORM)
+ENUMERATOR(CU_AD_FORMAT_BC5_UNORM) ENUMERATOR(CU_AD_FORMAT_BC5_SNORM) ENUMERATOR(CU_AD_FORMAT_BC6H_UF16) ENUMERATOR(CU_AD_FORMAT_BC6H_SF16)
+ENUMERATOR(CU_AD_FORMAT_BC7_UNORM) ENUMERATOR(CU_AD_FORMAT_BC7_UNORM_SRGB) ENUMERATOR(CU_AD_FORMAT_P010) ENUMERATOR(CU_AD_FORMAT_P016)
+ENUMERATOR(CU_AD_FORMAT_NV16) ENUMERATOR(CU_AD_FORMAT_P210) ENUMERATOR(CU_AD_FORMAT_P216) ENUMERATOR(CU_AD_FORMAT_YUY2) ENUMERATOR(CU_AD_FORMAT_Y210)
+ENUMERATOR(CU_AD_FORMAT_Y216) ENUMERATOR(CU_AD_FORMAT_AYUV) ENUMERATOR(CU_AD_FORMAT_Y410) ENUMERATOR(CU_AD_FORMAT_Y416)
+ENUMERATOR(CU_AD_FORMAT_Y444_PLANAR8) ENUMERATOR(CU_AD_FORMAT_Y444_PLANAR10) ENUMERATOR(CU_AD_FORMAT_YUV444_8bit_SemiPlanar)
+ENUMERATOR(CU_AD_FORMAT_YUV444_16bit_SemiPlanar) ENUMERATOR(CU_AD_FORMAT_UNORM_INT_101010_2) ENUMERATOR(CU_AD_FORMAT_UINT8_PACKED_422)
+ENUMERATOR(CU_AD_FORMAT_UINT8_PACKED_444) ENUMERATOR(CU_AD_FORMAT_UINT8_SEMIPLANAR_420) ENUMERATOR(CU_AD_FORMAT_UINT16_SEMIPLANAR_420)
+ENUMERATOR(CU_AD_FORMAT_UINT8_SEMIPLANAR_422) ENUMERATOR(CU_AD_FORMAT_UINT16_SEMIPLANAR_422) ENUMERATOR(CU_AD_FORMAT_UINT8_SEMIPLANAR_444)
+ENUMERATOR(CU_AD_FORMAT_UINT16_SEMIPLANAR_444) ENUMERATOR(CU_AD_FORMAT_UINT8_PLANAR_420) ENUMERATOR(CU_AD_FORMAT_UINT16_PLANAR_420)
+ENUMERATOR(CU_AD_FORMAT_UINT8_PLANAR_422) ENUMERATOR(CU_AD_FORMAT_UINT16_PLANAR_422) ENUMERATOR(CU_AD_FORMAT_UINT8_PLANAR_444)
+ENUMERATOR(CU_AD_FORMAT_UINT16_PLANAR_444) ENUMERATOR(CU_AD_FORMAT_MAX) ENUMERATOR(CU_ASYNC_NOTIFICATION_TYPE_OVER_BUDGET)
+ENUMERATOR(CU_ATOMIC_CAPABILITY_SIGNED) ENUMERATOR(CU_ATOMIC_CAPABILITY_UNSIGNED) ENUMERATOR(CU_ATOMIC_CAPABILITY_REDUCTION)
+ENUMERATOR(CU_ATOMIC_CAPABILITY_SCALAR_32) ENUMERATOR(CU_ATOMIC_CAPABILITY_SCALAR_64) ENUMERATOR(CU_ATOMIC_CAPABILITY_SCALAR_128)
+ENUMERATOR(CU_ATOMIC_CAPABILITY_VECTOR_32x4) ENUMERATOR(CU_ATOMIC_OPERATION_INTEGER_ADD) ENUMERATOR(CU_ATOMIC_OPERATION_INTEGER_MIN)
+ENUMERATOR(CU_ATOMIC_OPERATION_INTEGER_MAX) ENUMERATOR(CU_ATOMIC_OPERATION_INTEGER_INCREMENT) ENUMERATOR(CU_ATOMIC_OPERATION_INTEGER_DECREMENT)
+ENUMERATOR(CU_ATOMIC_OPERATION_AND) ENUMERATOR(CU_ATOMIC_OPERATION_OR) ENUMERATOR(CU_ATOMIC_OPERATION_XOR) ENUMERATOR(CU_ATOMIC_OPERATION_EXCHANGE)
+ENUMERATOR(CU_ATOMIC_OPERATION_CAS) ENUMERATOR(CU_ATOMIC_OPERATION_FLOAT_ADD) ENUMERATOR(CU_ATOMIC_OPERATION_FLOAT_MIN)
+ENUMERATOR(CU_ATOMIC_OPERATION_FLOAT_MAX) ENUMERATOR(CU_ATOMIC_OPERATION_MAX) ENUMERATOR(CIG_DATA_TYPE_D3D12_COMMAND_QUEUE)
+ENUMERATOR(CIG_DATA_TYPE_NV_BLOB) ENUMERATOR(CU_CLIQUE_TYPE_UNICAST_POINTER) ENUMERATOR(CU_CLIQUE_TYPE_MULTICAST_POINTER)
+ENUMERATOR(CU_CLIQUE_TYPE_UNICAST_LOGICAL_ENDPOINT) ENUMERATOR(CU_CLIQUE_TYPE_MULTICAST_LOGICAL_ENDPOINT)
+ENUMERATOR(CU_CLUSTER_SCHEDULING_POLICY_DEFAULT) ENUMERATOR(CU_CLUSTER_SCHEDULING_POLICY_SPREAD)
+ENUMERATOR(CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING) ENUMERATOR(CU_CLUSTER_SCHEDULING_POLICY_RUBIN_DSMEM_LOCALITY)
+ENUMERATOR(CU_COMPUTEMODE_DEFAULT) ENUMERATOR(CU_COMPUTEMODE_PROHIBITED) ENUMERATOR(CU_COMPUTEMODE_EXCLUSIVE_PROCESS)
+ENUMERATOR(CU_COREDUMP_ENABLE_ON_EXCEPTION) ENUMERATOR(CU_COREDUMP_TRIGGER_HOST) ENUMERATOR(CU_COREDUMP_LIGHTWEIGHT)
+ENUMERATOR(CU_COREDUMP_ENABLE_USER_TRIGGER) ENUMERATOR(CU_COREDUMP_FILE) ENUMERATOR(CU_COREDUMP_PIPE) ENUMERATOR(CU_COREDUMP_GENERATION_FLAGS)
+ENUMERATOR(CU_COREDUMP_MAX) ENUMERATOR(CU_CTX_SCHED_AUTO) ENUMERATOR(CU_CTX_SCHED_SPIN) ENUMERATOR(CU_CTX_SCHED_YIELD)
+ENUMERATOR(CU_CTX_SCHED_BLOCKING_SYNC) ENUMERATOR(CU_CTX_BLOCKING_SYNC) ENUMERATOR(CU_CTX_SCHED_MASK) ENUMERATOR(CU_CTX_MAP_HOST)
+ENUMERATOR(CU_CTX_LMEM_RESIZE_TO_MAX) ENUMERATOR(CU_CTX_COREDUMP_ENABLE) ENUMERATOR(CU_CTX_USER_COREDUMP_ENABLE) ENUMERATOR(CU_CTX_SYNC_MEMOPS)
+ENUMERATOR(CU_CTX_FLAGS_MASK) ENUMERATOR(CU_DEV_RESOURCE_TYPE_INVALID) ENUMERATOR(CU_DEV_RESOURCE_TYPE_SM)
+ENUMERATOR(CU_DEV_RESOURCE_TYPE_WORKQUEUE_CONFIG) ENUMERATOR(CU_DEV_RESOURCE_TYPE_WORKQUEUE) ENUMERATOR(CU_DEV_SM_RESOURCE_GROUP_DEFAULT)
+ENUMERATOR(CU_DEV_SM_RESOURCE_GROUP_BACKFILL) ENUMERATOR(CU_DEV_SM_RESOURCE_GROUP_LOCALITY_DOMAIN_ID)
+ENUMERATOR(CU_DEV_SM_RESOURCE_GROUP_LOCALITY_DOMAIN_SUPPLEMENTAL_SMS) ENUMERATOR(CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING)
+ENUMERATOR(CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE) ENUMERATOR(CU_WORKQUEUE_SCOPE_DEVICE_CTX)
+ENUMERATOR(CU_WORKQUEUE_SCOPE_GREEN_CTX_BALANCED) ENUMERATOR(CU_DEVICE_NUMA_CONFIG_NONE) ENUMERATOR(CU_DEVICE_NUMA_CONFIG_NUMA_NODE)
+ENUMERATOR(CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK) ENUMERATOR(CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED)
+ENUMERATOR(CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED) ENUMERATOR(CU_DEVICE_P2P_ATTRIBUTE_ACCESS_ACCESS_SUPPORTED)
+ENUMERATOR(CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED) ENUMERATOR(CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_SHARED_MEMORY_PER_BLOCK) ENUMERATOR(CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_WARP_SIZE) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAX_PITCH) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_REGISTERS_PER_BLOCK) ENUMERATOR(CU_DEVICE_ATTRIBUTE_CLOCK_RATE) ENUMERATOR(CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_GPU_OVERLAP) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) ENUMERATOR(CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_INTEGRATED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY) ENUMERATOR(CU_DEVICE_ATTRIBUTE_COMPUTE_MODE)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_WIDTH)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_HEIGHT) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_HEIGHT) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_DEPTH)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LAYERED_WIDTH) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LAYERED_HEIGHT)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LAYERED_LAYERS) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_ARRAY_WIDTH)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_ARRAY_HEIGHT) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_ARRAY_NUMSLICES)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT) ENUMERATOR(CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS) ENUMERATOR(CU_DEVICE_ATTRIBUTE_ECC_ENABLED)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) ENUMERATOR(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID) ENUMERATOR(CU_DEVICE_ATTRIBUTE_TCC_DRIVER)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) ENUMERATOR(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT) ENUMERATOR(CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LAYERED_WIDTH) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LAYERED_LAYERS)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_CAN_TEX2D_GATHER) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_GATHER_WIDTH)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_GATHER_HEIGHT) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH_ALTERNATE)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_HEIGHT_ALTERNATE) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_DEPTH_ALTERNATE)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID) ENUMERATOR(CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURECUBEMAP_WIDTH) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURECUBEMAP_LAYERED_WIDTH)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURECUBEMAP_LAYERED_LAYERS) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_WIDTH)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_WIDTH) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_HEIGHT)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_WIDTH) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_HEIGHT)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_DEPTH) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_LAYERED_WIDTH)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_LAYERED_LAYERS) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_LAYERED_WIDTH)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_LAYERED_HEIGHT) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_LAYERED_LAYERS)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_WIDTH) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_LAYERED_WIDTH)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_WIDTH) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_HEIGHT)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_PITCH) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_MIPMAPPED_WIDTH)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_MIPMAPPED_HEIGHT) ENUMERATOR(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_MIPMAPPED_WIDTH)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS) ENUMERATOR(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1) ENUMERATOR(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1) ENUMERATOR(CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES) ENUMERATOR(CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES) ENUMERATOR(CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_HANDLE_SUPPORTED)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE) ENUMERATOR(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK) ENUMERATOR(CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_TIMELINE_SEMAPHORE_INTEROP_SUPPORTED)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS) ENUMERATOR(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES) ENUMERATOR(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR) ENUMERATOR(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS) ENUMERATOR(CU_DEVICE_ATTRIBUTE_NUMA_CONFIG) ENUMERATOR(CU_DEVICE_ATTRIBUTE_NUMA_ID)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MPS_ENABLED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_D3D12_CIG_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_MAXIMUM_LENGTH) ENUMERATOR(CU_DEVICE_ATTRIBUTE_VULKAN_CIG_SUPPORTED)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID) ENUMERATOR(CU_DEVICE_ATTRIBUTE_GPU_PCI_SUBSYSTEM_ID)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_HOST_NUMA_MULTINODE_IPC_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_ONLY_PARTIAL_HOST_NATIVE_ATOMIC_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_ATOMIC_REDUCTION_SUPPORTED)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_LOCALITY_DOMAIN_COUNT) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAX_OVERSIZED_SHARED_MEMORY_PER_BLOCK)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_D3D12_CIG_STREAMS_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_DMA_BUF_MMAP_SUPPORTED)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_MULTICAST_SUPPORTED)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_COUNTED_OPS_SUPPORTED)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_ACCESS_ON_OWNER_DEVICE_SUPPORTED)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_LOCALITY_DOMAIN_MULTIPROCESSOR_COUNT) ENUMERATOR(CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_SUPPORTED_HANDLE_TYPES)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_VULKAN_CIG_STREAMS_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_TENSOR_MAP_LARGE_TENSOR_MIN_SIZE)
+ENUMERATOR(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_LOCALIZED_MEMORY_SUPPORTED) ENUMERATOR(CU_DEVICE_ATTRIBUTE_MAX)
+ENUMERATOR(CU_GET_PROC_ADDRESS_SUCCESS) ENUMERATOR(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND) ENUMERATOR(CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT)
+ENUMERATOR(CU_GET_PROC_ADDRESS_DEFAULT) ENUMERATOR(CU_GET_PROC_ADDRESS_LEGACY_STREAM) ENUMERATOR(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_YUV420_PLANAR) ENUMERATOR(CU_EGL_COLOR_FORMAT_YUV420_SEMIPLANAR) ENUMERATOR(CU_EGL_COLOR_FORMAT_YUV422_PLANAR)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_YUV422_SEMIPLANAR) ENUMERATOR(CU_EGL_COLOR_FORMAT_RGB) ENUMERATOR(CU_EGL_COLOR_FORMAT_BGR)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_ARGB) ENUMERATOR(CU_EGL_COLOR_FORMAT_RGBA) ENUMERATOR(CU_EGL_COLOR_FORMAT_L) ENUMERATOR(CU_EGL_COLOR_FORMAT_R)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_YUV444_PLANAR) ENUMERATOR(CU_EGL_COLOR_FORMAT_YUV444_SEMIPLANAR) ENUMERATOR(CU_EGL_COLOR_FORMAT_YUYV_422)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_UYVY_422) ENUMERATOR(CU_EGL_COLOR_FORMAT_ABGR) ENUMERATOR(CU_EGL_COLOR_FORMAT_BGRA) ENUMERATOR(CU_EGL_COLOR_FORMAT_A)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_RG) ENUMERATOR(CU_EGL_COLOR_FORMAT_AYUV) ENUMERATOR(CU_EGL_COLOR_FORMAT_YVU444_SEMIPLANAR)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_YVU422_SEMIPLANAR) ENUMERATOR(CU_EGL_COLOR_FORMAT_YVU420_SEMIPLANAR)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_Y10V10U10_444_SEMIPLANAR) ENUMERATOR(CU_EGL_COLOR_FORMAT_Y10V10U10_420_SEMIPLANAR)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_Y12V12U12_444_SEMIPLANAR) ENUMERATOR(CU_EGL_COLOR_FORMAT_Y12V12U12_420_SEMIPLANAR)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_VYUY_ER) ENUMERATOR(CU_EGL_COLOR_FORMAT_UYVY_ER) ENUMERATOR(CU_EGL_COLOR_FORMAT_YUYV_ER)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_YVYU_ER) ENUMERATOR(CU_EGL_COLOR_FORMAT_YUV_ER) ENUMERATOR(CU_EGL_COLOR_FORMAT_YUVA_ER)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_AYUV_ER) ENUMERATOR(CU_EGL_COLOR_FORMAT_YUV444_PLANAR_ER) ENUMERATOR(CU_EGL_COLOR_FORMAT_YUV422_PLANAR_ER)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_YUV420_PLANAR_ER) ENUMERATOR(CU_EGL_COLOR_FORMAT_YUV444_SEMIPLANAR_ER)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_YUV422_SEMIPLANAR_ER) ENUMERATOR(CU_EGL_COLOR_FORMAT_YUV420_SEMIPLANAR_ER)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_YVU444_PLANAR_ER) ENUMERATOR(CU_EGL_COLOR_FORMAT_YVU422_PLANAR_ER) ENUMERATOR(CU_EGL_COLOR_FORMAT_YVU420_PLANAR_ER)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_YVU444_SEMIPLANAR_ER) ENUMERATOR(CU_EGL_COLOR_FORMAT_YVU422_SEMIPLANAR_ER)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_YVU420_SEMIPLANAR_ER) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER_RGGB) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER_BGGR)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER_GRBG) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER_GBRG) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER10_RGGB)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER10_BGGR) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER10_GRBG) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER10_GBRG)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER12_RGGB) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER12_BGGR) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER12_GRBG)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER12_GBRG) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER14_RGGB) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER14_BGGR)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER14_GRBG) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER14_GBRG) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER20_RGGB)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER20_BGGR) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER20_GRBG) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER20_GBRG)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_YVU444_PLANAR) ENUMERATOR(CU_EGL_COLOR_FORMAT_YVU422_PLANAR) ENUMERATOR(CU_EGL_COLOR_FORMAT_YVU420_PLANAR)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER_ISP_RGGB) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER_ISP_BGGR) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER_ISP_GRBG)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER_ISP_GBRG) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER_BCCR) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER_RCCB)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER_CRBC) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER_CBRC) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER10_CCCC)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER12_BCCR) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER12_RCCB) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER12_CRBC)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER12_CBRC) ENUMERATOR(CU_EGL_COLOR_FORMAT_BAYER12_CCCC) ENUMERATOR(CU_EGL_COLOR_FORMAT_Y)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_YUV420_SEMIPLANAR_2020) ENUMERATOR(CU_EGL_COLOR_FORMAT_YVU420_SEMIPLANAR_2020)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_YUV420_PLANAR_2020) ENUMERATOR(CU_EGL_COLOR_FORMAT_YVU420_PLANAR_2020)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_YUV420_SEMIPLANAR_709) ENUMERATOR(CU_EGL_COLOR_FORMAT_YVU420_SEMIPLANAR_709)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_YUV420_PLANAR_709) ENUMERATOR(CU_EGL_COLOR_FORMAT_YVU420_PLANAR_709)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_Y10V10U10_420_SEMIPLANAR_709) ENUMERATOR(CU_EGL_COLOR_FORMAT_Y10V10U10_420_SEMIPLANAR_2020)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_Y10V10U10_422_SEMIPLANAR_2020) ENUMERATOR(CU_EGL_COLOR_FORMAT_Y10V10U10_422_SEMIPLANAR)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_Y10V10U10_422_SEMIPLANAR_709) ENUMERATOR(CU_EGL_COLOR_FORMAT_Y_ER) ENUMERATOR(CU_EGL_COLOR_FORMAT_Y_709_ER)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_Y10_ER) ENUMERATOR(CU_EGL_COLOR_FORMAT_Y10_709_ER) ENUMERATOR(CU_EGL_COLOR_FORMAT_Y12_ER)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_Y12_709_ER) ENUMERATOR(CU_EGL_COLOR_FORMAT_YUVA) ENUMERATOR(CU_EGL_COLOR_FORMAT_YUV)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_YVYU) ENUMERATOR(CU_EGL_COLOR_FORMAT_VYUY) ENUMERATOR(CU_EGL_COLOR_FORMAT_Y10V10U10_420_SEMIPLANAR_ER)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_Y10V10U10_420_SEMIPLANAR_709_ER) ENUMERATOR(CU_EGL_COLOR_FORMAT_Y10V10U10_444_SEMIPLANAR_ER)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_Y10V10U10_444_SEMIPLANAR_709_ER) ENUMERATOR(CU_EGL_COLOR_FORMAT_Y12V12U12_420_SEMIPLANAR_ER)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_Y12V12U12_420_SEMIPLANAR_709_ER) ENUMERATOR(CU_EGL_COLOR_FORMAT_Y12V12U12_444_SEMIPLANAR_ER)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_Y12V12U12_444_SEMIPLANAR_709_ER) ENUMERATOR(CU_EGL_COLOR_FORMAT_UYVY_709) ENUMERATOR(CU_EGL_COLOR_FORMAT_UYVY_709_ER)
+ENUMERATOR(CU_EGL_COLOR_FORMAT_UYVY_2020) ENUMERATOR(CU_EGL_COLOR_FORMAT_MAX) ENUMERATOR(CU_EGL_FRAME_TYPE_ARRAY) ENUMERATOR(CU_EGL_FRAME_TYPE_PITCH)
+ENUMERATOR(CU_EGL_RESOURCE_LOCATION_SYSMEM) ENUMERATOR(CU_EGL_RESOURCE_LOCATION_VIDMEM) ENUMERATOR(CU_EVENT_DEFAULT)
+ENUMERATOR(CU_EVENT_BLOCKING_SYNC) ENUMERATOR(CU_EVENT_DISABLE_TIMING) ENUMERATOR(CU_EVENT_INTERPROCESS) ENUMERATOR(CU_EVENT_RECORD_DEFAULT)
+ENUMERATOR(CU_EVENT_RECORD_EXTERNAL) ENUMERATOR(CU_EVENT_SCHED_AUTO) ENUMERATOR(CU_EVENT_SCHED_SPIN) ENUMERATOR(CU_EVENT_SCHED_YIELD)
+ENUMERATOR(CU_EVENT_SCHED_BLOCKING_SYNC) ENUMERATOR(CU_EVENT_WAIT_DEFAULT) ENUMERATOR(CU_EVENT_WAIT_EXTERNAL)
+ENUMERATOR(CU_EXEC_AFFINITY_TYPE_SM_COUNT) ENUMERATOR(CU_EXEC_AFFINITY_TYPE_MAX) ENUMERATOR(CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD)
+ENUMERATOR(CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32) ENUMERATOR(CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32_KMT)
+ENUMERATOR(CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D12_HEAP) ENUMERATOR(CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D12_RESOURCE)
+ENUMERATOR(CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D11_RESOURCE) ENUMERATOR(CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D11_RESOURCE_KMT)
+ENUMERATOR(CU_EXTERNAL_MEMORY_HANDLE_TYPE_NVSCIBUF) ENUMERATOR(CU_EXTERNAL_MEMORY_HANDLE_TYPE_DMABUF_FD)
+ENUMERATOR(CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD) ENUMERATOR(CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_WIN32)
+ENUMERATOR(CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_WIN32_KMT) ENUMERATOR(CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D12_FENCE)
+ENUMERATOR(CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D11_FENCE) ENUMERATOR(CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_NVSCISYNC)
+ENUMERATOR(CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D11_KEYED_MUTEX) ENUMERATOR(CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D11_KEYED_MUTEX_KMT)
+ENUMERATOR(CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD) ENUMERATOR(CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_WIN32)
+ENUMERATOR(CU_FABRIC_COPY_OPERAND_TYPE_POINTER) ENUMERATOR(CU_FABRIC_COPY_OPERAND_TYPE_LOGICAL_ENDPOINT) ENUMERATOR(CU_FABRIC_COPY_OPERAND_TYPE_MAX)
+ENUMERATOR(CU_TR_FILTER_MODE_POINT) ENUMERATOR(CU_TR_FILTER_MODE_LINEAR) ENUMERATOR(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST)
+ENUMERATOR(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_MEMOPS) ENUMERATOR(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER)
+ENUMERATOR(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES) ENUMERATOR(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX)
+ENUMERATOR(CU_FUNC_CACHE_PREFER_NONE) ENUMERATOR(CU_FUNC_CACHE_PREFER_SHARED) ENUMERATOR(CU_FUNC_CACHE_PREFER_L1)
+ENUMERATOR(CU_FUNC_CACHE_PREFER_EQUAL) ENUMERATOR(CU_FUNCTION_LOADING_STATE_UNLOADED) ENUMERATOR(CU_FUNCTION_LOADING_STATE_LOADED)
+ENUMERATOR(CU_FUNCTION_LOADING_STATE_MAX) ENUMERATOR(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK) ENUMERATOR(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
+ENUMERATOR(CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES) ENUMERATOR(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES) ENUMERATOR(CU_FUNC_ATTRIBUTE_NUM_REGS)
+ENUMERATOR(CU_FUNC_ATTRIBUTE_PTX_VERSION) ENUMERATOR(CU_FUNC_ATTRIBUTE_BINARY_VERSION) ENUMERATOR(CU_FUNC_ATTRIBUTE_CACHE_MODE_CA)
+ENUMERATOR(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) ENUMERATOR(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)
+ENUMERATOR(CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET) ENUMERATOR(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH)
+ENUMERATOR(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT) ENUMERATOR(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH)
+ENUMERATOR(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED) ENUMERATOR(CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE)
+ENUMERATOR(CU_FUNC_ATTRIBUTE_DEVICE_NODE_UPDATE_SUPPORTED) ENUMERATOR(CU_FUNC_ATTRIBUTE_SHARED_MEMORY_MODE) ENUMERATOR(CU_FUNC_ATTRIBUTE_MAX)
+ENUMERATOR(CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE) ENUMERATOR(CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE) ENUMERATOR(CU_GRAPH_CHILD_GRAPH_OWNERSHIP_INVALID)
+ENUMERATOR(CU_GRAPH_COND_TYPE_IF) ENUMERATOR(CU_GRAPH_COND_TYPE_WHILE) ENUMERATOR(CU_GRAPH_COND_TYPE_SWITCH)
+ENUMERATOR(CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE) ENUMERATOR(CU_GRAPH_DEBUG_DOT_FLAGS_RUNTIME_TYPES)
+ENUMERATOR(CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_PARAMS) ENUMERATOR(CU_GRAPH_DEBUG_DOT_FLAGS_MEMCPY_NODE_PARAMS)
+ENUMERATOR(CU_GRAPH_DEBUG_DOT_FLAGS_MEMSET_NODE_PARAMS) ENUMERATOR(CU_GRAPH_DEBUG_DOT_FLAGS_HOST_NODE_PARAMS)
+ENUMERATOR(CU_GRAPH_DEBUG_DOT_FLAGS_EVENT_NODE_PARAMS) ENUMERATOR(CU_GRAPH_DEBUG_DOT_FLAGS_EXT_SEMAS_SIGNAL_NODE_PARAMS)
+ENUMERATOR(CU_GRAPH_DEBUG_DOT_FLAGS_EXT_SEMAS_WAIT_NODE_PARAMS) ENUMERATOR(CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_ATTRIBUTES)
+ENUMERATOR(CU_GRAPH_DEBUG_DOT_FLAGS_HANDLES) ENUMERATOR(CU_GRAPH_DEBUG_DOT_FLAGS_MEM_ALLOC_NODE_PARAMS)
+ENUMERATOR(CU_GRAPH_DEBUG_DOT_FLAGS_MEM_FREE_NODE_PARAMS) ENUMERATOR(CU_GRAPH_DEBUG_DOT_FLAGS_BATCH_MEM_OP_NODE_PARAMS)
+ENUMERATOR(CU_GRAPH_DEBUG_DOT_FLAGS_EXTRA_TOPO_INFO) ENUMERATOR(CU_GRAPH_DEBUG_DOT_FLAGS_CONDITIONAL_NODE_PARAMS)
+ENUMERATOR(CU_GRAPH_DEBUG_DOT_FLAGS_MEMCPY_BATCH_NODE_PARAMS) ENUMERATOR(CU_GRAPH_DEBUG_DOT_FLAGS_FABRIC_CPY_BATCH_NODE_PARAMS)
+ENUMERATOR(CU_GRAPH_DEPENDENCY_TYPE_DEFAULT) ENUMERATOR(CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC) ENUMERATOR(CU_GRAPH_EXEC_UPDATE_SUCCESS)
+ENUMERATOR(CU_GRAPH_EXEC_UPDATE_ERROR) ENUMERATOR(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED)
+ENUMERATOR(CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED) ENUMERATOR(CU_GRAPH_EXEC_UPDATE_ERROR_FUNCTION_CHANGED)
+ENUMERATOR(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED) ENUMERATOR(CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED)
+ENUMERATOR(CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE) ENUMERATOR(CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED)
+ENUMERATOR(CUDA_GRAPH_INSTANTIATE_SUCCESS) ENUMERATOR(CUDA_GRAPH_INSTANTIATE_ERROR) ENUMERATOR(CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE)
+ENUMERATOR(CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED) ENUMERATOR(CUDA_GRAPH_INSTANTIATE_MULTIPLE_CTXS_NOT_SUPPORTED)
+ENUMERATOR(CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED) ENUMERATOR(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)
+ENUMERATOR(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) ENUMERATOR(CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
+ENUMERATOR(CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY) ENUMERATOR(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) ENUMERATOR(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH)
+ENUMERATOR(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) ENUMERATOR(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) ENUMERATOR(CU_GRAPH_NODE_TYPE_KERNEL)
+ENUMERATOR(CU_GRAPH_NODE_TYPE_MEMCPY) ENUMERATOR(CU_GRAPH_NODE_TYPE_MEMSET) ENUMERATOR(CU_GRAPH_NODE_TYPE_HOST) ENUMERATOR(CU_GRAPH_NODE_TYPE_GRAPH)
+ENUMERATOR(CU_GRAPH_NODE_TYPE_EMPTY) ENUMERATOR(CU_GRAPH_NODE_TYPE_WAIT_EVENT) ENUMERATOR(CU_GRAPH_NODE_TYPE_EVENT_RECORD)
+ENUMERATOR(CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL) ENUMERATOR(CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT) ENUMERATOR(CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+ENUMERATOR(CU_GRAPH_NODE_TYPE_MEM_FREE) ENUMERATOR(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) ENUMERATOR(CU_GRAPH_NODE_TYPE_CONDITIONAL)
+ENUMERATOR(CU_GRAPH_NODE_TYPE_MEMCPY_BATCH) ENUMERATOR(CU_GRAPH_NODE_TYPE_RESERVED_16) ENUMERATOR(CU_GRAPH_NODE_TYPE_EXTERNAL_ENGINE)
+ENUMERATOR(CU_GRAPH_NODE_TYPE_FABRIC_CPY_BATCH) ENUMERATOR(CU_GRAPH_RECAPTURE_ELIGIBLE_FOR_UPDATE)
+ENUMERATOR(CU_GRAPH_RECAPTURE_INELIGIBLE_FOR_UPDATE) ENUMERATOR(CU_GRAPH_RECAPTURE_ERROR) ENUMERATOR(CU_GRAPHICS_MAP_RESOURCE_FLAGS_NONE)
+ENUMERATOR(CU_GRAPHICS_MAP_RESOURCE_FLAGS_READ_ONLY) ENUMERATOR(CU_GRAPHICS_MAP_RESOURCE_FLAGS_WRITE_DISCARD)
+ENUMERATOR(CU_GRAPHICS_REGISTER_FLAGS_NONE) ENUMERATOR(CU_GRAPHICS_REGISTER_FLAGS_READ_ONLY) ENUMERATOR(CU_GRAPHICS_REGISTER_FLAGS_WRITE_DISCARD)
+ENUMERATOR(CU_GRAPHICS_REGISTER_FLAGS_SURFACE_LDST) ENUMERATOR(CU_GRAPHICS_REGISTER_FLAGS_TEXTURE_GATHER) ENUMERATOR(CU_GREEN_CTX_NONE)
+ENUMERATOR(CU_GREEN_CTX_DEFAULT_STREAM) ENUMERATOR(CU_HOST_TASK_BLOCKING) ENUMERATOR(CU_HOST_TASK_SPINWAIT)
+ENUMERATOR(CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) ENUMERATOR(CU_JIT_INPUT_CUBIN) ENUMERATOR(CU_JIT_INPUT_PTX) ENUMERATOR(CU_JIT_INPUT_FATBINARY)
+ENUMERATOR(CU_JIT_INPUT_OBJECT) ENUMERATOR(CU_JIT_INPUT_LIBRARY) ENUMERATOR(CU_JIT_INPUT_NVVM) ENUMERATOR(CU_JIT_NUM_INPUT_TYPES)
+ENUMERATOR(CU_JIT_CACHE_OPTION_NONE) ENUMERATOR(CU_JIT_CACHE_OPTION_CG) ENUMERATOR(CU_JIT_CACHE_OPTION_CA) ENUMERATOR(CU_PREFER_PTX)
+ENUMERATOR(CU_PREFER_BINARY) ENUMERATOR(CU_JIT_MAX_REGISTERS) ENUMERATOR(CU_JIT_THREADS_PER_BLOCK) ENUMERATOR(CU_JIT_WALL_TIME)
+ENUMERATOR(CU_JIT_INFO_LOG_BUFFER) ENUMERATOR(CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES) ENUMERATOR(CU_JIT_ERROR_LOG_BUFFER)
+ENUMERATOR(CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) ENUMERATOR(CU_JIT_OPTIMIZATION_LEVEL) ENUMERATOR(CU_JIT_TARGET_FROM_CUCONTEXT)
+ENUMERATOR(CU_JIT_TARGET) ENUMERATOR(CU_JIT_FALLBACK_STRATEGY) ENUMERATOR(CU_JIT_GENERATE_DEBUG_INFO) ENUMERATOR(CU_JIT_LOG_VERBOSE)
+ENUMERATOR(CU_JIT_GENERATE_LINE_INFO) ENUMERATOR(CU_JIT_CACHE_MODE) ENUMERATOR(CU_JIT_NEW_SM3X_OPT) ENUMERATOR(CU_JIT_FAST_COMPILE)
+ENUMERATOR(CU_JIT_GLOBAL_SYMBOL_NAMES) ENUMERATOR(CU_JIT_GLOBAL_SYMBOL_ADDRESSES) ENUMERATOR(CU_JIT_GLOBAL_SYMBOL_COUNT) ENUMERATOR(CU_JIT_LTO)
+ENUMERATOR(CU_JIT_FTZ) ENUMERATOR(CU_JIT_PREC_DIV) ENUMERATOR(CU_JIT_PREC_SQRT) ENUMERATOR(CU_JIT_FMA) ENUMERATOR(CU_JIT_REFERENCED_KERNEL_NAMES)
+ENUMERATOR(CU_JIT_REFERENCED_KERNEL_COUNT) ENUMERATOR(CU_JIT_REFERENCED_VARIABLE_NAMES) ENUMERATOR(CU_JIT_REFERENCED_VARIABLE_COUNT)
+ENUMERATOR(CU_JIT_OPTIMIZE_UNUSED_DEVICE_VARIABLES) ENUMERATOR(CU_JIT_POSITION_INDEPENDENT_CODE) ENUMERATOR(CU_JIT_MIN_CTA_PER_SM)
+ENUMERATOR(CU_JIT_MAX_THREADS_PER_BLOCK) ENUMERATOR(CU_JIT_OVERRIDE_DIRECTIVE_VALUES) ENUMERATOR(CU_JIT_SPLIT_COMPILE)
+ENUMERATOR(CU_JIT_BINARY_LOADER_THREAD_COUNT) ENUMERATOR(CU_JIT_NUM_OPTIONS) ENUMERATOR(CU_TARGET_COMPUTE_30) ENUMERATOR(CU_TARGET_COMPUTE_32)
+ENUMERATOR(CU_TARGET_COMPUTE_35) ENUMERATOR(CU_TARGET_COMPUTE_37) ENUMERATOR(CU_TARGET_COMPUTE_50) ENUMERATOR(CU_TARGET_COMPUTE_52)
+ENUMERATOR(CU_TARGET_COMPUTE_53) ENUMERATOR(CU_TARGET_COMPUTE_60) ENUMERATOR(CU_TARGET_COMPUTE_61) ENUMERATOR(CU_TARGET_COMPUTE_62)
+ENUMERATOR(CU_TARGET_COMPUTE_70) ENUMERATOR(CU_TARGET_COMPUTE_72) ENUMERATOR(CU_TARGET_COMPUTE_75) ENUMERATOR(CU_TARGET_COMPUTE_80)
+ENUMERATOR(CU_TARGET_COMPUTE_86) ENUMERATOR(CU_TARGET_COMPUTE_87) ENUMERATOR(CU_TARGET_COMPUTE_89) ENUMERATOR(CU_TARGET_COMPUTE_90)
+ENUMERATOR(CU_TARGET_COMPUTE_100) ENUMERATOR(CU_TARGET_COMPUTE_110) ENUMERATOR(CU_TARGET_COMPUTE_103) ENUMERATOR(CU_TARGET_COMPUTE_107)
+ENUMERATOR(CU_TARGET_COMPUTE_120) ENUMERATOR(CU_TARGET_COMPUTE_121) ENUMERATOR(CU_TARGET_COMPUTE_90A) ENUMERATOR(CU_TARGET_COMPUTE_100A)
+ENUMERATOR(CU_TARGET_COMPUTE_110A) ENUMERATOR(CU_TARGET_COMPUTE_103A) ENUMERATOR(CU_TARGET_COMPUTE_107A) ENUMERATOR(CU_TARGET_COMPUTE_120A)
+ENUMERATOR(CU_TARGET_COMPUTE_121A) ENUMERATOR(CU_TARGET_COMPUTE_100F) ENUMERATOR(CU_TARGET_COMPUTE_110F) ENUMERATOR(CU_TARGET_COMPUTE_103F)
+ENUMERATOR(CU_TARGET_COMPUTE_107F) ENUMERATOR(CU_TARGET_COMPUTE_120F) ENUMERATOR(CU_TARGET_COMPUTE_121F) ENUMERATOR(CU_LAUNCH_ATTRIBUTE_IGNORE)
+ENUMERATOR(CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW) ENUMERATOR(CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+ENUMERATOR(CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY) ENUMERATOR(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+ENUMERATOR(CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE) ENUMERATOR(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+ENUMERATOR(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT) ENUMERATOR(CU_LAUNCH_ATTRIBUTE_PRIORITY) ENUMERATOR(CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP)
+ENUMERATOR(CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN) ENUMERATOR(CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION)
+ENUMERATOR(CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) ENUMERATOR(CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE)
+ENUMERATOR(CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) ENUMERATOR(CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING)
+ENUMERATOR(CU_LAUNCH_ATTRIBUTE_PORTABLE_CLUSTER_SIZE_MODE) ENUMERATOR(CU_LAUNCH_ATTRIBUTE_SHARED_MEMORY_MODE)
+ENUMERATOR(CU_LAUNCH_PORTABLE_CLUSTER_MODE_DEFAULT) ENUMERATOR(CU_LAUNCH_PORTABLE_CLUSTER_MODE_REQUIRE_PORTABLE)
+ENUMERATOR(CU_LAUNCH_PORTABLE_CLUSTER_MODE_ALLOW_NON_PORTABLE) ENUMERATOR(CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT)
+ENUMERATOR(CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE) ENUMERATOR(CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE) ENUMERATOR(CU_LIBRARY_BINARY_IS_PRESERVED)
+ENUMERATOR(CU_LIBRARY_NUM_OPTIONS) ENUMERATOR(CU_LIMIT_STACK_SIZE) ENUMERATOR(CU_LIMIT_PRINTF_FIFO_SIZE) ENUMERATOR(CU_LIMIT_MALLOC_HEAP_SIZE)
+ENUMERATOR(CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH) ENUMERATOR(CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT) ENUMERATOR(CU_LIMIT_MAX_L2_FETCH_GRANULARITY)
+ENUMERATOR(CU_LIMIT_PERSISTING_L2_CACHE_SIZE) ENUMERATOR(CU_LIMIT_SHMEM_SIZE) ENUMERATOR(CU_LIMIT_CIG_ENABLED)
+ENUMERATOR(CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED) ENUMERATOR(CU_LIMIT_PER_BLOCK_MEMORY_SIZE) ENUMERATOR(CU_LIMIT_MAX) ENUMERATOR(CU_LOG_LEVEL_ERROR)
+ENUMERATOR(CU_LOG_LEVEL_WARNING) ENUMERATOR(CU_LOGICAL_ENDPOINT_FLAG_NONE) ENUMERATOR(CU_LOGICAL_ENDPOINT_FLAG_COUNTED_OPS)
+ENUMERATOR(CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_NONE) ENUMERATOR(CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC)
+ENUMERATOR(CU_LOGICAL_ENDPOINT_TYPE_INVALID) ENUMERATOR(CU_LOGICAL_ENDPOINT_TYPE_UNICAST) ENUMERATOR(CU_LOGICAL_ENDPOINT_TYPE_MULTICAST)
+ENUMERATOR(CU_MEM_ACCESS_FLAGS_PROT_NONE) ENUMERATOR(CU_MEM_ACCESS_FLAGS_PROT_READ) ENUMERATOR(CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+ENUMERATOR(CU_MEM_ACCESS_FLAGS_PROT_MAX) ENUMERATOR(CU_MEM_ALLOCATION_COMP_NONE) ENUMERATOR(CU_MEM_ALLOCATION_COMP_GENERIC)
+ENUMERATOR(CU_MEM_ALLOC_GRANULARITY_MINIMUM) ENUMERATOR(CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) ENUMERATOR(CU_MEM_HANDLE_TYPE_NONE)
+ENUMERATOR(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) ENUMERATOR(CU_MEM_HANDLE_TYPE_WIN32) ENUMERATOR(CU_MEM_HANDLE_TYPE_WIN32_KMT)
+ENUMERATOR(CU_MEM_HANDLE_TYPE_FABRIC) ENUMERATOR(CU_MEM_HANDLE_TYPE_MAX) ENUMERATOR(CU_MEM_ALLOCATION_TYPE_INVALID)
+ENUMERATOR(CU_MEM_ALLOCATION_TYPE_PINNED) ENUMERATOR(CU_MEM_ALLOCATION_TYPE_MANAGED) ENUMERATOR(CU_MEM_ALLOCATION_TYPE_MAX)
+ENUMERATOR(CU_MEM_ATTACH_GLOBAL) ENUMERATOR(CU_MEM_ATTACH_HOST) ENUMERATOR(CU_MEM_ATTACH_SINGLE) ENUMERATOR(CU_MEM_DECOMPRESS_UNSUPPORTED)
+ENUMERATOR(CU_MEM_DECOMPRESS_ALGORITHM_DEFLATE) ENUMERATOR(CU_MEM_DECOMPRESS_ALGORITHM_SNAPPY) ENUMERATOR(CU_MEM_DECOMPRESS_ALGORITHM_LZ4)
+ENUMERATOR(CU_MEM_HANDLE_TYPE_GENERIC) ENUMERATOR(CU_MEM_LOCATION_TYPE_INVALID) ENUMERATOR(CU_MEM_LOCATION_TYPE_NONE)
+ENUMERATOR(CU_MEM_LOCATION_TYPE_DEVICE) ENUMERATOR(CU_MEM_LOCATION_TYPE_HOST) ENUMERATOR(CU_MEM_LOCATION_TYPE_HOST_NUMA)
+ENUMERATOR(CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT) ENUMERATOR(CU_MEM_LOCATION_TYPE_INVISIBLE) ENUMERATOR(CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN)
+ENUMERATOR(CU_MEM_LOCATION_TYPE_MAX) ENUMERATOR(CU_MEM_OPERATION_TYPE_MAP) ENUMERATOR(CU_MEM_OPERATION_TYPE_UNMAP)
+ENUMERATOR(CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES) ENUMERATOR(CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC)
+ENUMERATOR(CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES) ENUMERATOR(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+ENUMERATOR(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) ENUMERATOR(CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) ENUMERATOR(CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
+ENUMERATOR(CU_MEMPOOL_ATTR_USED_MEM_HIGH) ENUMERATOR(CU_MEMPOOL_ATTR_ALLOCATION_TYPE) ENUMERATOR(CU_MEMPOOL_ATTR_EXPORT_HANDLE_TYPES)
+ENUMERATOR(CU_MEMPOOL_ATTR_LOCATION_ID) ENUMERATOR(CU_MEMPOOL_ATTR_LOCATION_TYPE) ENUMERATOR(CU_MEMPOOL_ATTR_MAX_POOL_SIZE)
+ENUMERATOR(CU_MEMPOOL_ATTR_HW_DECOMPRESS_ENABLED) ENUMERATOR(CU_MEMPOOL_ATTR_LOCALITY_DOMAIN_ID)
+ENUMERATOR(CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE) ENUMERATOR(CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD) ENUMERATOR(CU_MEM_RANGE_HANDLE_TYPE_MAX)
+ENUMERATOR(CU_MEM_ADVISE_SET_READ_MOSTLY) ENUMERATOR(CU_MEM_ADVISE_UNSET_READ_MOSTLY) ENUMERATOR(CU_MEM_ADVISE_SET_PREFERRED_LOCATION)
+ENUMERATOR(CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION) ENUMERATOR(CU_MEM_ADVISE_SET_ACCESSED_BY) ENUMERATOR(CU_MEM_ADVISE_UNSET_ACCESSED_BY)
+ENUMERATOR(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY) ENUMERATOR(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION) ENUMERATOR(CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY)
+ENUMERATOR(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION) ENUMERATOR(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE)
+ENUMERATOR(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID) ENUMERATOR(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE)
+ENUMERATOR(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID) ENUMERATOR(CU_MEMCPY_OPERAND_TYPE_POINTER) ENUMERATOR(CU_MEMCPY_OPERAND_TYPE_ARRAY)
+ENUMERATOR(CU_MEMCPY_OPERAND_TYPE_MAX) ENUMERATOR(CU_MEMCPY_FLAG_DEFAULT) ENUMERATOR(CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE)
+ENUMERATOR(CU_MEMCPY_SRC_ACCESS_ORDER_INVALID) ENUMERATOR(CU_MEMCPY_SRC_ACCESS_ORDER_STREAM) ENUMERATOR(CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL)
+ENUMERATOR(CU_MEMCPY_SRC_ACCESS_ORDER_ANY) ENUMERATOR(CU_MEMCPY_SRC_ACCESS_ORDER_MAX) ENUMERATOR(CU_MEMORYTYPE_HOST) ENUMERATOR(CU_MEMORYTYPE_DEVICE)
+ENUMERATOR(CU_MEMORYTYPE_ARRAY) ENUMERATOR(CU_MEMORYTYPE_UNIFIED) ENUMERATOR(CU_MODULE_EAGER_LOADING) ENUMERATOR(CU_MODULE_LAZY_LOADING)
+ENUMERATOR(CU_MULTICAST_GRANULARITY_MINIMUM) ENUMERATOR(CU_MULTICAST_GRANULARITY_RECOMMENDED) ENUMERATOR(CU_OCCUPANCY_DEFAULT)
+ENUMERATOR(CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE) ENUMERATOR(CU_OUT_KEY_VALUE_PAIR) ENUMERATOR(CU_OUT_CSV) ENUMERATOR(CU_POINTER_ATTRIBUTE_CONTEXT)
+ENUMERATOR(CU_POINTER_ATTRIBUTE_MEMORY_TYPE) ENUMERATOR(CU_POINTER_ATTRIBUTE_DEVICE_POINTER) ENUMERATOR(CU_POINTER_ATTRIBUTE_HOST_POINTER)
+ENUMERATOR(CU_POINTER_ATTRIBUTE_P2P_TOKENS) ENUMERATOR(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) ENUMERATOR(CU_POINTER_ATTRIBUTE_BUFFER_ID)
+ENUMERATOR(CU_POINTER_ATTRIBUTE_IS_MANAGED) ENUMERATOR(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
+ENUMERATOR(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) ENUMERATOR(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)
+ENUMERATOR(CU_POINTER_ATTRIBUTE_RANGE_SIZE) ENUMERATOR(CU_POINTER_ATTRIBUTE_MAPPED) ENUMERATOR(CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES)
+ENUMERATOR(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE) ENUMERATOR(CU_POINTER_ATTRIBUTE_ACCESS_FLAGS)
+ENUMERATOR(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE) ENUMERATOR(CU_POINTER_ATTRIBUTE_MAPPING_SIZE) ENUMERATOR(CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR)
+ENUMERATOR(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID) ENUMERATOR(CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE)
+ENUMERATOR(CU_POINTER_ATTRIBUTE_LOCALITY_DOMAIN_ORDINAL) ENUMERATOR(CU_PROCESS_STATE_RUNNING) ENUMERATOR(CU_PROCESS_STATE_LOCKED)
+ENUMERATOR(CU_PROCESS_STATE_CHECKPOINTED) ENUMERATOR(CU_PROCESS_STATE_FAILED) ENUMERATOR(CU_PROCESS_STATE_CHECKPOINTING)
+ENUMERATOR(CU_PROCESS_STATE_RESTORING) ENUMERATOR(CU_RES_VIEW_FORMAT_NONE) ENUMERATOR(CU_RES_VIEW_FORMAT_UINT_1X8)
+ENUMERATOR(CU_RES_VIEW_FORMAT_UINT_2X8) ENUMERATOR(CU_RES_VIEW_FORMAT_UINT_4X8) ENUMERATOR(CU_RES_VIEW_FORMAT_SINT_1X8)
+ENUMERATOR(CU_RES_VIEW_FORMAT_SINT_2X8) ENUMERATOR(CU_RES_VIEW_FORMAT_SINT_4X8) ENUMERATOR(CU_RES_VIEW_FORMAT_UINT_1X16)
+ENUMERATOR(CU_RES_VIEW_FORMAT_UINT_2X16) ENUMERATOR(CU_RES_VIEW_FORMAT_UINT_4X16) ENUMERATOR(CU_RES_VIEW_FORMAT_SINT_1X16)
+ENUMERATOR(CU_RES_VIEW_FORMAT_SINT_2X16) ENUMERATOR(CU_RES_VIEW_FORMAT_SINT_4X16) ENUMERATOR(CU_RES_VIEW_FORMAT_UINT_1X32)
+ENUMERATOR(CU_RES_VIEW_FORMAT_UINT_2X32) ENUMERATOR(CU_RES_VIEW_FORMAT_UINT_4X32) ENUMERATOR(CU_RES_VIEW_FORMAT_SINT_1X32)
+ENUMERATOR(CU_RES_VIEW_FORMAT_SINT_2X32) ENUMERATOR(CU_RES_VIEW_FORMAT_SINT_4X32) ENUMERATOR(CU_RES_VIEW_FORMAT_FLOAT_1X16)
+ENUMERATOR(CU_RES_VIEW_FORMAT_FLOAT_2X16) ENUMERATOR(CU_RES_VIEW_FORMAT_FLOAT_4X16) ENUMERATOR(CU_RES_VIEW_FORMAT_FLOAT_1X32)
+ENUMERATOR(CU_RES_VIEW_FORMAT_FLOAT_2X32) ENUMERATOR(CU_RES_VIEW_FORMAT_FLOAT_4X32) ENUMERATOR(CU_RES_VIEW_FORMAT_UNSIGNED_BC1)
+ENUMERATOR(CU_RES_VIEW_FORMAT_UNSIGNED_BC2) ENUMERATOR(CU_RES_VIEW_FORMAT_UNSIGNED_BC3) ENUMERATOR(CU_RES_VIEW_FORMAT_UNSIGNED_BC4)
+ENUMERATOR(CU_RES_VIEW_FORMAT_SIGNED_BC4) ENUMERATOR(CU_RES_VIEW_FORMAT_UNSIGNED_BC5) ENUMERATOR(CU_RES_VIEW_FORMAT_SIGNED_BC5)
+ENUMERATOR(CU_RES_VIEW_FORMAT_UNSIGNED_BC6H) ENUMERATOR(CU_RES_VIEW_FORMAT_SIGNED_BC6H) ENUMERATOR(CU_RES_VIEW_FORMAT_UNSIGNED_BC7)
+ENUMERATOR(CU_RESOURCE_TYPE_ARRAY) ENUMERATOR(CU_RESOURCE_TYPE_MIPMAPPED_ARRAY) ENUMERATOR(CU_RESOURCE_TYPE_LINEAR)
+ENUMERATOR(CU_RESOURCE_TYPE_PITCH2D) ENUMERATOR(CU_SHARED_MEMORY_MODE_DEFAULT) ENUMERATOR(CU_SHARED_MEMORY_MODE_REQUIRE_PORTABLE)
+ENUMERATOR(CU_SHARED_MEMORY_MODE_ALLOW_NON_PORTABLE) ENUMERATOR(CU_SHARED_MEMORY_MODE_ALLOW_OVERSIZED_SHARED_MEMORY)
+ENUMERATOR(CU_SHARED_MEMORY_MODE_PREFER_OVERSIZED_SHARED_MEMORY) ENUMERATOR(CU_SHAREDMEM_CARVEOUT_DEFAULT)
+ENUMERATOR(CU_SHAREDMEM_CARVEOUT_MAX_SHARED) ENUMERATOR(CU_SHAREDMEM_CARVEOUT_MAX_L1) ENUMERATOR(CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE)
+ENUMERATOR(CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE) ENUMERATOR(CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE)
+ENUMERATOR(CU_STREAM_ATOMIC_REDUCTION_UNSIGNED_32) ENUMERATOR(CU_STREAM_ATOMIC_REDUCTION_UNSIGNED_64) ENUMERATOR(CU_STREAM_ATOMIC_REDUCTION_OP_OR)
+ENUMERATOR(CU_STREAM_ATOMIC_REDUCTION_OP_AND) ENUMERATOR(CU_STREAM_ATOMIC_REDUCTION_OP_ADD) ENUMERATOR(CU_STREAM_MEM_OP_WAIT_VALUE_32)
+ENUMERATOR(CU_STREAM_MEM_OP_WRITE_VALUE_32) ENUMERATOR(CU_STREAM_MEM_OP_WAIT_VALUE_64) ENUMERATOR(CU_STREAM_MEM_OP_WRITE_VALUE_64)
+ENUMERATOR(CU_STREAM_MEM_OP_BARRIER) ENUMERATOR(CU_STREAM_MEM_OP_ATOMIC_REDUCTION) ENUMERATOR(CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES)
+ENUMERATOR(CU_STREAM_CAPTURE_MODE_GLOBAL) ENUMERATOR(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ENUMERATOR(CU_STREAM_CAPTURE_MODE_RELAXED)
+ENUMERATOR(CU_STREAM_CAPTURE_STATUS_NONE) ENUMERATOR(CU_STREAM_CAPTURE_STATUS_ACTIVE) ENUMERATOR(CU_STREAM_CAPTURE_STATUS_INVALIDATED)
+ENUMERATOR(STREAM_CIG_DATA_TYPE_D3D12_COMMAND_LIST) ENUMERATOR(STREAM_CIG_DATA_TYPE_VULKAN_COMMAND_BUFFER_HANDLE_NV)
+ENUMERATOR(CU_STREAM_MEMORY_BARRIER_TYPE_SYS) ENUMERATOR(CU_STREAM_MEMORY_BARRIER_TYPE_GPU) ENUMERATOR(CU_STREAM_ADD_CAPTURE_DEPENDENCIES)
+ENUMERATOR(CU_STREAM_SET_CAPTURE_DEPENDENCIES) ENUMERATOR(CU_STREAM_WAIT_VALUE_GEQ) ENUMERATOR(CU_STREAM_WAIT_VALUE_EQ)
+ENUMERATOR(CU_STREAM_WAIT_VALUE_AND) ENUMERATOR(CU_STREAM_WAIT_VALUE_NOR) ENUMERATOR(CU_STREAM_WAIT_VALUE_FLUSH)
+ENUMERATOR(CU_STREAM_WRITE_VALUE_DEFAULT) ENUMERATOR(CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER) ENUMERATOR(CU_STREAM_DEFAULT)
+ENUMERATOR(CU_STREAM_NON_BLOCKING) ENUMERATOR(CU_SYNC_POLICY_AUTO) ENUMERATOR(CU_SYNC_POLICY_SPIN) ENUMERATOR(CU_SYNC_POLICY_YIELD)
+ENUMERATOR(CU_SYNC_POLICY_BLOCKING_SYNC) ENUMERATOR(CU_TENSOR_MAP_ALLOC_CLASS_AUTO) ENUMERATOR(CU_TENSOR_MAP_ALLOC_CLASS_SMALL)
+ENUMERATOR(CU_TENSOR_MAP_ALLOC_CLASS_LARGE) ENUMERATOR(CU_TENSOR_MAP_DATA_TYPE_UINT8) ENUMERATOR(CU_TENSOR_MAP_DATA_TYPE_UINT16)
+ENUMERATOR(CU_TENSOR_MAP_DATA_TYPE_UINT32) ENUMERATOR(CU_TENSOR_MAP_DATA_TYPE_INT32) ENUMERATOR(CU_TENSOR_MAP_DATA_TYPE_UINT64)
+ENUMERATOR(CU_TENSOR_MAP_DATA_TYPE_INT64) ENUMERATOR(CU_TENSOR_MAP_DATA_TYPE_FLOAT16) ENUMERATOR(CU_TENSOR_MAP_DATA_TYPE_FLOAT32)
+ENUMERATOR(CU_TENSOR_MAP_DATA_TYPE_FLOAT64) ENUMERATOR(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16) ENUMERATOR(CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ)
+ENUMERATOR(CU_TENSOR_MAP_DATA_TYPE_TFLOAT32) ENUMERATOR(CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ) ENUMERATOR(CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B)
+ENUMERATOR(CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B) ENUMERATOR(CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B) ENUMERATOR(CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+ENUMERATOR(CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA) ENUMERATOR(CU_TENSOR_MAP_IM2COL_WIDE_MODE_W)
+ENUMERATOR(CU_TENSOR_MAP_IM2COL_WIDE_MODE_W128) ENUMERATOR(CU_TENSOR_MAP_INTERLEAVE_NONE) ENUMERATOR(CU_TENSOR_MAP_INTERLEAVE_16B)
+ENUMERATOR(CU_TENSOR_MAP_INTERLEAVE_32B) ENUMERATOR(CU_TENSOR_MAP_L2_PROMOTION_NONE) ENUMERATOR(CU_TENSOR_MAP_L2_PROMOTION_L2_64B)
+ENUMERATOR(CU_TENSOR_MAP_L2_PROMOTION_L2_128B) ENUMERATOR(CU_TENSOR_MAP_L2_PROMOTION_L2_256B) ENUMERATOR(CU_TENSOR_MAP_SWIZZLE_NONE)
+ENUMERATOR(CU_TENSOR_MAP_SWIZZLE_32B) ENUMERATOR(CU_TENSOR_MAP_SWIZZLE_64B) ENUMERATOR(CU_TENSOR_MAP_SWIZZLE_128B)
+ENUMERATOR(CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B) ENUMERATOR(CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B_FLIP_8B)
+ENUMERATOR(CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B) ENUMERATOR(CU_GRAPH_USER_OBJECT_MOVE) ENUMERATOR(CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
+ENUMERATOR(VDP_STATUS_OK) ENUMERATOR(VDP_STATUS_NO_IMPLEMENTATION) ENUMERATOR(VDP_STATUS_DISPLAY_PREEMPTED) ENUMERATOR(VDP_STATUS_INVALID_HANDLE)
+ENUMERATOR(VDP_STATUS_INVALID_POINTER) ENUMERATOR(VDP_STATUS_INVALID_CHROMA_TYPE) ENUMERATOR(VDP_STATUS_INVALID_Y_CB_CR_FORMAT)
+ENUMERATOR(VDP_STATUS_INVALID_RGBA_FORMAT) ENUMERATOR(VDP_STATUS_INVALID_INDEXED_FORMAT) ENUMERATOR(VDP_STATUS_INVALID_COLOR_STANDARD)
+ENUMERATOR(VDP_STATUS_INVALID_COLOR_TABLE_FORMAT) ENUMERATOR(VDP_STATUS_INVALID_BLEND_FACTOR) ENUMERATOR(VDP_STATUS_INVALID_BLEND_EQUATION)
+ENUMERATOR(VDP_STATUS_INVALID_FLAG) ENUMERATOR(VDP_STATUS_INVALID_DECODER_PROFILE) ENUMERATOR(VDP_STATUS_INVALID_VIDEO_MIXER_FEATURE)
+ENUMERATOR(VDP_STATUS_INVALID_VIDEO_MIXER_PARAMETER) ENUMERATOR(VDP_STATUS_INVALID_VIDEO_MIXER_ATTRIBUTE)
+ENUMERATOR(VDP_STATUS_INVALID_VIDEO_MIXER_PICTURE_STRUCTURE) ENUMERATOR(VDP_STATUS_INVALID_FUNC_ID) ENUMERATOR(VDP_STATUS_INVALID_SIZE)
+ENUMERATOR(VDP_STATUS_INVALID_VALUE) ENUMERATOR(VDP_STATUS_INVALID_STRUCT_VERSION) ENUMERATOR(VDP_STATUS_RESOURCES)
+ENUMERATOR(VDP_STATUS_HANDLE_DEVICE_MISMATCH) ENUMERATOR(VDP_STATUS_ERROR) ENUMERATOR(CUDA_SUCCESS) ENUMERATOR(CUDA_ERROR_INVALID_VALUE)
+ENUMERATOR(CUDA_ERROR_OUT_OF_MEMORY) ENUMERATOR(CUDA_ERROR_NOT_INITIALIZED) ENUMERATOR(CUDA_ERROR_DEINITIALIZED)
+ENUMERATOR(CUDA_ERROR_PROFILER_DISABLED) ENUMERATOR(CUDA_ERROR_PROFILER_NOT_INITIALIZED) ENUMERATOR(CUDA_ERROR_PROFILER_ALREADY_STARTED)
+ENUMERATOR(CUDA_ERROR_PROFILER_ALREADY_STOPPED) ENUMERATOR(CUDA_ERROR_STUB_LIBRARY) ENUMERATOR(CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER)
+ENUMERATOR(CUDA_ERROR_DEVICE_UNAVAILABLE) ENUMERATOR(CUDA_ERROR_MULTICAST_RESOURCE_FULL) ENUMERATOR(CUDA_ERROR_NO_DEVICE)
+ENUMERATOR(CUDA_ERROR_INVALID_DEVICE) ENUMERATOR(CUDA_ERROR_DEVICE_NOT_LICENSED) ENUMERATOR(CUDA_ERROR_INVALID_IMAGE)
+ENUMERATOR(CUDA_ERROR_INVALID_CONTEXT) ENUMERATOR(CUDA_ERROR_CONTEXT_ALREADY_CURRENT) ENUMERATOR(CUDA_ERROR_MAP_FAILED)
+ENUMERATOR(CUDA_ERROR_UNMAP_FAILED) ENUMERATOR(CUDA_ERROR_ARRAY_IS_MAPPED) ENUMERATOR(CUDA_ERROR_ALREADY_MAPPED)
+ENUMERATOR(CUDA_ERROR_NO_BINARY_FOR_GPU) ENUMERATOR(CUDA_ERROR_ALREADY_ACQUIRED) ENUMERATOR(CUDA_ERROR_NOT_MAPPED)
+ENUMERATOR(CUDA_ERROR_NOT_MAPPED_AS_ARRAY) ENUMERATOR(CUDA_ERROR_NOT_MAPPED_AS_POINTER) ENUMERATOR(CUDA_ERROR_ECC_UNCORRECTABLE)
+ENUMERATOR(CUDA_ERROR_UNSUPPORTED_LIMIT) ENUMERATOR(CUDA_ERROR_CONTEXT_ALREADY_IN_USE) ENUMERATOR(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED)
+ENUMERATOR(CUDA_ERROR_INVALID_PTX) ENUMERATOR(CUDA_ERROR_INVALID_GRAPHICS_CONTEXT) ENUMERATOR(CUDA_ERROR_NVLINK_UNCORRECTABLE)
+ENUMERATOR(CUDA_ERROR_JIT_COMPILER_NOT_FOUND) ENUMERATOR(CUDA_ERROR_UNSUPPORTED_PTX_VERSION) ENUMERATOR(CUDA_ERROR_JIT_COMPILATION_DISABLED)
+ENUMERATOR(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY) ENUMERATOR(CUDA_ERROR_UNSUPPORTED_DEVSIDE_SYNC) ENUMERATOR(CUDA_ERROR_CONTAINED)
+ENUMERATOR(CUDA_ERROR_INSUFFICIENT_LOADER_VERSION) ENUMERATOR(CUDA_ERROR_INVALID_SOURCE) ENUMERATOR(CUDA_ERROR_FILE_NOT_FOUND)
+ENUMERATOR(CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND) ENUMERATOR(CUDA_ERROR_SHARED_OBJECT_INIT_FAILED) ENUMERATOR(CUDA_ERROR_OPERATING_SYSTEM)
+ENUMERATOR(CUDA_ERROR_INVALID_HANDLE) ENUMERATOR(CUDA_ERROR_ILLEGAL_STATE) ENUMERATOR(CUDA_ERROR_LOSSY_QUERY) ENUMERATOR(CUDA_ERROR_NOT_FOUND)
+ENUMERATOR(CUDA_ERROR_NOT_READY) ENUMERATOR(CUDA_ERROR_ILLEGAL_ADDRESS) ENUMERATOR(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)
+ENUMERATOR(CUDA_ERROR_LAUNCH_TIMEOUT) ENUMERATOR(CUDA_ERROR_LAUNCH_INCOMPATIBLE_TEXTURING) ENUMERATOR(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+ENUMERATOR(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED) ENUMERATOR(CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE) ENUMERATOR(CUDA_ERROR_CONTEXT_IS_DESTROYED)
+ENUMERATOR(CUDA_ERROR_ASSERT) ENUMERATOR(CUDA_ERROR_TOO_MANY_PEERS) ENUMERATOR(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
+ENUMERATOR(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED) ENUMERATOR(CUDA_ERROR_HARDWARE_STACK_ERROR) ENUMERATOR(CUDA_ERROR_ILLEGAL_INSTRUCTION)
+ENUMERATOR(CUDA_ERROR_MISALIGNED_ADDRESS) ENUMERATOR(CUDA_ERROR_INVALID_ADDRESS_SPACE) ENUMERATOR(CUDA_ERROR_INVALID_PC)
+ENUMERATOR(CUDA_ERROR_LAUNCH_FAILED) ENUMERATOR(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) ENUMERATOR(CUDA_ERROR_TENSOR_MEMORY_LEAK)
+ENUMERATOR(CUDA_ERROR_NOT_PERMITTED) ENUMERATOR(CUDA_ERROR_NOT_SUPPORTED) ENUMERATOR(CUDA_ERROR_SYSTEM_NOT_READY)
+ENUMERATOR(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH) ENUMERATOR(CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE) ENUMERATOR(CUDA_ERROR_MPS_CONNECTION_FAILED)
+ENUMERATOR(CUDA_ERROR_MPS_RPC_FAILURE) ENUMERATOR(CUDA_ERROR_MPS_SERVER_NOT_READY) ENUMERATOR(CUDA_ERROR_MPS_MAX_CLIENTS_REACHED)
+ENUMERATOR(CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED) ENUMERATOR(CUDA_ERROR_MPS_CLIENT_TERMINATED) ENUMERATOR(CUDA_ERROR_CDP_NOT_SUPPORTED)
+ENUMERATOR(CUDA_ERROR_CDP_VERSION_MISMATCH) ENUMERATOR(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) ENUMERATOR(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
+ENUMERATOR(CUDA_ERROR_STREAM_CAPTURE_MERGE) ENUMERATOR(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED) ENUMERATOR(CUDA_ERROR_STREAM_CAPTURE_UNJOINED)
+ENUMERATOR(CUDA_ERROR_STREAM_CAPTURE_ISOLATION) ENUMERATOR(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) ENUMERATOR(CUDA_ERROR_CAPTURED_EVENT)
+ENUMERATOR(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) ENUMERATOR(CUDA_ERROR_TIMEOUT) ENUMERATOR(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE)
+ENUMERATOR(CUDA_ERROR_EXTERNAL_DEVICE) ENUMERATOR(CUDA_ERROR_INVALID_CLUSTER_SIZE) ENUMERATOR(CUDA_ERROR_FUNCTION_NOT_LOADED)
+ENUMERATOR(CUDA_ERROR_INVALID_RESOURCE_TYPE) ENUMERATOR(CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION) ENUMERATOR(CUDA_ERROR_KEY_ROTATION)
+ENUMERATOR(CUDA_ERROR_STREAM_DETACHED) ENUMERATOR(CUDA_ERROR_GRAPH_RECAPTURE_FAILURE) ENUMERATOR(CUDA_ERROR_FABRIC_NOT_READY)
+ENUMERATOR(CUDA_ERROR_UNKNOWN)
 
 }  // namespace
 }  // namespace rota

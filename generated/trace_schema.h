@@ -5,6 +5,6 @@
 #include <cstdint>
 
 namespace rota::trace {
-inline constexpr std::uint64_t kDriverSchema = 0x038d83c187d1fe6f;
-inline constexpr std::uint64_t kRuntimeSchema = 0xb3f8a094fa155502;
+inline constexpr std::uint64_t kDriverSchema = 0xb2c851e475ed4810;
+inline constexpr std::uint64_t kRuntimeSchema = 0xa2e6c0bcd2ddff3d;
 }  // namespace rota::trace

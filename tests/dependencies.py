@@ -29,47 +29,53 @@ MAPPINGS = "runtime/core/mappings.h"  # one way to read the process's mappings
 # The longest prefix that fits a file says what it may include beside its own folder: folders, or single files.
 ALLOWED = {
     # What every part shares, one header per idea.
-    "base": [],
+    "scheduler/base": [],
     "codegen": [],
-    # What each of them sees of what it calls: the gates, the tracers, the tables of names.
-    "generated": ["runtime/contract.h", "runtime/trace/record.h", "runtime/trace/names.h"],
+    # What the gates see of what they call.
+    "generated": ["runtime/contract.h"],
     "runtime/contract.h": ["runtime/gate/scope.h", "runtime/driver/answers.h", "generated", FUNCTION_REF],
-    # With the table of overrides; the preload's share of the runtime API's tracer is the interface of the trace.
-    "runtime/preload": ["generated", "runtime/trace/thread.h"],
-    "runtime/core": ["runtime", "generated", "base"],
+    # With the table of overrides; the preload traces the runtime API through the interface of the trace.
+    "runtime/preload": ["generated", "runtime/trace/thread.h", "runtime/trace/tracer.h", "runtime/trace/runtime_rows.h"],
+    "runtime/core": ["runtime", "generated", "scheduler/base"],
     "runtime/account": ["generated", "runtime/preload/symbol_list.h", LOG, FILES],
-    "runtime/driver": ["generated", "base", FUNCTION_REF, DEVICES, OWN_TID, COUNTED],
+    "runtime/driver": ["generated", "scheduler/base", FUNCTION_REF, DEVICES, OWN_TID, COUNTED],
     # core's runtime.h owns the parts; attach.h and tables.h lead from an address to the function.
     "runtime/hooks": ["runtime/account/account.h", "runtime/memory", "runtime/gate", "runtime/monitor", "runtime/driver", "generated",
                       "runtime/overrides.inc", "runtime/core/runtime.h", "runtime/core/attach.h", "runtime/core/tables.h", LOG],
     # What simgpu says of each call's GPUs, against what the gate has found.
     "runtime/gate": ["runtime/driver", "generated", "tools/simgpu/reach_check.h", LOG, FUNCTION_REF, DEVICES, WAITERS, HELD_SIGNALS, LEFT, OWN_TID],
     # A machine's words for time and leases are what the client hands to it.
-    "runtime/client": ["base", "scheduler/protocol", "scheduler/rules", "scheduler/address", "generated", "runtime/turn/machine.h", "runtime/account/account.h", "runtime/driver/memory_descriptor.h",
+    "runtime/client": ["scheduler/base", "scheduler/protocol", "scheduler/rules", "scheduler/address", "generated", "runtime/turn/machine.h", "runtime/account/account.h", "runtime/driver/memory_descriptor.h",
                        "runtime/driver/gpu_number.h", LOG, FUNCTION_REF, WAITERS, HELD_SIGNALS, MAPPINGS, DEVICES],
-    "runtime/monitor": ["base", "runtime", "generated", "scheduler/protocol", "scheduler/rules", "scheduler/address"],
+    "runtime/monitor": ["scheduler/base", "runtime", "generated", "scheduler/protocol", "scheduler/rules", "scheduler/address"],
     "runtime/turn": ["scheduler/protocol", "scheduler/rules", DEVICES],
-    "runtime/memory": ["base", "runtime/account/account.h", "runtime/driver", "scheduler/protocol", "scheduler/rules", "generated", LOG, OWN_THREAD, FUNCTION_REF, DEVICES, UNDO],
-    "runtime/trace": ["generated", "base", LOG, FILES],
-    "scheduler/protocol": ["base"],
+    "runtime/memory": ["scheduler/base", "runtime/account/account.h", "runtime/driver", "scheduler/protocol", "scheduler/rules", "generated", LOG, OWN_THREAD, FUNCTION_REF, DEVICES, UNDO],
+    # Of what moves extents it knows nothing.
+    "runtime/memory/swap/store": ["scheduler/base", "runtime/memory/ledger.h", "runtime/memory/round_up.h", "runtime/driver/context.h", "scheduler/protocol", "scheduler/rules", "generated", LOG, OWN_THREAD],
+    "runtime/trace": ["generated", "scheduler/base", LOG, FILES],
+    "scheduler/protocol": ["scheduler/base"],
     # Where rotad listens, and what is said where it does not answer.
-    "scheduler/address": ["base", "scheduler/protocol"],
+    "scheduler/address": ["scheduler/base", "scheduler/protocol"],
     # Figures that rotad and its clients both compute with.
-    "scheduler/rules": ["base"],
-    "scheduler/core": ["base", "scheduler/protocol", "scheduler/rules"],
-    "scheduler/server": ["base", "scheduler/core", "scheduler/protocol", "scheduler/rules", "scheduler/address"],
-    "tools": ["base", "scheduler/core", "scheduler/protocol", "scheduler/rules", "scheduler/address", "generated", "runtime/trace/format.h", "runtime/trace/names.h",
+    "scheduler/rules": ["scheduler/base"],
+    "scheduler/core": ["scheduler/base", "scheduler/protocol", "scheduler/rules"],
+    # Accounts of sessions, users, cgroups and the host; what is on the GPUs is in the core's books.
+    "scheduler/limits": ["scheduler/base", "scheduler/core", "scheduler/protocol", "scheduler/rules"],
+    # The events of both as text.
+    "scheduler/log": ["scheduler/core", "scheduler/limits"],
+    "scheduler/server": ["scheduler/base", "scheduler/core", "scheduler/limits", "scheduler/log", "scheduler/protocol", "scheduler/rules", "scheduler/address"],
+    "tools": ["scheduler/base", "scheduler/core", "scheduler/protocol", "scheduler/rules", "scheduler/address", "generated", "runtime/trace/format.h", "runtime/trace/names.h",
               "runtime/account/format.h", "runtime/account/test_interface.h", "runtime/client/admission.h", "runtime/client/gang_name.h", "runtime/preload/symbol_list.h",
               "runtime/preload/standard_error.h", "runtime/preload/cuda/locate.h", "runtime/preload/cuda/clean_environment.h", "runtime/preload/attachment.h"],
     # Accounts that processes leave, and which build's functions they count.
-    "tools/rota/report": ["base", "tools", "scheduler/protocol", "generated", "runtime/account/format.h", "runtime/account/groups.h",
+    "tools/rota/report": ["scheduler/base", "tools", "scheduler/protocol", "generated", "runtime/account/format.h", "runtime/account/groups.h",
                           "runtime/account/test_interface.h", "runtime/trace/names.h", "runtime/preload/symbol_list.h"],
     # NVML is asked by the code that rotad asks it with.
-    "tools/rota/try": ["base", "tools", "scheduler/core", "scheduler/protocol", "scheduler/address", "scheduler/server/nvml.h"],
+    "tools/rota/try": ["scheduler/base", "tools", "scheduler/core", "scheduler/protocol", "scheduler/address", "scheduler/server/nvml.h"],
     # Of use by itself: the simulated GPU knows the driver's API and nothing of rota.
-    "tools/simgpu": ["generated", "tools/elf", "base"],
-    "tools/elf": ["base"],
-    "tests": ["base", "codegen", "generated", "runtime", "scheduler", "tools"],
+    "tools/simgpu": ["generated", "tools/elf", "scheduler/base"],
+    "tools/elf": ["scheduler/base"],
+    "tests": ["scheduler/base", "codegen", "generated", "runtime", "scheduler", "tools"],
 }
 
 # (who, whom): why, and what ends it.

@@ -9,12 +9,12 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "base/above_standard.h"
-#include "base/unix_address.h"
 #include "generated/driver_real.h"
 #include "runtime/account/account.h"
 #include "runtime/client/inherited_socket.h"
 #include "runtime/client/waiting.h"
+#include "scheduler/base/above_standard.h"
+#include "scheduler/base/unix_address.h"
 
 namespace rota::turn {
 

@@ -20,7 +20,7 @@
 #include <optional>
 #include <string>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 
 namespace rota::turn {
 

@@ -1,6 +1,6 @@
 // What this process may take on each GPU, asked once before it is taken: what limits grant (those that it shares with
-// others, and what others have there: scheduler/core/quota.h), and, while it holds the GPU, what it was promised with
-// its turn (scheduler/core/admission.h). With it the threads that ask for more, and wait until they may.
+// others, and what others have there: scheduler/limits/quota.h), and, while it holds the GPU, what it was promised with
+// its turn (scheduler/core/policy/admission.h). With it the threads that ask for more, and wait until they may.
 //
 // A thread reserves its bytes in the ledger, or for extents in the swap backend, then looks here whether they are
 // covered; the monitor lowers a grant, or publishes the promise of a new turn, then looks at the ledger. The stores and

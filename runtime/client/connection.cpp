@@ -15,9 +15,9 @@
 #include <span>
 #include <utility>
 
-#include "base/above_standard.h"
 #include "runtime/client/inherited_socket.h"
 #include "scheduler/address/socket_path.h"
+#include "scheduler/base/above_standard.h"
 #include "scheduler/protocol/packet.h"
 
 namespace rota::turn {

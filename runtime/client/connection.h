@@ -10,10 +10,10 @@
 #include <optional>
 #include <string>
 
-#include "base/descriptor.h"
 #include "runtime/driver/memory_descriptor.h"
 #include "runtime/turn/machine.h"
 #include "scheduler/address/unresponsive.h"
+#include "scheduler/base/descriptor.h"
 #include "scheduler/protocol/pages.h"
 #include "scheduler/protocol/protocol.h"
 

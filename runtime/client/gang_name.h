@@ -7,7 +7,7 @@
 #include <optional>
 #include <string_view>
 
-#include "base/printable.h"
+#include "scheduler/base/printable.h"
 #include "scheduler/protocol/protocol.h"
 
 namespace rota::turn {

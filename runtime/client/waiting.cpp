@@ -13,11 +13,11 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "base/byte_text.h"
-#include "base/descriptor.h"
 #include "runtime/core/log.h"
 #include "scheduler/address/socket_path.h"
 #include "scheduler/address/unresponsive.h"
+#include "scheduler/base/byte_text.h"
+#include "scheduler/base/descriptor.h"
 
 namespace rota::turn {
 

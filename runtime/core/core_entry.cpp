@@ -1,6 +1,5 @@
 // What librota-core.so exports to the thin preloads (the rest is in core.map), and where the parts that only the whole
 // core has come together.
-#include "generated/driver_trace.h"
 #include "runtime/account/account.h"
 #include "runtime/account/calls.h"
 #include "runtime/core/attach.h"
@@ -8,6 +7,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/runtime.h"
 #include "runtime/gate/gate.h"
+#include "runtime/trace/driver_tracers.h"
 #include "runtime/trace/recorder.h"
 #include "runtime/trace/trace.h"
 

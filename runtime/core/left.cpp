@@ -10,8 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "base/descriptor.h"
 #include "runtime/core/mappings.h"
+#include "scheduler/base/descriptor.h"
 
 // The linker's: where this library, or the test that contains it, begins and its code ends.
 extern "C" {

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "base/printable.h"
 #include "runtime/preload/standard_error.h"
+#include "scheduler/base/printable.h"
 
 namespace rota::log {
 namespace {

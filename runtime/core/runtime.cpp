@@ -5,11 +5,11 @@
 #include <atomic>
 #include <cstring>
 
-#include "base/not_cancelled.h"
 #include "runtime/core/inside_loader.h"
 #include "runtime/core/log.h"
 #include "runtime/core/undo.h"
 #include "runtime/gate/reach_check.h"
+#include "scheduler/base/not_cancelled.h"
 
 namespace rota {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 
 namespace rota::driver {
 

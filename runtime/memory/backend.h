@@ -12,6 +12,7 @@
 #include "runtime/core/function_ref.h"
 #include "runtime/core/undo.h"
 #include "runtime/memory/ledger.h"
+#include "runtime/memory/move.h"
 
 namespace rota::memory {
 
@@ -48,9 +49,11 @@ class Backend {
   virtual api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) = 0;
   // The allocation is in the ledger: moves it to where plain memory would be. A failure costs time, not correctness.
   virtual void settle(const Place& place, api::CUdeviceptr address, std::uint64_t bytes) = 0;
-  // The process is about to run on `device`: starts to bring `all` there, in `stream` of a context there. Returns the
-  // bytes requested.
-  virtual std::uint64_t bring(int device, api::CUstream stream, const std::vector<Allocation>& all) = 0;
+  // The monitor, with nothing of this process running on the GPU and its gate closed: moves its memory off the GPU, so
+  // that others have `bytes` more of it there, or as much as possible; and back to it before work runs. Unified Memory
+  // is only begun to be moved, and counts as `bytes`: page faults bring the rest.
+  virtual Moved evict(int device, std::uint64_t bytes, const Move& move) = 0;
+  virtual Moved restore(int device, const Move& move) = 0;
   // Allows or forbids (CU_MEM_ACCESS_FLAGS_PROT_NONE) the use of a pool's span from this GPU. The context of `place` is
   // current, if it has one. Waits for no work.
   virtual void set_access(const Place&, api::CUdeviceptr, std::uint64_t, int, api::CUmemAccess_flags) {}

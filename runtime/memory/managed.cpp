@@ -57,22 +57,23 @@ void ManagedBackend::set_access(const Place&, api::CUdeviceptr address, std::uin
 
 namespace {
 
-std::uint64_t move(int to, api::CUstream stream, const std::vector<Allocation>& ranges) {
-  std::uint64_t bytes = 0;
-  for (const Allocation& range : ranges) {
-    if (unified::prefetch(range.address, range.bytes, to, stream) == api::CUDA_SUCCESS) bytes += range.bytes;
+// Starts to move the ranges, in the stream. The current context is the stream's.
+Moved prefetch(int to, const Move& move) {
+  Moved moved;
+  for (const Allocation& range : move.ranges) {
+    if (unified::prefetch(range.address, range.bytes, to, move.stream) == api::CUDA_SUCCESS) moved.bytes += range.bytes;
   }
-  return bytes;
+  return moved;
 }
 
 }  // namespace
 
-std::uint64_t ManagedBackend::bring(int device, api::CUstream stream, const std::vector<Allocation>& all) {
-  return move(device, stream, all);
+Moved ManagedBackend::evict(int, std::uint64_t, const Move& move) {
+  return prefetch(unified::kHost, move);
 }
 
-std::uint64_t ManagedBackend::move_out(api::CUstream stream, const std::vector<Allocation>& ranges) {
-  return move(unified::kHost, stream, ranges);
+Moved ManagedBackend::restore(int device, const Move& move) {
+  return prefetch(device, move);
 }
 
 }  // namespace rota::memory

@@ -28,9 +28,8 @@ class ManagedBackend final : public Backend {
   void settle(const Place& place, api::CUdeviceptr address, std::uint64_t bytes) override;
   void set_access(const Place& place, api::CUdeviceptr address, std::uint64_t bytes, int accessing,
                   api::CUmemAccess_flags flags) override;
-  std::uint64_t bring(int device, api::CUstream stream, const std::vector<Allocation>& all) override;
-  // Starts to move ranges to the host, in a stream of the current context. Returns the bytes requested.
-  std::uint64_t move_out(api::CUstream stream, const std::vector<Allocation>& ranges);
+  Moved evict(int device, std::uint64_t bytes, const Move& move) override;
+  Moved restore(int device, const Move& move) override;
   void context_ended(api::CUcontext context) override { streams_.forget(context); }
 
  private:

@@ -4,7 +4,6 @@
 #include <new>
 #include <utility>
 
-#include "base/host_memory.h"
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
 #include "runtime/core/log.h"
@@ -14,6 +13,7 @@
 #include "runtime/driver/stream.h"
 #include "runtime/memory/reserved.h"
 #include "runtime/memory/round_up.h"
+#include "scheduler/base/host_memory.h"
 
 namespace rota::memory {
 

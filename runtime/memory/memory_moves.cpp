@@ -57,11 +57,13 @@ std::vector<Allocation> Memory::to_bring(int ordinal, std::uint64_t most) {
 }
 
 std::uint64_t Memory::bring(int ordinal, api::CUstream stream, const std::vector<Allocation>& ranges) {
-  return managed_.bring(ordinal, stream, ranges);
+  return managed_.restore(ordinal, {.stream = stream, .ranges = ranges}).bytes;
 }
 
 std::uint64_t Memory::move_out(int ordinal, api::CUstream stream, std::uint64_t bytes) {
-  return managed_.move_out(stream, to_move_out(movable(ordinal), device(ordinal).turn_began, bytes));
+  const std::uint64_t since = device(ordinal).turn_began;
+  return managed_.evict(ordinal, bytes, {.stream = stream, .ranges = to_move_out(movable(ordinal), since, bytes)})
+      .bytes;
 }
 
 }  // namespace rota::memory

@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/byte_text.h"
 #include "runtime/core/log.h"
 #include "runtime/driver/freed.h"
 #include "runtime/driver/gpu_number.h"
 #include "runtime/memory/memory.h"
 #include "runtime/memory/reserved.h"
+#include "scheduler/base/byte_text.h"
 
 namespace rota::memory {
 

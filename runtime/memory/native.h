@@ -11,7 +11,9 @@ class NativeBackend final : public Backend {
   bool serves(int) override { return true; }
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) override;
   void settle(const Place&, api::CUdeviceptr, std::uint64_t) override {}
-  std::uint64_t bring(int, api::CUstream, const std::vector<Allocation>&) override { return 0; }
+  // It never leaves.
+  Moved evict(int, std::uint64_t, const Move&) override { return {}; }
+  Moved restore(int, const Move&) override { return {}; }
 };
 
 }  // namespace rota::memory

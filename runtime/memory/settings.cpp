@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "base/byte_size.h"
 #include "runtime/core/log.h"
+#include "scheduler/base/byte_size.h"
 
 namespace rota::memory {
 

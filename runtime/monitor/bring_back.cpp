@@ -100,10 +100,8 @@ class OwnContext {
 // Moves extents of one GPU, in a stream of one of its contexts. If that context ends meanwhile, nothing has failed:
 // what did not move can move in another one.
 template <typename Move>
-memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, memory::SwapBackend& swap, int device,
-                                      const ExchangeOf& exchange, FunctionRef<bool()> stopping,
-                                      FunctionRef<bool()> idle, const Move& move) {
-  using Mover = memory::SwapBackend::Mover;
+memory::Moved with_stream(gate::Contexts& contexts, memory::SwapBackend& swap, int device, const ExchangeOf& exchange,
+                          FunctionRef<bool()> stopping, FunctionRef<bool()> idle, const Move& move) {
   const gate::ContextLife life = contexts.any(device);
   std::optional<OwnContext> own;
   if (!life && contexts.none(device)) own.emplace(device);
@@ -141,13 +139,13 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, memory::SwapBack
   if (full && contexts.captures() != 0) return {.failed = true};
   if (made == api::CUDA_SUCCESS) made = refused;  // then it was not even tried
   if (!full && stream == nullptr) return {.failed = !ended, .error = made};
-  memory::SwapBackend::Moved all = move(Mover{.within = within,
-                                              .stopping = stopping,
-                                              .idle = idle,
-                                              .while_alive = while_alive,
-                                              .stream = stream,
-                                              .exchange = exchange(device),
-                                              .context = own ? nullptr : context});
+  memory::Moved all = move(memory::Move{.within = within,
+                                        .stopping = stopping,
+                                        .idle = idle,
+                                        .while_alive = while_alive,
+                                        .stream = stream,
+                                        .exchange = exchange(device),
+                                        .context = own ? nullptr : context});
   if (stream != nullptr) within([&] { real::cuStreamDestroy_v2(stream); });
   if (own) swap.host().context_ended(context);
   if (ended) {
@@ -183,8 +181,8 @@ Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destinatio
   const std::uint64_t released = release_failed(contexts, memory, from.device);
   if (released >= from.most) return {.bytes = released};
   const auto idle = [] { return true; };
-  const auto all = with_mover(contexts, memory.swap(), from.device, exchange, stopping, idle, [&](const auto& mover) {
-    return memory.swap().move_out(from.device, from.most - released, mover);
+  const auto all = with_stream(contexts, memory.swap(), from.device, exchange, stopping, idle, [&](const auto& one) {
+    return memory.swap().evict(from.device, from.most - released, one);
   });
   return {.bytes = released + all.bytes + all.without_copy,
           .copied = all.bytes,
@@ -203,15 +201,15 @@ Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vec
     if (memory.swap().out_bytes(device) == 0) continue;
     std::size_t free = 0;
     const auto all =
-        with_mover(contexts, memory.swap(), device, exchange, stopping, idle, [&, device = device](const auto& mover) {
-          if (memory.swap().host().low() && idle()) mover.within([&] { memory.swap().give_host_back(); });
+        with_stream(contexts, memory.swap(), device, exchange, stopping, idle, [&, device = device](const auto& one) {
+          if (memory.swap().host().low() && idle()) one.within([&] { memory.swap().give_host_back(); });
           memory.swap().count_copies();
           if (const std::uint64_t excess = memory.swap().host().excess(); excess != 0 && idle()) {
-            mover.within([&] { memory.swap().give_host_back(excess, true); });
+            one.within([&] { memory.swap().give_host_back(excess, true); });
           }
-          const auto brought = memory.swap().bring_in(device, mover);
+          const auto brought = memory.swap().restore(device, one);
           std::size_t total = 0;
-          if (brought.lacking != 0) mover.within([&] { real::cuMemGetInfo_v2(&free, &total); });
+          if (brought.lacking != 0) one.within([&] { real::cuMemGetInfo_v2(&free, &total); });
           return brought;
         });
     back.bytes += all.bytes;

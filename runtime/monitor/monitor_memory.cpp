@@ -4,12 +4,12 @@
 #include <chrono>
 #include <thread>
 
-#include "base/byte_text.h"
-#include "base/not_cancelled.h"
 #include "runtime/core/log.h"
 #include "runtime/driver/gpu_number.h"
 #include "runtime/monitor/bring_back.h"
 #include "runtime/monitor/monitor.h"
+#include "scheduler/base/byte_text.h"
+#include "scheduler/base/not_cancelled.h"
 
 namespace rota::turn {
 
@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 namespace {
 
 // How long memory that the driver did not release counts as fixed, unless a turn comes first. The same as for clients
-// that rotad finds not to make room (scheduler/core/clearing.h).
+// that rotad finds not to make room (scheduler/core/policy/clearing.h).
 constexpr Time kStuck = 10s;
 
 // How long memory of a process that is being checkpointed counts as fixed before the driver is asked again. A judgment.

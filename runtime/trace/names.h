@@ -1,6 +1,5 @@
-// What the numbers in a trace mean: functions, parameters, types, enumerators and fields by name, as plain tables that
-// codegen/emit_trace_names.cpp fills (generated/driver_names.cpp, runtime_names.cpp). For readers; the traced process
-// needs none of it.
+// What the numbers in a trace mean: functions, parameters, types, enumerators and fields by name, as plain tables made
+// from generated rows (rows.h). For readers; the traced process needs none of it.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +25,8 @@ struct Type {
   const char* name;  // as the header spells it
   std::uint32_t bytes;
   Kind kind;
-  std::uint32_t detail;
-  std::uint32_t count;
+  std::uint32_t detail = 0;
+  std::uint32_t count = 0;
 };
 
 struct Enumerator {
@@ -42,11 +41,11 @@ struct Enum {
 };
 
 struct Field {
-  const char* name;      // empty: an anonymous struct or union
-  std::uint32_t type;    // in types
-  std::uint32_t offset;  // bytes
-  std::uint8_t bits;     // 0: not a bit-field
-  std::uint8_t bit;      // first bit, from the storage unit at `offset`
+  const char* name;          // empty: an anonymous struct or union
+  std::uint32_t type;        // in types
+  std::uint32_t offset = 0;  // bytes
+  std::uint8_t bits = 0;     // 0: not a bit-field
+  std::uint8_t bit = 0;      // first bit, from the storage unit at `offset`
 };
 
 struct Record {

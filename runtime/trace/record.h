@@ -1,11 +1,10 @@
-// The hot path of tracing: what a generated tracer calls before and after the traced function.
+// The hot path of tracing: what a tracer (tracer.h) calls before and after the traced function.
 //
 //   enter(api, function, arguments…, captures…);   values are packed as they are; captures follow, each with its length
 //   result = next(…);
 //   leave(api, function, result, captures…);
 //
-// The arguments' types decide the payload, and codegen/emit_trace.cpp derives from the same plan both these calls and
-// the name tables that decode them. Header-only, no allocation, no lock.
+// The arguments' types decide the payload. Header-only, no allocation, no lock.
 //
 // Measured on the H200 machine (tests/bench/run, simgpu, files on ext4), both records of cuCtxGetDevice: 40 ns over the
 // direct call, of which the time stamps alone are 34. Back to back the two reads take 23 ns; around a call they also
@@ -91,23 +90,12 @@ inline std::uint64_t address(Result (*function)(Arguments...)) {
   return reinterpret_cast<std::uintptr_t>(function);
 }
 
-// A count that a call returned through a pointer, for "out[*count]"; null counts as zero.
-template <class T>
-inline std::uint64_t count_at(const T* count) {
-  return count == nullptr ? 0 : static_cast<std::uint64_t>(*count);
-}
-template <class T>
-inline std::uint64_t count_at(const void* count) {
-  return count_at(static_cast<const T*>(count));
-}
-// A count in a signed parameter may be negative in an invalid call.
-template <class T>
-inline std::uint64_t count_of(T count) {
-  if constexpr (std::is_signed_v<T>) {
-    return count < 0 ? 0 : static_cast<std::uint64_t>(count);
-  } else {
-    return count;
-  }
+// A count of so many bytes that lies behind a pointer; null counts as zero.
+template <std::uint32_t kBytes>
+inline std::uint64_t count_at(const void* pointer) {
+  std::uint64_t count = 0;
+  if (pointer != nullptr) std::memcpy(&count, pointer, kBytes);
+  return count;
 }
 
 namespace detail {
@@ -142,12 +130,14 @@ inline std::byte* put(std::byte* to, const Capture& capture) {
   return to + bytes;
 }
 
-inline std::byte* reserve(Thread& thread, std::uint32_t bytes) {
+// Null while nothing can be recorded.
+[[gnu::always_inline]] inline std::byte* reserve(Thread& thread, std::uint32_t bytes) {
   std::byte* const place = thread.cursor;
   if (static_cast<std::size_t>(thread.end - place) < bytes) [[unlikely]] {
     return reserve_slowly(thread, bytes);
   }
   thread.cursor = place + bytes;
+  if (place == nullptr) __builtin_unreachable();  // there is no space at all then
   return place;
 }
 
@@ -190,9 +180,10 @@ template <RecordKind kKind, class Ticks, class... Values>
   }
 }
 
+// By value: a reference would have the caller keep what it refers to in memory.
 template <class... Values>
 [[gnu::noinline]] void append_result(Thread& thread, std::uint64_t ticks, std::uint32_t api, std::uint32_t function,
-                                     const Values&... values) {
+                                     Values... values) {
   append<RecordKind::kResult>(thread, [ticks] { return ticks; }, api, function, values...);
 }
 

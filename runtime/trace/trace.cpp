@@ -4,11 +4,11 @@
 #include <cstdlib>
 #include <string>
 
-#include "base/byte_size.h"
 #include "generated/trace_schema.h"
 #include "runtime/trace/interface.h"
 #include "runtime/trace/recorder.h"
 #include "runtime/trace/thread.h"
+#include "scheduler/base/byte_size.h"
 
 namespace rota::trace {
 

@@ -20,7 +20,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "base/unix_address.h"
+#include "scheduler/base/unix_address.h"
 #include "scheduler/protocol/types.h"
 
 namespace rota::protocol {

@@ -43,17 +43,17 @@
 #include <optional>
 #include <vector>
 
-#include "scheduler/core/admission.h"
-#include "scheduler/core/alone.h"
-#include "scheduler/core/backfill.h"
 #include "scheduler/core/bookkeeping.h"
-#include "scheduler/core/clearing.h"
 #include "scheduler/core/event.h"
-#include "scheduler/core/incomplete.h"
 #include "scheduler/core/order.h"
-#include "scheduler/core/pressure.h"
+#include "scheduler/core/policy/admission.h"
+#include "scheduler/core/policy/alone.h"
+#include "scheduler/core/policy/backfill.h"
+#include "scheduler/core/policy/clearing.h"
+#include "scheduler/core/policy/incomplete.h"
+#include "scheduler/core/policy/pressure.h"
+#include "scheduler/core/policy/sharing.h"
 #include "scheduler/core/settings.h"
-#include "scheduler/core/sharing.h"
 
 namespace rota::scheduler {
 

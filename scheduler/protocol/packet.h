@@ -9,7 +9,7 @@
 #include <cstring>
 #include <span>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 
 namespace rota::protocol {
 

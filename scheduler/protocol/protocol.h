@@ -70,7 +70,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "base/printable.h"
+#include "scheduler/base/printable.h"
 #include "scheduler/protocol/snapshot.h"
 #include "scheduler/protocol/types.h"
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/byte_size.h"
+#include "scheduler/base/byte_size.h"
 #include "scheduler/protocol/protocol.h"
 
 namespace rota::protocol {

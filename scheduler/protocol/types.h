@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/uuid.h"
+#include "scheduler/base/uuid.h"
 
 namespace rota::protocol {
 

@@ -10,8 +10,8 @@
 #include <asio/post.hpp>
 #include <utility>
 
-#include "base/unix_address.h"
 #include "scheduler/address/socket_path.h"
+#include "scheduler/base/unix_address.h"
 #include "scheduler/server/client.h"
 #include "scheduler/server/decode.h"
 #include "scheduler/server/gangs.h"

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <string_view>
 
-#include "base/byte_size.h"
+#include "scheduler/base/byte_size.h"
 
 namespace rota::server {
 namespace {

@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
-#include "base/result.h"
-#include "scheduler/core/quota.h"
+#include "scheduler/base/result.h"
 #include "scheduler/core/settings.h"
+#include "scheduler/limits/quota.h"
 #include "scheduler/server/trust_domain.h"
 
 namespace rota::server {

@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 #include "scheduler/server/control_request.h"
 #include "scheduler/server/place.h"
 #include "scheduler/server/trust_domain.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <variant>
 
-#include "base/result.h"
+#include "scheduler/base/result.h"
 #include "scheduler/core/settings.h"
 
 namespace rota::server {

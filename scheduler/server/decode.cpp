@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/printable.h"
+#include "scheduler/base/printable.h"
 
 namespace rota::server {
 namespace {

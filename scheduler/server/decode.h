@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <string>
 
-#include "base/result.h"
-#include "base/uuid.h"
+#include "scheduler/base/result.h"
+#include "scheduler/base/uuid.h"
 #include "scheduler/protocol/protocol.h"
 
 namespace rota::server {

@@ -12,8 +12,8 @@
 #include <cstring>
 #include <utility>
 
-#include "scheduler/core/event_log.h"
-#include "scheduler/core/limit_log.h"
+#include "scheduler/log/event_log.h"
+#include "scheduler/log/limit_log.h"
 #include "scheduler/server/log.h"
 
 namespace rota::server {

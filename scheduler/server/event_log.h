@@ -1,4 +1,4 @@
-// The file that `rotad --event-log` writes (its lines: scheduler/core/event_log.h). Bounded: when the file is full, or
+// The file that `rotad --event-log` writes (its lines: scheduler/log/event_log.h). Bounded: when the file is full, or
 // its disk is, the log ends for good between two events, so that what it has can be played, and rotad continues.
 #pragma once
 
@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "base/descriptor.h"
-#include "base/result.h"
+#include "scheduler/base/descriptor.h"
+#include "scheduler/base/result.h"
 #include "scheduler/core/event.h"
-#include "scheduler/core/limit_event.h"
+#include "scheduler/limits/limit_event.h"
 
 namespace rota::server {
 

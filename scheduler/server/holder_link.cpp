@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "base/descriptor.h"
-#include "base/printable.h"
+#include "scheduler/base/descriptor.h"
+#include "scheduler/base/printable.h"
 #include "scheduler/protocol/packet.h"
 #include "scheduler/server/guarded.h"
 #include "scheduler/server/lock_file.h"

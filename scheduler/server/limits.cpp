@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-#include "base/host_memory.h"
+#include "scheduler/base/host_memory.h"
 
 namespace rota::server {
 namespace {
@@ -94,7 +94,7 @@ std::vector<Quota::Membership> LimitBook::cgroups_of(pid_t pid) const {
     if (std::ranges::find(all, key, &Quota::Membership::key) == all.end())
       all.push_back({key, key, limits, remedy, true});
   };
-  for (const Cgroup& own : cgroups_of(std::to_string(pid), root_)) {
+  for (const Cgroup& own : rota::cgroups_of(std::to_string(pid), root_)) {
     for (const auto& [path, limits] : settings_.cgroups) {
       if (!is_within(own.path, path)) continue;
       Quota::Remedy remedy = raise_in_file("limits.cgroups");

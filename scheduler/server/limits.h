@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/core/quota.h"
+#include "scheduler/limits/quota.h"
 #include "scheduler/protocol/protocol.h"
 #include "scheduler/server/config.h"
 #include "scheduler/server/trust_domain.h"

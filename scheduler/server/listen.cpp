@@ -12,8 +12,8 @@
 #include <fstream>
 #include <utility>
 
-#include "base/unix_address.h"
 #include "scheduler/address/socket_path.h"
+#include "scheduler/base/unix_address.h"
 #include "scheduler/server/client.h"
 #include "scheduler/server/place.h"
 

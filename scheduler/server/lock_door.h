@@ -10,7 +10,7 @@
 #include <map>
 #include <memory>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 #include "scheduler/protocol/lock_door.h"
 #include "scheduler/server/peer_socket.h"
 

@@ -13,8 +13,8 @@
 #include <string>
 #include <variant>
 
-#include "base/descriptor.h"
-#include "base/result.h"
+#include "scheduler/base/descriptor.h"
+#include "scheduler/base/result.h"
 
 namespace rota::server {
 

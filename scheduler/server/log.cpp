@@ -9,7 +9,7 @@
 
 #include <cstddef>
 
-#include "base/printable.h"
+#include "scheduler/base/printable.h"
 
 namespace rota::server::log {
 namespace {

@@ -13,10 +13,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/descriptor.h"
-#include "base/result.h"
 #include "scheduler/address/socket_path.h"
-#include "scheduler/core/event_log.h"
+#include "scheduler/base/descriptor.h"
+#include "scheduler/base/result.h"
+#include "scheduler/log/event_log.h"
 #include "scheduler/server/config.h"
 #include "scheduler/server/log.h"
 #include "scheduler/server/server.h"

@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/host_memory.h"
+#include "scheduler/base/host_memory.h"
 #include "scheduler/server/client.h"
 #include "scheduler/server/guarded.h"
 #include "scheduler/server/log.h"

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/uuid.h"
+#include "scheduler/base/uuid.h"
 
 namespace rota::server {
 

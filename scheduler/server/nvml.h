@@ -13,7 +13,7 @@
 #include <optional>
 #include <string>
 
-#include "base/result.h"
+#include "scheduler/base/result.h"
 #include "scheduler/protocol/protocol.h"
 
 namespace rota::server {

@@ -2,8 +2,8 @@
 // side can make the other fault; the page that only rotad writes is also sealed against new writable mappings.
 #pragma once
 
-#include "base/descriptor.h"
-#include "base/result.h"
+#include "scheduler/base/descriptor.h"
+#include "scheduler/base/result.h"
 #include "scheduler/protocol/pages.h"
 
 namespace rota::server {

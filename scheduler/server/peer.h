@@ -3,7 +3,7 @@
 
 #include <sys/types.h>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 
 namespace rota::server {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 #include "scheduler/server/bare_packet.h"
 #include "scheduler/server/guarded.h"
 #include "scheduler/server/workers.h"

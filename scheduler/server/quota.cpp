@@ -3,7 +3,7 @@
 #include <asio/post.hpp>
 #include <utility>
 
-#include "base/host_memory.h"
+#include "scheduler/base/host_memory.h"
 #include "scheduler/server/client.h"
 #include "scheduler/server/decode.h"
 #include "scheduler/server/guarded.h"

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "base/byte_text.h"
+#include "scheduler/base/byte_text.h"
 #include "scheduler/server/log.h"
 #include "scheduler/server/server.h"
 

@@ -1,7 +1,7 @@
 // Descriptors that clients send. The client chooses what one refers to.
 #pragma once
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 
 namespace rota::server {
 

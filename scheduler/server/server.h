@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "scheduler/core/claims.h"
-#include "scheduler/core/limit_event.h"
-#include "scheduler/core/quota.h"
+#include "scheduler/limits/limit_event.h"
+#include "scheduler/limits/quota.h"
 #include "scheduler/server/assumed_contexts.h"
 #include "scheduler/server/config.h"
 #include "scheduler/server/connection.h"

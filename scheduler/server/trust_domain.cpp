@@ -7,7 +7,7 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 
 namespace rota::server {
 namespace {

@@ -6,7 +6,7 @@
 #include <array>
 #include <cstdint>
 
-#include "base/result.h"
+#include "scheduler/base/result.h"
 #include "scheduler/protocol/protocol.h"
 
 namespace rota::server {

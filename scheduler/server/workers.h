@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 #include "scheduler/server/worker_process.h"
 
 namespace rota::server {

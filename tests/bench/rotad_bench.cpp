@@ -29,7 +29,7 @@
 #include <string>
 #include <vector>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 #include "scheduler/protocol/packet.h"
 #include "scheduler/protocol/pages.h"
 #include "scheduler/protocol/protocol.h"

@@ -3,7 +3,7 @@
 #include <sstream>
 #include <string>
 
-#include "scheduler/core/event_log.h"
+#include "scheduler/log/event_log.h"
 #include "tests/fuzz/input.h"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

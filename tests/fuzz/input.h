@@ -12,7 +12,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 
 #define CHECK(condition)                                                           \
   do {                                                                             \

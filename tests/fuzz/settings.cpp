@@ -1,7 +1,7 @@
 // The words of variables and command lines: durations, sizes, modes.
 #include <cstring>
 
-#include "base/byte_size.h"
+#include "scheduler/base/byte_size.h"
 #include "scheduler/core/settings.h"
 #include "tests/fuzz/input.h"
 

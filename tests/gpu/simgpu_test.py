@@ -1,14 +1,14 @@
 """The driver part of programs of several CUDA releases (build-releases) on the simulated GPU: the same natively and under
 rota, and traced as each release has it. Their libcudart needs a real driver: tests/gpu/run. And what of the scripts for a
 GPU can be tried here."""
-import json
 import pathlib
 import sys
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path += [str(HERE), str(HERE.parent / "integration")]
+sys.path += [str(HERE), str(HERE / "tables"), str(HERE.parent / "integration")]
 
+import evidence
 import release_checks
 from bench import Bench, Skip
 from harness import BUILD, Case
@@ -79,7 +79,7 @@ class Tables(Case):
                            "--hog", "0.4", "--weight", "0.1", "--slack", "0.06", "--seconds", "3", timeout=120, PYTHONPATH=str(HERE / "libraries"),
                            LD_LIBRARY_PATH=f"{self.environment['LD_LIBRARY_PATH']}:{self.sim_driver.parent / 'nvml'}", ROTA_SIM_TIME_SCALE="1")
         self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
-        found = json.loads(next(self.scratch.glob("swap-*.json")).read_text())
+        found = evidence.files(self.scratch)[0]
         steady, drifting = (found["programs"][f"sample/{name}"] for name in ("steady", "drifting"))
         self.assertGreater(steady["moves_out"], 0)
         self.assertEqual((steady["wrong"], list(steady["unable"])), (0, ["unable"]))

@@ -34,6 +34,7 @@ import evidence
 import swap_switches
 from export_tables import LINE, file_name
 from library_checks import LIBRARIES
+from results import machine
 from swap_rig import GIB, MIB, add_options, context_bytes, driver_library, end, served, stacks, tell
 
 STAYS = re.compile(r"rota: (rota cannot see every use of this process's GPU memory: .*|.* this process's memory stays native.*|.* this program's memory stays on the GPU)$", re.M)
@@ -151,14 +152,6 @@ def measure(options, chosen):
     return found, hog_said, moving
 
 
-def machine():
-    if pathlib.Path("/usr/bin/nvidia-smi").exists():
-        asked = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True)
-        if asked.returncode == 0:
-            return dict(zip(("gpu", "driver"), asked.stdout.splitlines()[0].split(", ")))
-    return {"gpu": "simgpu", "driver": "simgpu"}
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, room=None, seconds=15, quantum="50ms")
@@ -185,8 +178,8 @@ def main():
     if options.evidence:
         options.evidence.mkdir(parents=True, exist_ok=True)
         file = options.evidence / f"swap-{result['driver']}.json"
-        result = evidence.merged(json.loads(file.read_text()) if file.exists() else {}, result)
-        file.write_text(json.dumps(result, indent=1) + "\n")
+        result = evidence.merged(evidence.read(file) if file.exists() else {}, result)
+        file.write_text(evidence.text(result))
     else:
         result = evidence.merged({}, result)
     for name, each in found.items():

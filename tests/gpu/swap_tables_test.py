@@ -1,6 +1,7 @@
 """Which of the driver's private tables runs under forced swaps have shown (tables/evidence.py): no GPU needed."""
 import pathlib
 import sys
+import tempfile
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -47,6 +48,16 @@ class Lacking(unittest.TestCase):
     def test_a_later_run_replaces_what_a_program_showed_and_keeps_the_others(self):
         both = evidence.merged(file(cublas=program(0), other=program(2)), {"driver": "580", "programs": {"cublas": program(7)}})
         self.assertEqual({name: row["moves_out"] for name, row in both["tables"][0]["programs"].items()}, {"cublas": 7, "other": 2})
+
+    def test_a_file_says_all_that_was_merged_with_a_row_on_each_line(self):
+        found = file(cublas=program(12, parts=["direct"]), other=program(0, wrong=1, stays="an IPC handle"), failing=program(1, problem="exit 1"))
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "swap-580.json"
+            path.write_text(evidence.text(found))
+            self.assertEqual(evidence.files(folder), [found])
+            lines = path.read_text().splitlines()
+        self.assertEqual(sum(line.startswith('{"program"') for line in lines), 3)
+        self.assertEqual(sum(line.startswith('{"uuid"') for line in lines), 1)  # three programs asked for the same
 
     def test_every_table_that_programs_may_use_without_being_pinned_is_shown_by_a_file_here(self):
         files = evidence.files()

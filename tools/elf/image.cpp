@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 
 namespace rota::elf {
 

@@ -15,7 +15,7 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 #include "tools/elf/elf.h"
 #include "tools/elf/image.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/result.h"
+#include "scheduler/base/result.h"
 #include "tools/simgpu/device_figures.h"
 
 namespace rota::sim {

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <optional>
 #include <thread>
-#include <utility>
 
 #include "runtime/core/log.h"
 
@@ -22,34 +21,34 @@ constexpr std::chrono::nanoseconds kLongestCopy = 5s;
 
 }  // namespace
 
-void wait_for_stream(const SwapBackend::Mover& mover) {
-  real::cuStreamSynchronize(mover.stream);
+void wait_for_stream(const Move& move) {
+  real::cuStreamSynchronize(move.stream);
 }
 
-Answer wait_for(const SwapBackend::Mover& mover, api::CUevent event) {
+Answer wait_for(const Move& move, api::CUevent event) {
   const auto begin = std::chrono::steady_clock::now();
   for (std::chrono::nanoseconds pause = 20us;;
        pause = std::min<std::chrono::nanoseconds>(pause * 3 / 2, kLongestPause)) {
     api::CUresult result = api::CUDA_SUCCESS;
-    if (!mover.while_alive([&] { result = real::cuEventQuery(event); })) return std::nullopt;
+    if (!move.while_alive([&] { result = real::cuEventQuery(event); })) return std::nullopt;
     if (result == api::CUDA_SUCCESS) return result;
     // A driver that goes on saying so of a copy is asked for the stream's end instead.
     if (result == api::CUDA_ERROR_NOT_READY && std::chrono::steady_clock::now() - begin > kLongestCopy) {
-      if (!mover.within([&] { result = real::cuStreamSynchronize(mover.stream); })) return std::nullopt;
+      if (!move.within([&] { result = real::cuStreamSynchronize(move.stream); })) return std::nullopt;
       return result;
     }
     if (result != api::CUDA_ERROR_NOT_READY) {
-      mover.within([&] { wait_for_stream(mover); });
+      move.within([&] { wait_for_stream(move); });
       return result;
     }
-    mover.stopping();  // serves other processes in the meantime; a copy under way is waited for in any case
+    move.stopping();  // serves other processes in the meantime; a copy under way is waited for in any case
     std::this_thread::sleep_for(pause);
   }
 }
 
-bool is_over(const SwapBackend::Mover& mover, api::CUevent event) {
+bool is_over(const Move& move, api::CUevent event) {
   bool over = true;
-  mover.while_alive([&] { over = real::cuEventQuery(event) != api::CUDA_ERROR_NOT_READY; });
+  move.while_alive([&] { over = real::cuEventQuery(event) != api::CUDA_ERROR_NOT_READY; });
   return over;
 }
 
@@ -64,36 +63,6 @@ void CopyTimes::ended() {
 void CopyTimes::say(const char* way, int device, std::uint64_t bytes) const {
   if (first_.count() == 0 || bytes == 0) return;
   log::debug("GPU {}: {} bytes copied {} between {} and {} ns", device, bytes, way, first_.count(), last_.count());
-}
-
-SwapBackend::Extent* SwapBackend::extent_at(std::uint64_t address, Range** range) {
-  Range* found = const_cast<Range*>(std::as_const(*this).range_at(address));
-  if (found == nullptr) return nullptr;
-  if (range != nullptr) *range = found;
-  const auto extent = std::find_if(found->extents.begin(), found->extents.end(),
-                                   [&](const Extent& each) { return each.address == address; });
-  return extent == found->extents.end() ? nullptr : &*extent;
-}
-
-// An extent is no longer moving, whether the move succeeded or not.
-void SwapBackend::landed(std::uint64_t address) {
-  std::optional<Range> ended;
-  {
-    const std::lock_guard lock(mutex_);
-    Range* range = nullptr;
-    Extent* extent = extent_at(address, &range);
-    extent->moving = false;
-    if (extent->piece) --out_of_place(range->device);
-    const bool moves =
-        std::any_of(range->extents.begin(), range->extents.end(), [](const Extent& each) { return each.moving; });
-    if (range->ending && !moves) {
-      take_off(*range);
-      ended = std::move(*range);
-      ranges_.erase(ended->address);
-    }
-  }
-  landed_.notify_all();
-  if (ended) destroy(std::move(*ended));
 }
 
 }  // namespace rota::memory

@@ -7,24 +7,22 @@
 #include <cstdint>
 
 #include "generated/driver_real.h"
-#include "runtime/memory/swap/swap.h"
+#include "runtime/memory/move.h"
 
 namespace rota::memory {
-
-using Answer = SwapBackend::Answer;
 
 // With so many copies under way the engine is never idle (measured on an H100, extents of 128 and 256 MiB). Judgement.
 inline constexpr std::size_t kInFlight = 6;
 
 // For a copy without an event: it is over when this returns, and its memory may be released. With the context current.
-void wait_for_stream(const SwapBackend::Mover& mover);
+void wait_for_stream(const Move& move);
 
 // Waits until the event is reached, with a query under the context's lock each time. Any error: its work has failed,
 // and the copy is over. Nothing: so it is because the context has ended.
-Answer wait_for(const SwapBackend::Mover& mover, api::CUevent event);
+Answer wait_for(const Move& move, api::CUevent event);
 
 // Whether wait_for() would return at once.
-bool is_over(const SwapBackend::Mover& mover, api::CUevent event);
+bool is_over(const Move& move, api::CUevent event);
 
 // When the first copy of a move was submitted, and when the last was seen to have ended (CLOCK_MONOTONIC).
 class CopyTimes {

@@ -4,18 +4,14 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "generated/driver_types.h"
 #include "runtime/driver/memory_descriptor.h"
+#include "runtime/memory/move.h"
 
 namespace rota::memory {
-
-using driver::Handed;
-using driver::MemoryDescriptor;
-using driver::SharedDescriptor;
 
 using PhysicalHandle = api::CUmemGenericAllocationHandle;  // 0: none
 
@@ -43,19 +39,6 @@ bool made_for_decompression(int device);
 void make_without_decompression(int device);
 // Whether the driver makes descriptors of this GPU's memory.
 bool has_exportable_memory(int device);
-
-// How memory goes to other processes and comes from them. Either may be empty: then it does not.
-struct Exchange {
-  // Whether anybody takes memory now. To be asked first: making a descriptor takes the driver up to 3 ms while other
-  // processes create memory (measured on an H100).
-  std::function<bool()> gives = [] { return true; };
-  // Offers a piece to other processes.
-  std::function<void(int descriptor, std::uint64_t bytes)> give;
-  // Whether others are said to be making room there, by whatever way.
-  std::function<bool()> coming = [] { return false; };
-  // The next piece that has arrived, or nothing. Does not wait.
-  std::function<std::optional<Handed>()> take;
-};
 
 // Physical memory that this process holds.
 struct Piece {

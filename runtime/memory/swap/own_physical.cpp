@@ -110,7 +110,7 @@ std::optional<api::CUresult> OwnPhysical::map(std::uint64_t address, std::uint64
   if (piece == nullptr) return api::CUDA_ERROR_INVALID_VALUE;
   const std::uint64_t granule = swap_.granularity(piece->device());
   bool certain = true;
-  const api::CUresult result = swap_.map_at(
+  const api::CUresult result = swap_.own_mappings().map(
       {.range = piece->range, .address = address},
       [&](Handle real) { return real::cuMemMap(address, bytes, offset, real, flags); },
       [&] {
@@ -141,7 +141,7 @@ OwnPhysical::Handle OwnPhysical::driver_handle(Handle handle) {
   Piece* const piece = live(handle);
   if (piece == nullptr) return 0;
   piece->given_out = true;
-  return swap_.handle_of(piece->range);
+  return swap_.own_mappings().handle_of(piece->range);
 }
 
 bool OwnPhysical::exportable(Handle handle) const {
@@ -209,7 +209,7 @@ api::CUresult OwnPhysical::unmap(std::uint64_t address, std::uint64_t bytes, con
   {
     const std::lock_guard lock(mutex_);
     const Overlap overlap = overlapping(address, bytes);
-    const api::CUresult result = swap_.unmap_at(
+    const api::CUresult result = swap_.own_mappings().unmap(
         overlap.all, [&] { return call(address, bytes); },
         [&] {
           api::CUresult refused = overlap.whole ? api::CUDA_SUCCESS : api::CUDA_ERROR_INVALID_VALUE;
@@ -238,10 +238,10 @@ api::CUresult OwnPhysical::unmap(std::uint64_t address, std::uint64_t bytes, con
 }
 
 // Whether the access is certainly valid: each GPU to its own memory.
-bool OwnPhysical::known_by_books(const std::vector<SwapBackend::Mapped>& all, const api::CUmemAccessDesc* accesses,
+bool OwnPhysical::known_by_books(const std::vector<OwnMappings::Mapped>& all, const api::CUmemAccessDesc* accesses,
                                  std::size_t count) const {
   if (accesses == nullptr || count == 0) return false;
-  return std::all_of(all.begin(), all.end(), [&](const SwapBackend::Mapped& each) {
+  return std::all_of(all.begin(), all.end(), [&](const OwnMappings::Mapped& each) {
     const int owner = pieces_.at(mappings_.at(each.address).piece).device();
     return std::all_of(accesses, accesses + count, [&](const api::CUmemAccessDesc& access) {
       return access.location.type == api::CU_MEM_LOCATION_TYPE_DEVICE && access.location.id == owner &&
@@ -258,7 +258,7 @@ std::optional<api::CUresult> OwnPhysical::set_access(std::uint64_t address, std:
   bool unknown = false;
   std::vector<api::CUmemAccessDesc> wanted;
   if (accesses != nullptr) wanted.assign(accesses, accesses + count);
-  const api::CUresult result = swap_.set_access_at(overlap.all, wanted, call, [&] {
+  const api::CUresult result = swap_.own_mappings().set_access(overlap.all, wanted, call, [&] {
     if (!overlap.whole) return api::CUDA_ERROR_INVALID_VALUE;
     unknown = !overlap.between.empty() || !known_by_books(overlap.all, accesses, count);
     return unknown ? driver::kNotAsked : api::CUDA_SUCCESS;
@@ -277,7 +277,7 @@ std::optional<api::CUresult> OwnPhysical::access(unsigned long long* flags, cons
   if (real::cuDeviceGetCount(&devices) != api::CUDA_SUCCESS) return std::nullopt;
   if (location->id < 0 || location->id >= devices) return api::CUDA_ERROR_INVALID_DEVICE;
   const std::uint64_t range = pieces_.at(found->second.piece).range;
-  *flags = swap_.access_at({.range = range, .address = found->first}, location->id);
+  *flags = swap_.own_mappings().access({.range = range, .address = found->first}, location->id);
   return api::CUDA_SUCCESS;
 }
 

@@ -112,11 +112,11 @@ class OwnPhysical {
   bool overlaps_locked(std::uint64_t address, std::uint64_t bytes) const;
   bool would_map(const Piece& piece, std::uint64_t granule, std::uint64_t address, std::uint64_t bytes,
                  std::uint64_t offset, unsigned long long flags) const;
-  bool known_by_books(const std::vector<SwapBackend::Mapped>& all, const api::CUmemAccessDesc* accesses,
+  bool known_by_books(const std::vector<OwnMappings::Mapped>& all, const api::CUmemAccessDesc* accesses,
                       std::size_t count) const;
   // The mappings that any of these addresses belongs to.
   struct Overlap {
-    std::vector<SwapBackend::Mapped> all;
+    std::vector<OwnMappings::Mapped> all;
     bool whole = true;  // none reaches beyond
     Sizes between;      // what is in none of them
     std::vector<Handle> pieces;

@@ -6,17 +6,22 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "generated/runtime_trace.h"
 #include "generated/trace_schema.h"
 #include "runtime/preload/cuda/thin.h"
+#include "runtime/preload/cudart/tracers.h"
 #include "runtime/preload/object.h"
 #include "runtime/preload/off.h"
 #include "runtime/trace/thread.h"
 
+using rota::runtime_tracers::kMajors;
+using rota::runtime_tracers::kSymbols;
+using rota::runtime_tracers::Major;
+using rota::runtime_tracers::symbol_names;
+
 extern "C" {
 // Written once, before any slot leads to a tracer.
-ROTA_HIDDEN void* rota_cudart_real[kRotaCudartSymbols];
-ROTA_HIDDEN extern void* rota_cudart_slots[kRotaCudartSymbols];
+ROTA_HIDDEN void* rota_cudart_real[kSymbols];
+ROTA_HIDDEN extern void* rota_cudart_slots[kSymbols];
 ROTA_HIDDEN void* rota_cudart_resolve(uint32_t index) noexcept;
 }
 
@@ -70,7 +75,7 @@ int find_renamed(dl_phdr_info* info, size_t, void* data) noexcept {
 }
 
 // By SONAME among what is loaded, RTLD_LOCAL or not; else by file name; else load it, since the caller needs one.
-void* open_library(Open* open, const RotaCudartMajor& major) noexcept {
+void* open_library(Open* open, const Major& major) noexcept {
   void* handle = open(major.library, RTLD_LAZY | RTLD_NOLOAD);
   if (handle != nullptr) return handle;
   Renamed renamed{strstr(major.library, ".so."), nullptr};
@@ -95,23 +100,23 @@ const rota::trace::Interface* open_core(Open* open) noexcept {
   return usable ? interface : nullptr;
 }
 
-const RotaCudartMajor& major_of(uint32_t index) noexcept {
+const Major& major_of(uint32_t index) noexcept {
   size_t major = 0;
-  while (index - rota_cudart_majors[major].first >= rota_cudart_majors[major].count) ++major;
-  return rota_cudart_majors[major];
+  while (index - kMajors[major].first >= kMajors[major].count) ++major;
+  return kMajors[major];
 }
 
 // Any number of threads may run this at once, each writes the same; no lock of ours is held while the loader works,
 // since a thread may come from a constructor that runs under the loader's.
-void resolve(const RotaCudartMajor& major) noexcept {
+void resolve(const Major& major) noexcept {
   auto* const open = reinterpret_cast<Open*>(rota::thin::next_symbol("dlopen"));
   void* const library = open != nullptr ? open_library(open, major) : nullptr;
   const size_t end = major.first + major.count;
   for (size_t i = major.first; i < end; ++i) {
-    void* function = library != nullptr ? rota::thin::foreign_symbol(library, rota_cudart_names[i]) : nullptr;
+    void* function = library != nullptr ? rota::thin::foreign_symbol(library, symbol_names[i]) : nullptr;
     if (function == nullptr) {
-      const bool text = strcmp(rota_cudart_names[i], "cudaGetErrorString") == 0 ||
-                        strcmp(rota_cudart_names[i], "cudaGetErrorName") == 0;
+      const bool text =
+          strcmp(symbol_names[i], "cudaGetErrorString") == 0 || strcmp(symbol_names[i], "cudaGetErrorName") == 0;
       function = text ? reinterpret_cast<void*>(&no_text) : reinterpret_cast<void*>(&not_found);
     }
     __atomic_store_n(&rota_cudart_real[i], function, __ATOMIC_RELAXED);

@@ -1,5 +1,9 @@
 """What runs under forced swaps show of the driver's private tables (swap_tables.py): files swap-DRIVER.json beside this one, and which of the
-tables that the policy lets programs use without pinning them are in none."""
+tables that the policy lets programs use without pinning them are in none.
+
+A file is JSON with a row on each line. A row of `programs` is what happened to a program; a row of `tables` is a table of the driver (`uuid`,
+its length in `bytes`, whether `rota` knows it) and the files that `asked_by` it in these `programs`.
+"""
 import json
 import pathlib
 import tomllib
@@ -44,5 +48,28 @@ def lacking(policy, files):
     return found
 
 
+def text(found):
+    """A file with what `merged` gives."""
+    rows = {}
+    for name, program in found["programs"].items():
+        for uuid, table in program["tables"].items():
+            row = rows.setdefault(json.dumps([uuid, table]), {"uuid": uuid, **table, "programs": []})
+            row["programs"].append(name)
+    programs = [{"program": name, **{key: value for key, value in program.items() if key != "tables"}} for name, program in found["programs"].items()]
+    sections = [f'"{key}": [\n' + ",\n".join(map(json.dumps, those)) + "\n]" for key, those in (("programs", programs), ("tables", [rows[key] for key in sorted(rows)]))]
+    head = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in found.items() if key not in ("programs", "tables")]
+    return "{" + ",\n".join([", ".join(head), *sections]) + "}\n"
+
+
+def read(path):
+    """What `merged` gave when this file was written."""
+    file = json.loads(pathlib.Path(path).read_text())
+    programs = {row.pop("program"): {**row, "tables": {}} for row in file["programs"]}
+    for row in file["tables"]:
+        for name in row.pop("programs"):
+            programs[name]["tables"][row["uuid"]] = {key: value for key, value in row.items() if key != "uuid"}
+    return merged({}, {**{key: value for key, value in file.items() if key != "tables"}, "programs": programs})
+
+
 def files(folder=HERE):
-    return [json.loads(path.read_text()) for path in sorted(pathlib.Path(folder).glob("swap-*.json"))]
+    return [read(path) for path in sorted(pathlib.Path(folder).glob("swap-*.json"))]

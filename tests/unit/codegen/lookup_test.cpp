@@ -1,15 +1,16 @@
 // The generated cuGetProcAddress table against what a real driver answered for every name, version and flag.
 #include <catch2/catch.hpp>
-#include <fstream>
 #include <map>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "generated/driver_symbols.h"
+#include "tests/unit/recorded_lookups.h"
 
 namespace {
+
+using rota::test::RecordedLookup;
 
 // The recording's driver is of CUDA 13.0; the models go on.
 constexpr int kRecordedVersion = 13000;
@@ -30,24 +31,11 @@ const std::vector<Row>& generated() {
   return rows;
 }
 
-struct Recorded {
-  std::string base;
-  int flag;
-  int version;
-  std::string symbol;  // "-": none
-};
-
-std::vector<Recorded> recorded() {
-  std::ifstream file(ROTA_RECORDED_LOOKUPS);
-  std::vector<Recorded> rows;
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with('#')) continue;
-    std::istringstream words(line);
-    Recorded row;
-    words >> row.base >> row.flag >> row.version >> row.symbol;
-    if (!words) FAIL("unreadable row: " + line);
-    if (row.symbol.starts_with("-[")) row.symbol = "-";
-    rows.push_back(row);
+// An answer without a function is "-" here.
+std::vector<RecordedLookup> recorded() {
+  std::vector<RecordedLookup> rows = rota::test::recorded_lookups(ROTA_RECORDED_LOOKUPS);
+  for (RecordedLookup& row : rows) {
+    if (!row.found()) row.answer = "-";
   }
   return rows;
 }
@@ -69,16 +57,16 @@ std::string answer(const std::string& base, int form, int version) {
 TEST_CASE("the generated look-up table answers every recorded look-up like the driver") {
   std::size_t compared = 0;
   std::size_t too_new = 0;
-  for (const Recorded& row : recorded()) {
+  for (const RecordedLookup& row : recorded()) {
     if (row.version > kRecordedVersion) {
       // A version newer than the driver is refused before any name is looked at: no matter of the table.
-      CHECK(row.symbol == "-");
+      CHECK(row.answer == "-");
       ++too_new;
       continue;
     }
     ++compared;
-    INFO(row.base << " flag " << row.flag << " version " << row.version);
-    CHECK(answer(row.base, row.flag == 2 ? 2 : 0, row.version) == row.symbol);
+    INFO(row.name << " flag " << row.flags << " version " << row.version);
+    CHECK(answer(row.name, row.flags == 2 ? 2 : 0, row.version) == row.answer);
   }
   CHECK(compared == 3127);
   CHECK(too_new == 1437);
@@ -87,9 +75,9 @@ TEST_CASE("the generated look-up table answers every recorded look-up like the d
 TEST_CASE("the generated look-up table has no change point that was not recorded") {
   std::set<std::string> known;
   std::set<std::tuple<std::string, int, int>> points;
-  for (const Recorded& row : recorded()) {
-    known.insert(row.base);
-    points.insert({row.base, row.flag, row.version});
+  for (const RecordedLookup& row : recorded()) {
+    known.insert(row.name);
+    points.insert({row.name, row.flags, row.version});
   }
   std::set<std::string> unrecorded;
   for (const Row& row : generated()) {

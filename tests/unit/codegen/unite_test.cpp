@@ -110,11 +110,15 @@ TEST_CASE("each libcudart major keeps its own signature under a shared name") {
   REQUIRE(inputs->runtimes.size() == 3);
   const auto files = emit_trace(*inputs);
   REQUIRE(files);
-  const std::string source = content_of(*files, "runtime_trace.cpp");
-  CHECK_THAT(source, Contains("cuAdvise(std::int32_t device)") && Contains("cuAdvise_cudart13(ByCUplace_st place)"));
-  CHECK_THAT(source, Contains("&cuAdvise<0>") && Contains("&cuAdvise<2>") && Contains("&cuAdvise_cudart13<4>"));
-  CHECK_THAT(source, Contains("&cuSame<1>") && Contains("&cuSame<3>") && Contains("&cuSame<6>"));
-  CHECK_THAT(source, Contains("nullptr,  // cuHidden"));
+  const std::string rows = content_of(*files, "runtime_trace_functions.inc");
+  CHECK_THAT(rows, Contains("ROTA_TRACED(0, cuAdvise, 0, ({\"device\", 0}))") &&
+                       Contains("ROTA_TRACED(2, cuAdvise, 0, ({\"device\", 0}))") &&
+                       Contains("ROTA_TRACED(4, cuAdvise, 0, ({\"place\", 3}))"));
+  CHECK_THAT(rows, Contains("ROTA_TRACED(6, cuSame, 0, ({\"x\", 0}))") && Contains("ROTA_UNTRACED(5, cuHidden)"));
+  const std::string types = content_of(*files, "runtime_trace_types.inc");
+  CHECK_THAT(types, Contains("ROTA_TYPE(3, \"CUplace\", 8, kRecord, 1)"));
+  CHECK_THAT(types, Contains("ROTA_STRUCT(1, \"CUplace_st\", {\"kind\", 0}, {\"\", 2, 4})"));
+  CHECK_THAT(content_of(*files, "runtime_majors.inc"), Contains("ROTA_CUDART_MAJOR(13, libcudart.so.13, 4, 3)"));
   CHECK_THAT(content_of(*files, "runtime_symbols.inc"), Contains("ROTA_CUDART_SYMBOL(13, libcudart.so.13, cuHidden)"));
 }
 

@@ -14,9 +14,9 @@
 #include <sstream>
 #include <vector>
 
-#include "base/unix_address.h"
-#include "base/uuid.h"
 #include "runtime/client/admission.h"
+#include "scheduler/base/unix_address.h"
+#include "scheduler/base/uuid.h"
 #include "tools/rota/ci/thread.h"
 
 namespace rota::ci {

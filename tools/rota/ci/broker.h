@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/descriptor.h"
-#include "base/result.h"
+#include "scheduler/base/descriptor.h"
+#include "scheduler/base/result.h"
 #include "tools/rota/ci/admissions.h"
 #include "tools/rota/ci/gpus.h"
 #include "tools/rota/try/output_folder.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/result.h"
+#include "scheduler/base/result.h"
 #include "tools/rota/ci/ctest_files.h"
 #include "tools/rota/ci/groups.h"
 #include "tools/rota/report/session.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/result.h"
+#include "scheduler/base/result.h"
 
 namespace rota::ci {
 

@@ -15,7 +15,7 @@
 #include <mutex>
 #include <set>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 
 namespace rota::ci {
 namespace {

@@ -12,7 +12,7 @@
 #include <iterator>
 #include <thread>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 #include "tools/rota/ci/hang.h"
 #include "tools/rota/ci/helper.h"
 #include "tools/rota/report/format.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/descriptor.h"
-#include "base/uuid.h"
+#include "scheduler/base/descriptor.h"
+#include "scheduler/base/uuid.h"
 
 namespace rota::ci {
 

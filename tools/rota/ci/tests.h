@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/result.h"
+#include "scheduler/base/result.h"
 #include "tools/rota/report/session.h"
 
 namespace rota::ci {

@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "base/result.h"
+#include "scheduler/base/result.h"
 
 namespace rota::ci {
 

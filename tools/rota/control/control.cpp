@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "base/descriptor.h"
-#include "base/printable.h"
 #include "scheduler/address/socket_path.h"
 #include "scheduler/address/unresponsive.h"
+#include "scheduler/base/descriptor.h"
+#include "scheduler/base/printable.h"
 #include "tools/rota/report/format.h"
 #include "tools/rota/run/output.h"
 

@@ -21,8 +21,8 @@
 #include <string>
 #include <vector>
 
-#include "base/descriptor.h"
 #include "scheduler/address/socket_path.h"
+#include "scheduler/base/descriptor.h"
 #include "tools/rota/demo/story.h"
 #include "tools/rota/report/format.h"
 #include "tools/rota/run/daemon.h"

@@ -13,7 +13,7 @@
 #include <sstream>
 #include <type_traits>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 #include "tools/rota/run/launch.h"
 
 namespace rota::doctor {

@@ -11,11 +11,11 @@
 #include <fstream>
 #include <sstream>
 
-#include "base/descriptor.h"
 #include "generated/driver_releases.h"
 #include "generated/driver_symbols.h"
 #include "scheduler/address/socket_path.h"
 #include "scheduler/address/unresponsive.h"
+#include "scheduler/base/descriptor.h"
 #include "scheduler/core/settings.h"
 #include "tools/rota/doctor/child.h"
 #include "tools/rota/report/format.h"

@@ -19,7 +19,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 #include "tools/rota/doctor/gather.h"
 
 #ifndef F_SEAL_FUTURE_WRITE

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "base/byte_size.h"
 #include "scheduler/address/socket_path.h"
+#include "scheduler/base/byte_size.h"
 #include "tools/rota/doctor/findings.h"
 #include "tools/rota/status/uncovered.h"
 

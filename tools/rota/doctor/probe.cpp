@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "base/uuid.h"
 #include "generated/driver_types.h"
 #include "runtime/preload/attachment.h"
+#include "scheduler/base/uuid.h"
 #include "tools/rota/doctor/child.h"
 
 namespace rota::doctor {

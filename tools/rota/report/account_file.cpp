@@ -16,9 +16,9 @@
 #include <memory>
 #include <sstream>
 
-#include "base/descriptor.h"
-#include "base/uuid.h"
 #include "runtime/preload/symbol_list.h"
+#include "scheduler/base/descriptor.h"
+#include "scheduler/base/uuid.h"
 #include "tools/rota/trace/tables.h"
 
 namespace rota::report {

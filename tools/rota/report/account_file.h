@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "base/result.h"
 #include "runtime/account/format.h"
+#include "scheduler/base/result.h"
 
 namespace rota::report {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/result.h"
+#include "scheduler/base/result.h"
 
 namespace rota::report {
 

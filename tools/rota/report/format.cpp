@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "base/printable.h"
+#include "scheduler/base/printable.h"
 
 namespace rota::report {
 

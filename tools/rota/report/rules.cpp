@@ -6,7 +6,7 @@
 #include <charconv>
 #include <optional>
 
-#include "base/byte_size.h"
+#include "scheduler/base/byte_size.h"
 #include "tools/rota/report/account_file.h"
 #include "tools/rota/report/format.h"
 

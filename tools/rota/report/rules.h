@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/result.h"
+#include "scheduler/base/result.h"
 
 namespace rota::report {
 

@@ -17,8 +17,8 @@
 #include <system_error>
 #include <vector>
 
-#include "base/descriptor.h"
 #include "runtime/account/format.h"
+#include "scheduler/base/descriptor.h"
 #include "tools/rota/report/account_file.h"
 #include "tools/rota/report/session.h"
 

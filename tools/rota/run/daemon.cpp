@@ -21,9 +21,9 @@
 #include <thread>
 #include <vector>
 
-#include "base/descriptor.h"
 #include "scheduler/address/socket_path.h"
 #include "scheduler/address/unresponsive.h"
+#include "scheduler/base/descriptor.h"
 #include "scheduler/core/settings.h"
 #include "tools/rota/run/fresh_start.h"
 #include "tools/rota/run/launch.h"

@@ -16,8 +16,8 @@
 #include <iterator>
 #include <string_view>
 
-#include "base/descriptor.h"
 #include "runtime/preload/cuda/clean_environment.h"
+#include "scheduler/base/descriptor.h"
 #include "tools/rota/run/preload.h"
 
 extern char** environ;  // NOLINT

@@ -19,7 +19,7 @@
 #include <fstream>
 #include <string_view>
 
-#include "base/byte_text.h"
+#include "scheduler/base/byte_text.h"
 
 namespace rota::tool {
 namespace {

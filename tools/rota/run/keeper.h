@@ -19,7 +19,7 @@
 #include <functional>
 #include <vector>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 
 namespace rota::tool {
 

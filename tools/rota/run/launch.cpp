@@ -11,7 +11,7 @@
 #include <cstring>
 #include <random>
 
-#include "base/byte_size.h"
+#include "scheduler/base/byte_size.h"
 #include "tools/rota/report/format.h"
 #include "tools/rota/run/daemon.h"
 #include "tools/rota/run/everywhere.h"

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "base/result.h"
+#include "scheduler/base/result.h"
 
 namespace rota::tool {
 

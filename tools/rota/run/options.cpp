@@ -2,7 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "base/byte_size.h"
+#include "scheduler/base/byte_size.h"
 #include "scheduler/core/settings.h"
 
 namespace rota::tool {

@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 #include "tools/rota/run/listed_path.h"
 
 namespace rota::tool {

@@ -9,7 +9,7 @@
 #include <functional>
 #include <string>
 
-#include "base/result.h"
+#include "scheduler/base/result.h"
 
 namespace rota::tool {
 

@@ -24,8 +24,8 @@
 #include <string>
 #include <vector>
 
-#include "base/byte_size.h"
-#include "base/descriptor.h"
+#include "scheduler/base/byte_size.h"
+#include "scheduler/base/descriptor.h"
 #include "tools/elf/elf.h"
 #include "tools/rota/report/format.h"
 #include "tools/rota/run/launch.h"
@@ -197,7 +197,7 @@ int simulate(SimOptions options) {
   // Only the options define the machine: variables of another one that may still be set are removed.
   for (const char* name :
        {"ROTA_SIM_PROFILE", "ROTA_SIM_GPUS", "ROTA_SIM_MEMORY", "ROTA_SIM_CONTEXT_BYTES", "ROTA_SIM_DRIVER_VERSION",
-        "ROTA_SIM_CLOCK", "ROTA_SIM_TIME_SCALE", "ROTA_SIM_FAULTS", "ROTA_SIM_MUTATIONS", "ROTA_SIM_UNREGISTERED"}) {
+        "ROTA_SIM_CLOCK", "ROTA_SIM_TIME_SCALE", "ROTA_SIM_FAULTS", "ROTA_SIM_UNREGISTERED"}) {
     unsetenv(name);
   }
   LaunchOptions launch;

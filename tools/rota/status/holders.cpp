@@ -25,9 +25,10 @@
 #include <sstream>
 #include <thread>
 
-#include "base/descriptor.h"
-#include "base/uuid.h"
+#include "scheduler/address/socket_path.h"
 #include "scheduler/address/unresponsive.h"
+#include "scheduler/base/descriptor.h"
+#include "scheduler/base/uuid.h"
 #include "scheduler/protocol/lock_door.h"
 #include "scheduler/protocol/packet.h"
 

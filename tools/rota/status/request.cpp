@@ -12,9 +12,9 @@
 #include <iterator>
 #include <utility>
 
-#include "base/printable.h"
-#include "base/uuid.h"
 #include "scheduler/address/unresponsive.h"
+#include "scheduler/base/printable.h"
+#include "scheduler/base/uuid.h"
 
 namespace rota::tool {
 

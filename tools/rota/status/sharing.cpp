@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/byte_text.h"
-#include "base/uuid.h"
+#include "scheduler/base/byte_text.h"
+#include "scheduler/base/uuid.h"
 #include "scheduler/core/event.h"
 
 namespace rota::tool {

@@ -9,10 +9,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "base/descriptor.h"
-#include "base/uuid.h"
 #include "scheduler/address/socket_path.h"
 #include "scheduler/address/unresponsive.h"
+#include "scheduler/base/descriptor.h"
+#include "scheduler/base/uuid.h"
 #include "scheduler/core/settings.h"
 #include "tools/rota/report/format.h"
 #include "tools/rota/status/processes.h"

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "base/descriptor.h"
 #include "runtime/trace/format.h"
+#include "scheduler/base/descriptor.h"
 
 namespace rota::tool {
 

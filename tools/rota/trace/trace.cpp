@@ -20,8 +20,8 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include "base/byte_size.h"
 #include "runtime/trace/format.h"
+#include "scheduler/base/byte_size.h"
 #include "tools/rota/report/format.h"
 #include "tools/rota/run/launch.h"
 #include "tools/rota/run/output.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 
 namespace rota::attempt {
 

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/uuid.h"
+#include "scheduler/base/uuid.h"
 
 namespace rota::attempt {
 namespace {

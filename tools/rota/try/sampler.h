@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 #include "scheduler/protocol/protocol.h"
 #include "scheduler/server/nvml.h"
 #include "tools/rota/status/request.h"

@@ -32,7 +32,10 @@
 #error "simgpu's stubs are written for x86-64 and aarch64"
 #endif
 
-#define ROTA_SYMBOL(name) rota_stub name
-#include "generated/runtime_symbols_13.inc"
+#define ROTA_STUB_11(name)
+#define ROTA_STUB_12(name)
+#define ROTA_STUB_13(name) rota_stub name
+#define ROTA_CUDART_SYMBOL(major, node, name) ROTA_STUB_##major(name)
+#include "generated/runtime_symbols.inc"
 
         .section .note.GNU-stack, "", %progbits

@@ -11,7 +11,7 @@
 #include <iterator>
 #include <system_error>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 #include "tools/simgpu/state/layout.h"
 #include "tools/simgpu/state/shared_state.h"
 

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "base/byte_size.h"
+#include "scheduler/base/byte_size.h"
 #include "tools/simgpu/profile.h"
 #include "tools/simgpu/state/layout.h"
 

@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <variant>
 
-#include "base/byte_size.h"
+#include "scheduler/base/byte_size.h"
 #include "tools/simgpu/state/options.h"
 
 extern "C" struct {

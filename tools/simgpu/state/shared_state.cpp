@@ -22,7 +22,7 @@
 #include <system_error>
 #include <utility>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 #include "tools/simgpu/state/layout.h"
 
 namespace rota::sim {

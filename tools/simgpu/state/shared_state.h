@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "base/result.h"
+#include "scheduler/base/result.h"
 #include "tools/simgpu/profile.h"
 #include "tools/simgpu/state/clock.h"
 #include "tools/simgpu/state/options.h"

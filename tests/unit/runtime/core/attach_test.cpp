@@ -4,9 +4,7 @@
 #include <fmt/format.h>
 #include <array>
 #include <catch2/catch.hpp>
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -15,6 +13,7 @@
 #include "runtime/core/tables.h"
 #include "runtime/hooks/lookup.h"
 #include "runtime/hooks/overrides.h"
+#include "tests/unit/recorded_lookups.h"
 #include "tests/unit/runtime/fake_preload.h"
 
 using rota::kSymbolCount;
@@ -142,28 +141,18 @@ TEST_CASE("an undeclared function that this driver lacks leads nowhere else than
 TEST_CASE("every row that a real driver answered is what we answer where there is no cuGetProcAddress") {
   FakePreload& preload = fresh_preload();
   REQUIRE(rota::interpose::attach(preload.attachment, nullptr) == 0);
-  std::ifstream recorded(ROTA_TEST_DATA "/cugetprocaddress-580.159.txt");
-  std::string line;
-  int rows = 0;
-  while (std::getline(recorded, line)) {
-    if (line.empty() || line[0] == '#') continue;
-    std::istringstream words(line);
-    std::string name;
-    std::string answer;
-    unsigned long long flags = 0;
-    int version = 0;
-    REQUIRE(words >> name >> flags >> version);
-    std::getline(words >> std::ws, answer);
+  const auto rows = rota::test::recorded_lookups(ROTA_TEST_DATA "/cugetprocaddress-580.159.txt");
+  for (const rota::test::RecordedLookup& row : rows) {
     void* function = nullptr;
     int status = 99;
-    const int result = rota::interpose::emulated_proc_address(name.c_str(), version, flags, 13000, &function, &status);
+    const int result =
+        rota::interpose::emulated_proc_address(row.name.c_str(), row.version, row.flags, 13000, &function, &status);
     const std::string refusal = result != 0 ? fmt::format("-[{} rc {}]", status, result) : fmt::format("-[{}]", status);
     const std::string got = function != nullptr ? name_at(preload, function) : refusal;
-    INFO(line << "; got " << got);
-    CHECK(got == answer);
-    ++rows;
+    INFO(row.text() << "; got " << got);
+    CHECK(got == row.answer);
   }
-  REQUIRE(rows > 4000);
+  REQUIRE(rows.size() > 4000);
 }
 
 TEST_CASE("bad requests for an address are refused as the driver refuses them") {

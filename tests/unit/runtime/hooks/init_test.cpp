@@ -8,8 +8,8 @@
 #include <cstring>
 #include <thread>
 
-#include "base/descriptor.h"
 #include "runtime/client/admission.h"
+#include "scheduler/base/descriptor.h"
 #include "tests/unit/runtime/hooks/program.h"
 
 using namespace rota;

@@ -5,9 +5,9 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "base/host_memory.h"
 #include "generated/driver_real.h"
 #include "runtime/memory/array_bytes.h"
+#include "scheduler/base/host_memory.h"
 #include "tests/unit/runtime/memory/memory_fixture.h"
 
 using namespace rota;

@@ -11,6 +11,8 @@
 #include <sstream>
 #include <string>
 
+#include "tests/unit/recorded_lookups.h"
+
 namespace {
 
 using ProcAddress2 = int(const char*, void**, int, unsigned long long, int*);
@@ -62,28 +64,14 @@ void compare(ProcAddress2* get, const std::string& name, unsigned long long flag
 }
 
 int replay_table(const char* path, ProcAddress2* get) {
-  std::ifstream file(path);
-  std::string line;
-  std::string last_name;
-  std::string last_answer;
-  unsigned long long last_flags = 0;
-  while (std::getline(file, line)) {
-    if (line.empty() || line[0] == '#') continue;
-    std::istringstream words(line);
-    std::string name;
-    std::string wanted;
-    unsigned long long flags = 0;
-    int version = 0;
-    words >> name >> flags >> version >> std::ws;
-    std::getline(words, wanted);
+  rota::test::RecordedLookup last{};
+  for (const rota::test::RecordedLookup& row : rota::test::recorded_lookups(path)) {
     // Just before a change, the answer is still the one before it; nothing was recorded between the driver's own
     // version and the first that is too new.
-    const int before = std::min(version - 1, kRecordedDriver);
-    if (name == last_name && flags == last_flags) compare(get, name, flags, before, last_answer);
-    compare(get, name, flags, version, wanted);
-    last_name = name;
-    last_flags = flags;
-    last_answer = wanted;
+    const int before = std::min(row.version - 1, kRecordedDriver);
+    if (row.name == last.name && row.flags == last.flags) compare(get, row.name, row.flags, before, last.answer);
+    compare(get, row.name, row.flags, row.version, row.answer);
+    last = row;
   }
   return rows;
 }

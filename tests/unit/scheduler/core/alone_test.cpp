@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "scheduler/core/core.h"
-#include "scheduler/core/event_log.h"
+#include "scheduler/log/event_log.h"
 
 namespace rota::scheduler {
 namespace {
@@ -68,77 +68,6 @@ struct Together {
 
 }  // namespace
 
-TEST_CASE("who measures has the GPU alone: the others leave at once, nobody joins, and all come back when it is done") {
-  const bool measured_turns = GENERATE(false, true);
-  Together programs(measured_turns);
-  for (ClientId id = 1; id <= 3; ++id) programs.client(id);
-  programs.now += 10ms;
-  REQUIRE((programs.holds(1) && programs.holds(2) && programs.holds(3)));
-  programs.alone(1, true);
-  CHECK(programs.goes(2));
-  CHECK(programs.goes(3));
-  CHECK_FALSE(programs.goes(1));
-  CHECK_FALSE(programs.alone(1));
-  programs.yield(2);
-  CHECK_FALSE(programs.alone(1));  // one is still there
-  programs.yield(3);
-  REQUIRE(programs.alone(1));
-  CHECK(programs.state(1).alone_until == programs.now + 250ms);
-  programs.client(4);  // it fits, but not now
-  CHECK_FALSE(programs.holds(4));
-  CHECK_FALSE(programs.holds(2));
-  CHECK_FALSE(programs.goes(1));
-  programs.now += 20ms;
-  programs.alone(1, false);
-  CHECK(programs.state(1).alone_until == 0s);
-  for (ClientId id = 1; id <= 4; ++id) CHECK(programs.holds(id));
-}
-
-TEST_CASE("who has the GPU to itself anyway is alone at once") {
-  Together programs;
-  programs.client(1);
-  programs.client(2);
-  programs.yield(2);
-  programs.step(event::Want{2, 0});
-  programs.step(event::GiveBack{2, programs.state(2).grant});
-  programs.alone(1, true);
-  CHECK(programs.alone(1));
-}
-
-TEST_CASE("a GPU is left to one that measures for a quarter of a second at most") {
-  Together programs;
-  programs.client(1);
-  programs.client(2);
-  programs.alone(1, true);
-  programs.run(3ms);
-  REQUIRE(programs.alone(1));
-  const Time until = programs.state(1).alone_until;
-  REQUIRE(programs.core.next_deadline());
-  CHECK(*programs.core.next_deadline() == until);
-  programs.now = until;
-  programs.step(event::Tick{});
-  CHECK_FALSE(programs.alone(1));
-  CHECK(programs.holds(1));
-  CHECK(programs.holds(2));
-  programs.run(100ms);
-  CHECK_FALSE(programs.goes(1));
-}
-
-TEST_CASE("if the others do not leave, it has asked in vain, and they stay") {
-  Together programs;
-  programs.client(1);
-  programs.client(2);
-  programs.alone(1, true);
-  REQUIRE(programs.goes(2));
-  programs.now += Alone::kLongest;
-  programs.step(event::Tick{});
-  CHECK_FALSE(programs.goes(2));
-  CHECK(programs.state(2).waiters == 0);
-  CHECK(programs.holds(1));
-  programs.step(event::GiveBack{2, programs.state(2).grant});
-  CHECK_FALSE(programs.alone(1));
-}
-
 TEST_CASE(
     "beside kernels longer than a quarter of a second others are pressed less and less often, until they leave in "
     "time") {
@@ -178,18 +107,6 @@ TEST_CASE(
   CHECK(programs.goes(2));
 }
 
-TEST_CASE("who has been pressed in vain and has left since is in nobody's way") {
-  Together programs;
-  programs.client(1);
-  programs.client(2);
-  programs.alone(1, true);
-  programs.now += Alone::kLongest;
-  programs.step(event::Tick{});
-  programs.step(event::GiveBack{2, programs.state(2).grant});
-  programs.alone(1, true);
-  CHECK(programs.alone(1));
-}
-
 TEST_CASE("whoever has others leave has all of its time once they have left, however long that takes") {
   Together programs;
   programs.client(1);
@@ -215,112 +132,6 @@ TEST_CASE("whoever has others leave has all of its time once they have left, how
   }
   CHECK(times >= 4);
   CHECK(taken <= protocol::kMostAlone);
-}
-
-TEST_CASE("two that measure come one after the other") {
-  Together programs;
-  for (ClientId id = 1; id <= 3; ++id) programs.client(id);
-  programs.alone(2, true);
-  programs.alone(1, true);
-  programs.run(2ms);
-  CHECK(programs.alone(2));
-  CHECK_FALSE(programs.holds(1));
-  programs.alone(2, false);
-  REQUIRE(programs.holds(1));
-  CHECK_FALSE(programs.alone(1));  // it has given back meanwhile, and asks again
-  programs.alone(1, true);
-  programs.run(2ms);
-  CHECK(programs.alone(1));
-  programs.alone(1, false);
-  for (ClientId id = 1; id <= 3; ++id) CHECK(programs.holds(id));
-}
-
-TEST_CASE("one that asks for it before its turn has come is not moved forward, and has it once it holds the GPU") {
-  Together programs;
-  programs.client(1, 1, 600);
-  programs.client(2, 1, 200);
-  programs.client(3, 1, 600);  // does not fit beside the first
-  REQUIRE_FALSE(programs.holds(3));
-  programs.alone(3, true);
-  CHECK_FALSE(programs.goes(1));
-  programs.now += 3s;
-  programs.step(event::Tick{});
-  REQUIRE(programs.goes(1));
-  programs.step(event::GiveBack{1, programs.state(1).grant});
-  REQUIRE(programs.holds(3));
-  CHECK(programs.goes(2));
-  programs.yield(2);
-  CHECK(programs.alone(3));
-}
-
-TEST_CASE("its own turn does not end while it measures, and does right after") {
-  Together programs;
-  programs.client(1, 1, 600);
-  programs.client(2, 1, 600);
-  REQUIRE(programs.state(1).drain_at == programs.now + 2s);
-  programs.now += 2s - 10ms;
-  programs.alone(1, true);
-  REQUIRE(programs.alone(1));
-  CHECK(programs.state(1).drain_at == programs.state(1).alone_until);
-  programs.now += 100ms;
-  programs.alone(1, false);
-  CHECK(programs.goes(1));
-}
-
-TEST_CASE("programs that have handed memory to others are not sent away, and have no GPU alone") {
-  Together programs;
-  for (ClientId id = 1; id <= 3; ++id) programs.client(id);
-  programs.step(event::Activity{.client = 2, .shares = true});
-  programs.alone(1, true);
-  CHECK_FALSE(programs.goes(2));
-  CHECK(programs.goes(3));
-  programs.yield(3);
-  CHECK(programs.alone(1));
-  CHECK(programs.holds(2));
-  programs.alone(1, false);
-  programs.alone(2, true);
-  CHECK_FALSE(programs.goes(1));
-  CHECK_FALSE(programs.alone(2));
-}
-
-TEST_CASE("in the other modes nobody is sent away for a measurement") {
-  Together exclusive(false, Mode::kExclusive);
-  exclusive.client(1);
-  exclusive.client(2);
-  exclusive.alone(1, true);
-  CHECK(exclusive.state(1).alone_until == 0s);
-  CHECK(exclusive.state(1).drain_at == exclusive.now + 2s);
-  Together together;
-  together.client(1);
-  together.client(2);
-  together.alone(1, true);
-  together.yield(2);
-  REQUIRE(together.alone(1));
-  Settings settings = together.settings;
-  settings.mode = Mode::kConcurrent;
-  together.step(event::Configure{settings});
-  CHECK_FALSE(together.alone(1));
-  CHECK(together.holds(2));
-}
-
-TEST_CASE("one that gives back, leaves or withdraws while it measures frees the GPU at once") {
-  Together programs;
-  for (ClientId id = 1; id <= 3; ++id) programs.client(id);
-  const auto alone = [&](ClientId id) {
-    programs.alone(id, true);
-    programs.run(2ms);
-    REQUIRE(programs.alone(id));
-  };
-  alone(1);
-  programs.step(event::GiveBack{1, programs.state(1).grant});
-  CHECK((programs.holds(2) && programs.holds(3)));
-  programs.step(event::Want{1, 1});
-  alone(2);
-  programs.step(event::Want{2, 0});
-  CHECK((programs.holds(1) && programs.holds(2) && programs.holds(3)));
-  alone(3);
-  programs.step(event::Leave{3});
-  CHECK((programs.holds(1) && programs.holds(2)));
 }
 
 TEST_CASE(

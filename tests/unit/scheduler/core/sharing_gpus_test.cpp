@@ -1,7 +1,7 @@
 // How programs share GPUs of which some need several: those are decided on as one.
 #include <catch2/catch.hpp>
 
-#include "scheduler/core/sharing.h"
+#include "scheduler/core/policy/sharing.h"
 #include "tests/unit/scheduler/core/programs_sim.h"
 
 namespace rota::scheduler {

@@ -1,5 +1,5 @@
 // How programs share a GPU that they fit: the whole policy with a model of programs, and its parts by hand.
-#include "scheduler/core/sharing.h"
+#include "scheduler/core/policy/sharing.h"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>

@@ -53,23 +53,6 @@ struct Turns {
 
 }  // namespace
 
-TEST_CASE("who is in a hurry goes before all who wait, and its holder is told to yield at once") {
-  Turns turns;
-  for (ClientId id = 1; id <= 3; ++id) turns.client(id);
-  turns.now += 1s;
-  CHECK(turns.core.client(1)->drain_at == 40s);
-  turns.want(3, true);
-  CHECK(turns.core.client(1)->drain_at == turns.now);
-  turns.run(2ms);
-  CHECK(turns.holder() == 3U);
-  // Only briefly: a single call has to return.
-  turns.run(Pressure::kUrgentTurn + 2ms);
-  CHECK(turns.holder() == 2U);
-  CHECK(turns.held[3] <= Pressure::kUrgentTurn + 2ms);
-  turns.run(30s);
-  CHECK(turns.holder() == 3U);  // its place was ahead of the client that was sent away
-}
-
 TEST_CASE("a user whose programs are always in a hurry, and never give back, does not keep others from their turns") {
   constexpr Time kTurn = 1s;
   constexpr Time kGrace = 1s;
@@ -101,64 +84,6 @@ TEST_CASE("a user whose programs are always in a hurry, and never give back, doe
   }
   // Fair is one turn of the other user's and its grace, and a third of the time is for those in a hurry.
   CHECK(longest <= 2 * (kTurn + kGrace));
-}
-
-TEST_CASE("at most one urgent turn a second: what comes earlier is a want like any other") {
-  Turns turns;
-  turns.client(1);
-  turns.client(2);
-  turns.want(2, true);
-  turns.run(Pressure::kUrgentTurn + 5ms);
-  REQUIRE(turns.holder() == 1U);
-  const Time over = turns.core.client(1)->drain_at;
-  CHECK(over > turns.now + 20s);
-  turns.want(2, true);
-  CHECK(turns.core.client(1)->drain_at == over);
-  turns.now += Order::kBetweenUrgent;
-  turns.want(2, true);
-  CHECK(turns.core.client(1)->drain_at <= turns.now);
-}
-
-TEST_CASE("where hand-overs take long, as memory moves, urgent turns are as far apart as makes them worth while") {
-  Turns turns;
-  turns.client(1);
-  turns.client(2);
-  turns.now += 3s;
-  turns.core.step(event::Activity{.client = 1, .calls = 1, .switches = 1, .switching = 2s}, turns.now);
-  turns.want(2, true);
-  turns.run(Pressure::kUrgentTurn + 5ms);
-  REQUIRE(turns.holder() == 1U);
-  const Time over = turns.core.client(1)->drain_at;
-  turns.now += 20s;
-  turns.want(2, true);
-  CHECK(turns.core.client(1)->drain_at == over);
-}
-
-TEST_CASE("a want that is no longer urgent, or is repeated, takes the hurry from nobody; one that is withdrawn does") {
-  Turns turns;
-  for (ClientId id = 1; id <= 3; ++id) turns.client(id);
-  turns.want(3, true);
-  turns.want(3);
-  CHECK(turns.core.client(1)->drain_at == turns.now);
-  turns.core.step(event::Want{3, 0}, turns.now);
-  CHECK(turns.core.client(1)->drain_at == 40s);
-  turns.want(3);
-  CHECK(turns.core.client(1)->drain_at == 40s);
-}
-
-TEST_CASE("two that are in a hurry come one after the other, each for its short turn") {
-  Turns turns;
-  for (ClientId id = 1; id <= 3; ++id) turns.client(id);
-  turns.want(3, true);
-  turns.run(2ms);
-  REQUIRE(turns.holder() == 3U);
-  turns.want(2, true);
-  turns.run(Pressure::kUrgentTurn / 2);
-  CHECK(turns.holder() == 3U);
-  turns.run(Pressure::kUrgentTurn / 2 + 2ms);
-  CHECK(turns.holder() == 2U);
-  turns.run(Pressure::kUrgentTurn + 2ms);
-  CHECK(turns.holder() == 3U);
 }
 
 TEST_CASE("a program that is interrupted all the time, as by a profiler, gets no more of the GPU for that") {

@@ -1,4 +1,4 @@
-#include "base/byte_size.h"
+#include "scheduler/base/byte_size.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,5 +1,5 @@
 // How much memory the host has left, with the files of a made-up machine.
-#include "base/host_memory.h"
+#include "scheduler/base/host_memory.h"
 
 #include <catch2/catch.hpp>
 

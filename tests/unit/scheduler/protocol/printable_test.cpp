@@ -1,5 +1,5 @@
 // What reaches a terminal or a log of names that others have chosen.
-#include "base/printable.h"
+#include "scheduler/base/printable.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>

@@ -7,7 +7,7 @@
 #include <future>
 #include <vector>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 #include "tests/unit/scheduler/server/processes.h"
 
 namespace rota::protocol {

@@ -11,7 +11,7 @@
 #include <sstream>
 #include <vector>
 
-#include "scheduler/core/event_log.h"
+#include "scheduler/log/event_log.h"
 #include "scheduler/server/event_log.h"
 #include "tests/unit/scheduler/server/processes.h"
 

@@ -17,7 +17,7 @@
 
 #include <fmt/format.h>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 #include "tests/unit/scheduler/server/processes.h"
 
 namespace rota::test {

@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
-#include "tests/unit/scheduler/core/limits_beside_books.h"
+#include "tests/unit/scheduler/limits/limits_beside_books.h"
 #include "tests/unit/scheduler/machine.h"
 
 namespace rota::server {

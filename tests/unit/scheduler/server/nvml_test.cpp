@@ -10,8 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "base/descriptor.h"
-#include "base/uuid.h"
+#include "scheduler/base/descriptor.h"
+#include "scheduler/base/uuid.h"
 #include "tests/unit/scheduler/server/processes.h"
 
 namespace rota::test {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 #include "scheduler/protocol/pages.h"
 #include "scheduler/protocol/protocol.h"
 

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "tests/unit/recorded_lookups.h"
 #include "tests/unit/tools/simgpu/pose.h"
 #include "tests/unit/tools/simgpu/process.h"
 
@@ -16,37 +17,22 @@ TEST_CASE("cuGetProcAddress answers every recorded row as the real driver did") 
     Library library(folder.file("state"), "64M", "0", path == "13.0" ? pose(folder, path) : path);
     auto* get = CU(cuGetProcAddress_v2);
     EXPECT(get != nullptr);
-    std::ifstream recorded(ROTA_TEST_DATA "/cugetprocaddress-580.159.txt");
-    EXPECT(recorded.good());
-    std::string line;
-    int rows = 0;
-    while (std::getline(recorded, line)) {
-      if (line.empty() || line[0] == '#') continue;
-      std::istringstream fields(line);
-      std::string name;
-      std::string expected;
-      unsigned long flags = 0;
-      int version = 0;
-      fields >> name >> flags >> version >> expected;
-      int expected_result = 0;
-      if (expected[0] == '-') {
-        std::string word;
-        if (fields >> word) fields >> expected_result;
-        if (expected_result != 0) expected += " rc";
-      }
+    const auto rows = rota::test::recorded_lookups(ROTA_TEST_DATA "/cugetprocaddress-580.159.txt");
+    for (const rota::test::RecordedLookup& row : rows) {
       void* function = nullptr;
       auto status = static_cast<CUdriverProcAddressQueryResult>(99);  // as the recording began
-      int result = static_cast<int>(get(name.c_str(), &function, version, flags, &status));
-      ++rows;
-      int expected_status = expected[0] == '-' ? std::atoi(expected.c_str() + 2) : 0;
-      void* expected_function = expected[0] == '-' ? nullptr : library.symbol(expected.c_str());
-      if (expected[0] != '-' && expected_function == nullptr) return "no export " + expected;
-      if (function != expected_function || static_cast<int>(status) != expected_status || result != expected_result) {
-        return line + ": result " + std::to_string(result) + ", status " + std::to_string(static_cast<int>(status)) +
-               (function == expected_function ? "" : ", another function");
+      int result = static_cast<int>(get(row.name.c_str(), &function, row.version, row.flags, &status));
+      void* expected = row.found() ? library.symbol(row.answer.c_str()) : nullptr;
+      if (row.found() && expected == nullptr) return "no export " + row.answer;
+      int expected_status = 0;
+      int expected_result = 0;
+      if (!row.found()) std::sscanf(row.answer.c_str(), "-[%d rc %d]", &expected_status, &expected_result);
+      if (function != expected || static_cast<int>(status) != expected_status || result != expected_result) {
+        return row.text() + ": result " + std::to_string(result) + ", status " +
+               std::to_string(static_cast<int>(status)) + (function == expected ? "" : ", another function");
       }
     }
-    EXPECT(rows == 4564);
+    EXPECT(rows.size() == 4564);
     return "";
   });
   CHECK(child.wait().empty());

@@ -356,7 +356,11 @@ CUresult copy(const CUDA_MEMCPY3D& parameters, bool asynchronous, CUstream handl
   Plan plan;
   ROTA_SIM_CHECK(plan_copy(*context, parameters, &plan));
   CapturePointer capture = driver().captures.of(*stream);
-  if (capture && names_two_gpus(parameters)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (capture && names_two_gpus(parameters)) {
+    const std::lock_guard lock(driver().captures.mutex);
+    capture->invalidated = true;
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
   bool staged = asynchronous && !capture && plan.from.pageable && !plan.from.device && plan.to.device;
   return submit_copy(context, stream, parameters, plan, capture, staged, !capture && waits(plan, asynchronous));
 }

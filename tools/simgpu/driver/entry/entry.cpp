@@ -3,7 +3,6 @@
 
 #include <cxxabi.h>
 
-#include <array>
 #include <cstdlib>
 #include <iterator>
 #include <memory>
@@ -27,23 +26,12 @@ struct CountedFault {
   std::atomic<uint64_t> calls{0};
 };
 
-// A mutation that needs no code in the function itself.
-enum class Broken : uint8_t { kNo, kLenient, kIdle, kRefuse, kWaits };
-
 struct Watch {
   std::vector<std::unique_ptr<CountedFault>> faults;
-  std::array<Broken, kSymbolCount> broken{};
   std::string error;  // what is wrong with the environment variables; empty: nothing
 
   Watch();
-  bool read_mutation(std::string_view text);
 };
-
-constexpr const char* kMutationNames[] = {
-#define ROTA_MUTATION(name, text) #name,
-#include "tools/simgpu/driver/entry/mutations.inc"
-#undef ROTA_MUTATION
-    nullptr};
 
 // Created when the library is loaded, before the program's first call.
 Watch& watch() {
@@ -62,50 +50,12 @@ Watch::Watch() {
     }
     copy_slowdown = asked.copy_factor;
   }
-  if (const char* text = std::getenv("ROTA_SIM_MUTATIONS"); text != nullptr && *text != '\0') {
-    std::string_view left = text;
-    while (!left.empty() && error.empty()) {
-      std::string_view item = left.substr(0, left.find(','));
-      left.remove_prefix(item.size() < left.size() ? item.size() + 1 : left.size());
-      if (!item.empty() && !read_mutation(item)) {
-        error = "ROTA_SIM_MUTATIONS names '" + std::string(item) +
-                "': give names of tools/simgpu/driver/entry/mutations.inc, or lenient:, idle:, refuse: or waits: and a "
-                "function";
-      }
-    }
-  }
+  if (error.empty()) error = read_mutations();
 }
 // NOLINTEND(concurrency-mt-unsafe)
 
-bool Watch::read_mutation(std::string_view text) {
-  size_t colon = text.find(':');
-  if (colon == std::string_view::npos) {
-    for (size_t index = 0; kMutationNames[index] != nullptr; ++index) {
-      if (text != kMutationNames[index]) continue;
-      mutation_switches[index] = true;
-      return true;
-    }
-    return false;
-  }
-  std::string_view way = text.substr(0, colon);
-  Broken how = way == "lenient"  ? Broken::kLenient
-               : way == "idle"   ? Broken::kIdle
-               : way == "refuse" ? Broken::kRefuse
-               : way == "waits"  ? Broken::kWaits
-                                 : Broken::kNo;
-  for (size_t index = 0; index < kSymbolCount && how != Broken::kNo; ++index) {
-    if (text.substr(colon + 1) != kSymbolNames[index]) continue;
-    broken[index] = how;
-    return true;
-  }
-  return false;
-}
-
 [[gnu::constructor]] void start_watching() {
-  Watch& made = watch();
-  bool breaks = false;
-  for (Broken how : made.broken) breaks = breaks || how != Broken::kNo;
-  if (breaks || !made.faults.empty()) entries_watched.store(true);
+  if (!watch().faults.empty() || any_broken()) entries_watched.store(true);
 }
 
 // The fault for this call, or null.
@@ -158,7 +108,7 @@ bool enter_export(Symbol symbol, CUresult* answer) {
     if (fault->kind == Fault::Kind::kAnswer) return false;
     fault_under_way() = fault;
   }
-  Broken how = watch().broken[static_cast<size_t>(symbol)];
+  Broken how = broken(symbol);
   if (how == Broken::kWaits && driver().initialised()) {
     for (const ContextPointer& context : driver().contexts.all()) driver().wait_for(*context);
   }
@@ -169,7 +119,7 @@ bool enter_export(Symbol symbol, CUresult* answer) {
 CUresult leave_export(Symbol symbol, CUresult answer) {
   if (const Fault* fault = std::exchange(fault_under_way(), nullptr)) break_context(*fault);
   if (answer == CUDA_ERROR_OUT_OF_MEMORY) answer = answer_if_full(symbol);
-  bool lenient = watch().broken[static_cast<size_t>(symbol)] == Broken::kLenient;
+  bool lenient = broken(symbol) == Broken::kLenient;
   return lenient && answer != CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : answer;
 }
 

@@ -8,9 +8,9 @@
 #include <cstddef>
 #include <string>
 
-#include "base/not_cancelled.h"
 #include "generated/driver_symbols.h"
 #include "generated/driver_types.h"
+#include "scheduler/base/not_cancelled.h"
 #include "tools/simgpu/driver/entry/clock_hook.h"
 
 extern "C" void* rota_sim_table[];  // exports.S: in the order of the symbols
@@ -23,7 +23,7 @@ extern std::atomic<bool> entries_watched;
 // The factor by which copies between host and device are slower than in the profile (ROTA_SIM_FAULTS copies=FACTOR).
 inline double copy_slowdown = 1;
 
-// What is wrong with ROTA_SIM_FAULTS or ROTA_SIM_MUTATIONS; empty: nothing. If not empty, cuInit fails.
+// What is wrong with ROTA_SIM_FAULTS, or with mutations (mutations.h); empty: nothing. If not empty, cuInit fails.
 const std::string& entry_error();
 
 // False: the call must not be made and returns *answer.

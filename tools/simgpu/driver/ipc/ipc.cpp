@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 #include "tools/simgpu/driver/driver.h"
 #include "tools/simgpu/driver/entry/mutations.h"
 #include "tools/simgpu/state/clock.h"

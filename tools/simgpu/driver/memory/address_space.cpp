@@ -7,7 +7,7 @@
 
 #include <mutex>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 #include "tools/simgpu/driver/entry/mutations.h"
 #include "tools/simgpu/driver/memory/physical.h"
 #include "tools/simgpu/driver/pool/pool.h"

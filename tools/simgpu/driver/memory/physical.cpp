@@ -12,7 +12,7 @@
 #include <cstring>
 #include <string>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 #include "tools/simgpu/driver/driver.h"
 #include "tools/simgpu/driver/entry/mutations.h"
 

@@ -12,7 +12,7 @@
 #include <tuple>
 #include <vector>
 
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 #include "tools/simgpu/driver/memory/address_space.h"
 #include "tools/simgpu/driver/memory/free_ranges.h"
 #include "tools/simgpu/driver/stream/stream.h"

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <string>
 
-#include "base/byte_size.h"
+#include "scheduler/base/byte_size.h"
 #include "tools/simgpu/driver/driver.h"
 #include "tools/simgpu/state/clock.h"
 

@@ -84,7 +84,7 @@ bool reset_in_front_of(int number, bool looks, const std::vector<CUdeviceptr>& p
   objects.end();
   Carrier next(enter(0));
   next.looks = looks;
-  for (int tries = 0; tries < 3 && !swap().all_in_place(); ++tries) swap().bring_in(0, next.mover());
+  for (int tries = 0; tries < 3 && !swap().all_in_place(); ++tries) swap().restore(0, next.mover());
   EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
   for (std::size_t index = 0; index < pieces.size(); ++index) {
     expect_pattern(pieces[index], kPiece, static_cast<unsigned char>(index + 1), "after a reset in front of a step");
@@ -103,7 +103,7 @@ TEST_CASE("a context is reset in front of any step in which memory leaves: nothi
       const std::vector<CUdeviceptr> pieces = {take(pool, 1), take(pool, 2)};
       int number = 1;
       const auto leave = [](Carrier& carrier) {
-        swap().move_out(0, kAll, carrier.mover());
+        swap().evict(0, kAll, carrier.mover());
         EXPECT(swap().resident_bytes(0) + swap().out_bytes(0) == 2 * kPiece);
       };
       while (reset_in_front_of(number, looks, pieces, leave)) ++number;
@@ -120,10 +120,10 @@ TEST_CASE("a context is reset in front of any step in which memory comes: nothin
     int number = 1;
     const auto come = [](Carrier& carrier) {
       Carrier out(carrier.context);
-      EXPECT(!swap().move_out(0, kAll, out.mover()).failed);
+      EXPECT(!swap().evict(0, kAll, out.mover()).failed);
       EXPECT_OK(cu.cuStreamDestroy_v2(out.stream));
       EXPECT(!swap().all_in_place());
-      swap().bring_in(0, carrier.mover());
+      swap().restore(0, carrier.mover());
     };
     while (reset_in_front_of(number, false, pieces, come)) ++number;
     EXPECT(number > 4);
@@ -136,7 +136,7 @@ TEST_CASE("the host's copy goes to the kept blocks where the context ends before
     const CUmemoryPool pool = make_pool();
     const CUdeviceptr piece = take(pool, 1);
     Carrier carrier(context);
-    EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == kPiece);
+    EXPECT(swap().evict(0, kAll, carrier.mover()).bytes == kPiece);
     EXPECT(swap().host().bytes() == kPiece && swap().host().kept_bytes() == 0);
     bool low = false;
     swap().host().set_left([&] {
@@ -146,7 +146,7 @@ TEST_CASE("the host's copy goes to the kept blocks where the context ends before
     carrier.begins = [&] {
       if (std::exchange(low, false)) reset(context);
     };
-    swap().bring_in(0, carrier.mover());
+    swap().restore(0, carrier.mover());
     EXPECT(swap().all_in_place());
     EXPECT(swap().host().kept_bytes() == swap().host().bytes());
     Carrier next(enter(0));
@@ -167,9 +167,9 @@ TEST_CASE("what was pinned in a context that has ended is pinned again before it
     const auto pinned = [&] { return std::exchange(calls[Symbol::k_cuMemHostRegister_v2], 0); };
     {
       Carrier carrier(context);
-      EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == kPiece + 8 * kMiB);
+      EXPECT(swap().evict(0, kAll, carrier.mover()).bytes == kPiece + 8 * kMiB);
       EXPECT(pinned() == 2);
-      EXPECT(!swap().bring_in(0, carrier.mover()).failed);
+      EXPECT(!swap().restore(0, carrier.mover()).failed);
       EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
       expect_pattern(plain, 8 * kMiB, 2, "after the swap");
     }
@@ -179,17 +179,17 @@ TEST_CASE("what was pinned in a context that has ended is pinned again before it
     allocate(8 * kMiB, 3);
     Carrier carrier(enter(0));
     for (const int expected : {2, 0}) {
-      EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == kPiece + 8 * kMiB);
+      EXPECT(swap().evict(0, kAll, carrier.mover()).bytes == kPiece + 8 * kMiB);
       EXPECT(pinned() == expected);
-      EXPECT(!swap().bring_in(0, carrier.mover()).failed);
+      EXPECT(!swap().restore(0, carrier.mover()).failed);
       EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
       expect_pattern(piece, kPiece, 1, "after the reset");
     }
     // A copy is pinned again before it comes back, too.
-    EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == kPiece + 8 * kMiB);
+    EXPECT(swap().evict(0, kAll, carrier.mover()).bytes == kPiece + 8 * kMiB);
     reset(carrier.context);
     Carrier last(enter(0));
-    EXPECT(!swap().bring_in(0, last.mover()).failed);
+    EXPECT(!swap().restore(0, last.mover()).failed);
     EXPECT(pinned() == 1);
     expect_pattern(piece, kPiece, 1, "after another reset");
     swap().give_host_back(UINT64_MAX, true);
@@ -204,14 +204,14 @@ TEST_CASE("a driver that keeps host memory pinned after its context is not said 
     const CUmemoryPool pool = make_pool();
     const CUdeviceptr piece = take(pool, 1);
     Carrier carrier(context);
-    EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == kPiece);
+    EXPECT(swap().evict(0, kAll, carrier.mover()).bytes == kPiece);
     reset(context);
     fails_at = {{Symbol::k_cuMemHostRegister_v2, kAlways}};
     fails_with = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     std::map<Symbol, int> calls;
     counted = &calls;
     Carrier next(enter(0));
-    EXPECT(!swap().bring_in(0, next.mover()).failed);
+    EXPECT(!swap().restore(0, next.mover()).failed);
     swap().give_host_back(UINT64_MAX, true);
     counted = nullptr;
     EXPECT(calls[Symbol::k_cuMemHostUnregister] == 1);

@@ -38,8 +38,8 @@ struct Between {
   std::deque<Handed> pieces;
   Carrier carrier{enter(0)};
 
-  Swap::Mover mover() {
-    Swap::Mover mover = carrier.mover();
+  Swap::Move mover() {
+    Swap::Move mover = carrier.mover();
     mover.exchange = {
         .give = [this](int memory,
                        std::uint64_t bytes) { pieces.push_back({bytes, shared(fcntl(memory, F_DUPFD_CLOEXEC, 0))}); },
@@ -51,8 +51,8 @@ struct Between {
         }};
     return mover;
   }
-  Swap::Moved out() { return swap().move_out(0, kAll, mover()); }
-  Swap::Moved in() { return swap().bring_in(0, mover()); }
+  Swap::Moved out() { return swap().evict(0, kAll, mover()); }
+  Swap::Moved in() { return swap().restore(0, mover()); }
 };
 
 // That this process has open.
@@ -129,7 +129,7 @@ TEST_CASE("a large move begins and ends with small extents, so that the next hol
         const CUdeviceptr second = allocate(bytes, 2);
         const CUdeviceptr third = allocate(20 * kMiB, 3);
         const auto left_in_order = [&](std::uint64_t most) {
-          swap().move_out(0, most, between.mover());
+          swap().evict(0, most, between.mover());
           std::vector<std::uint64_t> mib;
           for (const Handed& each : between.pieces) mib.push_back(each.bytes / kMiB);
           EXPECT(!between.in().failed && swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
@@ -176,7 +176,7 @@ TEST_CASE("what leaves without a copy is handed over as well: what was not used,
         const CUdeviceptr second = allocate(kLarge, 2);
         EXPECT_OK(cu.cuMemFree_v2(second));
         EXPECT(swap().resident_bytes(0) == 2 * kLarge && swap().needed_bytes(0) == kLarge);
-        const Swap::Moved kept = swap().move_out(0, kLarge, between.mover());
+        const Swap::Moved kept = swap().evict(0, kLarge, between.mover());
         EXPECT(kept.without_copy == kLarge && kept.bytes == 0);
         EXPECT(between.pieces.size() == 1);
         EXPECT(swap().resident_bytes(0) == kLarge);
@@ -208,7 +208,7 @@ TEST_CASE("memory that came with somebody's contents and serves an allocation th
     {
       Swap other([](int, const memory::OwnWork&) {});  // whose gate is closed
       EXPECT(memory::BackendRoom(other, 0, kLarge, 0).allocate({between.carrier.context, 0}, &fresh) == CUDA_SUCCESS);
-      EXPECT(other.bring_in(0, between.mover()).taken_over == kLarge);
+      EXPECT(other.restore(0, between.mover()).taken_over == kLarge);
       expect_pattern(fresh, kLarge, 0, "fresh");
       other.free(fresh);
     }

@@ -96,8 +96,8 @@ TEST_CASE("zeros have no room prepared for them") {
     allocate(64 * kMiB, 0);
     for (int round = 0; round < 2; ++round) {
       EXPECT_OK(cu.cuCtxSynchronize());
-      EXPECT(swap().move_out(0, kAll, carrier.mover()).without_copy == 64 * kMiB);
-      swap().bring_in(0, carrier.mover());
+      EXPECT(swap().evict(0, kAll, carrier.mover()).without_copy == 64 * kMiB);
+      swap().restore(0, carrier.mover());
       EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     }
     while (swap().prepare_host({{0, kAll}})) {

@@ -38,7 +38,7 @@ void follow() {
 
 // Until the gate is open again, and so that what is on the GPU counts as used.
 void come_back(Carrier& carrier) {
-  swap().bring_in(0, carrier.mover());
+  swap().restore(0, carrier.mover());
   EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
 }
 
@@ -50,7 +50,7 @@ TEST_CASE("no more of the host is taken than rotad allows, and rotad is told wha
     for (unsigned char number = 1; number <= 3; ++number) allocate(8 * kMiB, number);
     follow();
     allow(12 * kMiB, 12 * kMiB);
-    const Swap::Moved moved = swap().move_out(0, kAll, carrier.mover());
+    const Swap::Moved moved = swap().evict(0, kAll, carrier.mover());
     EXPECT(moved.lacks_host && !moved.failed);
     EXPECT(moved.bytes == 8 * kMiB);
     EXPECT(usage.host_bytes == 8 * kMiB);
@@ -73,11 +73,11 @@ TEST_CASE("memory that leaves waits for what others give back, and goes on with 
       if (usage.host_lacking_bytes != 0) allow(usage.host_bytes + 8 * kMiB, 0);
       return false;
     };
-    const Swap::Moved moved = swap().move_out(0, kAll, mover);
+    const Swap::Moved moved = swap().evict(0, kAll, mover);
     EXPECT(!moved.lacks_host && !moved.failed);
     EXPECT(moved.bytes == 24 * kMiB);
     EXPECT(usage.host_lacking_bytes == 0);
-    swap().bring_in(0, carrier.mover());
+    swap().restore(0, carrier.mover());
     for (unsigned char number = 1; number <= 3; ++number) expect_pattern(blocks[number - 1], 8 * kMiB, number, "after");
   });
 }
@@ -93,15 +93,15 @@ TEST_CASE("a copy that others need the place of is given up as soon as its memor
     const CUdeviceptr other = allocate(4 * kMiB, 2);
     follow();
     allow(64 * kMiB, 64 * kMiB);
-    EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == 12 * kMiB);
+    EXPECT(swap().evict(0, kAll, carrier.mover()).bytes == 12 * kMiB);
     EXPECT(usage.host_bytes == 12 * kMiB && usage.host_spare_bytes == 0);
     allow(64 * kMiB, needed ? 0 : 64 * kMiB);
-    swap().bring_in(0, carrier.mover());
+    swap().restore(0, carrier.mover());
     EXPECT(usage.host_bytes == (stays ? 12 : 0) * kMiB);
     EXPECT(usage.host_spare_bytes == usage.host_bytes);
     // Without its copy it cannot leave as if it had not come.
-    EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == (stays ? 0 : 12) * kMiB);
-    swap().bring_in(0, carrier.mover());
+    EXPECT(swap().evict(0, kAll, carrier.mover()).bytes == (stays ? 0 : 12) * kMiB);
+    swap().restore(0, carrier.mover());
     expect_pattern(one, 8 * kMiB, 1, "after the swap");
     expect_pattern(other, 4 * kMiB, 2, "after the swap");
   });
@@ -119,9 +119,9 @@ TEST_CASE("copies that others need the places of stay while work of the process 
     follow();
     allow(64 * kMiB, 64 * kMiB);
     swap().host().set_left([] { return std::uint64_t{1} << 40; });
-    swap().move_out(0, kAll, carrier.mover());
+    swap().evict(0, kAll, carrier.mover());
     come_back(carrier);
-    EXPECT(swap().move_out(0, 4 * kMiB, carrier.mover()).bytes == 4 * kMiB);
+    EXPECT(swap().evict(0, 4 * kMiB, carrier.mover()).bytes == 4 * kMiB);
     EXPECT(usage.host_bytes == 12 * kMiB);
     if (needed == Needed::kByTheHost) {
       swap().host().set_left([] { return std::uint64_t{1} << 20; });
@@ -132,7 +132,7 @@ TEST_CASE("copies that others need the places of stay while work of the process 
     if (needed == Needed::kByOthersWhileThereIsNoRoom) {
       fails_at = {{Symbol::k_cuMemCreate, kAlways}};
       fails_with = CUDA_ERROR_OUT_OF_MEMORY;
-      EXPECT(swap().bring_in(0, carrier.mover()).lacking == 4 * kMiB);
+      EXPECT(swap().restore(0, carrier.mover()).lacking == 4 * kMiB);
       fails_at.clear();
       EXPECT(usage.host_bytes == (idle ? 4 : 12) * kMiB);
     } else {
@@ -141,7 +141,7 @@ TEST_CASE("copies that others need the places of stay while work of the process 
       turn::bring_back(runtime().contexts, runtime().memory, {{0, kAll}}, nobody, goes_on, [=] { return idle; });
       EXPECT(usage.host_bytes == (idle ? 0 : 12) * kMiB);
     }
-    swap().bring_in(0, carrier.mover());
+    swap().restore(0, carrier.mover());
     expect_pattern(stays, 8 * kMiB, 1, "after the swaps");
     expect_pattern(leaves, 4 * kMiB, 2, "after the swaps");
   });
@@ -155,18 +155,18 @@ TEST_CASE("the only copy of anything is never given back, and the most useful co
     const CUdeviceptr changing = allocate(8 * kMiB, 2);
     follow();
     for (int round = 0; round < 2; ++round) {
-      swap().move_out(0, kAll, carrier.mover());
+      swap().evict(0, kAll, carrier.mover());
       EXPECT(swap().give_host_back(kAll, true) == 0);
       come_back(carrier);
       EXPECT_OK(cu.cuMemsetD8_v2(changing, static_cast<unsigned char>(10 + round), 8 * kMiB));
       EXPECT_OK(cu.cuCtxSynchronize());
     }
-    swap().move_out(0, kAll, carrier.mover());
+    swap().evict(0, kAll, carrier.mover());
     come_back(carrier);
     EXPECT(swap().give_host_back(1) == 8 * kMiB);
     EXPECT_OK(cu.cuMemsetD8_v2(changing, 12, 8 * kMiB));
     EXPECT_OK(cu.cuCtxSynchronize());
-    const Swap::Moved moved = swap().move_out(0, kAll, carrier.mover());
+    const Swap::Moved moved = swap().evict(0, kAll, carrier.mover());
     EXPECT(moved.spared == 8 * kMiB && moved.bytes == 8 * kMiB);
     come_back(carrier);
     expect_pattern(steady, 8 * kMiB, 1, "after the swaps");
@@ -180,7 +180,7 @@ TEST_CASE("a copy that is given up while other memory leaves is not taken for on
     carrier.looks = true;
     const CUdeviceptr leaves_first = allocate(8 * kMiB, 1);
     const CUdeviceptr unchanged = allocate(4 * kMiB, 2);
-    swap().move_out(0, kAll, carrier.mover());
+    swap().evict(0, kAll, carrier.mover());
     come_back(carrier);
     EXPECT_OK(cu.cuMemsetD8_v2(leaves_first, 3, 8 * kMiB));
     EXPECT_OK(cu.cuCtxSynchronize());
@@ -188,7 +188,7 @@ TEST_CASE("a copy that is given up while other memory leaves is not taken for on
     before = [](Symbol symbol) {
       if (symbol == Symbol::k_cuMemcpyDtoHAsync_v2) swap().give_host_back(kAll, true);
     };
-    swap().move_out(0, kAll, carrier.mover());
+    swap().evict(0, kAll, carrier.mover());
     before = [](Symbol) {};
     come_back(carrier);
     expect_pattern(leaves_first, 8 * kMiB, 3, "after the swap");
@@ -200,14 +200,14 @@ TEST_CASE("a process that lacks room on the host gives up copies of what is on i
   check([] {
     Carrier other(enter(1));
     const CUdeviceptr elsewhere = allocate(8 * kMiB, 1);
-    swap().move_out(1, kAll, other.mover());
-    swap().bring_in(1, other.mover());
+    swap().evict(1, kAll, other.mover());
+    swap().restore(1, other.mover());
     Carrier carrier(enter(0));
     const CUdeviceptr here = allocate(8 * kMiB, 2);
     EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     follow();
     allow(8 * kMiB, 8 * kMiB);
-    const Swap::Moved moved = swap().move_out(0, kAll, carrier.mover());
+    const Swap::Moved moved = swap().evict(0, kAll, carrier.mover());
     EXPECT(moved.bytes == 8 * kMiB && !moved.lacks_host);
     EXPECT(usage.host_bytes == 8 * kMiB);
     come_back(carrier);
@@ -241,7 +241,7 @@ TEST_CASE("without a rotad, or with one that says nothing of the host, there is 
     lease.host_most_bytes = 1;
     follow();
     EXPECT(!swap().host().limited());
-    EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == 8 * kMiB);
+    EXPECT(swap().evict(0, kAll, carrier.mover()).bytes == 8 * kMiB);
     allow(0, 0);
     EXPECT(swap().host().limited());
     swap().host().follow(nullptr, nullptr, {});

@@ -56,7 +56,7 @@ struct Carrier {
   explicit Carrier(CUcontext where) : context(where), life(runtime().contexts.life_of(where)) {
     EXPECT_OK(real::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   }
-  Swap::Mover mover() {
+  Swap::Move mover() {
     return {.within = [this](const std::function<void()>& step) { return within(step); },
             .stopping = [] { return false; },
             .idle = [this] { return idle; },

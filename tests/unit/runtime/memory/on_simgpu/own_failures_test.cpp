@@ -124,7 +124,7 @@ TEST_CASE("memory that cannot be mapped for rota when it may first leave stays, 
     fill(address, 5);
     for (const Symbol refused : {Symbol::k_cuMemMap, Symbol::k_cuMemSetAccess}) {
       fails_at = {{refused, kAlways}};
-      EXPECT(swap().move_out(0, kAll, carrier.mover()).without_copy == 0);
+      EXPECT(swap().evict(0, kAll, carrier.mover()).without_copy == 0);
       EXPECT(swap().resident_bytes(0) == kPiece && swap().all_in_place());
       fails_at.clear();
       expect_pattern(address, kPiece, 5, "where it was");

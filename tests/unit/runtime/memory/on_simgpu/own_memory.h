@@ -63,12 +63,12 @@ inline unsigned long long number_of(CUpointer_attribute attribute, CUdeviceptr a
 }
 
 inline void go(const Carrier& carrier) {
-  const Swap::Moved moved = swap().move_out(0, kAll, const_cast<Carrier&>(carrier).mover());
+  const Swap::Moved moved = swap().evict(0, kAll, const_cast<Carrier&>(carrier).mover());
   EXPECT(!moved.failed && swap().resident_bytes(0) == 0);
 }
 
 inline void come(const Carrier& carrier) {
-  const Swap::Moved moved = swap().bring_in(0, const_cast<Carrier&>(carrier).mover());
+  const Swap::Moved moved = swap().restore(0, const_cast<Carrier&>(carrier).mover());
   EXPECT(!moved.failed && moved.lacking == 0 && swap().all_in_place());
   EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
 }

@@ -228,7 +228,7 @@ TEST_CASE("access is each mapping's own, and is the same after the memory was ou
     EXPECT(flags == CU_MEM_ACCESS_FLAGS_PROT_NONE);
     expect_pattern(place, 2 * kPiece, 1, "both");
     // Of several, one of which is out.
-    swap().move_out(0, kPiece, carrier.mover());
+    swap().evict(0, kPiece, carrier.mover());
     EXPECT(swap().out_bytes(0) == kPiece);
     EXPECT_OK(allow(place, 2 * kPiece, CU_MEM_ACCESS_FLAGS_PROT_NONE));
     come(carrier);
@@ -236,7 +236,7 @@ TEST_CASE("access is each mapping's own, and is the same after the memory was ou
       EXPECT_OK(real::cuMemGetAccess(&flags, &kGpu, each));
       EXPECT(flags == CU_MEM_ACCESS_FLAGS_PROT_NONE);
     }
-    swap().move_out(0, kPiece, carrier.mover());
+    swap().evict(0, kPiece, carrier.mover());
     EXPECT_OK(cu.cuMemUnmap(place, 2 * kPiece));
     EXPECT_OK(cu.cuMemUnmap(alias, kPiece));
     EXPECT_OK(cu.cuMemUnmap(never, kPiece));
@@ -448,7 +448,7 @@ TEST_CASE("memory that is made at a released address while others come back is n
     for (int number = 0; number < 3; ++number) all.push_back(make({}));
     std::sort(all.begin(), all.end());  // as they come back
     ours = false;
-    EXPECT(!own.move_out(0, kAll, carrier.mover()).failed && own.resident_bytes(0) == 0);
+    EXPECT(!own.evict(0, kAll, carrier.mover()).failed && own.resident_bytes(0) == 0);
     const memory::Making wanted{.exportable = false, .for_rdma = true};
     CUdeviceptr made = 0;
     int created = 0;
@@ -457,13 +457,13 @@ TEST_CASE("memory that is made at a released address while others come back is n
       own.free(all[1]);
       made = make(wanted);
     };
-    EXPECT(!own.bring_in(0, carrier.mover()).failed);
+    EXPECT(!own.restore(0, carrier.mover()).failed);
     before = [](Symbol) {};
     EXPECT(made == all[1]);  // or this shows nothing
-    if (!own.all_in_place()) EXPECT(!own.bring_in(0, carrier.mover()).failed);
+    if (!own.all_in_place()) EXPECT(!own.restore(0, carrier.mover()).failed);
     EXPECT(own.all_in_place() && own.resident_bytes(0) == 3 * kPiece && own.out_bytes(0) == 0);
     CUmemAllocationProp has{};
-    EXPECT_OK(real::cuMemGetAllocationPropertiesFromHandle(&has, own.handle_of(made)));
+    EXPECT_OK(real::cuMemGetAllocationPropertiesFromHandle(&has, own.own_mappings().handle_of(made)));
     EXPECT(has.allocFlags.gpuDirectRDMACapable != 0);
     for (const CUdeviceptr address : all) own.free(address);
     own.drop_kept(0);

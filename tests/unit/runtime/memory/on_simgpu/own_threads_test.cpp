@@ -61,12 +61,12 @@ TEST_CASE("threads map, unmap and release memory while it leaves and comes back"
       });
     }
     for (int move = 0; move < kMoves; ++move) {
-      EXPECT(!swap().move_out(0, kAll, carrier.mover()).failed);
-      EXPECT(!swap().bring_in(0, carrier.mover()).failed);
+      EXPECT(!swap().evict(0, kAll, carrier.mover()).failed);
+      EXPECT(!swap().restore(0, carrier.mover()).failed);
     }
     goes_on.store(false);
     for (std::thread& thread : threads) thread.join();
-    EXPECT(!swap().bring_in(0, carrier.mover()).failed);
+    EXPECT(!swap().restore(0, carrier.mover()).failed);
     EXPECT(swap().all_in_place());
     for (std::size_t number = 0; number < places.size(); ++number) {
       expect_pattern(places[number], kSmallPiece, static_cast<unsigned char>(number + 1), "after all moves");

@@ -105,9 +105,9 @@ void in_mode(Mode mode, const std::function<void()>& program) {
 void out_and_in(const Pooled& pooled) {
   if (mode() != Mode::kSwap) return;
   Carrier carrier(pooled.own);
-  const Swap::Moved moved = swap().move_out(0, kAll, carrier.mover());
+  const Swap::Moved moved = swap().evict(0, kAll, carrier.mover());
   EXPECT(moved.bytes + moved.without_copy >= kBytes);
-  EXPECT(!swap().bring_in(0, carrier.mover()).failed);
+  EXPECT(!swap().restore(0, carrier.mover()).failed);
   EXPECT(swap().all_in_place());
 }
 
@@ -216,7 +216,7 @@ TEST_CASE("access that is given or taken while memory comes back holds for it as
       const CUdeviceptr first = pooled.take();
       const CUdeviceptr second = pooled.take();
       Carrier carrier(pooled.own);
-      swap().move_out(0, kAll, carrier.mover());
+      swap().evict(0, kAll, carrier.mover());
       // Between an extent's access and its entry as mapped; past the gate, which would wait.
       bool changed = false;
       before = [&](Symbol symbol) {
@@ -225,7 +225,7 @@ TEST_CASE("access that is given or taken while memory comes back holds for it as
                                         .flags = gives ? kFull : kNone};
         runtime().memory.set_pool_access(pooled.pool, &wanted, 1);
       };
-      EXPECT(!swap().bring_in(0, carrier.mover()).failed);
+      EXPECT(!swap().restore(0, carrier.mover()).failed);
       before = [](Symbol) {};
       EXPECT(changed);
       for (const CUdeviceptr address : {first, second}) {
@@ -241,13 +241,13 @@ TEST_CASE("peer access that is given while memory comes back holds for it as for
     const CUdeviceptr first = allocate(kBytes, 1);
     const CUdeviceptr second = allocate(kBytes, 2);
     Carrier carrier(pooled.own);
-    swap().move_out(0, kAll, carrier.mover());
+    swap().evict(0, kAll, carrier.mover());
     bool changed = false;
     before = [&](Symbol symbol) {
       if (symbol != Symbol::k_cuMemcpyHtoDAsync_v2 || std::exchange(changed, true)) return;
       swap().set_peer(1, 0, true);
     };
-    EXPECT(!swap().bring_in(0, carrier.mover()).failed);
+    EXPECT(!swap().restore(0, carrier.mover()).failed);
     before = [](Symbol) {};
     EXPECT_OK(pooled.set_there(first));
     EXPECT_OK(pooled.set_there(second));

@@ -46,7 +46,7 @@ CUdeviceptr take(CUmemoryPool pool, std::uint64_t bytes, CUstream stream, unsign
 // What rota keeps for later, too.
 void give_everything_back(Carrier& carrier) {
   runtime().memory.collect_deferred();
-  swap().move_out(0, kAll, carrier.mover());
+  swap().evict(0, kAll, carrier.mover());
 }
 
 // A kernel that does not end before it is told to.
@@ -83,7 +83,7 @@ TEST_CASE("what a pool gave is there after its context, leaves and comes by anot
     for (int round = 0; round < 2; ++round) {
       expect_pattern(large, 5 * kMiB, 1, "after its context");
       expect_pattern(small, 4096, 2, "after its context");
-      const Swap::Moved moved = swap().move_out(0, kAll, carrier.mover());
+      const Swap::Moved moved = swap().evict(0, kAll, carrier.mover());
       EXPECT(moved.bytes + moved.without_copy != 0);
       EXPECT(swap().resident_bytes(0) == 0 && swap().out_bytes(0) != 0);
       // Every question about it is answered meanwhile, and waits for nothing.
@@ -94,7 +94,7 @@ TEST_CASE("what a pool gave is there after its context, leaves and comes by anot
       EXPECT_OK(cu.cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, large + 5));
       EXPECT_OK(cu.cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, large + 5));
       EXPECT(type == CU_MEMORYTYPE_DEVICE && start == large && owner == nullptr);
-      EXPECT(!swap().bring_in(0, carrier.mover()).failed);
+      EXPECT(!swap().restore(0, carrier.mover()).failed);
       EXPECT(swap().all_in_place());
     }
     EXPECT_OK(cu.cuMemFree_v2(large));
@@ -124,20 +124,20 @@ TEST_CASE("what a pool keeps unused leaves first and comes back, both without a 
     EXPECT_OK(cu.cuStreamSynchronize(stream));
     const std::uint64_t resident = swap().resident_bytes(0);
     EXPECT(resident >= used + 8 * kMiB);
-    Swap::Moved moved = swap().move_out(0, 8 * kMiB, carrier.mover());
+    Swap::Moved moved = swap().evict(0, 8 * kMiB, carrier.mover());
     EXPECT(moved.bytes == 0 && moved.without_copy >= 8 * kMiB && moved.spared == moved.without_copy);
     EXPECT(swap().resident_bytes(0) >= used);
-    moved = swap().move_out(0, kAll, carrier.mover());
+    moved = swap().evict(0, kAll, carrier.mover());
     EXPECT(moved.bytes == used && swap().resident_bytes(0) == 0);
-    const Swap::Moved back = swap().bring_in(0, carrier.mover());
+    const Swap::Moved back = swap().restore(0, carrier.mover());
     EXPECT(!back.failed && swap().all_in_place() && back.bytes == used);
     EXPECT(swap().resident_bytes(0) == resident && swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     expect_pattern(held, 6 * kMiB, 1, "beside unused memory");
     expect_pattern(plain, 4 * kMiB, 4, "beside a pool's");
     EXPECT(take(pool, 8 * kMiB, stream, 3) == freed);
     // What has not changed is not copied again.
-    EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == (carrier.looks ? resident - used : resident));
-    EXPECT(!swap().bring_in(0, carrier.mover()).failed);
+    EXPECT(swap().evict(0, kAll, carrier.mover()).bytes == (carrier.looks ? resident - used : resident));
+    EXPECT(!swap().restore(0, carrier.mover()).failed);
     expect_pattern(freed, 8 * kMiB, 3, "in use again");
   });
 }
@@ -226,7 +226,7 @@ TEST_CASE("what a pool gave comes back where no context is left on its GPU, so t
     const CUdeviceptr block = take(pool, 4 * kMiB, nullptr, 3);
     {
       Carrier carrier(context);
-      EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes >= 4 * kMiB);
+      EXPECT(swap().evict(0, kAll, carrier.mover()).bytes >= 4 * kMiB);
     }
     EXPECT_OK(cu.cuCtxDestroy_v2(context));
     EXPECT(!swap().all_in_place());
@@ -249,7 +249,7 @@ TEST_CASE("what belongs to no context is released when every context of its GPU 
     const CUmemoryPool pool = make_pool();
     const CUdeviceptr block = take(pool, 4 * kMiB, nullptr, 1);
     const CUdeviceptr plain = allocate(4 * kMiB, 2);
-    swap().move_out(0, kAll, carrier.mover());
+    swap().evict(0, kAll, carrier.mover());
     swap().context_failed(context, 0);
     EXPECT(!swap().all_in_place());
     swap().context_failed(nullptr, 0);

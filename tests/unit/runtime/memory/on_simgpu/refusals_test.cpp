@@ -70,8 +70,8 @@ class Moved {
     }
   }
 
-  Swap::Moved out() { return swap().move_out(0, kAll, mover()); }
-  Swap::Moved in() { return swap().bring_in(0, mover()); }
+  Swap::Moved out() { return swap().evict(0, kAll, mover()); }
+  Swap::Moved in() { return swap().restore(0, mover()); }
   // The gate opens, and then the host is low on memory.
   void used() {
     EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
@@ -113,8 +113,8 @@ class Moved {
     unsigned char pattern = 0;
   };
 
-  Swap::Mover mover() {
-    Swap::Mover mover = carrier_.mover();
+  Swap::Move mover() {
+    Swap::Move mover = carrier_.mover();
     if (!hands_over_) return mover;
     mover.exchange = {.give =
                           [this](int memory, std::uint64_t bytes) {
@@ -330,18 +330,18 @@ TEST_CASE(
         if (error == CUDA_SUCCESS) continue;
         const std::string when = fmt::format("{} answers {}", name_of(call), static_cast<int>(error));
         EXPECT_OK(cu.cuCtxSynchronize());
-        const Swap::Moved left = swap().move_out(0, kAll, carrier.mover());
+        const Swap::Moved left = swap().evict(0, kAll, carrier.mover());
         if (left.failed || swap().resident_bytes(0) != 0) note(when + ": it does not leave before that");
         fails_with = error;
         fails_at[call] = kAlways;
-        const Swap::Moved back = swap().bring_in(0, carrier.mover());
+        const Swap::Moved back = swap().restore(0, carrier.mover());
         fails_at.clear();
         const bool says = back.error == error || (error == CUDA_ERROR_OUT_OF_MEMORY && back.lacking != 0);
         if (swap().out_bytes(0) != 0 && !says) {
           note(fmt::format("{}: it stays away with error {} and {} bytes lacking", when, static_cast<int>(back.error),
                            back.lacking));
         }
-        const Swap::Moved again = swap().bring_in(0, carrier.mover());
+        const Swap::Moved again = swap().restore(0, carrier.mover());
         if (again.failed || !swap().use_if_in_place(rota::memory::kAllDevices, [] {}))
           note(when + ": it does not come back after that");
         expect_pattern(memory, 2 * kMiB, 7, when);

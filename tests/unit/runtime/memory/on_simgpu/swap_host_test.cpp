@@ -35,16 +35,16 @@ TEST_CASE("where the host has no more memory, what has its place there already l
     const CUcontext context = enter(0);
     Carrier carrier(context);
     const CUdeviceptr known = allocate(4 * kMiB, 1);
-    swap().move_out(0, kAll, carrier.mover());
-    swap().bring_in(0, carrier.mover());
+    swap().evict(0, kAll, carrier.mover());
+    swap().restore(0, carrier.mover());
     EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     const CUdeviceptr fresh = allocate(8 * kMiB, 2);
     limit_host(0, {&swap()});
-    const Swap::Moved moved = swap().move_out(0, kAll, carrier.mover());
+    const Swap::Moved moved = swap().evict(0, kAll, carrier.mover());
     EXPECT(moved.lacks_host && !moved.failed);
     EXPECT(moved.bytes == 4 * kMiB);
     EXPECT(swap().out_bytes(0) == 4 * kMiB);
-    swap().bring_in(0, carrier.mover());
+    swap().restore(0, carrier.mover());
     expect_pattern(known, 4 * kMiB, 1, "after the swap");
     expect_pattern(fresh, 8 * kMiB, 2, "after the swap");
   });
@@ -55,12 +55,12 @@ TEST_CASE("host memory that is kept for extents of another size is given up when
     const CUcontext context = enter(0);
     Carrier carrier(context);
     const CUdeviceptr freed = allocate(6 * kMiB, 1);
-    swap().move_out(0, kAll, carrier.mover());
+    swap().evict(0, kAll, carrier.mover());
     EXPECT_OK(cu.cuMemFree_v2(freed));  // its memory of the host is kept
     EXPECT(swap().host().kept_bytes() == 6 * kMiB);
     allocate(8 * kMiB, 2);
     limit_host(10 * kMiB, {&swap()});
-    const Swap::Moved moved = swap().move_out(0, kAll, carrier.mover());
+    const Swap::Moved moved = swap().evict(0, kAll, carrier.mover());
     EXPECT(!moved.failed && !moved.lacks_host);
     EXPECT(moved.bytes == 8 * kMiB);
     EXPECT(swap().host().bytes() == 8 * kMiB);
@@ -73,10 +73,10 @@ TEST_CASE("host memory that the driver does not pin is used all the same") {
     Carrier carrier(context);
     const CUdeviceptr block = allocate(8 * kMiB, 1);
     fails_at = {{Symbol::k_cuMemHostRegister_v2, kAlways}};
-    const Swap::Moved moved = swap().move_out(0, kAll, carrier.mover());
+    const Swap::Moved moved = swap().evict(0, kAll, carrier.mover());
     EXPECT(!moved.failed && !moved.lacks_host);
     EXPECT(moved.bytes == 8 * kMiB);
-    swap().bring_in(0, carrier.mover());
+    swap().restore(0, carrier.mover());
     EXPECT(swap().all_in_place());
     expect_pattern(block, 8 * kMiB, 1, "after the swap");
     EXPECT_OK(cu.cuMemFree_v2(block));
@@ -97,10 +97,10 @@ TEST_CASE("host memory that is prepared is pinned once it is needed, and not bef
     EXPECT(pinned == 0);
     EXPECT(swap().host().kept_bytes() == 28 * kMiB && swap().host().bytes() == 28 * kMiB);
     for (int round = 0; round < 2; ++round) {
-      EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == 28 * kMiB);
+      EXPECT(swap().evict(0, kAll, carrier.mover()).bytes == 28 * kMiB);
       EXPECT(pinned == 2);
       EXPECT(swap().host().kept_bytes() == 0 && swap().host().bytes() == 28 * kMiB);
-      swap().bring_in(0, carrier.mover());
+      swap().restore(0, carrier.mover());
       EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     }
     EXPECT(!swap().prepare_host({{0, kAll}}));
@@ -131,20 +131,20 @@ TEST_CASE("what came in and was not used leaves without a copy, and what was use
     const CUcontext context = enter(0);
     Carrier carrier(context);
     const CUdeviceptr block = allocate(8 * kMiB, 1);
-    EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == 8 * kMiB);
-    EXPECT(swap().bring_in(0, carrier.mover()).bytes == 8 * kMiB);
+    EXPECT(swap().evict(0, kAll, carrier.mover()).bytes == 8 * kMiB);
+    EXPECT(swap().restore(0, carrier.mover()).bytes == 8 * kMiB);
     fails_at = {{Symbol::k_cuMemcpyDtoHAsync_v2, kAlways}};
-    const Swap::Moved back = swap().move_out(0, kAll, carrier.mover());
+    const Swap::Moved back = swap().evict(0, kAll, carrier.mover());
     fails_at.clear();
     EXPECT(!back.failed && back.bytes == 0 && back.without_copy == 8 * kMiB);
     EXPECT(swap().resident_bytes(0) == 0 && swap().out_bytes(0) == 8 * kMiB);
-    swap().bring_in(0, carrier.mover());
+    swap().restore(0, carrier.mover());
     expect_pattern(block, 8 * kMiB, 1, "after it came in twice");
     EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     EXPECT_OK(cu.cuMemsetD8_v2(block, 2, 8 * kMiB));
     EXPECT_OK(cu.cuCtxSynchronize());
-    EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == 8 * kMiB);
-    swap().bring_in(0, carrier.mover());
+    EXPECT(swap().evict(0, kAll, carrier.mover()).bytes == 8 * kMiB);
+    swap().restore(0, carrier.mover());
     expect_pattern(block, 8 * kMiB, 2, "after it was used");
   });
 }
@@ -183,9 +183,9 @@ struct Swapped {
 // One has its turn: it brings in what there is room for, and the other clears what is asked for, as the host allows.
 bool change_places(Swapped& coming, Swapped& leaving, Carrier& carrier) {
   for (int round = 0; round < 50; ++round) {
-    const Swap::Moved came = coming.swap.bring_in(0, carrier.mover());
+    const Swap::Moved came = coming.swap.restore(0, carrier.mover());
     if (coming.swap.all_in_place()) return true;
-    leaving.swap.move_out(0, came.lacking, carrier.mover());
+    leaving.swap.evict(0, came.lacking, carrier.mover());
   }
   return false;
 }
@@ -251,14 +251,14 @@ TEST_CASE("copies that nobody would read go back to a host that is low on memory
     const CUcontext context = enter(0);
     Carrier carrier(context);
     const CUdeviceptr used = allocate(8 * kMiB, 1);
-    swap().move_out(0, kAll, carrier.mover());
-    swap().bring_in(0, carrier.mover());
+    swap().evict(0, kAll, carrier.mover());
+    swap().restore(0, carrier.mover());
     EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     const CUdeviceptr out = allocate(4 * kMiB, 2);
-    EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == 12 * kMiB);
+    EXPECT(swap().evict(0, kAll, carrier.mover()).bytes == 12 * kMiB);
     EXPECT(swap().host().bytes() == 12 * kMiB);
     EXPECT(swap().give_host_back() == 0);
-    swap().bring_in(0, carrier.mover());
+    swap().restore(0, carrier.mover());
     EXPECT(swap().give_host_back() == 0);  // as long as nothing has been used
     EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     EXPECT(swap().give_host_back() == 12 * kMiB);

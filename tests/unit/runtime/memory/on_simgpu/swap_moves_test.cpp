@@ -31,14 +31,14 @@ TEST_CASE("small extents beside each other get their access by one call, and eac
       std::vector<CUdeviceptr> blocks;
       for (unsigned char number = 0; number < 8; ++number) blocks.push_back(allocate(4 * kMiB, number));
       EXPECT_OK(cu.cuMemFree_v2(blocks[3]));  // kept, and gone with the first to leave: a gap
-      swap().move_out(0, kAll, carrier.mover());
+      swap().evict(0, kAll, carrier.mover());
       int calls = 0;
       before = [&](Symbol symbol) {
         if (symbol != Symbol::k_cuMemSetAccess || !refused.contains(++calls)) return;
         fails_at = {{Symbol::k_cuMemSetAccess, 1}};
       };
       const std::size_t free_before = free_on_gpu();
-      const Swap::Moved moved = swap().bring_in(0, carrier.mover());
+      const Swap::Moved moved = swap().restore(0, carrier.mover());
       EXPECT(moved.failed == (refused.size() == 2));
       if (moved.failed) EXPECT(moved.error == CUDA_ERROR_UNKNOWN);
       if (refused.empty()) EXPECT(calls == 2);
@@ -46,7 +46,7 @@ TEST_CASE("small extents beside each other get their access by one call, and eac
       EXPECT(swap().resident_bytes(0) + swap().out_bytes(0) == 28 * kMiB);
       EXPECT(free_before - free_on_gpu() == swap().resident_bytes(0));
       before = [](Symbol) {};
-      swap().bring_in(0, carrier.mover());
+      swap().restore(0, carrier.mover());
       EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
       for (unsigned char number = 0; number < 8; ++number) {
         if (number != 3) expect_pattern(blocks[number], 4 * kMiB, number, fmt::format("block {}", number));
@@ -62,11 +62,11 @@ TEST_CASE("of small extents beside each other the driver has room for some, or d
         Carrier carrier(enter(0));
         std::vector<CUdeviceptr> blocks;
         for (unsigned char number = 0; number < 8; ++number) blocks.push_back(allocate(4 * kMiB, number));
-        swap().move_out(0, kAll, carrier.mover());
+        swap().evict(0, kAll, carrier.mover());
         fails_at = {{symbol, call}};
         fails_with = call % 2 == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
         for (int tries = 0; tries < 3 && !swap().all_in_place(); ++tries) {
-          swap().bring_in(0, carrier.mover());
+          swap().restore(0, carrier.mover());
           EXPECT(swap().resident_bytes(0) + swap().out_bytes(0) == 32 * kMiB);
         }
         EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
@@ -88,10 +88,10 @@ TEST_CASE("memory that is freed while other memory leaves does not leave as well
     carrier.begins = [&] {
       if (!std::exchange(freed, true)) EXPECT_OK(cu.cuMemFree_v2(small));
     };
-    const Swap::Moved moved = swap().move_out(0, kAll, carrier.mover());
+    const Swap::Moved moved = swap().evict(0, kAll, carrier.mover());
     EXPECT(moved.bytes == 8 * kMiB);
     EXPECT(swap().out_bytes(0) == 8 * kMiB);
-    swap().bring_in(0, carrier.mover());
+    swap().restore(0, carrier.mover());
     EXPECT(swap().all_in_place());
     expect_pattern(large, 8 * kMiB, 1, "after the swap");
     EXPECT_OK(cu.cuMemFree_v2(large));
@@ -115,7 +115,7 @@ TEST_CASE("a context ends while its memory is about to move") {
       // The first range of the context goes.
       if (symbol != Symbol::k_cuMemAddressFree || begun.exchange(true)) return;
       monitor = std::thread([&] {
-        swap().move_out(0, kAll, carrier.mover());
+        swap().evict(0, kAll, carrier.mover());
         goes_on.store(true);
       });
       while (!goes_on.load()) std::this_thread::yield();
@@ -169,12 +169,12 @@ TEST_CASE("what the driver has no room for ends up out of place, behind a gate t
       EXPECT(grows.out_bytes(0) == 8 * kMiB);
       EXPECT(!grows.use_if_in_place(rota::memory::kAllDevices, [] {}));
       fails_at.clear();
-      grows.bring_in(0, carrier.mover());
+      grows.restore(0, carrier.mover());
       EXPECT(grows.use_if_in_place(memory::kAllDevices, [&] { open = true; }));
       EXPECT_OK(real::cuMemsetD8_v2(address, 7, 8 * kMiB));
       EXPECT_OK(real::cuCtxSynchronize());
       grows.free(address);
-      grows.move_out(0, 8 * kMiB, carrier.mover());  // what is kept
+      grows.evict(0, 8 * kMiB, carrier.mover());  // what is kept
       EXPECT(grows.resident_bytes(0) == 0);
     }
     // Others have nothing there that could leave, so the gate stays open.
@@ -332,13 +332,13 @@ TEST_CASE("what a context had that has failed for good is released, and nothing 
     const std::size_t free_before = free_on_gpu();
     const CUdeviceptr large = allocate(8 * kMiB, 1);
     const CUdeviceptr other = allocate(4 * kMiB, 2);
-    swap().move_out(0, 8 * kMiB, carrier.mover());
+    swap().evict(0, 8 * kMiB, carrier.mover());
     EXPECT(swap().out_bytes(0) == 8 * kMiB);
     EXPECT(swap().context_failed(context, 0) == 4 * kMiB);
     EXPECT(swap().all_in_place());
     EXPECT(swap().resident_bytes(0) == 0 && swap().out_bytes(0) == 0);
     EXPECT(free_on_gpu() >= free_before - 2 * kMiB);  // but for a byte that stays
-    const Swap::Moved moved = swap().move_out(0, kAll, carrier.mover());
+    const Swap::Moved moved = swap().evict(0, kAll, carrier.mover());
     EXPECT(moved.bytes + moved.without_copy == 0 && !moved.failed);
     EXPECT_OK(cu.cuMemFree_v2(large));
     EXPECT_OK(cu.cuMemFree_v2(other));
@@ -352,7 +352,7 @@ TEST_CASE("memory that will never come back makes room for others at once, and c
     Carrier carrier(context);
     const CUdeviceptr large = allocate(8 * kMiB, 1);
     const CUdeviceptr other = allocate(4 * kMiB, 2);
-    swap().move_out(0, 8 * kMiB, carrier.mover());
+    swap().evict(0, 8 * kMiB, carrier.mover());
     swap().release_all();
     EXPECT(swap().resident_bytes(0) == 0 && swap().out_bytes(0) == 12 * kMiB);
     EXPECT(!swap().all_in_place());

@@ -31,16 +31,16 @@ class Moves {
   Moves& operator=(const Moves&) = delete;
   SwapBackend::Moved out(std::uint64_t bytes = UINT64_MAX) const {
     EXPECT_OK(cu.cuCtxSynchronize());  // what a drain sees to
-    return swap_backend().move_out(0, bytes, mover());
+    return swap_backend().evict(0, bytes, mover());
   }
   SwapBackend::Moved in() const {
-    const SwapBackend::Moved moved = swap_backend().bring_in(0, mover());
+    const SwapBackend::Moved moved = swap_backend().restore(0, mover());
     swap_backend().use_if_in_place(rota::memory::kAllDevices, [] {});
     return moved;
   }
 
  private:
-  SwapBackend::Mover mover() const {
+  SwapBackend::Move mover() const {
     const auto step = [](const std::function<void()>& work) {
       work();
       return true;

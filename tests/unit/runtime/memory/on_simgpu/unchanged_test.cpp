@@ -19,8 +19,8 @@ constexpr std::uint64_t kChunk = memory::fingerprint::kChunkBytes;
 // Out and in again, and what the program could use it for has been used: what left with a copy, and what without.
 Swap::Moved there_and_back(Carrier& carrier, std::uint64_t bytes = kAll) {
   EXPECT_OK(cu.cuCtxSynchronize());
-  const Swap::Moved moved = swap().move_out(0, bytes, carrier.mover());
-  for (int tries = 0; tries < 3 && !swap().all_in_place(); ++tries) swap().bring_in(0, carrier.mover());
+  const Swap::Moved moved = swap().evict(0, bytes, carrier.mover());
+  for (int tries = 0; tries < 3 && !swap().all_in_place(); ++tries) swap().restore(0, carrier.mover());
   EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
   return moved;
 }
@@ -82,10 +82,10 @@ TEST_CASE("zeros move in neither direction and take no memory of the host") {
     Carrier carrier(enter(0));
     carrier.looks = true;
     const CUdeviceptr block = allocate(8 * kMiB, 0);
-    Swap::Moved moved = swap().move_out(0, kAll, carrier.mover());
+    Swap::Moved moved = swap().evict(0, kAll, carrier.mover());
     EXPECT(moved.bytes == 0 && moved.without_copy == 8 * kMiB);
     EXPECT(swap().host().bytes() == 0);
-    moved = swap().bring_in(0, carrier.mover());
+    moved = swap().restore(0, carrier.mover());
     EXPECT(moved.bytes == 0 && moved.without_copy == 8 * kMiB);
     expect_pattern(block, 8 * kMiB, 0, "after the swap");
     // What had contents and is zeros again.
@@ -155,9 +155,9 @@ TEST_CASE("what did not change the last time leaves first") {
     there_and_back(carrier);
     EXPECT_OK(cu.cuMemsetD8_v2(activations, 4, 16 * kMiB));
     EXPECT_OK(cu.cuCtxSynchronize());
-    const Swap::Moved moved = swap().move_out(0, 6 * kMiB, carrier.mover());
+    const Swap::Moved moved = swap().evict(0, 6 * kMiB, carrier.mover());
     EXPECT(moved.bytes == 0 && moved.without_copy == 8 * kMiB);
-    swap().bring_in(0, carrier.mover());
+    swap().restore(0, carrier.mover());
     expect_pattern(weights, 8 * kMiB, 1, "after the swap");
     expect_pattern(activations, 16 * kMiB, 4, "which stayed");
   });
@@ -177,10 +177,10 @@ TEST_CASE("memory that is looked at stays mapped until that is over, though the 
         EXPECT_OK(cu.cuMemFree_v2(block));
       });
     };
-    EXPECT(!swap().move_out(0, kAll, carrier.mover()).failed);
+    EXPECT(!swap().evict(0, kAll, carrier.mover()).failed);
     freeing.join();
     before = [](Symbol) {};
-    swap().bring_in(0, carrier.mover());
+    swap().restore(0, carrier.mover());
     EXPECT(swap().all_in_place());
     expect_pattern(other, 8 * kMiB, 2, "beside what was freed");
     EXPECT_OK(cu.cuMemFree_v2(other));
@@ -229,8 +229,8 @@ TEST_CASE("a look whose end cannot be learned leaves what it reads mapped until 
     std::vector<CUdeviceptr> blocks;
     for (int number = 0; number < 30; ++number) blocks.push_back(allocate(6 * kMiB, 1));
     // Their places on the host are there from now on: copies are fast.
-    EXPECT(!swap().move_out(0, kAll, carrier.mover()).failed);
-    swap().bring_in(0, carrier.mover());
+    EXPECT(!swap().evict(0, kAll, carrier.mover()).failed);
+    swap().restore(0, carrier.mover());
     EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     carrier.looks = true;
     bool launched = false;
@@ -240,10 +240,10 @@ TEST_CASE("a look whose end cannot be learned leaves what it reads mapped until 
       fails_at = {{Symbol::k_cuEventQuery, 1}};  // once
     };
     // Leaves by copies, which overtake the kernels.
-    EXPECT(!swap().move_out(0, kAll, carrier.mover()).failed);
+    EXPECT(!swap().evict(0, kAll, carrier.mover()).failed);
     before = [](Symbol) {};
     EXPECT_OK(cu.cuCtxSynchronize());
-    for (int tries = 0; tries < 3 && !swap().all_in_place(); ++tries) swap().bring_in(0, carrier.mover());
+    for (int tries = 0; tries < 3 && !swap().all_in_place(); ++tries) swap().restore(0, carrier.mover());
     EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     for (const CUdeviceptr block : blocks) expect_pattern(block, 6 * kMiB, 1, "after the swap");
   });
@@ -255,19 +255,19 @@ TEST_CASE("what can leave without any memory of the host does, though something 
     carrier.looks = true;
     const CUdeviceptr large = allocate(16 * kMiB, 1);
     EXPECT_OK(cu.cuCtxSynchronize());
-    swap().move_out(0, kAll, carrier.mover());
-    swap().bring_in(0, carrier.mover());
+    swap().evict(0, kAll, carrier.mover());
+    swap().restore(0, carrier.mover());
     EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     const CUdeviceptr small = allocate(4 * kMiB, 2);
     swap().host().set_left([] { return 0; });
     Swap::Moved moved;
     std::uint64_t went = 0;
     for (int attempt = 0; attempt < 10 && went == 0; ++attempt) {
-      moved = swap().move_out(0, 2 * kMiB, carrier.mover());
+      moved = swap().evict(0, 2 * kMiB, carrier.mover());
       went = moved.bytes + moved.without_copy;
     }
     EXPECT(went == 16 * kMiB);
-    swap().bring_in(0, carrier.mover());
+    swap().restore(0, carrier.mover());
     expect_pattern(large, 16 * kMiB, 1, "large");
     expect_pattern(small, 4 * kMiB, 2, "small");
   });

@@ -10,7 +10,7 @@
 
 #include "runtime/turn/machine.h"
 #include "scheduler/core/core.h"
-#include "scheduler/core/quota.h"
+#include "scheduler/limits/quota.h"
 
 namespace rota::turns {
 

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/scheduler/core/limits_beside_books.h"
+#include "tests/unit/scheduler/limits/limits_beside_books.h"
 #include "turns/program.h"
 
 namespace rota::turns {

@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "base/uuid.h"
+#include "scheduler/base/uuid.h"
 
 namespace {
 

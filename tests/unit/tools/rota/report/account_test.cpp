@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "account_builder.h"
-#include "base/descriptor.h"
+#include "scheduler/base/descriptor.h"
 #include "tools/rota/report/groups.h"
 #include "tools/rota/report/session.h"
 #include "tools/rota/report/upkeep.h"

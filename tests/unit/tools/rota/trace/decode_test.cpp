@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "generated/driver_trace.h"
 #include "generated/driver_types.h"
 #include "tests/unit/tools/rota/trace/recording.h"
+#include "tests/unit/tools/rota/trace/tracers.h"
 #include "tools/rota/trace/decode.h"
 #include "tools/rota/trace/output.h"
 
@@ -93,7 +93,7 @@ TEST_CASE("Text that goes in, long text, text that comes back in a buffer and be
         +[](CUfunction*, CUmodule, const char*) -> CUresult { return CUDA_ERROR_NOT_FOUND; });
     answer_with(
         Symbol::k_cuDeviceGetName, +[](char* name, int length, CUdevice) -> CUresult {
-          std::snprintf(name, static_cast<std::size_t>(length), "Simulated GPU");
+          if (length > 0) std::snprintf(name, static_cast<std::size_t>(length), "Simulated GPU");
           return CUDA_SUCCESS;
         });
     answer_with(
@@ -107,16 +107,18 @@ TEST_CASE("Text that goes in, long text, text that comes back in a buffer and be
     tracers::cuModuleGetFunction(&function, nullptr, nullptr);
     char name[64] = {};
     tracers::cuDeviceGetName(name, sizeof name, 0);
+    tracers::cuDeviceGetName(name, -1, 0);  // an invalid call, whatever the driver says
     const char* text = nullptr;
     tracers::cuGetErrorString(CUDA_ERROR_OUT_OF_MEMORY, &text);
   });
-  REQUIRE(lines.size() == 5);
+  REQUIRE(lines.size() == 6);
   CHECK(contains(lines[0], "hmod=0x10, name=\"_Z6vecAddPf\") = CUDA_ERROR_NOT_FOUND"));
   CHECK(contains(lines[1], std::string("name=\"").append(4096, 'k').append("…\")")));
   CHECK(contains(lines[2], "name=0x0)"));
   CHECK(contains(lines[3], "len=64, dev=0) = CUDA_SUCCESS *name=\"Simulated GPU\""));
-  CHECK(contains(lines[4], "cuGetErrorString(error=CUDA_ERROR_OUT_OF_MEMORY, pStr=0x"));
-  CHECK(contains(lines[4], "*pStr=\"out of \\\"memory\\\"\""));
+  CHECK(contains(lines[4], "len=-1, dev=0) = CUDA_SUCCESS *name=\"\""));
+  CHECK(contains(lines[5], "cuGetErrorString(error=CUDA_ERROR_OUT_OF_MEMORY, pStr=0x"));
+  CHECK(contains(lines[5], "*pStr=\"out of \\\"memory\\\"\""));
 }
 
 TEST_CASE("Enums by name, flags joined, unknown values as numbers") {

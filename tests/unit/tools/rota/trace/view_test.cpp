@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "generated/driver_trace.h"
 #include "generated/driver_types.h"
 #include "runtime/trace/record.h"
 #include "tests/unit/tools/rota/trace/recording.h"
+#include "tests/unit/tools/rota/trace/tracers.h"
 #include "tools/rota/trace/output.h"
 
 namespace rota::next {

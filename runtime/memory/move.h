@@ -1,0 +1,66 @@
+// One move of memory off a GPU or back to it: what it may use, and what came of it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "generated/driver_types.h"
+#include "runtime/core/function_ref.h"
+#include "runtime/driver/memory_descriptor.h"
+#include "runtime/memory/ledger.h"
+
+namespace rota::memory {
+
+using driver::Handed;
+using driver::MemoryDescriptor;
+using driver::SharedDescriptor;
+
+// How memory goes to other processes and comes from them. Either may be empty: then it does not.
+struct Exchange {
+  // Whether anybody takes memory now. To be asked first: making a descriptor takes the driver up to 3 ms while other
+  // processes create memory (measured on an H100).
+  std::function<bool()> gives = [] { return true; };
+  // Offers a piece to other processes.
+  std::function<void(int descriptor, std::uint64_t bytes)> give;
+  // Whether others are said to be making room there, by whatever way.
+  std::function<bool()> coming = [] { return false; };
+  // The next piece that has arrived, or nothing. Does not wait.
+  std::function<std::optional<Handed>()> take;
+};
+
+// The driver's answer to what was asked of it within a context; nothing: the context has ended, and it was not asked.
+// No error of the driver's stands for that: it may answer any of them to any call.
+using Answer = std::optional<api::CUresult>;
+
+// How a move proceeds: runs a step with the context current, if it still exists; and whether to give up.
+struct Move {
+  std::function<bool(FunctionRef<void()> step)> within = {};
+  std::function<bool()> stopping = {};
+  // Whether no work of the process runs. Only then is host memory unpinned: the driver waits for kernels first, and
+  // launches by all threads wait with it (measured on an H100), so a kernel that waits for one would never end.
+  std::function<bool()> idle = {};
+  // `within` without making the context current, which the driver may refuse; false: it has ended, and its work with
+  // it.
+  std::function<bool(FunctionRef<void()> step)> while_alive = {};
+  api::CUstream stream = nullptr;  // of that context; used in such steps only, as all else that belongs to it
+  Exchange exchange = {};
+  // The context in which to check what memory contains; null: all of it counts as changed.
+  api::CUcontext context = nullptr;
+  // Unified Memory that is to move, in this order (move_order.h).
+  std::vector<Allocation> ranges = {};
+};
+
+struct Moved {
+  std::uint64_t bytes = 0;         // copied
+  std::uint64_t without_copy = 0;  // of memory that left unchanged, unused or kept, and of fresh memory that came
+  std::uint64_t spared = 0;        // of that: memory that left unchanged, unused or as zeros
+  std::uint64_t taken_over = 0;    // of memory that came: in memory that another process has handed over
+  std::uint64_t lacking = 0;       // bytes that the driver has no room for
+  bool lacks_host = false;         // the host has no memory for what should leave: it stays where it was
+  bool failed = false;             // the driver refused, or a copy failed: what had to move stays where it was
+  api::CUresult error = api::CUDA_SUCCESS;  // the driver's error, unless a context ended
+};
+
+}  // namespace rota::memory

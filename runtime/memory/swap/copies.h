@@ -1,0 +1,47 @@
+// The copies of extents in the host's memory: they stay there once an extent has come back, so that only what has
+// changed need be copied when it leaves again, and are given up where the host's memory is short.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/memory/swap/eviction_order.h"
+#include "runtime/memory/swap/regions.h"
+#include "runtime/memory/swap/store/host_pool.h"
+#include "runtime/memory/swap/store/store.h"
+
+namespace rota::memory {
+
+// The monitor, with no lock held.
+class Copies {
+ public:
+  Copies(Regions& regions, HostPool& host, Store& store) : regions_(regions), host_(host), store_(store) {}
+
+  // By how much the memory of all programs on a GPU exceeds it.
+  struct Excess {
+    int device;
+    std::uint64_t bytes;
+  };
+  // Prepares a little more space on the host for extents on these GPUs that have none there yet, up to as many bytes as
+  // may have to leave. False: there is enough, or the host has none to spare. Space that is not needed is released.
+  bool prepare(const std::vector<Excess>& all);
+  // Space for an extent of this GPU; null: there is none. Copies of what is on this GPU stay: what leaves next goes to
+  // their places. With some context current.
+  Store::Slot reserve(int device, std::uint64_t bytes);
+  // Releases host memory without which nothing is lost, until it adds up to so many bytes: kept blocks, then copies of
+  // what is on the GPU, the most useful last. Copies of what came in and was not used yet, with which it could leave
+  // without further host memory, only if `unused_too`. Returns the bytes. With some context current.
+  std::uint64_t give_back(std::uint64_t bytes = UINT64_MAX, bool unused_too = false);
+  // Counts those copies anew, for what the host pool says to rotad.
+  void count();
+
+ private:
+  std::vector<Copy> all() const;
+  Store::Slot take(const Copy& copy);
+
+  Regions& regions_;
+  HostPool& host_;
+  Store& store_;
+};
+
+}  // namespace rota::memory

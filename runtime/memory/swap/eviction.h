@@ -1,0 +1,75 @@
+// One eviction: what has changed in extents since it was last copied to the store is copied there, in one stream, with
+// several extents in flight; the rest leaves at once. As far as the host has memory for it now.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "runtime/memory/swap/eviction_order.h"
+#include "runtime/memory/swap/flight.h"
+#include "runtime/memory/swap/mover.h"
+
+namespace rota::memory {
+
+class Eviction {
+ public:
+  // All of these outlive this object.
+  Eviction(const Movable& what, int device, const Move& move) : what_(what), device_(device), move_(move) {}
+
+  // Once: until so many bytes have left the GPU.
+  Moved run(std::uint64_t bytes);
+
+ private:
+  // An extent that has been chosen to leave.
+  struct Leaving {
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t range = 0;               // its number, since an address can be reused
+    std::shared_ptr<const Prints> copied;  // of its copy on the host, if that is there and they are known
+    Fingerprints::Seen seen;
+    bool unused = false;  // no allocation lies in it
+    // What the copy on the host lacks.
+    std::vector<Store::Part> changed() const;
+  };
+  // One whose copy has begun, or needs none.
+  struct Departure {
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t copied = 0;
+    api::CUevent event = nullptr;  // null: nothing to wait for
+    Fingerprints::Seen seen;
+    bool unused = false;
+  };
+  // One whose memory has left by the books.
+  struct Gone {
+    Extent extent;
+    Access access;
+  };
+
+  std::uint64_t left_so_far() const { return moved_.without_copy + moved_.bytes + under_way_; }
+  std::deque<Candidate> on_gpu();
+  void drop_unused(std::uint64_t bytes);
+  void make_reachable();
+  std::deque<Leaving> choose(std::deque<Candidate>& all, std::uint64_t bytes, std::uint64_t most);
+  void examine(std::deque<Leaving>& chosen);
+  Extent* set_out(const Leaving& leaving);
+  void depart(Leaving&& leaving);
+  bool begin_copy(Departure& flight, Store::Slot* host, const std::vector<Store::Part>& parts);
+  void land();
+  void left(Departure&& flight);
+  Gone take_out(const Range& range, Extent& extent);
+  bool leave(Gone&& gone);
+
+  const Movable& what_;
+  Regions& regions_ = what_.regions;
+  const int device_;
+  const Move& move_;
+  Moved moved_;
+  std::deque<Departure> flights_;
+  std::uint64_t under_way_ = 0;
+  CopyTimes times_;
+};
+
+}  // namespace rota::memory

@@ -1,0 +1,79 @@
+// What is known of memory that can leave the GPU: address ranges, and the extents of physical memory mapped below them.
+#pragma once
+
+#include <algorithm>
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "generated/driver_types.h"
+#include "runtime/memory/swap/fingerprints.h"
+#include "runtime/memory/swap/hand_over.h"
+#include "runtime/memory/swap/store/store.h"
+
+namespace rota::memory {
+
+// GPUs that may use memory, and for what.
+using Access = std::map<int, api::CUmemAccess_flags>;
+using Prints = std::vector<Fingerprints::Sums>;
+
+// Where the program has mapped memory that it creates itself.
+struct Alias {
+  std::uint64_t address = 0;
+  Access access;  // the owner's included
+};
+using Aliases = std::vector<Alias>;
+
+struct Extent {
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  Aliases aliases;                       // changed only while it is not in motion
+  Piece piece;                           // empty: not on the GPU
+  Store::Slot host = nullptr;            // space for its contents, once it has been evicted
+  bool saved = false;                    // they are there, as of when it last left
+  std::shared_ptr<const Prints> prints;  // of them, if they are there; null: not known
+  bool unchanged = false;                // it left without a copy the last time
+  bool zeros = false;                    // and as nothing but zeros
+  bool moving = false;
+  // Whether it is mapped at its own address, and can be copied by it. What the program creates gets both when it may
+  // first leave: many programs create and release such memory all the time (JAX's platform allocator), and a mapping
+  // and access cost as much as the memory.
+  bool mapped = true;
+  bool reachable = true;
+  std::uint64_t came = 0;  // how many times the GPU's gate had opened when it was brought in
+  bool in_place() const { return piece && !moving; }
+};
+
+struct Range {
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;  // multiple of the granularity
+  int device = 0;
+  api::CUcontext context = nullptr;  // null: it ends with none
+  std::uint64_t id = 0;
+  bool kept = false;             // unused and on the GPU: serves the next allocation like it
+  bool ending = false;           // its context ended while it was moving
+  bool failed = false;           // its context has failed: none of it is on the GPU or has to be
+  bool begins_small = false;     // its first extents are smaller than they could be
+  std::optional<Access> access;  // its pool's access; none: that of its GPU's plain memory
+  std::optional<Making> own;     // the program made it, like this
+  std::vector<Extent> extents;
+
+  bool moves() const {
+    return std::any_of(extents.begin(), extents.end(), [](const Extent& extent) { return extent.moving; });
+  }
+  bool in_place() const {
+    return std::all_of(extents.begin(), extents.end(), [](const Extent& extent) { return extent.in_place(); });
+  }
+};
+
+// What an allocation and a kept range have in common if one serves the other.
+struct Like {
+  std::uint64_t bytes = 0;
+  std::optional<Making> own;
+  auto operator<=>(const Like&) const = default;
+};
+
+}  // namespace rota::memory

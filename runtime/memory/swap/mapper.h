@@ -1,0 +1,83 @@
+// The driver's side of extents: addresses are reserved, physical memory is created, mapped there and taken off again.
+//
+// The driver may refuse to take memory back. Where the program's mappings are still there, or can be mapped again, the
+// extent has not left: nothing of it is handed over, since this process could still write there. Otherwise its memory
+// is *stuck*: it is on the GPU, so it counts as there, although nobody uses it. The driver is asked again with each
+// move.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "runtime/memory/heap.h"
+#include "runtime/memory/swap/access.h"
+#include "runtime/memory/swap/extent.h"
+#include "runtime/memory/swap/hand_over.h"
+
+namespace rota::memory {
+
+// All functions: any thread, with no lock held but that of the ranges where it says so.
+class Mapper {
+ public:
+  // Called when resident_bytes() of a GPU has changed, before the driver is asked for more and after it has taken
+  // something back. With no lock held. Set before there are ranges.
+  void set_resident_changed(std::function<void(int device)> changed) { changed_ = std::move(changed); }
+
+  // What this process has on the GPU, used or not.
+  std::uint64_t resident_bytes(int device) const { return resident_[static_cast<std::size_t>(device)].load(); }
+  void add_resident(int device, std::uint64_t bytes);
+  void take_resident(int device, std::uint64_t bytes);
+
+  // `own`: for what the program creates itself.
+  api::CUresult reserve_addresses(bool own, std::uint64_t bytes, api::CUdeviceptr* address);
+  // The driver refuses to free addresses at which memory is stuck; those that rota hands out itself are lost then.
+  void free_addresses(bool own, std::uint64_t address, std::uint64_t bytes);
+
+  // As the program wants it, if it has a preference.
+  static api::CUresult create(const std::optional<Making>& own, std::uint64_t bytes, int device, bool exports,
+                              PhysicalHandle* handle);
+  // The memory is the extent's from now on, or released. Without access at first.
+  api::CUresult map(int device, Extent& extent, Piece&& piece);
+  // All of a range on the GPU, or nothing.
+  api::CUresult populate(Range& range, const Access& access, bool exports);
+
+  // Its physical memory goes to another process by `exchange`, with its contents, or to the driver. If the driver
+  // refuses, nothing is handed over, and either all is as it was, or the memory is stuck and `extent.piece` empty.
+  api::CUresult unmap(int device, Extent& extent, const Exchange& exchange = {});
+  // The same for an extent that is not mapped any more by the books. False: its memory is stuck.
+  bool drop(int device, Extent& extent, const Exchange& exchange = {});
+  // Of memory that is mapped nowhere.
+  void release_piece(int device, std::uint64_t bytes, Piece&& piece);
+  // Tries again what the driver has refused before. Returns the bytes that it has taken back.
+  std::uint64_t release_stuck(int device);
+
+ private:
+  struct Stuck {
+    int device = 0;
+    std::uint64_t bytes = 0;
+    Piece piece;
+    std::vector<std::uint64_t> mapped;  // the addresses where it still is
+  };
+
+  static api::CUresult create(std::uint64_t bytes, int device, bool exports, PhysicalHandle* handle);
+  static api::CUresult map_aliases(std::uint64_t bytes, const Aliases& aliases, PhysicalHandle handle,
+                                   std::size_t* mapped);
+  void add_stuck(Stuck&& stuck);
+  bool is_stuck_at(std::uint64_t address, std::uint64_t bytes) const;
+
+  std::function<void(int device)> changed_;
+  std::array<std::atomic<std::uint64_t>, kMaxDevices> resident_{};
+  std::mutex mutex_;  // the fields below; taken after the lock of the ranges
+  std::vector<Stuck> stuck_;
+  std::multiset<std::uint64_t> being_released_;  // where that is mapped which release_stuck() has taken from there
+  // The addresses of what the program creates itself, cut from large reservations that stay: such memory comes and goes
+  // all the time in some programs, and a reservation of its own would cost two calls of the driver each time.
+  Heap own_addresses_;
+};
+
+}  // namespace rota::memory

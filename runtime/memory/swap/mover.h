@@ -1,0 +1,64 @@
+// Moves extents: copies them out to the store and back, with several copies in flight, so that the driver's work on one
+// extent (mapping, unmapping) is done while others are on the bus. The monitor, with no lock held, nothing of the
+// process running and its gate closed.
+//
+// Memory that has come in keeps its copy on the host until the gate opens, and if the gate does not open it leaves
+// without being copied. So a process that could not get all of its memory in can undo that without further host memory,
+// and the process that ran before can always run again: two processes that lack host memory do not each end up with a
+// part of the GPU that neither can give up.
+//
+// The copies also stay on the host after the gate has opened. Before an extent leaves, the GPU checks what has changed
+// in it (fingerprints.h): only that is copied, and nothing that is all zeros.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include "runtime/memory/move.h"
+#include "runtime/memory/swap/copies.h"
+#include "runtime/memory/swap/fingerprints.h"
+#include "runtime/memory/swap/mapper.h"
+#include "runtime/memory/swap/regions.h"
+#include "runtime/memory/swap/store/host_pool.h"
+#include "runtime/memory/swap/store/store.h"
+#include "runtime/memory/swap/swap_devices.h"
+
+namespace rota::memory {
+
+// What a move works on.
+struct Movable {
+  SwapDevices& devices;
+  Mapper& mapper;
+  Regions& regions;
+  Copies& copies;
+  HostPool& host;
+  Store& store;
+  Fingerprints& fingerprints;
+  // Whether an allocation lies in a part of a range, or may: the contents of the rest need not be kept. Without it all
+  // of it counts as in use. Called with no lock held.
+  std::function<bool(std::uint64_t address, std::uint64_t bytes)> in_use = [](std::uint64_t, std::uint64_t) {
+    return true;
+  };
+};
+
+class Mover {
+ public:
+  explicit Mover(Movable what) : what_(std::move(what)) {}
+  // Set before there are ranges.
+  void set_in_use(std::function<bool(std::uint64_t address, std::uint64_t bytes)> in_use) {
+    what_.in_use = std::move(in_use);
+  }
+
+  // Makes `bytes` of room, or as much as possible: kept ranges first, then extents that have come in and were not used,
+  // then others (eviction_order.h). Where the host has no memory for them, waits until other processes have given
+  // theirs back, as long as some comes.
+  Moved evict(int device, std::uint64_t bytes, const Move& move);
+  // Brings everything back. Gives up when the driver has had no room for a while.
+  Moved restore(int device, const Move& move);
+
+ private:
+  Movable what_;
+};
+
+}  // namespace rota::memory

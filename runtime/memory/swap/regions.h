@@ -1,0 +1,161 @@
+// The books of memory that can leave the GPU: which address ranges hold what, and which of their extents are on the
+// GPU.
+//
+// A range ends with its context; a pool's span has none and can be moved by any context of its GPU. A free of an extent
+// that is moving or being examined waits. A range that is not used any more is *kept* on the GPU, up to a part of it,
+// and serves the next allocation like it.
+//
+// Whether fresh memory may be mapped at once is decided together with whether the gate is open: under the lock, a range
+// can be added as out of place only while the gate is closed, and the gate opens only while nothing is out of place.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "runtime/core/devices.h"
+#include "runtime/core/function_ref.h"
+#include "runtime/memory/backend.h"
+#include "runtime/memory/swap/extent.h"
+#include "runtime/memory/swap/mapper.h"
+#include "runtime/memory/swap/swap_devices.h"
+
+namespace rota::memory {
+
+class Regions {
+ public:
+  using Lock = std::unique_lock<std::mutex>;
+  using Ranges = std::map<std::uint64_t, Range>;  // by address
+
+  Regions(SwapDevices& devices, Mapper& mapper, Store& store) : devices_(devices), mapper_(mapper), store_(store) {}
+
+  // --- any thread, with no lock held
+
+  // Whether any range was ever made. One load.
+  bool any() const { return any_.load(std::memory_order_relaxed); }
+  // The range that holds an address, freed or not.
+  struct Found {
+    api::CUcontext context = nullptr;
+    std::uint64_t buffer_id = 0;  // not the driver's: stays the same wherever the range is
+    int device = 0;
+  };
+  std::optional<Found> find(std::uint64_t address) const;
+  // Whether a range that has not been freed begins here.
+  bool begins(std::uint64_t address) const;
+  // Whether any of these addresses is in a range, freed or not.
+  bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
+
+  // How many bytes are not on the GPU.
+  std::uint64_t out_bytes(int device) const { return out_[static_cast<std::size_t>(device)].load(); }
+  // What has to be there at once when this process runs, in use or about to be: everything except kept ranges.
+  std::atomic<std::uint64_t>& needed(int device) { return needed_[static_cast<std::size_t>(device)]; }
+  std::uint64_t needed(int device) const { return needed_[static_cast<std::size_t>(device)].load(); }
+  // How many extents of this GPU are not where work expects them; also whatever else keeps its gate closed.
+  std::atomic<std::uint64_t>& out_of_place(int device) { return out_of_place_[static_cast<std::size_t>(device)]; }
+  // Whether all memory of these GPUs is where work expects it.
+  bool in_place(Devices devices) const;
+  // Runs `work` if it is, under the lock that keeps allocations from ending up out of place during that.
+  bool if_in_place(Devices devices, FunctionRef<void()> work);
+  // The same for work that opens these GPUs' gates: from then on memory there may be written.
+  bool use_if_in_place(Devices devices, FunctionRef<void()> open);
+  // Nothing: some thread is inside, for ever if a signal handler has interrupted it there and does not return.
+  std::optional<bool> try_use_if_in_place(Devices devices, FunctionRef<void()> open);
+
+  // The range that begins here is no longer used. `may_keep`: it may serve another allocation like it. Waits for no
+  // work, only for its extents if they are moving.
+  void free(std::uint64_t address, bool may_keep);
+  // Gives kept ranges of a GPU back to the driver, or to other processes, until they add up to so many bytes. Returns
+  // the bytes. Waits for nothing.
+  std::uint64_t drop_kept(int device, std::uint64_t bytes = UINT64_MAX, const Exchange& exchange = {});
+  // The context is gone, and its ranges with it.
+  void context_ended(api::CUcontext context);
+
+  // --- the monitor, with no lock held
+
+  // An extent is no longer moving, whether the move succeeded or not.
+  void landed(std::uint64_t address);
+  // What SwapBackend::context_failed() and release_all() say.
+  std::uint64_t context_failed(api::CUcontext context, int device);
+  void release_all();
+
+  // --- the books themselves: all that follows with the lock held
+
+  [[nodiscard]] Lock lock() const { return Lock(mutex_); }
+  // Until `is_so`, which a move that has ended may have changed.
+  template <typename IsSo>
+  void wait(Lock& lock, const IsSo& is_so) {
+    landed_.wait(lock, is_so);
+  }
+  Ranges& ranges() { return ranges_; }
+  const Range* range_at(std::uint64_t address) const;
+  // The extent that begins here; null: there is none. `range`: set to the range that holds the address, if there is
+  // one.
+  Extent* extent_at(std::uint64_t address, Range** range = nullptr);
+  // What GPUs besides the owner may do with plain memory of this GPU.
+  Access& plain_access(int device) { return books_[static_cast<std::size_t>(device)].access; }
+  const Access& access_of(const Range& range) { return range.access ? *range.access : plain_access(range.device); }
+  // How many times the GPU's gate has opened.
+  std::uint64_t opened(int device) const { return opened_[static_cast<std::size_t>(device)]; }
+  // Whether the extent has come in and the gate has not opened since: then it is as it was on the host.
+  bool unused(const Range& range, const Extent& extent) const {
+    return extent.in_place() && extent.came == opened(range.device);
+  }
+  // A range with no address yet, of this many bytes, in extents of at most `most` bytes. `may_begin_small`: the first
+  // ones may be smaller, if no other range of the GPU begins so.
+  Range cut(const Place& place, std::uint64_t bytes, std::uint64_t most, bool may_begin_small) const;
+  // A kept range that serves this one from now on; nothing: there is none like it.
+  std::optional<api::CUdeviceptr> reuse(const Range& wanted);
+  // Its extents are all on the GPU, or none is.
+  void insert(Range&& range);
+  // It is not in place from now on, until landed().
+  void begin_moving(const Range& range, Extent& extent);
+  // By the books its memory has left the GPU, or is there again.
+  void count_out(const Range& range, const Extent& extent);
+  void count_in(const Range& range, const Extent& extent);
+  // The extent is mapped now: changes what has changed since the mapping began, with the access that applied then.
+  void catch_up(const Range& range, const Extent& extent, const Access& given);
+
+  // From now on what the program creates itself is not kept: others may have registered it.
+  void keep_no_own() { keeps_own_.store(false); }
+
+ private:
+  struct Books {
+    Access access;  // of plain memory
+    std::uint64_t kept = 0;
+    int begin_small = 0;                            // ranges
+    std::multimap<Like, std::uint64_t> kept_alike;  // address
+  };
+
+  static Like like(const Range& range) { return {.bytes = range.bytes, .own = range.own}; }
+  bool open_if_in_place(Devices devices, FunctionRef<void()> open);
+  void take_off(const Range& range);
+  std::uint64_t destroy(Range&& range, const Exchange& exchange = {});
+  static Extent clear(Extent& extent);
+  std::uint64_t release(std::vector<std::pair<int, Extent>>&& gone);
+
+  SwapDevices& devices_;
+  Mapper& mapper_;
+  Store& store_;
+  mutable std::mutex mutex_;  // the fields below, but for atomic ones
+  std::condition_variable landed_;
+  std::array<Books, kMaxDevices> books_;
+  Ranges ranges_;
+  std::array<std::atomic<std::uint64_t>, kMaxDevices> out_of_place_{};
+  std::array<std::uint64_t, kMaxDevices> opened_ = [] {
+    std::array<std::uint64_t, kMaxDevices> once{};
+    once.fill(1);
+    return once;
+  }();
+  std::array<std::atomic<std::uint64_t>, kMaxDevices> out_{};
+  std::array<std::atomic<std::uint64_t>, kMaxDevices> needed_{};
+  std::uint64_t last_id_ = std::uint64_t{1} << 49;  // beyond the driver's, and those of stream_ordered.h
+  std::atomic<bool> any_{false};
+  std::atomic<bool> keeps_own_{true};
+};
+
+}  // namespace rota::memory

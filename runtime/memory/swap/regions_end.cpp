@@ -1,0 +1,175 @@
+// How ranges end: they are kept for the next allocation like them, or their memory, their copies on the host and their
+// addresses go back to where they came from.
+#include <algorithm>
+#include <utility>
+
+#include "runtime/memory/swap/regions.h"
+
+namespace rota::memory {
+
+namespace {
+
+// The most that is kept for the next allocations: a 64th of the GPU.
+constexpr std::uint64_t kKeptPart = 64;
+
+}  // namespace
+
+// With the lock held: of a range that leaves the books, for destroy().
+void Regions::take_off(const Range& range) {
+  if (range.failed) return;
+  Books& books = books_[static_cast<std::size_t>(range.device)];
+  if (range.begins_small) --books.begin_small;
+  if (!range.kept) needed(range.device) -= range.bytes;
+  for (const Extent& extent : range.extents) {
+    if (!extent.piece) count_in(range, extent);
+    if (!extent.in_place()) --out_of_place(range.device);
+  }
+  if (!range.kept) return;
+  books.kept -= range.bytes;
+  const auto [first, last] = books.kept_alike.equal_range(like(range));
+  books.kept_alike.erase(std::find_if(first, last, [&](const auto& each) { return each.second == range.address; }));
+}
+
+// A range that has been removed from the books. Returns the bytes that are no longer on the GPU.
+std::uint64_t Regions::destroy(Range&& range, const Exchange& exchange) {
+  std::uint64_t had = 0;
+  std::uint64_t gone = 0;
+  for (Extent& extent : range.extents) {
+    const std::uint64_t bytes = extent.piece ? extent.bytes : 0;
+    had += bytes;
+    if (mapper_.drop(range.device, extent, exchange)) gone += bytes;
+    if (extent.host != nullptr) store_.discard(extent.host, extent.bytes);
+  }
+  mapper_.free_addresses(range.own.has_value(), range.address, range.bytes);
+  mapper_.take_resident(range.device, had);
+  return gone;
+}
+
+std::uint64_t Regions::drop_kept(int ordinal, std::uint64_t bytes, const Exchange& exchange) {
+  std::vector<Range> gone;
+  std::uint64_t released = mapper_.release_stuck(ordinal);
+  {
+    std::uint64_t sum = released;
+    const std::lock_guard lock(mutex_);
+    Books& books = books_[static_cast<std::size_t>(ordinal)];
+    while (sum < bytes && !books.kept_alike.empty()) {
+      const auto largest = std::prev(books.kept_alike.end());
+      auto range = ranges_.extract(largest->second);
+      take_off(range.mapped());
+      sum += range.mapped().bytes;
+      gone.push_back(std::move(range.mapped()));
+    }
+  }
+  for (Range& range : gone) released += destroy(std::move(range), exchange);
+  return released;
+}
+
+void Regions::free(std::uint64_t address, bool may_keep) {
+  Range gone;
+  {
+    Lock lock(mutex_);
+    landed_.wait(lock, [&] {
+      const auto found = ranges_.find(address);
+      return found == ranges_.end() || !found->second.moves();
+    });
+    const auto found = ranges_.find(address);
+    if (found == ranges_.end() || found->second.kept) return;
+    Range& range = found->second;
+    Books& books = books_[static_cast<std::size_t>(range.device)];
+    const std::uint64_t most = devices_.of(range.device).total / kKeptPart;
+    // Pools keep their unused memory themselves.
+    const bool keeps = may_keep && (range.own ? keeps_own_.load() : range.context != nullptr);
+    if (keeps && range.in_place() && books.kept + range.bytes <= most) {
+      range.kept = true;
+      needed(range.device) -= range.bytes;
+      books.kept += range.bytes;
+      books.kept_alike.emplace(like(range), range.address);
+      return;
+    }
+    take_off(range);
+    gone = std::move(range);
+    ranges_.erase(found);
+  }
+  destroy(std::move(gone));
+}
+
+void Regions::context_ended(api::CUcontext context) {
+  std::vector<Range> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto next = ranges_.begin(); next != ranges_.end();) {
+      const auto each = next++;
+      Range& range = each->second;
+      // Nobody's memory is not kept for a program that may have no context left.
+      if (range.context != context && !(range.own && range.kept)) continue;
+      // The monitor may wait for the lock under which contexts end, so nothing here waits for the monitor: it destroys
+      // what it is moving once the move has ended, and no longer finds what it has not begun to move.
+      range.ending = range.moves();
+      range.context = nullptr;
+      if (range.ending) continue;
+      take_off(range);
+      gone.push_back(std::move(range));
+      ranges_.erase(each);
+    }
+  }
+  for (Range& range : gone) destroy(std::move(range));
+}
+
+// With the lock held: the extent counts as moving, and what it had is the caller's to release.
+Extent Regions::clear(Extent& extent) {
+  Extent had = extent;
+  extent.moving = true;
+  extent.piece = {};
+  extent.host = nullptr;
+  extent.saved = false;
+  return had;
+}
+
+// What clear() has taken. Returns the bytes that are no longer on the GPU.
+std::uint64_t Regions::release(std::vector<std::pair<int, Extent>>&& gone) {
+  std::uint64_t sum = 0;
+  for (auto& [ordinal, extent] : gone) {
+    const std::uint64_t bytes = extent.piece ? extent.bytes : 0;
+    if (mapper_.drop(ordinal, extent)) sum += bytes;
+    mapper_.take_resident(ordinal, bytes);
+    if (extent.host != nullptr) store_.discard(extent.host, extent.bytes);
+    landed(extent.address);
+  }
+  return sum;
+}
+
+std::uint64_t Regions::context_failed(api::CUcontext context, int ordinal) {
+  std::vector<std::pair<int, Extent>> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [address, range] : ranges_) {
+      if (range.context != context || range.device != ordinal) continue;
+      if (range.kept || range.failed || range.ending) continue;
+      take_off(range);
+      range.failed = true;
+      for (Extent& extent : range.extents) gone.emplace_back(ordinal, clear(extent));
+    }
+  }
+  return release(std::move(gone));
+}
+
+void Regions::release_all() {
+  for (int ordinal = 0; ordinal < kMaxDevices; ++ordinal) drop_kept(ordinal);
+  std::vector<std::pair<int, Extent>> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [address, range] : ranges_) {
+      if (range.kept || range.failed) continue;
+      for (Extent& extent : range.extents) {
+        if (extent.piece) {
+          count_out(range, extent);
+          ++out_of_place(range.device);
+        }
+        gone.emplace_back(range.device, clear(extent));
+      }
+    }
+  }
+  release(std::move(gone));
+}
+
+}  // namespace rota::memory

@@ -1,0 +1,275 @@
+// Requests for memory: granted, refused, or kept open while others say what they do not need.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "scheduler/base/byte_text.h"
+#include "scheduler/limits/quota.h"
+
+namespace rota::scheduler {
+
+using rota::bytes_text;
+
+namespace {
+
+// A client is granted up to the next step (event.h) if its limits are at least this many steps away. Judgement.
+constexpr Bytes kFar = 4;
+
+// A sentence about an account that fits into a message: a long name (a cgroup's path) loses its middle. The longest
+// rest leaves it `kLeast`, so that no number and no remedy is cut.
+std::string fitting(const std::string& name, const std::string& rest) {
+  constexpr std::size_t kMost = protocol::kTextLength - 1;
+  constexpr std::string_view kLeftOut = "...";
+  constexpr std::size_t kLeast = 24;
+  const std::size_t room = std::max(kMost - std::min(kMost, rest.size()), kLeast);
+  if (name.size() <= room) return name + rest;
+  const std::size_t begin = std::min(name.find(' ') + 1, kLeast / 2);
+  return fmt::format("{}{}{}{}", name.substr(0, begin), kLeftOut,
+                     name.substr(name.size() - (room - begin - kLeftOut.size())), rest);
+}
+
+}  // namespace
+
+// A question to clients what they do not need on a GPU.
+struct Quota::Call {
+  std::uint32_t round = 0;
+  GpuIndex gpu = 0;
+  std::uint64_t after = 0;     // asks up to this one were made before it
+  ClientId except = 0;         // whom it did not go to; 0: nobody
+  std::set<ClientId> awaited;  // who has not answered
+};
+
+Quota::Answer Quota::grant(ClientId client, Member& member, GpuIndex gpu, const Ask& ask, Outcome& outcome) {
+  Reservation granted = most_of(ask.wanted, member.counted[gpu]);
+  const Bytes all = total(gpu);
+  Reservation far = granted;
+  for (Bytes* bytes : {&far.device, &far.movable, &far.fixed, &far.swapped}) *bytes += kFar * step_of(all);
+  if (!refusal(member, gpu, far)) {
+    const Bytes more = up_to_step(granted.device, all) - granted.device;
+    granted.device += more;
+    if (granted.movable != 0) granted.movable += more;
+    if (granted.fixed != 0) granted.fixed += more;
+    granted.swapped = up_to_step(granted.swapped, all);
+  }
+  member.granted[gpu] = granted;
+  book(client, member, gpu, most_of(granted, member.reserved[gpu]), outcome);
+  return {client, gpu, ask.number, true, member.reserved[gpu], {}};
+}
+
+Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu, const Ask& ask,
+                            const Refusal& by) const {
+  if (by.account == nullptr) {
+    const Reservation& before = member.reserved[gpu];
+    const Bytes more = std::max(ask.wanted.fixed - std::min(ask.wanted.fixed, before.fixed),
+                                ask.wanted.swapped - std::min(ask.wanted.swapped, before.swapped));
+    return {
+        client,
+        gpu,
+        ask.number,
+        false,
+        before,
+        fmt::format("of {}, {}contexts take {}, {} cannot leave the GPU, and one program needs {} at once; {} more "
+                    "were requested",
+                    bytes_text(total(gpu)),
+                    outside(gpu) == 0 ? "" : fmt::format("programs without rota have {}, ", bytes_text(outside(gpu))),
+                    bytes_text(books_.gpu(gpu).contexts), bytes_text(gpus_[gpu].fixed),
+                    bytes_text(most_swapped(gpu, member, before.swapped)), bytes_text(more))};
+  }
+  const Account& account = *by.account;
+  // Memory that moves out as a whole is asked for by itself, in extents, when it is among the GPU's bytes already.
+  const auto more_of = [&](Bytes Reservation::* bytes) {
+    return ask.wanted.*bytes - std::min(ask.wanted.*bytes, member.reserved[gpu].*bytes);
+  };
+  const Bytes allocated = more_of(&Reservation::device);
+  const Bytes more = by.host || allocated == 0 ? std::max(allocated, more_of(&Reservation::swapped)) : allocated;
+  std::string why;
+  if (by.host) {
+    why = fmt::format(" may have {} of GPU memory in host memory, too little for {} more on this GPU",
+                      bytes_text(account.limits.host), bytes_text(more));
+  } else {
+    const Bytes measured = account.measured[gpu];
+    why = fmt::format(" may have {} on each GPU; {} are in use{}; {} more were requested",
+                      bytes_text(account.limits.device), bytes_text(account.device(gpu)),
+                      measured == 0 ? "" : fmt::format(", {} by contexts and modules", bytes_text(measured)),
+                      bytes_text(more));
+  }
+  const std::string& remedy = by.host ? account.remedy.host : account.remedy.device;
+  if (!remedy.empty()) why += ": " + remedy;
+  why = fitting(account.name, why);
+  return {client, gpu, ask.number, false, member.reserved[gpu], why};
+}
+
+// Asks others to report what they do not need: the clients of the account, or for the host all that use the GPU. For
+// the GPU itself the asker is included: it may need less of one kind by now. False if the last call is too recent, and
+// from before this ask: the next one is for all that have asked by then.
+bool Quota::call_back(ClientId client, GpuIndex gpu, Ask& ask, const Refusal& by, Outcome& outcome, Time now) {
+  const bool of_gpu = by.account == nullptr || by.host;
+  Calls& calls = of_gpu ? gpus_[gpu].calls : accounts_.at(by.account->key).calls[gpu];
+  const ClientId except = by.account != nullptr ? client : 0;
+  std::shared_ptr<Call> call = calls.latest.lock();
+  if (call != nullptr && call->after >= ask.order) {
+    if (call->except != except && call->except != 0) {
+      call->awaited.insert(call->except);
+      outcome.tighten.insert(call->except);
+      call->except = 0;
+    }
+    ask.calls.push_back(std::move(call));
+    return true;
+  }
+  if (now < calls.next) {
+    ask.deadline = std::max(ask.deadline, calls.next + kPatience);
+    look_again(ask, calls.next);
+    return false;
+  }
+  call = std::make_shared<Call>(Call{.round = ++round_, .gpu = gpu, .after = asks_, .except = except, .awaited = {}});
+  for (const ClientId id : of_gpu ? gpus_[gpu].having : by.account->clients) {
+    if (id != except && gpus_[gpu].having.contains(id)) call->awaited.insert(id);
+  }
+  outcome.tighten.insert(call->awaited.begin(), call->awaited.end());
+  calls.next = now + kBetweenCalls * static_cast<std::int64_t>(call->awaited.size());
+  calls.latest = call;
+  std::erase_if(calls_, [](const std::weak_ptr<Call>& each) { return each.expired(); });
+  calls_.push_back(call);
+  ask.calls.push_back(std::move(call));
+  return true;
+}
+
+// A client has answered this round and all before. Returns whether it was the last that a call waited for.
+bool Quota::heard(ClientId client, GpuIndex gpu, std::uint32_t round) {
+  bool last = false;
+  std::erase_if(calls_, [&](const std::weak_ptr<Call>& each) {
+    const std::shared_ptr<Call> call = each.lock();
+    if (call == nullptr) return true;
+    // Round numbers may wrap around.
+    if (call->gpu != gpu || static_cast<std::int32_t>(round - call->round) < 0) return false;
+    last |= call->awaited.erase(client) != 0 && call->awaited.empty();
+    return false;
+  });
+  return last;
+}
+
+void Quota::look_again(Ask& ask, Time due) {
+  dues_.erase({ask.due, ask.order});
+  ask.due = due;
+  dues_.emplace(due, ask.order);
+}
+
+bool Quota::asks(ClientId client, GpuIndex gpu) const {
+  const auto found = members_.find(client);
+  return found != members_.end() && found->second.asks.contains(gpu);
+}
+
+Quota::Outcome Quota::reserve(ClientId client, GpuIndex gpu, std::uint32_t number, Reservation wanted, Time now,
+                              Time patience) {
+  Outcome outcome;
+  const auto found = members_.find(client);
+  if (found == members_.end()) return outcome;
+  wanted.device = std::min(wanted.device, protocol::kMaxGpuBytes);
+  wanted.movable = std::min(wanted.movable, wanted.device);
+  wanted.fixed = std::min(wanted.fixed, wanted.device);
+  wanted.swapped = std::min(wanted.swapped, protocol::kMaxGpuBytes);
+  // A client asks for one thing at a time on a GPU; a later ask replaces one that has not been answered.
+  forget(found->second, gpu);
+  Ask& ask = found->second.asks[gpu];
+  ask.number = number;
+  ask.wanted = wanted;
+  ask.deadline = std::max(now, held_until_) + patience;
+  ask.order = ++asks_;
+  ask.since = now;
+  open_.emplace(ask.order, Asking{client, gpu});
+  look_again(ask, ask.deadline);
+  settle(ask.order, outcome, now);  // the others have no more than before
+  return outcome;
+}
+
+void Quota::wait_no_longer(ClientId client) {
+  for (const std::weak_ptr<Call>& each : calls_) {
+    if (const std::shared_ptr<Call> call = each.lock()) call->awaited.erase(client);
+  }
+}
+
+// Whether any limit, near or far, applies to what this request would increase.
+bool Quota::limited(const Member& member, GpuIndex gpu, const Reservation& wanted) const {
+  const Reservation& counted = member.counted[gpu];
+  const bool more = wanted.fixed > counted.fixed || wanted.swapped > counted.swapped;
+  if (more && most_swapped(gpu, member, wanted.swapped) != 0) return true;
+  const Bytes before = counted.device;
+  if (wanted.device <= before) return false;
+  const bool outside = excess(gpu, wanted.device - before) != 0;
+  return std::ranges::any_of(member.accounts, [&](const Account* account) {
+    return account->limits.device != kNoLimit || (outside && account->limits.host != kNoLimit);
+  });
+}
+
+// In the order in which they asked: a grant may leave too little for the next one.
+void Quota::settle(Outcome& outcome, Time now) {
+  if (now >= held_until_) held_until_ = {};
+  for (auto next = open_.begin(); next != open_.end();) {
+    const std::uint64_t order = next->first;
+    ++next;
+    settle(order, outcome, now);
+  }
+}
+
+void Quota::settle(std::uint64_t order, Outcome& outcome, Time now) {
+  if (now >= held_until_) held_until_ = {};
+  const auto [id, gpu] = open_.at(order);
+  Member& member = members_.at(id);
+  Ask& ask = member.asks.at(gpu);
+  if (now < held_until_ && limited(member, gpu, ask.wanted)) return;
+  const auto refused = refusal(member, gpu, ask.wanted);
+  // An account that has only now become the obstacle has not been asked about yet.
+  if (refused && !ask.tried.contains(refused->account) && now < ask.deadline) {
+    if (!call_back(id, gpu, ask, *refused, outcome, now)) return;
+    ask.tried.insert(refused->account);
+    look_again(ask, ask.deadline);
+  }
+  const bool measures = refused && ask.readings < kReadings && by_contexts(member, gpu, ask.wanted, *refused);
+  if (measures && now < ask.deadline && !std::exchange(ask.measures, true)) outcome.measure.insert(gpu);
+  const auto waits = [](const std::shared_ptr<Call>& call) { return !call->awaited.empty(); };
+  if (refused && now < ask.deadline && (measures || std::ranges::any_of(ask.calls, waits))) return;
+  outcome.answers.push_back(refused ? refuse(id, member, gpu, ask, *refused) : grant(id, member, gpu, ask, outcome));
+  member.answered[gpu] = ask.number;
+  forget(member, gpu);
+}
+
+// Whether contexts and modules of those who share a limit are in the way, which may have ended since they were
+// measured.
+bool Quota::by_contexts(const Member& member, GpuIndex gpu, const Reservation& wanted, const Refusal& by) const {
+  if (by.host || by.account == nullptr) return false;
+  const Bytes others = by.account->sums[gpu].device - in(*by.account, member, gpu).device;
+  return by.account->measured[gpu] != 0 && others + wanted.device <= by.account->limits.device;
+}
+
+Quota::Outcome Quota::read(GpuIndex gpu, std::optional<Time> begun, Time now) {
+  Outcome outcome;
+  bool any = false;
+  for (const auto& [order, asking] : open_) {
+    if (asking.gpu != gpu) continue;
+    Ask& ask = members_.at(asking.client).asks.at(gpu);
+    if (!ask.measures || (begun && *begun < ask.since)) continue;
+    any = true;
+    ask.readings = begun ? ask.readings + 1 : kReadings;
+    if (ask.readings < kReadings) outcome.measure.insert(gpu);
+  }
+  if (any) settle(outcome, now);
+  return outcome;
+}
+
+void Quota::forget(Member& member, GpuIndex gpu) {
+  const auto ask = member.asks.find(gpu);
+  if (ask == member.asks.end()) return;
+  open_.erase(ask->second.order);
+  dues_.erase({ask->second.due, ask->second.order});
+  member.asks.erase(ask);
+}
+
+std::optional<Time> Quota::next_deadline() const {
+  if (dues_.empty()) return std::nullopt;
+  const Time due = dues_.begin()->first;
+  return held_until_ != Time{} ? std::min(due, held_until_) : due;
+}
+
+}  // namespace rota::scheduler
