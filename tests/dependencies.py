@@ -45,7 +45,7 @@ ALLOWED = {
     # What simgpu says of each call's GPUs, against what the gate has found.
     "runtime/gate": ["runtime/driver", "generated", "tools/simgpu/reach_check.h", LOG, FUNCTION_REF, DEVICES, WAITERS, HELD_SIGNALS, LEFT, OWN_TID],
     # A machine's words for time and leases are what the client hands to it.
-    "runtime/client": ["scheduler/base", "scheduler/protocol", "scheduler/address", "generated", "runtime/turn/machine.h", "runtime/account/account.h", "runtime/driver/memory_descriptor.h",
+    "runtime/client": ["scheduler/base", "scheduler/protocol", "scheduler/rules", "scheduler/address", "generated", "runtime/turn/machine.h", "runtime/account/account.h", "runtime/driver/memory_descriptor.h",
                        "runtime/driver/gpu_number.h", LOG, FUNCTION_REF, WAITERS, HELD_SIGNALS, MAPPINGS, DEVICES],
     "runtime/monitor": ["scheduler/base", "runtime", "generated", "scheduler/protocol", "scheduler/rules", "scheduler/address"],
     "runtime/turn": ["scheduler/protocol", "scheduler/rules", DEVICES],

@@ -22,6 +22,8 @@ using rota::bit_of;
 using rota::Devices;
 using rota::kAllDevices;
 
+struct StreamCalls;  // stream_calls.h
+
 // A thread as the closer sees it, on a cache line of its own. Allocated at a thread's first submitting call and never
 // freed: when its thread ends, a new one reuses it, so the closer can walk the list without a lock.
 struct alignas(64) Thread {
@@ -35,10 +37,10 @@ struct alignas(64) Thread {
   // Of the outermost scope that has raised the word: the address at which its function's frame on the stack begins
   // (left.h). Null: unknown.
   std::atomic<const void*> outermost{nullptr};
-  // The stream that this thread last submitted to while calls were metered (meter.h), so that it need not look it up
-  // again. Only this thread uses it.
+  // The stream that this thread last submitted to while calls were metered (stream_calls.h), so that it need not look
+  // it up again. Only this thread uses it.
   struct Metered {
-    void* stream = nullptr;
+    StreamCalls* stream = nullptr;
     api::CUstream handle = nullptr;
     api::CUcontext context = nullptr;  // null: the handle is enough
     bool per_thread = false;
@@ -58,7 +60,7 @@ inline constexpr std::uint64_t kDeviceMask = std::uint64_t{0xff} << kDeviceShift
 inline constexpr std::uint32_t kOpen = 0;
 inline constexpr std::uint32_t kClosedBit = 1;
 inline constexpr std::uint32_t kFencedBit = 2;
-// Calls say what they are about to submit, and may have to wait until less is in flight (meter.h).
+// Calls say what they are about to submit, and may have to wait until less is in flight (stream_calls.h).
 inline constexpr std::uint32_t kMeteredBit = 4;
 // Calls are counted by the GPU that they reach.
 inline constexpr std::uint32_t kSortedBit = 8;

@@ -9,6 +9,7 @@
 #include "generated/driver_real.h"
 #include "runtime/account/account.h"
 #include "runtime/core/log.h"
+#include "runtime/core/undo.h"
 #include "runtime/driver/gpu_number.h"
 #include "runtime/driver/stream.h"
 #include "runtime/gate/reach_check.h"
@@ -24,9 +25,6 @@ namespace {
 // How long a thread may take to run that the open gate has woken: others may use the CPUs. One that is in a signal
 // handler may take for ever. A judgment.
 constexpr Time kWakes = 50ms;
-
-// How often the driver is asked about frees in streams that are idle, for what `rota status` shows.
-constexpr Time kBetweenSweeps = 250ms;
 
 // The largest GPU that rotad accepts (scheduler/server/decode.cpp).
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 48;
@@ -56,16 +54,15 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
       contexts_(contexts),
       memory_(memory),
       sessions_(sessions_from_environment()),
-      for_now_patience_(for_now_patience),
       service_(wants_to_wait()),
       places_(memory),
       reached_(places_, contexts),
       graphs_(reached_),
       gang_(sessions_.empty() ? std::string() : sessions_.back().id),
       usage_(memory, bell_),
-      budget_(memory.ledger(), bell_) {
+      budget_(memory.ledger(), bell_),
+      out_of_memory_(gate, contexts, memory, budget_, published_, bell_, {served_, stopping_}, for_now_patience) {
   tasks_.push_back(std::make_unique<Task>(gate, contexts));
-  for (std::atomic<int>& index : limits_index_) index.store(-1, std::memory_order_relaxed);
   gate_.set_attendant(this);
   keeper_.close();
   memory_.set_observer([this](int device) { usage_changed(device); });
@@ -74,27 +71,27 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
        .wait_for_others = [this](int device) { return budget_.wait_for_others(device); },
        .served_is_known = [this](int device) { wait_until_served_is_known(device); },
        .explain = [this](int device) { budget_.explain(device); },
-       .make = [this](int device, FunctionRef<bool()> again) { make_room(device, again); },
-       .coming = [this](int device) { return others_clear(device); },
-       .crowded = [this](int device) { return crowded(device); },
-       .limit = [this](int device) { return limit(device); },
-       .refresh = [this](int device) { refresh(device); },
-       .limited = [this] { return limited(); },
-       .contexts = [this](int device) { return context_bytes(device); },
-       .all_contexts = [this](int device) { return all_context_bytes(device); },
-       .fixed_of_others = [this](int device) { return fixed_of_others_bytes(device); },
-       .full = [this](int device) { say_full(device); }});
+       .make = [this](int device, FunctionRef<bool()> again) { out_of_memory_.retry(device, again); },
+       .coming = [this](int device) { return published_.others_leave(device); },
+       .crowded = [this](int device) { return published_.crowded(device, now()); },
+       .limit = [this](int device) { return limits_.of(device); },
+       .refresh = [this](int device) { limits_.refresh(device); },
+       .limited = [this] { return published_.limited(); },
+       .contexts = [this](int device) { return published_.context_bytes(device); },
+       .all_contexts = [this](int device) { return published_.all_context_bytes(device); },
+       .fixed_of_others = [this](int device) { return published_.fixed_of_others_bytes(device); },
+       .full = [this](int device) { out_of_memory_.say_full(device); }});
   memory_.set_synchronize([this](api::CUcontext context) { return contexts_.synchronize(context); });
   memory_.swap().set_observer(
       {.out_of_place = [this](int device) { keeper_.begin_moving(gate::bit_of(device)); },
        .others_closed = [this](int device) { return others_closed(device); },
        .resident = [this](int device) { usage_.changed(device); },
-       .contexts = [this](int device) { return all_context_bytes(device); },
+       .contexts = [this](int device) { return published_.all_context_bytes(device); },
        .fits = [this](
                    int device, std::uint64_t bytes, std::uint64_t uncounted,
                    FunctionRef<void()> release) { return budget_.may_take_extents(device, bytes, uncounted, release); },
        .explain = [this](int device) { budget_.explain(device); },
-       .close_for_room = [this](int device, FunctionRef<void()> begin) { close_for_room(device, begin); }});
+       .close_for_room = [this](int device, FunctionRef<void()> begin) { out_of_memory_.close_gate(device, begin); }});
   budget_.set_program({.extents = [this](int device) { return memory_.swap().needed_bytes(device); },
                        .may_wait = [this](int device) { return may_wait_for_room(device); }});
 }
@@ -112,7 +109,7 @@ void Monitor::touch(int device) {
   if (device < 0 || device >= memory::kMaxDevices) return;
   const std::uint64_t bit = std::uint64_t{1} << device;
   if ((devices_seen_.fetch_or(bit, std::memory_order_acq_rel) & bit) == 0) {
-    Gpu gpu;
+    Conversation::Gpu gpu;
     gpu.device = device;
     api::CUuuid uuid{};
     if (real::cuDeviceGetUuid_v2(&uuid, device) != api::CUDA_SUCCESS) real::cuDeviceGetUuid(&uuid, device);
@@ -131,7 +128,7 @@ void Monitor::touch(int device) {
     real::cuDeviceGetName(gpu.description.name, static_cast<int>(protocol::kNameLength), device);
     usage_.set_total(device, total);
     account::touches(device, &uuid, gpu.description.name, total);
-    total_bytes_[static_cast<std::size_t>(device)].store(total, std::memory_order_relaxed);
+    published_.set_total(device, total);
     const std::lock_guard lock(new_gpus_mutex_);
     new_gpus_.push_back(gpu);
   }
@@ -148,6 +145,18 @@ void Monitor::wait_until_served_is_known(int device) {
   const bool asked = (devices_seen_.load(std::memory_order_acquire) & bit) != 0;
   if (!asked || (unusable_devices_.load(std::memory_order_acquire) & bit) != 0) return;
   service_.wait_until_known(device, waiting_);
+}
+
+// The first context on a GPU, for which the driver has no memory.
+void Monitor::make_room_for_context(int device, FunctionRef<bool()> again) {
+  if (device < 0 || device >= memory::kMaxDevices || gate::may_not_wait() || contexts_.captures() != 0) return;
+  touch(device);
+  out_of_memory_.retry_context(device, again);
+}
+
+void Monitor::make_room(FunctionRef<bool()> again) {
+  api::CUdevice device = -1;
+  if (real::cuCtxGetDevice(&device) == api::CUDA_SUCCESS) out_of_memory_.retry(device, again);
 }
 
 std::string Monitor::awaited() const {
@@ -183,12 +192,12 @@ gate::Devices Monitor::with_memory(gate::Devices devices) const {
 }
 
 void Monitor::couples(gate::Devices devices) {
-  if (couplings_.ask(devices & touched(), Couplings::When::kAnyway, now())) bell_.ring();
+  if (couplings_->ask(devices & touched(), Couplings::When::kAnyway, now())) bell_.ring();
 }
 
 bool Monitor::may_submit(const gate::Call& call) {
   // A mark recorded in a capture would become part of it.
-  return contexts_.captures() != 0 || (timing_.inside() ? meter_.count(call) : meter_.enter(call, now));
+  return contexts_.captures() != 0 || (timing_.inside() ? gate::count(call) : meter_.enter(call, now));
 }
 
 void Monitor::shares() {
@@ -251,18 +260,21 @@ void Monitor::run() {
   while (!stopping()) {
     const std::uint32_t heard = bell_.heard();
     // Read before the page: a change in the meantime then wakes the monitor at once.
-    const std::uint32_t event_seen = connection_ ? connection_->event().load() : 0;
-    look_for_welcome();
-    if (connection_) read_messages();
-    hang_up_if_unread();
+    const std::uint32_t event_seen = rotad_ ? rotad_->event().load() : 0;
+    rotad_.look_for_welcome();
+    if (rotad_) rotad_.read_messages();
+    if (rotad_) {
+      const auto waits = [](const auto& task) { return task->machine.phase() == Phase::kWaiting; };
+      rotad_.hang_up_if_unread(now(), std::ranges::any_of(tasks_, waits));
+    }
     // Memory that arrived although this process already had what it needs.
     const bool lacks = std::ranges::any_of(tasks_, [this](const auto& task) {
       return task->machine.grant() != 0 && !memory_.swap().in_place(task->devices);
     });
-    if (connection_ && !lacks) connection_->drop_extents();
+    if (rotad_ && !lacks) rotad_->drop_extents();
     add_gpus();
-    if (connection_) announce_gpus();
-    if (connection_) send_asks();
+    if (rotad_) rotad_.announce_gpus();
+    if (rotad_) rotad_.send_asks();
     recouple();
     tell_gpus();
     look_outside();
@@ -276,15 +288,13 @@ void Monitor::run() {
     const bool watches = std::ranges::any_of(tasks_, [](const auto& task) { return task->machine.watches_gpu(); });
     // Nobody waits, so nothing drains; but memory may have to leave.
     const bool undisturbed = holds && !watches && !timing_.in_flight();
-    if (undisturbed && now() >= next_sweep_) {
-      memory_.sweep_deferred();  // what the program freed before it paused is not its own any more
-      next_sweep_ = now() + kBetweenSweeps;
-    }
+    // What the program freed before it paused is not its own any more.
+    if (undisturbed && chores_.sweep.due(now())) memory_.sweep_deferred();
     undo_what_was_left();
     keep_to_host_share();
     const auto has_unneeded = [this] { return memory_.has_deferred() || has_unneeded_host(); };
-    const bool collects = (undisturbed && has_unneeded()) || (runs && host_presses());
-    if (collects && now() >= next_collect_) collect_if_idle();
+    const bool collects = (undisturbed && has_unneeded()) || (runs && host_pauses_.presses(now()));
+    if (collects && host_pauses_.due(now())) collect_if_idle();
     if (all_still() && memory_.swap().host().kept_bytes() != 0) give_host_back_if_low();
     if (!stopping() && !prepare_host()) sleep(heard, event_seen);
   }
@@ -308,9 +318,17 @@ void Monitor::feed(Task& task, const Event& event) {
     task.actions = task.machine.step(next, now());
     publish_room();
     publish_pins(task);
-    task.activity.granted(task.machine.grant(), now());
+    task.sampler.granted(task.machine.grant(), now());
     for (const Action& action : task.actions) carry_out(task, action);
   }
+}
+
+// Calls that waited for room, and that their threads have left without returning.
+void Monitor::undo_what_was_left() {
+  if (!chores_.undo.due(now())) return;
+  if (!undo_left_calls()) return;
+  for (gate::Devices rest = touched(); rest != 0; rest &= rest - 1) usage_.changed(std::countr_zero(rest));
+  budget_.changed();
 }
 
 // What concerns all tasks: each hears of it at its next look.
@@ -327,12 +345,12 @@ void Monitor::carry_out(Task& task, const Action& action) {
         task.due.push_back(look(task));
       } else {
         task.opened_at = now();
-        task.activity.opened(task.opened_at);
+        task.sampler.opened(task.opened_at);
       }
       break;
     case Act::kClose:
       keeper_.close(task.devices);
-      task.activity.closed(now());
+      task.sampler.closed(now());
       break;
     case Act::kWant:
       message.kind = Kind::kWant;
@@ -342,20 +360,20 @@ void Monitor::carry_out(Task& task, const Action& action) {
                            .urgent = action.urgent ? 1U : 0U,
                            .alone = action.alone ? 1U : 0U,
                            .task = task.served};
-      send(message);
+      rotad_.send(message);
       break;
     case Act::kGiveBack:
-      task.activity.count_calls(now());
+      task.sampler.count_calls(now());
       message.kind = Kind::kGiveBack;
       message.body.give_back = {
           .grant = action.grant, .gpu = static_cast<std::uint32_t>(std::countr_zero(task.served)), .task = task.served};
-      send(message);
+      rotad_.send(message);
       break;
     case Act::kConnect:
-      connect();
+      rotad_.connect();
       break;
     case Act::kHangUp:
-      hang_up();
+      rotad_.hang_up();
       break;
     case Act::kMark:
       switch (contexts_.mark(task.devices)) {
@@ -374,7 +392,7 @@ void Monitor::carry_out(Task& task, const Action& action) {
       }
       break;
     case Act::kAskRoom:
-      ask_room(task, action.gpus);
+      rotad_.ask_room(action.gpus, task.machine.grant());
       break;
     case Act::kBringBack:
       task.due.push_back(bring_memory_back(task));
@@ -383,10 +401,10 @@ void Monitor::carry_out(Task& task, const Action& action) {
       move_out_of_the_way(task, action.gpus);
       break;
     case Act::kReport:
-      for (const Gpu& gpu : gpus_) {
+      for (const Conversation::Gpu& gpu : rotad_.gpus()) {
         if (task.has(gpu.device)) usage_.set_gang_rest(gpu.device, action.word);
       }
-      send_news();  // the other members wait for it
+      rotad_.send_news();  // the other members wait for it
       break;
     case Act::kAdmit:
       keeper_.admit(task.devices);
@@ -407,27 +425,27 @@ void Monitor::carry_out(Task& task, const Action& action) {
 // While the monitor waits for memory to move, other processes need to know what this one needs, and its threads what
 // they may have.
 bool Monitor::stops_waiting() {
-  if (connection_) read_messages();
-  send_news();
-  if (connection_) send_asks();
+  if (rotad_) rotad_.read_messages();
+  rotad_.send_news();
+  if (rotad_) rotad_.send_asks();
   return stopping();
 }
 
 event::Look Monitor::look(Task& task) {
   event::Look seen;
   const Machine& machine = task.machine;
-  if (connection_) seen.lease = connection_->lease(task.served);
+  if (rotad_) seen.lease = rotad_->lease(task.served);
   // Notices threads that died inside; does not wait.
   const bool drains = machine.phase() == Phase::kDraining || machine.finishes();
   if (drains) gate_.wait_until_empty(std::chrono::steady_clock::now(), task.devices);
   publish_room();
-  seen.lacking = lacking(task);
-  seen.unasked = unasked(task);
+  seen.lacking = rotad_.lacking(task.devices);
+  seen.unasked = rotad_.unasked(task.devices, task.machine.grant());
   // Its work may use memory of other GPUs.
   const memory::Devices reachable = memory_.swap().reachable(task.devices);
   seen.resident = memory_.swap().in_place(reachable);
   if (!seen.resident && memory_.swap().in_place(task.devices))
-    couplings_.ask(reachable, Couplings::When::kAtOnce, now());
+    couplings_->ask(reachable, Couplings::When::kAtOnce, now());
   // First: who goes on from there is inside.
   const bool wakes = machine.gate_open() && now() - task.opened_at < kWakes;
   seen.about_to_call = gate_.held_up(task.devices) + (wakes ? gate_.standing(task.devices) : 0);
@@ -441,7 +459,7 @@ event::Look Monitor::look(Task& task) {
   if (&task == tasks_.front().get()) measured_ = look_at_timing();
   seen.measures = measured_.measures;
   seen.alone = measured_.alone;
-  seen.sharer_waits = connection_ && (connection_->watch(task.served) & protocol::kWatchSharers) != 0;
+  seen.sharer_waits = rotad_ && (rotad_->watch(task.served) & protocol::kWatchSharers) != 0;
   // Whoever accesses that memory is in effect waiting for it.
   if ((reached_from_outside_ || kept()) && !seen.resident) {
     ++seen.standing;

@@ -47,7 +47,7 @@ void Monitor::answer_account() {
   // Queries while something captures could end the capture.
   if (contexts_.captures() == 0) {
     contexts_.while_all_live([&] {
-      const int device = gpus_.empty() ? 0 : gpus_.front().device;
+      const int device = rotad_.gpus().empty() ? 0 : rotad_.gpus().front().device;
       const driver::PushedContext context(contexts_.primary(device));
       for (account::Unfinished& stream : streams) {
         if (stream.last.stream == kPerThread || (stream.last.stream < kPerThread && !context)) continue;

@@ -22,12 +22,6 @@ namespace {
 constinit std::atomic<Monitor*> exiting{nullptr};
 constinit std::atomic<bool> exit_handler{false};
 
-// Whether `rota run` has told the user that this rotad does not answer.
-bool run_has_said(const protocol::Listener& rotad) {
-  const char* said = std::getenv(protocol::kSilentRotad);  // NOLINT(concurrency-mt-unsafe)
-  return said != nullptr && std::to_string(rotad.pid) == said;
-}
-
 }  // namespace
 
 void Monitor::start() {
@@ -37,10 +31,19 @@ void Monitor::start() {
       const HeldSignals held;  // until the lock is free again
       const std::lock_guard lock(start_mutex_);
       if (started_.load(std::memory_order_relaxed)) return;
-      const std::optional<bool> served = connect_first();
-      if (served) {
-        served_.store(*served, std::memory_order_release);
-        if (*served) {
+      const Conversation::First first = rotad_.find_first(limits_.rotad_is_silent());
+      // Not announced to anyone yet.
+      if (first != Conversation::First::kServed) {
+        for (const auto& task : tasks_) task->due.clear();
+      }
+      if (first == Conversation::First::kSilent) {
+        // The program has waited for it already.
+        for (const auto& task : tasks_) task->machine.step(event::Lost{}, now() - Machine::kGrace);
+      }
+      if (first != Conversation::First::kWait) {
+        const bool served = first != Conversation::First::kNone;
+        served_.store(served, std::memory_order_release);
+        if (served) {
           start_thread();
         } else {
           keeper_.open_for_good_unswapped();
@@ -54,51 +57,6 @@ void Monitor::start() {
   }
 }
 
-// Nothing: the program waits for a rotad, and asks again after a while.
-std::optional<bool> Monitor::connect_first() {
-  Connection::Attempt attempt;
-  if (!unanswered_) {
-    // A rotad that was already waited for in vain is not waited for again as long.
-    attempt = Connection::open(silent_.load() ? Connection::kPatience / 10 : Connection::kPatience);
-    unanswered_ = std::move(attempt.unanswered);
-  } else if (unanswered_->welcome(attempt.reason) == Connection::Welcome::kYes) {
-    attempt.connection = std::move(unanswered_);
-  } else if (!attempt.reason.empty()) {
-    unanswered_.reset();
-  }
-  if (attempt.connection) {
-    connection_ = std::move(attempt.connection);
-    log::debug("client {} of rotad {}", connection_->welcome().client, connection_->welcome().daemon_pid);
-    connected();
-    if (connection_) return true;
-    for (const auto& task : tasks_) task->due.clear();  // not announced to anyone yet
-    attempt.reason = "rotad closed the connection";
-  }
-  const bool wait = service_.waits_for_rotad();
-  if (unanswered_ && !wait) {
-    // The process is one that rotad serves, as soon as rotad answers.
-    log::message(run_has_said(unanswered_->rotad()) ? log::Level::kInfo : log::Level::kWarn,
-                 "{}; until it answers this program does not take turns", attempt.reason);
-    said_silent_ = true;
-    // The program has waited for it already.
-    for (const auto& task : tasks_) task->machine.step(event::Lost{}, now() - Machine::kGrace);
-    return true;
-  }
-  if (!std::exchange(told_no_rotad_, true)) {
-    if (!attempt.reason.empty()) {
-      log::warn("no turns on the GPU: {}; {}", attempt.reason,
-                wait ? "waiting for rotad (ROTA_WAIT=1)" : "the program runs as it would without rota");
-    } else if (wait) {
-      log::warn("waiting for rotad (ROTA_WAIT=1): start one, or use `rota run`");
-    } else {
-      log::info("no rotad is running: the program runs as it would without rota");
-    }
-  }
-  if (!wait) return false;
-  service_.set_reason(attempt.reason);
-  return std::nullopt;
-}
-
 void Monitor::start_thread() {
   const int error = create_own_thread(
       &thread_,
@@ -110,11 +68,10 @@ void Monitor::start_thread() {
   if (error != 0) {
     log::warn("no turns on the GPU: the monitor thread cannot be started ({})", error);
     usage_.lost();
-    for (const auto& task : tasks_) task->activity.connected(nullptr);
+    for (const auto& task : tasks_) task->sampler.connected(nullptr);
     budget_.serve(false);
     service_.give_up();
-    connection_.reset();
-    unanswered_.reset();
+    rotad_.give_up();
     keeper_.open_for_good();
     return;
   }

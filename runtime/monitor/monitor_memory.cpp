@@ -17,9 +17,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Between two attempts to close the gate for a moment.
-constexpr Time kBetweenCollections = 250ms;
-
 // How long memory that the driver did not release counts as fixed, unless a turn comes first. The same as for clients
 // that rotad finds not to make room (scheduler/core/policy/clearing.h).
 constexpr Time kStuck = 10s;
@@ -33,43 +30,10 @@ constexpr Time kCouples = 100ms;
 // The same for memory of a process that exits, unless one of its handlers waits for a turn. A judgment.
 constexpr Time kExits = 1s;
 
-// How long it is closed then, at most.
-constexpr Time kShortPause = 1ms;
-// For what others have needed of the host's memory for this long without a moment in which the program was idle: from
-// then on its work is metered, and some attempts close the gate for longer, each for longer than the last, up to as
-// long as a turn's end waits for a GPU that makes no progress. If that was not enough either, they come less and less
-// often. Judgments.
-constexpr Time kHostPresses = 250ms;
-constexpr int kLongerPause = 8;
-constexpr Time kLongestClosing = Machine::kPatience;
-constexpr int kBetweenPauses = 8;  // times the pause
-constexpr Time kMostBetweenPauses = 1min;
-
-// How often it is counted what of the host's memory could be given back: where a limit applies, and where only `rota
-// status` and the next rotad want to know it.
-constexpr Time kBetweenCounts = 10ms;
-constexpr Time kBetweenUnlimitedCounts = 200ms;
-
-// A driver that has refused to bring memory back this often, for this long, is taken not to do it at all. A judgment.
-constexpr int kMostRefusals = 5;
-constexpr Time kLongestRefusal = 3s;
-
-// Between two checks of who may access memory that is swapped out. Reading the process's files takes some tens of
-// microseconds, more if many are mapped.
-constexpr Time kLookOutside = 250ms;
-
-// For a library that is to be loaded: how long memory stays in place, which is longer than loading takes; how long if
-// it was to be loaded a short time ago, what that is, and how many are remembered; how long the wait is at most, and
-// when it is said. Judgments.
-constexpr Time kKeptInPlace = 5s;
-constexpr Time kKeptAgain = 500ms;
-constexpr Time kLoadsAgain = 60s;
-constexpr std::size_t kMostLoads = 64;
+// How long a library that is to be loaded waits for memory at most, and when that is said. Judgments.
 constexpr Time kMostForLoad = 30s;
 constexpr Time kSayLoad = 1s;
 
-// It may come within a moment: from others' shares.
-constexpr Time kSayNoHost = 1s;
 constexpr const char* kNoHostMemory =
     "GPU {}: {} of {} that other programs need cannot be moved out, because the host, or a limit on its memory, has "
     "none left for them: the others wait until there is some or until this program frees GPU memory";
@@ -79,43 +43,41 @@ constexpr const char* kNoHostMemory =
 // Handed over by rotad because this process lacks memory there. It may use what arrives while it brings its own memory
 // back.
 memory::Exchange Monitor::exchange(int device) {
-  const auto gpu = std::find_if(gpus_.begin(), gpus_.end(), [&](const Gpu& each) { return each.device == device; });
-  if (gpu == gpus_.end() || gpu->index < 0) return {};
+  const Conversation::Gpu* const gpu = rotad_.gpu(device);
+  if (gpu == nullptr || gpu->index < 0) return {};
   const int index = gpu->index;
-  return {.gives = [this, index] { return connection_ && connection_->hands_over(index); },
+  return {.gives = [this, index] { return rotad_ && rotad_->hands_over(index); },
           .give =
               [this, index](int memory, std::uint64_t bytes) {
-                if (!connection_) return;
+                if (!rotad_) return;
                 protocol::Message message;
                 message.kind = protocol::Kind::kHandOver;
                 message.body.extent = {.gpu = static_cast<std::uint32_t>(index), .padding = 0, .bytes = bytes};
-                connection_->send(message, memory);
+                rotad_->send(message, memory);
               },
-          .coming = [this, device] { return others_clear(device); },
+          .coming = [this, device] { return published_.others_leave(device); },
           .take = [this, index]() -> std::optional<driver::Handed> {
-            if (!connection_) return std::nullopt;
-            return connection_->take_extent(index);
+            if (!rotad_) return std::nullopt;
+            return rotad_->take_extent(index);
           }};
 }
 
 // The answer to Act::kBringBack.
 event::Brought Monitor::bring_memory_back(Task& task) {
-  if (lost_) return {.resident = false, .lost = true};
-  if (const GpuMask without_room = lacking(task); without_room != 0) return {true, without_room};
+  if (restores_.lost()) return {.resident = false, .lost = true};
+  if (const GpuMask without_room = rotad_.lacking(task.devices); without_room != 0) return {true, without_room};
   const memory::Devices reachable = memory_.swap().reachable(task.devices);
   if (!memory_.swap().in_place(reachable) && memory::SwapBackend::being_checkpointed()) return {.resident = false};
   std::vector<Destination> destinations;
-  for (const Gpu& gpu : gpus_) {
+  for (const Conversation::Gpu& gpu : rotad_.gpus()) {
     if (task.has(gpu.device)) destinations.push_back({gpu.device, budget_.promised(gpu.device)});
   }
   const Time begun = now();
   const Back back = bring_back(
       contexts_, memory_, destinations, [this](int device) { return exchange(device); },
-      [&] {
-        return stops_waiting() || (connection_ && now() >= task.machine.last_moment(connection_->lease(task.served)));
-      },
+      [&] { return stops_waiting() || (rotad_ && now() >= task.machine.last_moment(rotad_->lease(task.served))); },
       [this, asked = Resting{}]() mutable { return rests(asked); });
-  for (const Gpu& gpu : gpus_) {
+  for (const Conversation::Gpu& gpu : rotad_.gpus()) {
     if (!task.has(gpu.device)) continue;
     const auto shortage = std::find_if(back.shortages.begin(), back.shortages.end(),
                                        [&](const auto& each) { return each.device == gpu.device; });
@@ -123,10 +85,10 @@ event::Brought Monitor::bring_memory_back(Task& task) {
     usage_.set_short(gpu.device, lacks ? shortage->bytes : 0, lacks ? shortage->free_bytes : 0);
   }
   usage_.moved_in(back.bytes, now() - begun);
-  send_news();
+  rotad_.send_news();
   keeper_.end_moving(task.devices);
   const bool resident = back.resident && memory_.swap().in_place(reachable);
-  if (back.resident) refused_ = 0;
+  if (back.resident) restores_.succeeded();
   if (back.error != api::CUDA_SUCCESS && lose_memory(back.error)) return {.resident = false, .lost = true};
   const Time ended = now();
   log::debug("grant {}: {} after {} us, {} bytes of it swapped, {} of it in memory that others handed over, at {} ns",
@@ -138,15 +100,13 @@ event::Brought Monitor::bring_memory_back(Task& task) {
 // Whether that was one refusal too many. Then the process's memory on GPUs is of no use any more and in the way of
 // others.
 bool Monitor::lose_memory(api::CUresult error) {
-  if (refused_++ == 0) refused_since_ = now();
-  if (refused_ < kMostRefusals || now() - refused_since_ < kLongestRefusal) return false;
+  if (!restores_.refused(now())) return false;
   const char* name = nullptr;
   if (real::cuGetErrorName(error, &name) != api::CUDA_SUCCESS || name == nullptr) name = "an unknown error";
   log::warn(
       "this program's memory cannot be brought back to the GPU: the driver has returned {} ({}) for {} s. Its contents "
       "are lost, and every call that needs the GPU returns this error from now on. End the program and start it again",
-      name, static_cast<int>(error), kLongestRefusal / 1s);
-  lost_ = true;
+      name, static_cast<int>(error), Restores::kLongestRefusal / 1s);
   keeper_.begin_moving(gate::kAllDevices);
   memory_.swap().release_all();
   keeper_.refuse(error);
@@ -157,7 +117,7 @@ bool Monitor::lose_memory(api::CUresult error) {
 // H100).
 void Monitor::give_host_back_if_low() {
   if (!memory_.swap().host().low()) return;
-  for (const Gpu& gpu : gpus_) {
+  for (const Conversation::Gpu& gpu : rotad_.gpus()) {
     const gate::ContextLife context = contexts_.any(gpu.device);
     if (!context) continue;
     contexts_.within(context, [&] { memory_.swap().host().trim(); });
@@ -171,32 +131,25 @@ void Monitor::give_host_back_if_low() {
 void Monitor::keep_to_host_share() {
   memory::SwapBackend& swap = memory_.swap();
   memory::HostPool& host = swap.host();
-  if (host.bytes() == 0 && !host.limited()) return exceeds_host_since_.reset();
-  if (now() >= next_count_) {
+  if (host.bytes() == 0 && !host.limited()) return host_pauses_.exceeds(false, now());
+  if (chores_.count.due(now(), host.limited() ? Chores::kBetweenCounts : Chores::kBetweenUnlimitedCounts)) {
     swap.count_copies();
-    next_count_ = now() + (host.limited() ? kBetweenCounts : kBetweenUnlimitedCounts);
-    const bool asked = connection_ && std::any_of(gpus_.begin(), gpus_.end(), [this](const Gpu& gpu) {
-                         return gpu.index >= 0 && connection_->to_clear(gpu.index) != 0;
-                       });
+    const bool asked =
+        rotad_ && std::any_of(rotad_.gpus().begin(), rotad_.gpus().end(), [this](const Conversation::Gpu& gpu) {
+          return gpu.index >= 0 && rotad_->to_clear(gpu.index) != 0;
+        });
     if (!asked) host.lack(0);
   }
   if (host.excess() != 0 && host.has_prepared()) host.drop_prepared();
-  if (host.excess() == 0) {
-    exceeds_host_since_.reset();
-    return;
-  }
-  if (!exceeds_host_since_) exceeds_host_since_ = now();
+  host_pauses_.exceeds(host.excess() != 0, now());
+  if (host.excess() == 0) return;
   if (!all_still()) return;
-  for (const Gpu& gpu : gpus_) {
+  for (const Conversation::Gpu& gpu : rotad_.gpus()) {
     const gate::ContextLife context = contexts_.any(gpu.device);
     if (!context) continue;
     contexts_.within(context, [&] { swap.give_host_back(host.excess(), true); });
     return;
   }
-}
-
-bool Monitor::host_presses() const {
-  return exceeds_host_since_ && now() - *exceeds_host_since_ >= kHostPresses;
 }
 
 // Called while others lack room that this process will have to make, so that the first memory to leave need not wait
@@ -205,13 +158,13 @@ bool Monitor::prepare_host() {
   memory::HostPool& host = memory_.swap().host();
   // It needs no driver calls, so this is possible while the GPU works.
   if (host.has_prepared() && host.low()) host.drop_prepared();
-  const bool moves = connection_ && memory_.swap().any() && !memory_.swap().pinned();
+  const bool moves = rotad_ && memory_.swap().any() && !memory_.swap().pinned();
   const auto drains = [](const auto& task) { return task->machine.phase() == Phase::kDraining; };
   if (!moves || std::ranges::any_of(tasks_, drains)) return false;
   std::vector<memory::SwapBackend::Excess> all;
-  for (const Gpu& gpu : gpus_) {
+  for (const Conversation::Gpu& gpu : rotad_.gpus()) {
     if (gpu.index < 0) continue;
-    const std::uint64_t too_much = connection_->gpu(gpu.index).too_much_bytes.load(std::memory_order_relaxed);
+    const std::uint64_t too_much = rotad_->gpu(gpu.index).too_much_bytes.load(std::memory_order_relaxed);
     if (too_much != 0) all.push_back({gpu.device, too_much});
   }
   if (all.empty() && !host.has_prepared()) return false;
@@ -229,7 +182,7 @@ void Monitor::publish_pins(Task& task) {
   const bool holds = task.machine.grant() != 0;
   const bool stuck = now() < task.stuck_until || contexts_.captures() != 0;
   if (holds) task.stuck_until = Time{0};
-  for (const Gpu& gpu : gpus_) {
+  for (const Conversation::Gpu& gpu : rotad_.gpus()) {
     if (!task.has(gpu.device)) continue;
     if (!holds) usage_.set_short(gpu.device, 0, 0);
     const bool stranded = memory_.swap().resident_bytes(gpu.device) != 0 && contexts_.none(gpu.device);
@@ -263,8 +216,7 @@ bool Monitor::pins_what_is_reached() {
 // rota does not see the opening of a device, so a device that is opened while memory is swapped out is found a little
 // later. The memory comes back with a turn that no thread at the gate waits for.
 void Monitor::look_outside() {
-  if (reached_from_outside_ || memory_.swap().all_in_place() || now() < next_look_outside_) return;
-  next_look_outside_ = now() + kLookOutside;
+  if (reached_from_outside_ || memory_.swap().all_in_place() || !chores_.look_outside.due(now())) return;
   pins_what_is_reached();
 }
 
@@ -273,17 +225,10 @@ void Monitor::keep_in_place(Time so_long) {
   bell_.ring();
 }
 
-// A program that looks for a library again and again must not keep others from the GPU.
-Time Monitor::time_to_load(std::string_view library) {
-  const std::lock_guard lock(loads_mutex_);
-  const auto known = brought_for_.find(std::string(library));
-  return known != brought_for_.end() && now() - known->second < kLoadsAgain ? kKeptAgain : kKeptInPlace;
-}
-
 void Monitor::bring_back_for(std::string_view library) {
   const NotCancelled waiting;
   const Time begun = now();
-  const Time so_long = time_to_load(library);
+  const Time so_long = loads_->stays(library, now());
   for (bool said = false;; std::this_thread::sleep_for(now() - begun < 10ms ? 100us : 1ms)) {
     keep_in_place(so_long);  // in each round, so that all of that time is left once memory is there
     if (gate::out_of_place.load() == 0 || gate::may_not_wait() || stopping()) break;
@@ -298,9 +243,7 @@ void Monitor::bring_back_for(std::string_view library) {
         "any CUDA call; `rota status` says who has the GPU",
         library);
   }
-  const std::lock_guard lock(loads_mutex_);
-  if (brought_for_.size() >= kMostLoads) brought_for_.clear();
-  brought_for_[std::string(library)] = now();
+  loads_->loads(library, now());
 }
 
 // Extents move only where all work that may use them is proven to have finished and no call uses addresses or captures.
@@ -321,8 +264,8 @@ void Monitor::swap_out_of_the_way(Task& task, const std::vector<Destination>& fr
   gate::Devices users = task.devices;
   for (const Destination& each : from) users |= memory_.swap().reachers(each.device) & touched();
   // Work of other tasks may use it, or a call has used it with another GPU: they take their turns together first.
-  couplings_.ask(couplings_.with(users, now()), Couplings::When::kAtOnce, now());
-  if (couplings_.with(task.devices, now()) != task.devices) {
+  couplings_->ask(couplings_->with(users, now()), Couplings::When::kAtOnce, now());
+  if (couplings_->with(task.devices, now()) != task.devices) {
     task.stuck_until = std::max(task.stuck_until, now() + kCouples);
     return;
   }
@@ -352,7 +295,7 @@ void Monitor::swap_out_of_the_way(Task& task, const std::vector<Destination>& fr
         task.due.push_back(event::Cleared{});
         usage_.tell();  // whoever lacks a little more asks once rotad knows that nothing more is on its way
       }
-      next_look_outside_ = Time{0};  // something may have been opened in the meantime
+      chores_.look_outside.at_once();  // something may have been opened in the meantime
       usage_.moved_out(left.copied, left.spared, now() - begun);
       const Time ended = now();
       log::debug("GPU {}: {} of {} bytes moved out in {} us, {} of them copied{}, at {} ns",
@@ -362,9 +305,7 @@ void Monitor::swap_out_of_the_way(Task& task, const std::vector<Destination>& fr
                                    : "",
                  ended.count());
       static log::Once lacks_host;
-      if (!left.lacks_host) lacks_host_since_.reset();
-      if (left.lacks_host && !lacks_host_since_) lacks_host_since_ = ended;
-      if (left.lacks_host && ended - *lacks_host_since_ >= kSayNoHost && lacks_host.first()) {
+      if (host_pauses_.lacks(left.lacks_host, ended) && lacks_host.first()) {
         log::warn(kNoHostMemory, driver::gpu_number(each.device),
                   bytes_text(each.most - std::min(each.most, left.bytes)), bytes_text(each.most));
       }
@@ -374,19 +315,19 @@ void Monitor::swap_out_of_the_way(Task& task, const std::vector<Destination>& fr
 }
 
 void Monitor::move_out_of_the_way(Task& task, GpuMask gpus) {
-  if (!connection_) return;
+  if (!rotad_) return;
   std::vector<Destination> from;
   std::vector<Destination> extents;
-  for (const Gpu& gpu : gpus_) {
+  for (const Conversation::Gpu& gpu : rotad_.gpus()) {
     if (gpu.index < 0 || (gpus >> gpu.index & 1) == 0) continue;
-    from.push_back({gpu.device, connection_->to_clear(gpu.index)});
+    from.push_back({gpu.device, rotad_->to_clear(gpu.index)});
     if (memory_.swap().resident_bytes(gpu.device) != 0) extents.push_back(from.back());
   }
   if (!extents.empty()) return swap_out_of_the_way(task, extents);
   if (!memory_.settings().move_out) return;
   const Time begun = now();
   // Half of the remaining time: the other half is a reserve.
-  const Time by = connection_->give_back_by(task.served);
+  const Time by = rotad_->give_back_by(task.served);
   const auto latest = by == Time{0} ? std::chrono::steady_clock::time_point::max()
                                     : std::chrono::steady_clock::time_point(begun + std::max(by - begun, Time{0}) / 2);
   const std::uint64_t bytes = move_out(contexts_, memory_, from, latest, [this] { return stops_waiting(); });
@@ -395,14 +336,15 @@ void Monitor::move_out_of_the_way(Task& task, GpuMask gpus) {
 
 // The gate is closed and nothing runs: memory whose free would wait for the GPU can be freed.
 void Monitor::collect() {
-  for (const Gpu& gpu : gpus_) {
+  for (const Conversation::Gpu& gpu : rotad_.gpus()) {
     const gate::ContextLife context = contexts_.any(gpu.device);
     if (!context) continue;
     contexts_.within(context, [&] {
       memory_.collect_deferred();
       memory::SwapBackend& swap = memory_.swap();
       if (swap.host().low()) swap.give_host_back();
-      if (const std::uint64_t excess = swap.host().excess(); excess != 0) swap.give_host_back(excess, host_presses());
+      if (const std::uint64_t excess = swap.host().excess(); excess != 0)
+        swap.give_host_back(excess, host_pauses_.presses(now()));
     });
     return;
   }
@@ -430,44 +372,33 @@ bool Monitor::only_calls(std::optional<bool>& marked) {
 }
 
 // Waits for that proof, behind a gate that has just been closed; in vain if it cannot come within so long.
-Monitor::Rest Monitor::rests_within(Time pause) {
+HostPauses::Rest Monitor::rests_within(Time pause) {
+  constexpr Time kShort = HostPauses::kShortPause;
   Resting asked;
   std::optional<bool> marked_with_calls;
   for (const Time begun = now();;) {
-    if (rests(asked)) return Rest::kProven;
+    if (rests(asked)) return HostPauses::Rest::kProven;
     const Time waited = now() - begun;
-    const bool in_vain = asked.marked ? !*asked.marked : waited > kShortPause && only_calls(marked_with_calls);
-    if (in_vain) return Rest::kCannotTell;
-    if (waited >= pause || (waited > kShortPause ? stops_waiting() : stopping())) return Rest::kNotYet;
-    std::this_thread::sleep_for(waited < kShortPause ? 20us : 200us);
+    const bool in_vain = asked.marked ? !*asked.marked : waited > kShort && only_calls(marked_with_calls);
+    if (in_vain) return HostPauses::Rest::kCannotTell;
+    if (waited >= pause || (waited > kShort ? stops_waiting() : stopping())) return HostPauses::Rest::kNotYet;
+    std::this_thread::sleep_for(waited < kShort ? 20us : 200us);
   }
 }
 
 // Only where nothing runs and no thread is inside the gate; otherwise later. The gate is closed for a moment, and calls
 // that come in that time wait for the free as they would for their own.
 void Monitor::collect_if_idle() {
-  const bool longer = host_presses() && now() >= longer_pause_at_;
-  const Time pause = std::max(pause_, kLongerPause * kShortPause);
+  const HostPauses::Pause pause = host_pauses_.plan(now());
   keeper_.close();
   const Time begun = now();
-  const Rest rest = rests_within(longer ? pause : kShortPause);
+  const HostPauses::Rest rest = rests_within(pause.most);
   const Time waited = now() - begun;
-  if (rest == Rest::kProven) collect();
+  if (rest == HostPauses::Rest::kProven) collect();
   for (const auto& task : tasks_) {
     if (may_open(task->machine.claim())) open(*task);
   }
-  if (rest == Rest::kProven) {  // the next time about as long may do
-    pause_ = std::min(2 * waited, kLongestClosing);
-    longer_pause_at_ = between_pauses_ = Time{0};
-  } else if (longer && rest == Rest::kNotYet) {
-    between_pauses_ = pause == kLongestClosing
-                          ? std::clamp(2 * between_pauses_, kBetweenPauses * pause, kMostBetweenPauses)
-                          : std::max(kBetweenCollections, kBetweenPauses * pause);
-    pause_ = std::min(kLongerPause * pause, kLongestClosing);
-    longer_pause_at_ = now() + between_pauses_;
-  }
-  // Calls that found the gate closed have rung the bell: without time in between it would close again at once.
-  next_collect_ = now() + kBetweenCollections;
+  host_pauses_.over(pause, rest, waited, now());
 }
 
 }  // namespace rota::turn

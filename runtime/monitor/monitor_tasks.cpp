@@ -29,7 +29,7 @@ bool Monitor::others_closed(int device) {
   const gate::Devices others = memory_.swap().reachers(device) & touched() & ~own;
   const auto settled = [&] { return stopping() || !gate_.closed(own) || gate_.all_closed(others); };
   if (settled()) return true;
-  if (couplings_.ask(own | others, Couplings::When::kAtOnce, now())) bell_.ring();
+  if (couplings_->ask(own | others, Couplings::When::kAtOnce, now())) bell_.ring();
   if (gate::may_not_wait() || contexts_.captures() != 0) return true;
   static log::Once once;
   for (const Time begun = now(); !settled(); std::this_thread::sleep_for(kOthersClose)) {
@@ -52,7 +52,7 @@ void Monitor::add_task(int device) {
   if (task->devices != 0) {
     const bool alone = task->machine.phase() == Phase::kAlone;
     task = tasks_.emplace_back(std::make_unique<Task>(gate_, contexts_)).get();
-    task->activity.connected(connection_ ? connection_->usage() : nullptr);
+    task->sampler.connected(rotad_ ? rotad_->usage() : nullptr);
     // As one whose rotad has been gone for long, if the others run without it.
     if (alone) task->machine.step(event::Lost{}, now() - Machine::kGrace);
   }
@@ -65,7 +65,7 @@ bool Monitor::all_still() const {
 
 // Whether nothing of it runs, and rotad knows that it holds and wants nothing.
 bool Monitor::may_recouple(const Task& task) const {
-  return task.machine.rests() && task.due.empty() && connection_->lease(task.served).grant == 0;
+  return task.machine.rests() && task.due.empty() && rotad_->lease(task.served).grant == 0;
 }
 
 // Makes tasks of the GPUs that have to be held at the same time, and parts others. Those concerned first give back what
@@ -73,10 +73,10 @@ bool Monitor::may_recouple(const Task& task) const {
 void Monitor::recouple() {
   if (std::popcount(touched()) < 2) return;
   for (const auto& task : tasks_) {
-    if (task->machine.rests()) couplings_.at_rest(task->devices);
+    if (task->machine.rests()) couplings_->at_rest(task->devices);
   }
   for (const auto& task : tasks_) {
-    if (!connection_) return;
+    if (!rotad_) return;
     const std::vector<Task*> concerned = to_recouple(*task);
     gate::Devices all = 0;
     for (const Task* const each : concerned) all |= each->devices;
@@ -85,7 +85,7 @@ void Monitor::recouple() {
     for (Task* const each : concerned) {
       // One that need not be one any more is not in a hurry.
       if (!each->machine.retires() && (concerned.size() > 1 || each->machine.rests())) feed(*each, event::Retire{});
-      rest = rest && connection_ && each->machine.retires() && may_recouple(*each);
+      rest = rest && rotad_ && each->machine.retires() && may_recouple(*each);
     }
     if (rest) return regroup(all);
   }
@@ -94,14 +94,14 @@ void Monitor::recouple() {
 // Whether these become one task now, for which none of them may run. Work of one may be waiting for the program, which
 // waits for another's GPU: while a turn lasts, that one asks for its GPU by itself.
 bool Monitor::may_gather(const std::vector<Task*>& concerned, gate::Devices all) const {
-  if ((all & ~couplings_.with(concerned.front()->devices, now(), Couplings::When::kAtOnce)) == 0) return true;
+  if ((all & ~couplings_->with(concerned.front()->devices, now(), Couplings::When::kAtOnce)) == 0) return true;
   return std::ranges::none_of(concerned,
                               [](const Task* each) { return each->machine.runs() && !each->machine.retires(); });
 }
 
 // The tasks that are to be formed anew with this one; none: it stays as it is.
 std::vector<Task*> Monitor::to_recouple(Task& task) {
-  const gate::Devices wanted = couplings_.with(task.devices, now());
+  const gate::Devices wanted = couplings_->with(task.devices, now());
   std::vector<Task*> concerned;
   for (const auto& other : tasks_) {
     // One that runs beside the others has its gate open and will not rest for minutes: the rest takes its turns.
@@ -117,17 +117,17 @@ std::vector<Task*> Monitor::to_recouple(Task& task) {
 // Whether it has GPUs that need not be held at the same time any more.
 bool Monitor::parts(const Task& task) const {
   const gate::Devices first = task.devices & -task.devices;
-  return (task.devices & ~couplings_.with(first, now())) != 0;
+  return (task.devices & ~couplings_->with(first, now())) != 0;
 }
 
 // Their tasks rest: others take their places.
 void Monitor::regroup(gate::Devices all) {
   std::erase_if(tasks_, [&](const auto& task) { return (task->devices & all) != 0; });
   for (gate::Devices rest = all; rest != 0;) {
-    const gate::Devices together = couplings_.with(rest & -rest, now()) & all;
+    const gate::Devices together = couplings_->with(rest & -rest, now()) & all;
     tasks_.push_back(std::make_unique<Task>(gate_, contexts_));
     tasks_.back()->devices = together;
-    tasks_.back()->activity.connected(connection_->usage());
+    tasks_.back()->sampler.connected(rotad_->usage());
     rest &= ~together;
     log::debug("{} GPUs are one task from now on", std::popcount(together));
   }
@@ -139,7 +139,7 @@ void Monitor::waits_for_others(const Task& task) {
   for (const auto& other : tasks_) {
     if (other.get() != &task && gate_.standing(other->devices) != 0) together |= other->devices;
   }
-  if (together != task.devices) couplings_.ask_after_drain(together, now());
+  if (together != task.devices) couplings_->ask_after_drain(together, now());
 }
 
 }  // namespace rota::turn

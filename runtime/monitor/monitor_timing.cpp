@@ -11,7 +11,7 @@ namespace rota::turn {
 namespace {
 
 // The longest time that a thread waits for others to leave, however often it has to ask again.
-constexpr Time kMostPatience = 2 * Timing::kLongest;
+constexpr Time kMostPatience = 2 * Pairs::kLongest;
 
 }  // namespace
 
@@ -26,7 +26,7 @@ api::CUresult Monitor::record(api::CUevent event, api::CUstream stream, bool per
     return call();
   }
   const api::CUcontext current = driver::of_current_context(stream) ? driver::current_context() : nullptr;
-  const Timing::Key key = key_of(stream, per_thread, current);
+  const Timing::Key key = Timing::key_of(turn::key_of(stream, per_thread, current));
   Timing::Place place = timing_.place(event, key, now());
   if (place == Timing::Place::kOpens) {
     const gate::Call recorded{
@@ -66,7 +66,7 @@ bool Monitor::opens(api::CUevent event, const Timing::Key& stream, gate::Devices
 // --- the monitor's thread
 
 Timing::Wish Monitor::look_at_timing() {
-  const std::uint32_t watch = connection_ && !stopping() ? connection_->watch() : 0;
+  const std::uint32_t watch = rotad_ && !stopping() ? rotad_->watch() : 0;
   const auto any = [this](const auto& is) {
     return std::ranges::any_of(tasks_, [&](const auto& task) { return is(*task); });
   };
@@ -78,7 +78,7 @@ Timing::Wish Monitor::look_at_timing() {
                                     .beside = takes_turns && (watch & protocol::kWatchAlone) != 0,
                                     .runs = any([](const Task& task) { return task.holds(); }),
                                     .hold = any([](const Task& task) { return task.machine.held_by_measurement(); }),
-                                    .alone_until = connection_ ? connection_->alone_until() : Time{0}};
+                                    .alone_until = rotad_ ? rotad_->alone_until() : Time{0}};
   Timing::Wish wish;
   const auto passed = [](api::CUevent event) { return real::cuEventQuery(event) != api::CUDA_ERROR_NOT_READY; };
   const auto look = [&] { wish = timing_.look(situation, now(), passed); };
@@ -89,14 +89,14 @@ Timing::Wish Monitor::look_at_timing() {
 
 // No pair begins during this.
 void Monitor::look_at_activity(Task& task) {
-  const std::uint32_t watch = connection_ ? connection_->watch(task.served) : 0;
+  const std::uint32_t watch = rotad_ ? rotad_->watch(task.served) : 0;
   const std::uint32_t counted = watch & (protocol::kWatchCalls | protocol::kWatchSamples | protocol::kWatchMeter);
   const bool runs = task.holds();
   // What the process's account says of a moment is said once.
   const auto first = std::ranges::find_if(tasks_, [](const auto& each) { return each->holds(); });
   const bool accounts = account::wanted() && first != tasks_.end() && first->get() == &task;
-  if (timing_.unless_measuring([&] { task.activity.look(counted, accounts, runs, now()); })) return;
-  task.activity.look(counted & ~protocol::kWatchSamples, false, runs, now());
+  if (timing_.unless_measuring([&] { task.sampler.look(counted, accounts, runs, now()); })) return;
+  task.sampler.look(counted & ~protocol::kWatchSamples, false, runs, now());
 }
 
 }  // namespace rota::turn

@@ -7,13 +7,13 @@
 
 #include "runtime/driver/contexts.h"
 #include "runtime/gate/gate.h"
-#include "runtime/monitor/activity.h"
+#include "runtime/monitor/sampler.h"
 #include "runtime/turn/machine.h"
 
 namespace rota::turn {
 
 struct Task {
-  Task(gate::Gate& gate, gate::Contexts& contexts) : activity(gate, contexts) {}
+  Task(gate::Gate& gate, gate::Contexts& contexts) : sampler(gate, contexts) {}
 
   bool has(int device) const { return (devices & gate::bit_of(device)) != 0; }
   bool holds() const { return machine.phase() == Phase::kHolding && machine.gate_open(); }
@@ -23,7 +23,7 @@ struct Task {
   gate::Devices devices = 0;  // by the driver's ordinals; none: the process has touched no GPU yet
   GpuMask served = 0;         // those that rotad serves, by its indices
   Machine machine;
-  Activity activity;
+  Sampler sampler;
   std::optional<event::Gpus> told;  // what the machine knows of rotad's answers
   std::deque<Event> due;
   std::vector<Action> actions;

@@ -1,60 +1,25 @@
-// Protects what the program times: work between two events of one stream, a *pair*, as autotuners and benchmarks record
-// them. Other programs on the GPU or a turn in between would make the measured time noise, so a pair that counts is
-// left alone: rota submits nothing of its own in between, and where programs may run at the same time it asks for
-// exclusive use of the GPU.
-//
-// A timing event that is recorded in a stream opens a pair, and the next one there closes it; the pair is over once the
-// GPU has passed that event. Pairs that overlap or follow each other within kLinger form one *series*, for which rotad
-// is asked once.
-//
-// Many programs record such events and never read the time between them. So the first kOnCredit pairs count, and after
-// each reading (cuEventElapsedTime) kAfterReading more, within kReadLately. A series lasts kLongest at most, and all of
-// them together no longer than protocol::kMostAlone in any ten seconds; rotad enforces that, too. Pairs that are queued
-// far ahead would run after that time. So no more than kAhead is in flight, as far as earlier pairs tell how long one
-// takes, and pairs may begin in the first half of the time; the rest is for what is queued. A pair that would not be
-// over by then begins the next series.
-//
-// It would be futile to keep others away for a pair that takes longer than kLongest by itself: it is disturbed all the
-// same. After one, none count until a shorter one is read, or for kReadLately.
-//
-// It calls neither the driver nor rotad: the monitor passes in the state and asks what to do (monitor_timing.cpp).
+// What the program times (runtime/turn/pairs.h), as its threads and the monitor tell of it: the lock around the
+// machine, the flags that records check first, and the threads that wait until a pair may begin.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <mutex>
-#include <unordered_set>
 
 #include "generated/driver_types.h"
 #include "runtime/driver/stream_key.h"
-#include "runtime/turn/machine.h"
-#include "scheduler/rules/measuring.h"
+#include "runtime/turn/pairs.h"
 
 namespace rota::turn {
 
 class Timing {
  public:
-  static constexpr Time kLongest = protocol::kLongestAlone;
-  // After this time no more pairs begin in a series: it ends, and another one follows.
-  static constexpr Time kRenewed = kLongest / 2;
-  // How much may be in flight: this many pairs at first, and this much time once their duration is known.
-  static constexpr std::size_t kFirstAhead = 8;
-  static constexpr Time kAhead = std::chrono::milliseconds(50);
-  // A program that reads each pair before it opens the next opens it within this time. A judgment.
-  static constexpr Time kLinger = std::chrono::milliseconds(5);
-  // The longest wait for the GPU alone, since others may run long kernels; after a wait in vain the process does not
-  // ask again for a while, doubled up to the second value by each wait in vain that follows.
-  static constexpr Time kLongestWait = protocol::kLongestAlone;
-  static constexpr Time kInVain = std::chrono::seconds(1);
-  static constexpr Time kLongestInVain = std::chrono::seconds(32);
-  static constexpr unsigned kOnCredit = 16;
-  // Triton's do_bench records up to some thousand pairs and reads them all at the end. A judgment.
-  static constexpr unsigned kAfterReading = 4096;
-  static constexpr Time kReadLately = std::chrono::seconds(60);
-
-  using Key = StreamKey;
+  using Place = Pairs::Place;
+  using Opens = Pairs::Opens;
+  using Situation = Pairs::Situation;
+  using Wish = Pairs::Wish;
+  using Key = Pairs::Key;
+  static Key key_of(const StreamKey& stream) { return {std::get<0>(stream), std::get<1>(stream), std::get<2>(stream)}; }
 
   // One per process; it owns the globals.
   Timing();
@@ -67,64 +32,34 @@ class Timing {
   // GPU as well, so that it matters where events are recorded.
   static bool has_events() { return has_events_.load(std::memory_order_relaxed); }
   static bool matters() { return matters_.load(std::memory_order_relaxed); }
-  // The driver has created an event; it is about to destroy it.
+  // As in Pairs.
   void made(api::CUevent event, bool timing);
   void ended(api::CUevent event);
-  // The program has read the time between these: so long.
   void read(api::CUevent first, api::CUevent second, Time took, Time now);
-
   bool has_time(api::CUevent event) const;
-  // Before an event is recorded, outside of any capture and of the gate.
-  enum class Place {
-    kNone,    // the event times nothing that counts
-    kOpens,   // call open()
-    kCloses,  // call recorded()
-  };
   Place place(api::CUevent event, const Key& stream, Time now) const;
-  enum class Opens {
-    kNow,      // the event may be recorded; then call recorded()
-    kFirst,    // the same; the monitor does not know yet that a series has begun
-    kNotYet,   // call wait() with the gate open, then ask again
-    kNoMatter  // the pair does not count any more
-  };
   Opens open(api::CUevent event, const Key& stream, Time now);
+  void recorded(api::CUevent event, const Key& stream, Place place, bool done, Time now);
+  void forget(api::CUevent event);
+  // Under the lock that contexts end under.
+  void context_ended();
   // Returns when the answer of open() may have changed; `seen`: changes() before that answer.
   void wait(std::uint32_t seen);
   std::uint32_t changes() const { return changes_.load(std::memory_order_acquire); }
-  // The driver has recorded it, or refused to.
-  void recorded(api::CUevent event, const Key& stream, Place place, bool done, Time now);
-  // The event will be recorded where it times nothing.
-  void forget(api::CUevent event);
-  // A context ends, under the lock that contexts end under: its events are not queried any more.
-  void context_ended();
   // Whether calls are between the two events of a pair that counts.
   bool inside() const { return open_pairs_.load(std::memory_order_acquire) != 0; }
 
   // --- the monitor
-  struct Situation {
-    bool shared = false;  // others use the GPU, and what this process times must be left alone
-    bool beside = false;  // others may run at the same time, so rotad has to be asked to make them leave,
-    bool runs = false;    // and can be asked, since this process holds its GPUs
-    bool hold = false;    // it must give the GPU back as soon as it measures nothing any more
-    Time alone_until{0};  // until when rotad lets it run alone
-  };
-  struct Wish {
-    bool measures = false;  // a pair is open or under way: the gate must stay open
-    bool alone = false;     // rotad must be asked to make others leave
-  };
   // `passed`: whether the GPU has passed an event.
   template <typename Passed>
-  Wish look(const Situation& situation, Time now, const Passed& passed) {
+  Wish look(Situation situation, Time now, const Passed& passed) {
     const std::lock_guard lock(mutex_);
-    for (auto next = streams_.begin(); next != streams_.end();) {
-      const auto each = next++;
-      Stream& stream = each->second;
-      unsigned over = 0;
-      for (; !stream.closings.empty() && passed(stream.closings.front()); ++over) stream.closings.pop_front();
-      if (over != 0) count_over(stream, over, now);
-      if (!stream.open && stream.closings.empty()) streams_.erase(each);
-    }
-    return settle(situation, now);
+    situation.waited_for = waiting_.load() != 0;
+    const auto asked = [&](const void* event) { return passed(static_cast<api::CUevent>(const_cast<void*>(event))); };
+    const Wish wish = pairs_.look(situation, now, asked);
+    publish();
+    if (wish.changed) wake();
+    return wish;
   }
   // Whether there is any event to ask about.
   bool in_flight() const;
@@ -132,62 +67,27 @@ class Timing {
   template <typename Work>
   bool unless_measuring(const Work& work) {
     const std::lock_guard lock(mutex_);
-    if (!streams_.empty()) return false;
+    if (pairs_.in_flight()) return false;
     work();
     return true;
   }
   // When the next look is due.
-  Time look_at() const { return look_at_; }
+  Time look_at() const { return pairs_.look_at(); }
 
  private:
-  // A stream with pairs that are not over.
-  struct Stream {
-    bool open = false;                  // a pair is open,
-    api::CUevent opening = nullptr;     // since this event
-    bool recorded = false;              // which the driver has recorded
-    std::deque<api::CUevent> closings;  // of the pairs before it, in order
-    Time passed_at{0};                  // when the GPU passed the last of them, or when the first was opened
-  };
-
-  bool counts(Time now) const;
-  bool is_alone(Time now) const { return alone_until_ > now && alone_until_ != given_up_; }
-  void drop_closing(api::CUevent event);
-  bool has_enough(const Key& stream) const;
-  bool ends_in_time(const Key& stream, Time now) const;
-  void end_by_time(Time now);
-  void count_over(Stream& stream, unsigned pairs, Time now);
-  // Null: there is nothing to wait for.
-  void close(std::map<Key, Stream>::iterator stream, api::CUevent closing);
-  Wish settle(const Situation& situation, Time now);
-  void end_series(Time now);
-  void changed();
+  template <typename Change>
+  auto change(const Change& change);
+  void publish();
+  void wake();
 
   [[gnu::visibility("hidden")]] static std::atomic<bool> has_events_;
   [[gnu::visibility("hidden")]] static std::atomic<bool> matters_;
 
   mutable std::mutex mutex_;
+  Pairs pairs_;
+  std::atomic<std::uint32_t> open_pairs_{0};  // of pairs_, for calls that submit
   std::atomic<std::uint32_t> changes_{0};
   std::atomic<std::uint32_t> waiting_{0};
-  std::atomic<std::uint32_t> open_pairs_{0};
-  std::unordered_set<api::CUevent> events_;
-  std::map<Key, Stream> streams_;
-  Time per_pair_{0};            // how long a pair takes, with the time until the next; 0: not known
-  unsigned since_reading_ = 0;  // pairs that counted
-  Time read_at_{0};             // 0: never
-  Situation situation_;
-  Time alone_until_{0};
-  Time given_up_{0};     // the value of alone_until when it was no longer wanted
-  Time since_{0};        // when the series began; 0: there is none
-  Time over_since_{0};   // since when nothing of it is in flight; 0: something is
-  bool alone_ = false;   // it began with the GPU alone
-  bool begins_ = false;  // its first event is about to be recorded
-  bool renews_ = false;
-  Time asks_since_{0};  // since when a waiting pair asks for the GPU alone; 0: none does
-  Time in_vain_until_{0};
-  Time in_vain_{0};         // how long that was; 0: the last wait was not in vain
-  Time too_long_until_{0};  // a pair has taken all of its series: until then none count
-  mutable protocol::TimeTaken taken_;
-  Time look_at_ = Time::max();
 };
 
 }  // namespace rota::turn

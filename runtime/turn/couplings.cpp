@@ -8,7 +8,6 @@ namespace rota::turn {
 bool Couplings::ask_until(Devices devices, When when, Time until, Time now) {
   if (std::popcount(devices) < 2) return false;
   const Time at_once_until = when == When::kAtOnce ? until : Time{0};
-  const std::lock_guard lock(mutex_);
   std::erase_if(all_, [&](const Coupling& one) { return one.over(now); });
   const bool coupled = std::ranges::any_of(all_, [&](const Coupling& one) {
     return (devices & ~one.devices) == 0 && (when == When::kAnyway || one.at_once_until >= now);
@@ -25,14 +24,12 @@ bool Couplings::ask_until(Devices devices, When when, Time until, Time now) {
 }
 
 void Couplings::at_rest(Devices devices) {
-  const std::lock_guard lock(mutex_);
   for (Coupling& one : all_) {
     if ((one.devices & ~devices) == 0) one.in_use = false;
   }
 }
 
 Devices Couplings::with(Devices devices, Time now, When when) const {
-  const std::lock_guard lock(mutex_);
   for (Devices before = 0; before != devices;) {
     before = devices;
     for (const Coupling& one : all_) {

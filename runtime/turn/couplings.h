@@ -1,8 +1,7 @@
 // Which GPUs this process has to have at the same time: what calls have reached together, and what memory of one is
-// used by work of another. Any thread asks; the monitor forms its tasks (task.h) accordingly.
+// used by work of another. A pure machine; the monitor forms its tasks accordingly.
 #pragma once
 
-#include <mutex>
 #include <vector>
 
 #include "runtime/core/devices.h"
@@ -44,7 +43,6 @@ class Couplings {
   };
   bool ask_until(Devices devices, When when, Time until, Time now);
 
-  mutable std::mutex mutex_;
   std::vector<Coupling> all_;
 };
 

@@ -187,7 +187,7 @@ TEST_CASE(
         runtime().monitor.timing().look({.shared = true}, turn::now(), [](CUevent) { return true; });
         return counts;
       };
-      for (unsigned i = 0; i < Timing::kOnCredit; ++i) EXPECT(pair());
+      for (unsigned i = 0; i < turn::Pairs::kOnCredit; ++i) EXPECT(pair());
       EXPECT(!pair());
       float milliseconds = 0;
       reply = api::CUDA_ERROR_NOT_READY;

@@ -68,8 +68,8 @@ TEST_CASE("no more is in flight in a stream than some milliseconds, however long
     Program program(each);
     const auto bytes = most_in_flight(program);
     INFO(each.count() << " ns a call, " << bytes << " in flight");
-    CHECK(static_cast<int>(bytes) * each <= 2 * Meter::kInFlight);
-    CHECK(static_cast<int>(bytes) * each >= Meter::kInFlight / 2);
+    CHECK(static_cast<int>(bytes) * each <= 2 * turn::Flow::kInFlight);
+    CHECK(static_cast<int>(bytes) * each >= turn::Flow::kInFlight / 2);
   }
 }
 
@@ -115,7 +115,7 @@ TEST_CASE("where nothing passes for 20 ms, what is held back may be what the GPU
   }
   program.meter.look(now_is, true);
   CHECK_FALSE(program.call());
-  now_is += Meter::kNothingPasses;
+  now_is += turn::Flow::kNothingPasses;
   CHECK(program.meter.look(now_is, true));
   CHECK(program.call());
 }

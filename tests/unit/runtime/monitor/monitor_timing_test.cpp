@@ -90,7 +90,7 @@ TEST_CASE("a rotad that never answers holds no pair back for more than a moment,
   program.hold_beside_others(rotad);
   const Time begun = turn::now();
   program.record(0);
-  CHECK(turn::now() - begun >= Timing::kLongestWait);
+  CHECK(turn::now() - begun >= Pairs::kLongestWait);
   CHECK(program.monitor.timing().inside());
   program.record(1);
   CHECK_FALSE(program.monitor.timing().inside());
@@ -131,7 +131,7 @@ TEST_CASE("between the two events of a pair nothing of ours is recorded, and no 
     REQUIRE(test::eventually([&] { return rotad.usage().gpus[0].calls >= calls + 200; }));
     const int after = marks;
     const bool inside = program.monitor.timing().inside();
-    in_time = turn::now() - begun < Timing::kLongest;
+    in_time = turn::now() - begun < Pairs::kLongest;
     program.record(1);
     program.driver.finished = UINT64_MAX;
     if (!in_time) continue;

@@ -1,6 +1,6 @@
 // Pairs of timing events: which of them count, when they are over, and what rotad is asked for because of them, and for
 // how long.
-#include "runtime/monitor/timing.h"
+#include "runtime/turn/pairs.h"
 
 #include <catch2/catch.hpp>
 #include <set>
@@ -13,24 +13,24 @@ using namespace std::chrono_literals;
 
 namespace {
 
-api::CUevent event_of(int number) {
-  return reinterpret_cast<api::CUevent>(std::uintptr_t{0x1000} + static_cast<std::uintptr_t>(number) * 16);
+Pairs::EventId event_of(int number) {
+  return reinterpret_cast<Pairs::EventId>(std::uintptr_t{0x1000} + static_cast<std::uintptr_t>(number) * 16);
 }
-const Timing::Key kStream{reinterpret_cast<api::CUstream>(0x50), nullptr, 0};
-const Timing::Key kOther{reinterpret_cast<api::CUstream>(0x60), nullptr, 0};
+const Pairs::Key kStream{reinterpret_cast<const void*>(0x50), nullptr, 0};
+const Pairs::Key kOther{reinterpret_cast<const void*>(0x60), nullptr, 0};
 
-// A program, from the view of its hooks and its monitor, which use Timing.
+// A program, from the view of its hooks and its monitor, which use Pairs.
 struct Timed {
   explicit Timed(int events = 8) {
-    for (int i = 0; i < events; ++i) timing.made(event_of(i), true);
+    for (int i = 0; i < events; ++i) pairs.made(event_of(i), true);
     look();
   }
-  Timing::Wish look() {
-    return timing.look(situation, now, [&](api::CUevent event) { return passed.count(event) != 0; });
+  Pairs::Wish look() {
+    return pairs.look(situation, now, [&](Pairs::EventId event) { return passed.count(event) != 0; });
   }
   // Looks every millisecond for this long; returns the last wish.
-  Timing::Wish run(Time time) {
-    Timing::Wish wish;
+  Pairs::Wish run(Time time) {
+    Pairs::Wish wish;
     for (const Time until = now + time; now < until;) {
       now += 1ms;
       wish = look();
@@ -38,18 +38,18 @@ struct Timed {
     return wish;
   }
   // Whether the pair counts, and may continue.
-  bool opens(int event, const Timing::Key& stream = kStream) {
-    if (timing.place(event_of(event), stream, now) != Timing::Place::kOpens) return false;
-    const Timing::Opens answer = timing.open(event_of(event), stream, now);
-    if (answer != Timing::Opens::kFirst && answer != Timing::Opens::kNow) return false;
+  bool opens(int event, const Pairs::Key& stream = kStream) {
+    if (pairs.place(event_of(event), stream, now) != Pairs::Place::kOpens) return false;
+    const Pairs::Opens answer = pairs.open(event_of(event), stream, now);
+    if (answer != Pairs::Opens::kFirst && answer != Pairs::Opens::kNow) return false;
     passed.erase(event_of(event));
-    timing.recorded(event_of(event), stream, Timing::Place::kOpens, true, now);
+    pairs.recorded(event_of(event), stream, Pairs::Place::kOpens, true, now);
     return true;
   }
-  bool closes(int event, const Timing::Key& stream = kStream) {
-    if (timing.place(event_of(event), stream, now) != Timing::Place::kCloses) return false;
+  bool closes(int event, const Pairs::Key& stream = kStream) {
+    if (pairs.place(event_of(event), stream, now) != Pairs::Place::kCloses) return false;
     passed.erase(event_of(event));
-    timing.recorded(event_of(event), stream, Timing::Place::kCloses, true, now);
+    pairs.recorded(event_of(event), stream, Pairs::Place::kCloses, true, now);
     return true;
   }
   void pass(int event) { passed.insert(event_of(event)); }
@@ -60,53 +60,64 @@ struct Timed {
     now += time;
     pass(1);
     look();
-    if (read) timing.read(event_of(0), event_of(1), time, now);
+    if (read) pairs.read(event_of(0), event_of(1), time, now);
     return true;
   }
 
-  Timing timing;
-  Timing::Situation situation{.shared = true, .runs = true};
+  Pairs pairs;
+  Pairs::Situation situation{.shared = true, .runs = true};
   Time now = 100s;
-  std::set<api::CUevent> passed;
+  std::set<Pairs::EventId> passed;
 };
 
 }  // namespace
 
-TEST_CASE("where nobody makes timing events, or nobody else uses the GPU, records need not be told of") {
-  Timing timing;
-  const auto never = [](api::CUevent) { return false; };
-  timing.look({.shared = true}, 1s, never);
-  CHECK_FALSE(Timing::has_events());
-  CHECK_FALSE(Timing::matters());
-  timing.made(event_of(0), false);
-  CHECK_FALSE(Timing::has_events());
-  timing.made(event_of(0), true);
-  CHECK(Timing::matters());
-  timing.look({}, 1s, never);
-  CHECK(Timing::has_events());
-  CHECK_FALSE(Timing::matters());
+TEST_CASE(
+    "where nobody makes timing events, or nobody else uses the GPU, it does not matter where events are recorded") {
+  Pairs pairs;
+  const auto never = [](Pairs::EventId) { return false; };
+  pairs.look({.shared = true}, 1s, never);
+  CHECK_FALSE(pairs.has_events());
+  CHECK_FALSE(pairs.matter());
+  pairs.made(event_of(0), false);
+  CHECK_FALSE(pairs.has_events());
+  pairs.made(event_of(0), true);
+  CHECK(pairs.matter());
+  pairs.look({}, 1s, never);
+  CHECK(pairs.has_events());
+  CHECK_FALSE(pairs.matter());
+}
+
+TEST_CASE("threads that wait for another answer are told once there may be one") {
+  Timed program;
+  REQUIRE(program.opens(0));
+  program.situation.waited_for = true;
+  program.situation.hold = true;
+  CHECK_FALSE(program.look().changed);
+  program.situation.hold = false;
+  CHECK(program.look().changed);
+  program.situation.waited_for = false;
+  CHECK_FALSE(program.look().changed);
 }
 
 TEST_CASE("a pair is under way from its first event until the GPU has passed its second") {
   Timed program;
   CHECK_FALSE(program.look().measures);
   REQUIRE(program.opens(0));
-  CHECK(program.timing.inside());
+  CHECK(program.pairs.open_pairs() != 0);
   CHECK(program.look().measures);
   REQUIRE(program.closes(1));
-  CHECK_FALSE(program.timing.inside());
+  CHECK(program.pairs.open_pairs() == 0);
   CHECK(program.run(20ms).measures);
-  CHECK_FALSE(program.timing.unless_measuring([] { FAIL("in the middle of a pair"); }));
+  CHECK(program.pairs.in_flight());
   program.pass(1);
   CHECK_FALSE(program.look().measures);
-  bool ran = false;
-  CHECK(program.timing.unless_measuring([&] { ran = true; }));
-  CHECK(ran);
+  CHECK_FALSE(program.pairs.in_flight());
 }
 
 TEST_CASE("streams have pairs of their own, and an event without a time opens and closes none") {
   Timed program;
-  program.timing.made(event_of(7), false);
+  program.pairs.made(event_of(7), false);
   REQUIRE(program.opens(0));
   CHECK_FALSE(program.closes(7));
   CHECK_FALSE(program.opens(7, kOther));
@@ -114,7 +125,7 @@ TEST_CASE("streams have pairs of their own, and an event without a time opens an
   REQUIRE(program.closes(1));
   program.pass(1);
   CHECK(program.look().measures);
-  CHECK(program.timing.inside());
+  CHECK(program.pairs.open_pairs() != 0);
   REQUIRE(program.closes(3, kOther));
   program.pass(3);
   CHECK_FALSE(program.look().measures);
@@ -124,58 +135,58 @@ TEST_CASE(
     "what the driver refuses, an event that is destroyed or captured and a context that ends leave no pair behind") {
   Timed program;
   const auto open = [&] {
-    REQUIRE(program.timing.open(event_of(0), kStream, program.now) != Timing::Opens::kNotYet);
-    program.timing.recorded(event_of(0), kStream, Timing::Place::kOpens, true, program.now);
+    REQUIRE(program.pairs.open(event_of(0), kStream, program.now) != Pairs::Opens::kNotYet);
+    program.pairs.recorded(event_of(0), kStream, Pairs::Place::kOpens, true, program.now);
   };
-  REQUIRE(program.timing.open(event_of(0), kStream, program.now) == Timing::Opens::kFirst);
-  program.timing.recorded(event_of(0), kStream, Timing::Place::kOpens, false, program.now);
+  REQUIRE(program.pairs.open(event_of(0), kStream, program.now) == Pairs::Opens::kFirst);
+  program.pairs.recorded(event_of(0), kStream, Pairs::Place::kOpens, false, program.now);
   CHECK_FALSE(program.look().measures);
   open();
-  program.timing.recorded(event_of(1), kStream, Timing::Place::kCloses, false, program.now);
+  program.pairs.recorded(event_of(1), kStream, Pairs::Place::kCloses, false, program.now);
   CHECK_FALSE(program.look().measures);
   open();
-  program.timing.recorded(event_of(1), kStream, Timing::Place::kCloses, true, program.now);
-  program.timing.ended(event_of(1));
+  program.pairs.recorded(event_of(1), kStream, Pairs::Place::kCloses, true, program.now);
+  program.pairs.ended(event_of(1));
   CHECK_FALSE(program.look().measures);
-  program.timing.made(event_of(1), true);
+  program.pairs.made(event_of(1), true);
   open();
-  program.timing.forget(event_of(0));
+  program.pairs.forget(event_of(0));
   CHECK_FALSE(program.look().measures);
-  CHECK_FALSE(program.timing.inside());
+  CHECK(program.pairs.open_pairs() == 0);
   open();
-  program.timing.context_ended();
+  program.pairs.context_ended();
   CHECK_FALSE(program.look().measures);
-  CHECK_FALSE(program.timing.inside());
+  CHECK(program.pairs.open_pairs() == 0);
 }
 
 TEST_CASE("of pairs that nobody reads the first sixteen count; who reads is believed for a minute") {
   Timed program;
   unsigned counted = 0;
   for (int i = 0; i < 100; ++i) counted += program.pair() ? 1 : 0;
-  CHECK(counted == Timing::kOnCredit);
-  program.timing.read(event_of(0), event_of(7), 1ms, program.now);
+  CHECK(counted == Pairs::kOnCredit);
+  program.pairs.read(event_of(0), event_of(7), 1ms, program.now);
   program.run(20s);
   for (int i = 0; i < 100; ++i) REQUIRE(program.pair());
   program.run(61s);
   CHECK_FALSE(program.pair());
-  program.timing.made(event_of(8), false);
-  program.timing.read(event_of(0), event_of(8), 1ms, program.now);  // the driver would have refused this
+  program.pairs.made(event_of(8), false);
+  program.pairs.read(event_of(0), event_of(8), 1ms, program.now);  // the driver would have refused this
   CHECK_FALSE(program.pair());
-  program.timing.read(event_of(0), event_of(1), 1ms, program.now);
+  program.pairs.read(event_of(0), event_of(1), 1ms, program.now);
   CHECK(program.pair());
 }
 
 TEST_CASE("a pair that is not closed, or does not end, is left to itself after a quarter of a second") {
   Timed program;
   REQUIRE(program.opens(0));
-  CHECK(program.run(Timing::kLongest - 2ms).measures);
+  CHECK(program.run(Pairs::kLongest - 2ms).measures);
   CHECK_FALSE(program.run(3ms).measures);
-  CHECK_FALSE(program.timing.inside());
-  program.timing.read(event_of(0), event_of(1), 1ms, program.now);
-  CHECK(program.timing.place(event_of(1), kStream, program.now) == Timing::Place::kOpens);
+  CHECK(program.pairs.open_pairs() == 0);
+  program.pairs.read(event_of(0), event_of(1), 1ms, program.now);
+  CHECK(program.pairs.place(event_of(1), kStream, program.now) == Pairs::Place::kOpens);
   REQUIRE(program.opens(2));
   REQUIRE(program.closes(3));
-  CHECK_FALSE(program.run(Timing::kLongest + 2ms).measures);
+  CHECK_FALSE(program.run(Pairs::kLongest + 2ms).measures);
 }
 
 TEST_CASE("after a pair that takes longer than it may be alone none keeps others away until a shorter one is read") {
@@ -197,7 +208,7 @@ TEST_CASE("after a pair that takes longer than it may be alone none keeps others
     program.run(10ms);
     program.situation.alone_until = Time{0};
     program.look();
-    program.timing.read(event_of(0), event_of(1), time, program.now);
+    program.pairs.read(event_of(0), event_of(1), time, program.now);
     return counts;
   };
   for (int i = 0; i < 20; ++i) {
@@ -216,11 +227,11 @@ TEST_CASE("a pair that was disturbed because the others had not left says nothin
   program.situation.beside = true;
   program.look();
   CHECK_FALSE(program.opens(0));
-  program.run(Timing::kLongestWait);
+  program.run(Pairs::kLongestWait);
   REQUIRE(program.opens(0));
   REQUIRE(program.closes(1));
-  CHECK_FALSE(program.run(Timing::kLongest + 2ms).measures);
-  CHECK(program.timing.place(event_of(2), kStream, program.now) == Timing::Place::kOpens);
+  CHECK_FALSE(program.run(Pairs::kLongest + 2ms).measures);
+  CHECK(program.pairs.place(event_of(2), kStream, program.now) == Pairs::Place::kOpens);
 }
 
 TEST_CASE("a pair that would not be over in time begins the next series") {
@@ -272,9 +283,9 @@ TEST_CASE("pairs that follow each other are one series, for which rotad is asked
   CHECK(program.look().alone);
   for (int i = 0; i < 15; ++i) {
     REQUIRE(program.pair(2ms, true));
-    CHECK(program.run(Timing::kLinger - 2ms).alone);
+    CHECK(program.run(Pairs::kLinger - 2ms).alone);
   }
-  CHECK_FALSE(program.run(Timing::kLinger).alone);
+  CHECK_FALSE(program.run(Pairs::kLinger).alone);
   // The page shows it a moment longer: that does not apply to what comes next.
   CHECK_FALSE(program.opens(0));
   CHECK(program.look().alone);
@@ -311,7 +322,7 @@ TEST_CASE("if the others do not leave, the pair is taken as it is, and not asked
   program.situation.beside = true;
   program.look();
   CHECK_FALSE(program.opens(0));
-  program.run(Timing::kLongestWait - 1ms);
+  program.run(Pairs::kLongestWait - 1ms);
   CHECK_FALSE(program.opens(0));
   program.run(1ms);
   REQUIRE(program.opens(0));
@@ -324,15 +335,15 @@ TEST_CASE("if the others do not leave, the pair is taken as it is, and not asked
   CHECK_FALSE(program.look().alone);
   REQUIRE(program.closes(1));
   program.pass(1);
-  program.run(Timing::kInVain);
+  program.run(Pairs::kInVain);
   CHECK_FALSE(program.opens(0));
   CHECK(program.look().alone);
   // In vain again: twice as long.
-  program.run(Timing::kLongestWait);
+  program.run(Pairs::kLongestWait);
   REQUIRE(program.pair());
-  program.run(Timing::kInVain + 10ms);
+  program.run(Pairs::kInVain + 10ms);
   REQUIRE(program.pair());
-  program.run(Timing::kInVain);
+  program.run(Pairs::kInVain);
   CHECK_FALSE(program.opens(0));
   // Not in vain.
   CHECK(program.look().alone);
@@ -343,9 +354,9 @@ TEST_CASE("if the others do not leave, the pair is taken as it is, and not asked
   program.situation.alone_until = Time{0};
   program.look();
   CHECK_FALSE(program.opens(0));
-  program.run(Timing::kLongestWait);
+  program.run(Pairs::kLongestWait);
   REQUIRE(program.pair());
-  program.run(Timing::kInVain);
+  program.run(Pairs::kInVain);
   CHECK_FALSE(program.opens(0));
 }
 
@@ -355,14 +366,14 @@ TEST_CASE(
   program.situation.beside = true;
   program.look();
   CHECK_FALSE(program.opens(0));
-  program.run(Timing::kLongestWait / 2);
+  program.run(Pairs::kLongestWait / 2);
   program.situation.runs = false;
-  CHECK_FALSE(program.run(Timing::kLongestWait).alone);
+  CHECK_FALSE(program.run(Pairs::kLongestWait).alone);
   CHECK_FALSE(program.opens(0));  // its gate has opened, and the monitor has not looked again
   program.situation.runs = true;
   program.look();
   CHECK_FALSE(program.opens(0));
-  CHECK(program.run(Timing::kLongestWait / 2).alone);
+  CHECK(program.run(Pairs::kLongestWait / 2).alone);
   program.situation.alone_until = program.now + 250ms;
   program.look();
   CHECK(program.opens(0));
@@ -386,7 +397,7 @@ TEST_CASE("an end of the turn that waits for a pair lets no other begin") {
 
 TEST_CASE("what is queued ahead is no more than can be done in time") {
   Timed program(200);
-  program.timing.read(event_of(0), event_of(1), 1ms, program.now);
+  program.pairs.read(event_of(0), event_of(1), 1ms, program.now);
   int queued = 0;
   const auto queue = [&] {
     while (queued < 100 && program.opens(2 * queued)) {
@@ -395,7 +406,7 @@ TEST_CASE("what is queued ahead is no more than can be done in time") {
     }
   };
   queue();
-  CHECK(queued == static_cast<int>(Timing::kFirstAhead));
+  CHECK(queued == static_cast<int>(Pairs::kFirstAhead));
   // Ten milliseconds each: five are enough to be ahead.
   for (int done = 0; done < 4; ++done) {
     program.now += 10ms;
@@ -403,9 +414,9 @@ TEST_CASE("what is queued ahead is no more than can be done in time") {
     program.look();
     queue();
   }
-  CHECK(queued <= static_cast<int>(Timing::kFirstAhead) + 4);
+  CHECK(queued <= static_cast<int>(Pairs::kFirstAhead) + 4);
   Timed quick(200);
-  quick.timing.read(event_of(0), event_of(1), 1ms, quick.now);
+  quick.pairs.read(event_of(0), event_of(1), 1ms, quick.now);
   int more = 0;
   for (; more < 8; ++more) {
     REQUIRE(quick.opens(2 * more));

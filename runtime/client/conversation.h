@@ -1,0 +1,138 @@
+// The conversation with rotad: finds it, says which GPUs this process has touched and what it needs there, and hears
+// what it may have. Only the monitor's thread uses it, and before that thread is started whoever starts it.
+//
+// What a rotad's coming and going means for the rest of the process is the Listener's matter.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/client/budget.h"
+#include "runtime/client/connection.h"
+#include "runtime/client/gang_evidence.h"
+#include "runtime/client/published.h"
+#include "runtime/client/service.h"
+#include "runtime/client/usage.h"
+#include "scheduler/protocol/session_list.h"
+
+namespace rota::turn {
+
+class Conversation {
+ public:
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    // A rotad has welcomed this process: before anything is said to it.
+    virtual void rotad_came(Connection& connection) = 0;
+    virtual void rotad_went() = 0;
+    // An attempt to find one after it had gone has succeeded, or not.
+    virtual void rotad_is_back(bool is) = 0;
+    // It serves this process on the GPU, or does not for now.
+    virtual void serves(int device, bool is) = 0;
+    // Memory that streams have passed since it was freed is to be counted as free.
+    virtual void count_freed() = 0;
+  };
+  struct Gpu {
+    int device = -1;
+    protocol::AddGpu description{};
+    int index = -1;         // rotad's; -1 until it answered
+    bool told = false;      // add_gpu was sent on this connection
+    bool refused = false;   // rotad does not serve it for now: the process runs there without turns
+    std::string said_why;   // the reason, as the user was last told
+    bool unusable = false;  // rotad is not asked: its size is not known
+    // What rotad was last told that this process needs, and under which grant.
+    std::uint64_t asked = 0;
+    std::uint32_t asked_grant = 0;
+  };
+  // What the process has of each, which both sides read.
+  struct Parts {
+    Usage& usage;
+    Budget& budget;
+    Service& service;
+    GangEvidence& gang;
+    Published& published;
+    const std::atomic<bool>& shares;  // this process has handed memory to others
+  };
+
+  Conversation(Parts parts, const std::vector<protocol::SessionEntry>& sessions, Listener& listener)
+      : parts_(parts), sessions_(sessions), listener_(listener) {}
+
+  // Null: there is none now.
+  Connection* operator->() const { return connection_.get(); }
+  explicit operator bool() const { return connection_ != nullptr; }
+  // A rotad is there that has not answered yet.
+  bool asks() const { return unanswered_ != nullptr; }
+  // The user knows that rotad does not answer.
+  bool said_silent() const { return said_silent_; }
+  static protocol::Message message_of(const protocol::SessionEntry& session);
+
+  // The first attempt, or another one while the program waits for a rotad. `silent`: one has already been waited for in
+  // vain, and is not waited for again as long.
+  enum class First {
+    kServed,
+    kSilent,  // by one that will, as soon as it answers
+    kNone,
+    kWait,  // ask again after a while
+  };
+  First find_first(bool silent);
+  void give_up();
+  // Looks for a rotad after one has gone.
+  void connect();
+  // A rotad that had not answered may have done so, or may be gone.
+  void look_for_welcome();
+  // The process takes no turns rather than wait for a rotad that answers nothing; it is asked again at once, and may
+  // answer later.
+  void hang_up();
+  // The same if rotad does not read what is said to it, while the process `waits` for its turn: one that runs loses
+  // nothing by a rotad that does not read for a while.
+  void hang_up_if_unread(Time now, bool waits);
+  void read_messages();
+  void send(const protocol::Message& message);
+
+  std::vector<Gpu>& gpus() { return gpus_; }
+  const std::vector<Gpu>& gpus() const { return gpus_; }
+  const Gpu* gpu(int device) const;
+  void add(Gpu gpu) { gpus_.push_back(std::move(gpu)); }
+  void announce_gpus();
+  // Tells rotad to look at the usage page, and what this process no longer needs.
+  void send_news();
+  void send_asks();
+  // What the process needs on these GPUs for its turn with this grant; and for which of them that has changed since
+  // rotad was told, of those that `has` names by device.
+  void ask_room(GpuMask gpus, std::uint32_t grant);
+  GpuMask unasked(Devices has, std::uint32_t grant) const;
+  // Of these GPUs those on which the process has more than it is promised.
+  GpuMask lacking(Devices has) const;
+  // While a lease of these GPUs lasts, rotad's promise is the allowance.
+  void publish_promises(GpuMask held);
+
+ private:
+  void came();
+  void went();
+  void is_back();
+  void tell_gang();
+  void tell_shares();
+  void is_served(Gpu& gpu);
+  void is_refused(Gpu& gpu, const std::string& why);
+  void heard(const protocol::Message& message);
+  void added(const protocol::GpuAdded& added);
+  // Keeps only the part of the grant that is in use.
+  void say_state(const Gpu& gpu);
+
+  Parts parts_;
+  const std::vector<protocol::SessionEntry>& sessions_;
+  Listener& listener_;
+  std::unique_ptr<Connection> connection_;
+  std::unique_ptr<Connection> unanswered_;  // to a rotad that has not answered yet
+  bool said_silent_ = false;
+  bool told_no_rotad_ = false;  // the user
+  std::vector<Gpu> gpus_;
+  std::uint32_t round_ = 0;  // of tightening, on this connection
+};
+
+}  // namespace rota::turn

@@ -1,0 +1,70 @@
+// What rotad publishes of each GPU in the lease page (scheduler/protocol/pages.h), for the program's threads: what
+// limits leave, what contexts take, and whether others' memory leaves the GPU. Any thread asks; the monitor says where
+// the page is.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "runtime/core/devices.h"
+#include "runtime/turn/machine.h"
+#include "scheduler/protocol/pages.h"
+
+namespace rota::turn {
+
+class Published {
+ public:
+  Published() { forget(); }
+
+  // --- the monitor
+  // Null: rotad is gone, and with it the indices.
+  void follow(const protocol::LeasePage* page) { page_.store(page, std::memory_order_release); }
+  void forget();
+  void set_index(int device, int index) { slot(device).index.store(index, std::memory_order_relaxed); }
+
+  // --- any thread
+  // Before the GPU is announced.
+  void set_total(int device, std::uint64_t bytes) { slot(device).total.store(bytes, std::memory_order_relaxed); }
+  // Null: no rotad serves this process.
+  const protocol::LeasePage* page() const { return page_.load(std::memory_order_acquire); }
+  // A GPU's record; nothing: it is not there.
+  struct Gpu {
+    const protocol::GpuLease& lease;
+    int index;
+  };
+  std::optional<Gpu> gpu(int device) const;
+  // Whether limits apply to this process.
+  bool limited() const;
+  // What this process has there besides its allocations, as rotad counts it; 0 where it has no context.
+  std::uint64_t context_bytes(int device) const;
+  // The same for all of rotad's clients together, and what programs that rotad does not know have; 0 where it does not
+  // say.
+  std::uint64_t all_context_bytes(int device) const;
+  // What other processes have reserved there that cannot leave the GPU; 0 where rotad does not say.
+  std::uint64_t fixed_of_others_bytes(int device) const;
+  // Whether memory of others is leaving the GPU, could leave it, or could later, when its work has finished.
+  bool others_leave(int device) const;
+  bool others_can_leave(int device) const;
+  bool others_can_later(int device) const;
+  // Whether rotad takes the lease back soon if it does not get it. By then a wait for room has to be over, which ends
+  // 0.2 s after nothing more is coming.
+  bool turn_ends(int device, Time now) const;
+  // Whether programs have had more there than fits, a short time ago.
+  bool crowded(int device, Time now);
+
+ private:
+  struct Slot {
+    std::atomic<int> index{-1};
+    std::atomic<std::uint64_t> total{0};
+    std::atomic<Time> crowded_until{};
+  };
+  Slot& slot(int device) { return slots_[static_cast<std::size_t>(device)]; }
+  const Slot& slot(int device) const { return slots_[static_cast<std::size_t>(device)]; }
+
+  std::atomic<const protocol::LeasePage*> page_{nullptr};
+  std::array<Slot, kMaxDevices> slots_;
+};
+
+}  // namespace rota::turn

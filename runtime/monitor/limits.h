@@ -1,0 +1,45 @@
+// What limits leave this process, for its questions about free memory. On the program's threads.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "runtime/client/budget.h"
+#include "runtime/client/published.h"
+#include "runtime/memory/memory.h"
+#include "scheduler/protocol/session_list.h"
+
+namespace rota::turn {
+
+class Limits {
+ public:
+  // `started`: rotad has been looked for, or never will be.
+  Limits(memory::Memory& memory, Budget& budget, const Published& published,
+         const std::vector<protocol::SessionEntry>& sessions, const std::atomic<bool>& started)
+      : memory_(memory), budget_(budget), published_(published), sessions_(sessions), started_(started) {}
+
+  memory::Room::Limit of(int device);
+  // The program asks what is free: waits for what rotad says of the GPU, at most a quarter of a second and only the
+  // first time after a context was made there.
+  void refresh(int device);
+  // rotad was asked before there was a context, and has not answered.
+  bool rotad_is_silent() const { return silent_.load(); }
+
+ private:
+  std::uint64_t before_contexts();
+  memory::Room::Limit unanswered(int device, std::uint64_t said) const;
+
+  memory::Memory& memory_;
+  Budget& budget_;
+  const Published& published_;
+  const std::vector<protocol::SessionEntry>& sessions_;
+  const std::atomic<bool>& started_;
+  std::mutex mutex_;
+  std::optional<std::uint64_t> early_;  // rotad's answer from before there was a context
+  std::atomic<bool> silent_{false};
+};
+
+}  // namespace rota::turn

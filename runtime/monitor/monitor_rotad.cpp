@@ -1,0 +1,136 @@
+// What the monitor makes of what rotad says (runtime/client/conversation.h), and what it says to the user.
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/core/log.h"
+#include "runtime/driver/gpu_number.h"
+#include "runtime/monitor/monitor.h"
+
+namespace rota::turn {
+
+void Monitor::rotad_came(Connection& connection) {
+  for (const auto& task : tasks_) task->sampler.connected(connection.usage());
+  memory_.swap().host().follow(connection.usage(), connection.page(), [this] { usage_.tell(); });
+}
+
+void Monitor::rotad_went() {
+  for (const auto& task : tasks_) {
+    task->sampler.connected(nullptr);
+    task->told.reset();
+    task->served = 0;
+  }
+  memory_.swap().host().follow(nullptr, nullptr, {});
+  publish_room();
+  to_all(event::Lost{});
+}
+
+void Monitor::rotad_is_back(bool is) {
+  if (!is) return to_all(event::NotConnected{});
+  for (const auto& task : tasks_) task->told.reset();
+  to_all(event::Connected{});
+}
+
+void Monitor::serves(int device, bool is) {
+  memory_.set_served(device, is);
+}
+
+// Those that the program has touched since the last time.
+void Monitor::add_gpus() {
+  const std::lock_guard lock(new_gpus_mutex_);
+  for (const Conversation::Gpu& gpu : new_gpus_) {
+    add_task(gpu.device);
+    rotad_.add(gpu);
+  }
+  new_gpus_.clear();
+}
+
+// Tells the machines what rotad said about their GPUs, if that has changed.
+void Monitor::tell_gpus() {
+  if (!rotad_) return;
+  const bool waits = service_.waits();
+  for (const auto& task : tasks_) {
+    event::Gpus gpus{.any = false, .answered = true, .waits = waits};
+    for (const Conversation::Gpu& gpu : rotad_.gpus()) {
+      if (!task->has(gpu.device)) continue;
+      gpus.any = true;
+      if (gpu.index >= 0) gpus.served |= GpuMask{1} << gpu.index;
+      const bool settled = gpu.index >= 0 || (gpu.refused && !waits) || gpu.unusable;
+      gpus.answered = gpus.answered && settled;
+    }
+    if (task->told == gpus) continue;
+    task->told = gpus;
+    task->served = gpus.served;
+    task->sampler.serve(gpus.served, task->devices);
+    feed(*task, gpus);
+  }
+}
+
+void Monitor::publish_room() {
+  GpuMask held = 0;
+  for (const auto& task : tasks_) {
+    if (rotad_ && task->machine.grant() != 0) held |= rotad_->lease(task->served).held;
+  }
+  rotad_.publish_promises(held);
+}
+
+void Monitor::say(Task& task, const Action& action) {
+  static log::Once held_back;
+  static log::Once revoked;
+  constexpr const char* kHeldBack =
+      "the GPU made no progress while calls waited at the closed gate ({}): the gate is open again and will be closed "
+      "later";
+  if (action.note == Note::kHeldBack || action.note == Note::kHeldCapturing || action.note == Note::kBeside) {
+    waits_for_others(task);
+  }
+  switch (action.note) {
+    case Note::kRunsAlone:
+      if (!rotad_.said_silent()) log::warn("rotad is gone: the program continues without turns");
+      break;
+    case Note::kRevoked:
+      if (revoked.first()) {
+        log::warn("rotad took the GPU back before this program had drained; it waits for its next turn");
+      }
+      break;
+    case Note::kHeldBack:
+      if (held_back.first()) log::info(kHeldBack, "its work may be waiting for those calls");
+      break;
+    case Note::kHeldCapturing:
+      if (held_back.first()) log::info(kHeldBack, "a stream capture is under way");
+      break;
+    case Note::kBeside:
+      log::warn(
+          "this program's GPU work waits for its own later calls, so it cannot take turns: it runs at the same time as "
+          "the others, and rota retries from time to time");
+      break;
+    case Note::kTriesAgain:
+      log::info("checking again whether this program can take turns");
+      break;
+    case Note::kNoRoom:
+      log::warn(
+          "this program's memory has not fit on the GPU for {} s: either other programs do not move theirs out (it may "
+          "be unable to leave, their work may still run, or the host may have no memory left for it), or programs that "
+          "do not run under rota use the GPU; `rota status` and nvidia-smi say who has what; still trying",
+          Machine::kSayNoRoom.count() / 1'000'000'000);
+      break;
+    case Note::kInterrupted:
+      log::warn(
+          "this program can react to the signal only after it gets its turn and its memory is back on the GPU; "
+          "`kill {}` ends it at once",
+          getpid());
+      break;
+    case Note::kGaveBackUnused:
+      log::debug("grant {}: given back unused after {} us, since the memory for it did not come", action.grant,
+                 microseconds(action.held));
+      break;
+    case Note::kGaveBackIdle:
+    case Note::kGaveBackBusy:
+      log::debug("grant {}: given back {} after {} us, {} us of them drained, {} calls waiting", action.grant,
+                 action.note == Note::kGaveBackIdle ? "idle" : "at the end of the turn", microseconds(action.held),
+                 microseconds(action.draining), gate_.standing(task.devices));
+      break;
+  }
+}
+
+}  // namespace rota::turn

@@ -1,0 +1,148 @@
+#include "runtime/monitor/out_of_memory.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <optional>
+#include <thread>
+
+#include "generated/driver_real.h"
+#include "runtime/client/waiting.h"
+#include "runtime/core/log.h"
+#include "runtime/core/waiters.h"
+#include "runtime/driver/freed.h"
+#include "runtime/driver/gpu_number.h"
+#include "runtime/monitor/now.h"
+
+namespace rota::turn {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+// How long a thread that wants a context on another GPU waits for the process's grant to cover it. A judgment.
+constexpr Time kGrantGrows = 250ms;
+// Between two checks of whether the monitor has closed the gate. A judgment.
+constexpr auto kGateCloses = 50us;
+// Between two checks of whether memory that could not leave can now. A judgment.
+constexpr auto kForNowLooks = 5ms;
+// How long a thread goes on waiting after a signal handler has run in it before that is said, as for threads at the
+// gate.
+constexpr auto kSaySignal = 500ms;
+// How long a call may wait for room, its turns included, before that is said. A judgment.
+constexpr Time kSayWait = 2s;
+// How long a context waits for memory of others that can leave and does not: without a context a program cannot run at
+// all, and the others may be slow to hear of it on a busy machine. A judgment.
+constexpr Time kContextWaits = 10s;
+
+}  // namespace
+
+void OutOfMemory::say_full(int device) const {
+  static log::Once once;
+  const auto here = published_.gpu(device);
+  if (!here || !log::enabled(log::Level::kWarn)) return;
+  const std::string others = who_has_memory(here->index);
+  if (others.empty() || !once.first()) return;
+  log::warn("GPU {} has no room for an allocation of this program; others have there: {}", driver::gpu_number(device),
+            others);
+}
+
+void OutOfMemory::retry_context(int device, FunctionRef<bool()> again) {
+  // A new GPU: rotad has to be told, and the grant has to be extended to it. If this is the process's first GPU, the
+  // grant is there at the first look; until then the gate is closed.
+  for (const auto until = std::chrono::steady_clock::now() + kGrantGrows; served();) {
+    gate_.pass(gate::bit_of(device));
+    if (budget_.promised(device) != Budget::kUnlimited || std::chrono::steady_clock::now() >= until) break;
+    std::this_thread::sleep_for(1ms);
+  }
+  retry(device, again, kContextWaits);
+}
+
+void OutOfMemory::retry(int device, FunctionRef<bool()> again, Time patience) {
+  if (device < 0 || device >= memory::kMaxDevices) return;
+  if (memory_.swap().drop_kept(device) != 0 && again()) return;
+  if (!served()) return;
+  if (gate::may_not_wait() || contexts_.captures() != 0) return;
+  std::size_t total = 0;
+  if (real::cuDeviceTotalMem_v2(&total, device) != api::CUDA_SUCCESS || total == 0) return;
+  if (memory_.ledger().live_bytes(device) > total) return;
+  static log::Once once;
+  // A process without a turn has to wait for one: the present holder would only lose its turn. A turn that ends before
+  // the others have cleared (a program that has just started goes first) says nothing about whether there is room.
+  const auto until = std::chrono::steady_clock::now() + for_now_patience_;
+  static log::Once waits;
+  const Time begun = now();
+  for (bool stayed = false; !stayed;) {
+    gate_.pass(gate::bit_of(device));
+    if (!served() || gate::refusal.load() != api::CUDA_SUCCESS) return;
+    if (budget_.promised(device) == Budget::kUnlimited) {
+      if (gate_.closed(gate::bit_of(device))) continue;  // the turn has just ended
+      return;
+    }
+    if (once.first())
+      log::info("GPU {} is out of memory: the other programs on it are making room", driver::gpu_number(device));
+    budget_.wait_for_all(device, total);
+    // The turn must last during that: other processes' memory would come back with their turns. But not until it is
+    // revoked: then this waits for the next one.
+    const auto leaves = [&] {
+      return published_.others_leave(device) || (now() - begun < patience && published_.others_can_leave(device));
+    };
+    const auto coming = [&] { return leaves() && !published_.turn_ends(device, now()); };
+    bool done = false;
+    stayed = gate_.run_if_open(device, [&] {
+      const auto tried = [&] {
+        if (now() - begun >= kSayWait && waits.first()) {
+          log::warn("GPU {} is full: a call of this program waits until others have made room; `rota status` says who",
+                    driver::gpu_number(device));
+        }
+        return done = again();
+      };
+      tried() || ((coming() || published_.others_can_leave(device)) && driver::retry_while_freed(tried, coming));
+    });
+    if (done) return;
+    const bool in_time = std::chrono::steady_clock::now() < until;
+    if (stayed && ((in_time && published_.turn_ends(device, now())) || wait_for_later(device, until))) stayed = false;
+  }
+}
+
+// Memory of others that cannot leave for now will be able to once their work has finished, possibly in a turn of their
+// own: so this waits outside the gate, where this process's turn can end. False: there is none, or it has taken too
+// long.
+bool OutOfMemory::wait_for_later(int device, std::chrono::steady_clock::time_point until) {
+  const auto over = [&] { return stopping() || std::chrono::steady_clock::now() >= until; };
+  if (!published_.others_can_later(device) || over()) return false;
+  static log::Once once;
+  if (once.first() && log::enabled(log::Level::kWarn)) {
+    const auto here = published_.gpu(device);
+    const std::string who = here ? who_stays_for_now(here->index) : "";
+    log::warn(
+        "an allocation waits for memory on GPU {} that cannot leave it yet because work of its program may still "
+        "run{}; it waits {} s at most",
+        driver::gpu_number(device), who.empty() ? "" : ": " + who, for_now_patience_ / 1s);
+  }
+  std::optional<std::chrono::steady_clock::time_point> interrupted;
+  bool said = false;
+  while (published_.others_can_later(device) && !published_.others_leave(device) &&
+         !published_.others_can_leave(device) && !gate_.closed(gate::bit_of(device))) {
+    if (over()) return false;
+    if (interrupted_sleep(kForNowLooks) && !interrupted) interrupted = std::chrono::steady_clock::now();
+    if (!interrupted || said || std::chrono::steady_clock::now() - *interrupted < kSaySignal) continue;
+    said = true;
+    log::warn(
+        "a signal has come during an allocation that waits for memory on GPU {}; the program can react to it only once "
+        "that has ended; `kill {}` ends it at once",
+        driver::gpu_number(device), getpid());
+  }
+  return true;
+}
+
+void OutOfMemory::close_gate(int device, FunctionRef<void()> begin) {
+  if (gate::may_not_wait() || contexts_.captures() != 0) return;
+  if (!published_.others_can_leave(device)) return;
+  begin();
+  bell_.ring();
+  while (!gate_.closed(gate::bit_of(device)) && !stopping() && published_.others_can_leave(device))
+    std::this_thread::sleep_for(kGateCloses);
+}
+
+}  // namespace rota::turn

@@ -1,0 +1,67 @@
+// Calls for which the driver has no memory on a GPU, although rotad's accounting may leave some: they wait until others
+// have made room. On the program's threads.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+
+#include "runtime/client/bell.h"
+#include "runtime/client/budget.h"
+#include "runtime/client/published.h"
+#include "runtime/core/function_ref.h"
+#include "runtime/driver/contexts.h"
+#include "runtime/gate/gate.h"
+#include "runtime/memory/memory.h"
+
+namespace rota::turn {
+
+class OutOfMemory {
+ public:
+  struct Process {
+    const std::atomic<bool>& served;    // by a rotad
+    const std::atomic<bool>& stopping;  // no thread waits any more
+  };
+  // `for_now_patience`: how long a call waits for memory of others that cannot leave for now. Longer than rota takes to
+  // find that a process cannot be drained and to try again (Machine::kFirstVerdict), since without the room the call
+  // fails. A judgment.
+  OutOfMemory(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& memory, Budget& budget,
+              const Published& published, Bell& bell, Process process, std::chrono::nanoseconds for_now_patience)
+      : gate_(gate),
+        contexts_(contexts),
+        memory_(memory),
+        budget_(budget),
+        published_(published),
+        bell_(bell),
+        process_(process),
+        for_now_patience_(for_now_patience) {}
+
+  // The driver has refused a call on this GPU: waits until only this process holds the GPU, and calls `again`,
+  // repeatedly while memory of others is leaving. Does nothing where that cannot help: the process wants more than
+  // there is, or rotad promises nothing. Does not wait inside the gate or during a capture. `patience`: how long memory
+  // of others that can leave is waited for although it is not leaving.
+  void retry(int device, FunctionRef<bool()> again, Time patience = Time{0});
+  // The same for a context, on a GPU where this process may have none yet.
+  void retry_context(int device, FunctionRef<bool()> again);
+  // The driver has no room for memory that may be out of place. Where others may make room later, calls `begin`, from
+  // which on not all memory is in place, and returns once the gate is closed or never will be; the monitor closes it
+  // without waiting for work when it sees that. Otherwise, inside the gate, and during a capture, it returns at once.
+  void close_gate(int device, FunctionRef<void()> begin);
+  // An allocation fails: says who has memory there.
+  void say_full(int device) const;
+
+ private:
+  bool wait_for_later(int device, std::chrono::steady_clock::time_point until);
+  bool served() const { return process_.served.load(std::memory_order_acquire); }
+  bool stopping() const { return process_.stopping.load(std::memory_order_acquire); }
+
+  gate::Gate& gate_;
+  gate::Contexts& contexts_;
+  memory::Memory& memory_;
+  Budget& budget_;
+  const Published& published_;
+  Bell& bell_;
+  const Process process_;
+  const std::chrono::nanoseconds for_now_patience_;
+};
+
+}  // namespace rota::turn
