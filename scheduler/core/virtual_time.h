@@ -163,8 +163,9 @@ class VirtualTime {
   // Of what the start advances: the less, the further it is above the level.
   Time part(Time of) const {
     constexpr std::int64_t kAll = 1024;
-    const std::int64_t forgotten = std::min((start_ - level_) * kAll / remembered(), kAll);
-    return of - of * forgotten / kAll;
+    const Time most = remembered();
+    const std::int64_t forgotten = std::min(start_ - level_, most) * kAll / most;
+    return of - (of / kAll * forgotten + of % kAll * forgotten / kAll);  // of * forgotten exceeds 64 bits in 100 days
   }
 
   Time at_{};

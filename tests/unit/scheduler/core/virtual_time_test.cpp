@@ -256,6 +256,17 @@ TEST_CASE("the mean stays what it is however clients come, hold, run beside othe
   }
 }
 
+TEST_CASE("a program that holds the GPU for a year while another waits leaves new ones where they were to begin") {
+  Parties parties(2);
+  parties.change(0, Standing::As::kHolds, 0s);
+  parties.change(1, Standing::As::kWaits, 0s);
+  parties.time.advance(1h);
+  const Time start = parties.time.start();
+  CHECK(start > parties.time.level());
+  parties.time.advance(365 * 24h);
+  CHECK(parties.time.start() == start);
+}
+
 TEST_CASE("a session has as much of a GPU as one program beside it, and its programs the same of that") {
   Turns turns;
   const std::vector<ClientId> all{1, 2, 3, 4, 5};
