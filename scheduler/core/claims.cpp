@@ -139,6 +139,7 @@ Claims::Actions Claims::gone(const Gpu& gpu) {
   const auto found = claims_.find(gpu);
   if (found == claims_.end()) return actions;
   found->second.asked = false;
+  found->second.tries = false;  // also one that ends while it is being asked who it is: no answer will come
   // A program that was sent to the rotad that is gone may be sent to the next one.
   sent_away_.clear();
   try_lock(gpu, found->second, actions);

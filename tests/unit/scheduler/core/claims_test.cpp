@@ -412,6 +412,18 @@ std::vector<World> next_from_outside(const World& world) {
   return all;
 }
 
+TEST_CASE("a rotad that dies while it is asked who it is leaves its lock to the one that asked") {
+  Claims claims(false);
+  const auto tries = [](const Claims::Actions& actions) {
+    return actions.size() == 1 && actions[0].act == Claims::Act::kTry;
+  };
+  CHECK(tries(claims.named(1, 100, "GPU-0", Time{0})));
+  CHECK(tries(claims.gone("GPU-0")));
+  CHECK(claims.held_by("GPU-0", {}, Time{1}).size() == 1);  // client 1 is told
+  CHECK(tries(claims.gone("GPU-0")));
+  CHECK(tries(claims.gone("GPU-0")));
+}
+
 TEST_CASE("in every order of four rotads and three programs, a GPU is granted by one and nobody is left out") {
   // All orders of this many events from outside, with all that happens by itself in between.
   constexpr int kEvents = 7;
