@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tools/simgpu/driver/capture/capture.h"
+#include "tools/simgpu/driver/driver.h"
 #include "tools/simgpu/driver/graph/graph.h"
 #include "tools/simgpu/state/shared_state.h"
 
