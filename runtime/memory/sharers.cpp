@@ -66,10 +66,6 @@ bool begins(std::string_view name, std::string_view with) {
 
 }  // namespace
 
-bool Sharers::shares_here(std::string_view library) {
-  return for_sharing_only(library) || (for_several_processes(library) && several_processes() != nullptr);
-}
-
 bool Sharers::for_sharing_only(std::string_view library) {
   return begins(library, "libucp.so");
 }

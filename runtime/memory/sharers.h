@@ -1,6 +1,7 @@
-// Whether this process is one of several that share GPU memory, judging by what it has loaded and how it was started.
-// Unified Memory cannot be shared that way, so such a process should get native memory from its first allocation. So
-// should one in which a tool checks every access, since the driver must know where each allocation ends.
+// Whether this process is one of several that may share GPU memory, judging by what it has loaded and how it was
+// started. Unified Memory cannot be shared, so where memory would be converted, such a process gets native memory from
+// its first allocation. So does one in which a tool checks every access, since the driver must know where each
+// allocation ends.
 #pragma once
 
 #include <atomic>
@@ -23,9 +24,6 @@ class Sharers {
 
   // Whether a debugger traced this process when this was first called. Any thread.
   bool debugged();
-
-  // Whether a loaded library of this file name makes found() say so.
-  static bool shares_here(std::string_view library);
 
   // By file name; called for each loaded library.
   static bool for_sharing_only(std::string_view library);

@@ -1,7 +1,7 @@
-// What may access this process's GPU memory without any CUDA call that rota sees: network cards (nvidia-peermem
-// registers memory by an ioctl of the RDMA stack), GDRCopy and GPUDirect Storage, whose drivers keep physical
-// addresses; libraries that talk to the driver privately, or register memory with other processes; a debugger. Nothing
-// may move from under them.
+// What may access this process's GPU memory without any CUDA call that rota sees: network cards, where the kernel has a
+// peer-memory client (nvidia-peermem registers memory by an ioctl of the RDMA stack), GDRCopy and GPUDirect Storage,
+// whose drivers keep physical addresses; libraries that talk to the driver privately; a debugger. Nothing may move from
+// under them.
 #pragma once
 
 #include <string>
@@ -10,12 +10,11 @@
 namespace rota::memory {
 
 // Which of these this process has open, mapped or loaded, or which process traces it, as the beginning of a sentence;
-// or nothing. Reads /proc/self; some tens of microseconds. Tests put `root` in front of /proc.
+// or nothing. Reads /proc/self; some tens of microseconds. Tests put `root` in front of /proc, /dev and /sys.
 std::string reached_from_outside(const std::string& root = "");
 
 // Whether a library of this name or path, once it is loaded, may let others reach this process's GPU memory without any
-// CUDA call: one of the private ones, one that shares memory with other processes, and one by which a program opens
-// such a device, where the machine has the device.
+// CUDA call: one of the private ones, and one by which a program opens such a device, where the machine has it.
 bool lets_reach(std::string_view library, const std::string& root = "");
 
 // The process that traces this one, as a debugger does; 0: none.

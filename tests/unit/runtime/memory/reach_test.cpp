@@ -16,6 +16,7 @@ using rota::memory::reached_from_outside;
 
 TEST_CASE("an open RDMA device, GDRCopy's or GPUDirect Storage's is found among many files, and so is a mapped one") {
   const rota::test::Machine machine;
+  machine.file("/sys/module/nvidia_peermem/refcnt", "0");
   machine.file("/proc/self/maps", "7f00-7f10 rw-s 00000000 00:06 1 /dev/nvidia0\n7f10-7f20 r-xp 0 08:01 2 /lib/x.so\n");
   std::filesystem::create_directories(machine.root + "/proc/self/fd");
   const auto open = [&](int number, const char* path) {
@@ -29,6 +30,10 @@ TEST_CASE("an open RDMA device, GDRCopy's or GPUDirect Storage's is found among 
     open(3, "/dev/infiniband/uverbs0");
     CHECK(reached_from_outside(machine.root) == "/dev/infiniband/uverbs0 is open");
   }
+  SECTION("an RDMA device that registers no memory") {
+    open(3, "/dev/infiniband/rdma_cm");
+    CHECK(reached_from_outside(machine.root).empty());
+  }
   SECTION("GDRCopy") {
     open(3, "/dev/gdrdrv");
     CHECK(reached_from_outside(machine.root) == "/dev/gdrdrv is open");
@@ -37,18 +42,37 @@ TEST_CASE("an open RDMA device, GDRCopy's or GPUDirect Storage's is found among 
     open(3, "/dev/nvidia-fs0");
     CHECK(reached_from_outside(machine.root) == "/dev/nvidia-fs0 is open");
   }
-  SECTION("an Elastic Fabric Adapter") {
-    open(3, "/dev/efa_0");
-    CHECK(reached_from_outside(machine.root) == "/dev/efa_0 is open");
-  }
   SECTION("mapped, its descriptor closed since") {
     machine.file("/proc/self/maps", "7f00-7f10 rw-s 00000000 00:06 1    /dev/infiniband/uverbs1\n");
     CHECK(reached_from_outside(machine.root) == "/dev/infiniband/uverbs1 is mapped");
   }
 }
 
-TEST_CASE(
-    "libraries that use GPU memory privately are found, and those that share it where there are several processes") {
+TEST_CASE("an RDMA device counts where the kernel gives it GPU memory by its address, or may do so") {
+  const rota::test::Machine machine;
+  std::filesystem::create_directories(machine.root + "/proc/self/fd");
+  std::filesystem::create_symlink("/dev/infiniband/uverbs0", machine.root + "/proc/self/fd/3");
+  machine.file("/proc/self/maps", "7f20-7f30 r-xp 0 08:01 3 /usr/lib/libibverbs.so.1\n");
+  machine.file("/dev/infiniband/uverbs0", "");
+  const auto counts = [&] {
+    CHECK(lets_reach("libibverbs.so.1", machine.root) == !reached_from_outside(machine.root).empty());
+    return lets_reach("libibverbs.so.1", machine.root);
+  };
+  CHECK(counts());  // the kernel does not show its modules
+  machine.file("/sys/module/nvidia/version", "580.159.04");
+  CHECK_FALSE(counts());
+  SECTION("a module that is one") {
+    const std::string module = GENERATE("nvidia_peermem", "nv_peer_mem", "efa_nv_peermem", "efa");
+    machine.file("/sys/module/" + module + "/refcnt", "0");
+    CHECK(counts());
+  }
+  SECTION("one that the RDMA stack lists") {
+    machine.file("/sys/kernel/mm/memory_peers/nv_mem/version", "1.0");
+    CHECK(counts());
+  }
+}
+
+TEST_CASE("libraries that use GPU memory privately are found, those that share it by calls of the driver are not") {
   const rota::test::Machine machine;
   const auto loads = [&](const std::string& library) {
     machine.file("/proc/self/maps",
@@ -60,21 +84,17 @@ TEST_CASE(
   CHECK(loads("libnvoptix.so.1") == "libnvoptix.so.1 is loaded");
   CHECK(loads("libnvidia-encode.so.1") == "libnvidia-encode.so.1 is loaded");
   CHECK(loads("libnvidia-opticalflow.so.1") == "libnvidia-opticalflow.so.1 is loaded");
-  // NOLINTBEGIN(concurrency-mt-unsafe): no other thread
-  unsetenv("WORLD_SIZE");
-  CHECK(loads("libucp.so.0") == "libucp.so.0 is loaded");  // UCX has no other purpose
-  for (const std::string library : {"libnccl.so.2", "libmpi.so.40", "libmpich.so.12", "libnvshmem_host.so.3"}) {
-    INFO(library);
-    CHECK(loads(library).empty());
-    setenv("WORLD_SIZE", "2", 1);
-    CHECK(loads(library) == library + " is loaded");
-    unsetenv("WORLD_SIZE");
+  setenv("WORLD_SIZE", "2", 1);  // NOLINT(concurrency-mt-unsafe): no other thread
+  for (const char* each : {"libucp.so.0", "libnccl.so.2", "libmpi.so.40", "libmpich.so.12", "libnvshmem_host.so.3"}) {
+    INFO(each);
+    CHECK(loads(each).empty());
   }
-  // NOLINTEND(concurrency-mt-unsafe)
+  unsetenv("WORLD_SIZE");  // NOLINT(concurrency-mt-unsafe)
 }
 
 TEST_CASE("a library by which a program opens such a device counts where the machine has the device") {
   const rota::test::Machine machine;
+  machine.file("/sys/module/nvidia_peermem/refcnt", "0");
   machine.file("/proc/self/maps", "7f20-7f30 r-xp 0 08:01 3 /usr/lib/libibverbs.so.1\n");
   machine.file("/dev/infiniband/rdma_cm", "");
   machine.file("/dev/null", "");
