@@ -25,22 +25,24 @@ void Usage::changed(int device) {
   if (index < 0 || page == nullptr) return;
   std::uint64_t bytes = 0;
   std::uint64_t fixed = 0;
+  std::uint64_t pins = 0;
   std::uint64_t extents = 0;
   do {
     bytes = memory_.ledger().live_bytes(device);
     fixed = memory_.ledger().fixed_bytes(device);
     extents = memory_.swap().resident_bytes(device);
+    pins = memory_.swap().pinned_bytes(device);
     const std::uint64_t resident = extents != 0 ? extents + fixed : 0;
     // The thread that writes last checks again: another thread may have written newer sums before these. A total order
     // of these stores and of the ledger's sums ensures that (no fence: TSan does not know fences).
     show(page->gpus[index].device_bytes, bytes);
     const Pinned pinned = slot.pinned.load();
-    const std::uint64_t stays = pinned == Pinned::kNo ? fixed : std::max(fixed, resident);
+    const std::uint64_t stays = pinned == Pinned::kNo ? fixed + pins : std::max(fixed, resident);
     show(page->gpus[index].fixed_bytes, stays);
-    show(page->gpus[index].fixed_for_now_bytes, pinned == Pinned::kForNow ? stays - fixed : 0);
+    show(page->gpus[index].fixed_for_now_bytes, pinned == Pinned::kForNow ? stays - std::min(stays, fixed + pins) : 0);
     show(page->gpus[index].resident_bytes, resident);
   } while (bytes != memory_.ledger().live_bytes(device) || fixed != memory_.ledger().fixed_bytes(device) ||
-           extents != memory_.swap().resident_bytes(device));
+           extents != memory_.swap().resident_bytes(device) || pins != memory_.swap().pinned_bytes(device));
   page->gpus[index].memory_mode.store(static_cast<std::uint8_t>(memory_.mode(device)), std::memory_order_relaxed);
   const auto differs = [&](std::atomic<std::uint64_t>& told, std::uint64_t now) {
     const std::uint64_t before = told.load(std::memory_order_relaxed);

@@ -121,9 +121,7 @@ CUresult tell_tokens(CUdeviceptr address, const Call& call) {
   if (scope.refused()) return gate::refusal.load();
   const CUresult result = call();
   memory::Memory& memory = runtime().memory;
-  if (result == api::CUDA_SUCCESS && (memory.swaps(address, 1) || memory.own_physical().overlaps(address, 1))) {
-    runtime().mark_unevictable("other processes can access its memory by tokens", "CU_POINTER_ATTRIBUTE_P2P_TOKENS");
-  }
+  if (result == api::CUDA_SUCCESS) memory.pin(address, 1);
   return memory.explained(result, address, "CU_POINTER_ATTRIBUTE_P2P_TOKENS");
 }
 

@@ -86,8 +86,12 @@ CUresult cuImportExternalSemaphore(api::CUexternalSemaphore* extSem_out,
 
 CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr dptr, std::size_t size,
                                        api::CUmemRangeHandleType handleType, unsigned long long flags) {
-  return runtime().memory.explained(gates::cuMemGetHandleForAddressRange(handle, dptr, size, handleType, flags), dptr,
-                                    "cuMemGetHandleForAddressRange");
+  const gate::MappingScope scope(reinterpret_cast<const void*>(dptr));
+  if (scope.refused()) return gate::refusal.load();
+  memory::Memory& memory = runtime().memory;
+  const CUresult result = opened(real::cuMemGetHandleForAddressRange(handle, dptr, size, handleType, flags));
+  if (result == api::CUDA_SUCCESS) memory.pin(dptr, size);
+  return memory.explained(result, dptr, "cuMemGetHandleForAddressRange");
 }
 
 }  // namespace rota::overrides

@@ -1,9 +1,10 @@
 // Functions that take handles of physical memory, besides those of vmm.cpp: all of them export it to users that access
 // it without passing the gate. If rota moves that memory, it is brought into place first and stays there, and the
-// driver gets its own handle.
+// driver gets its own handle. Other memory that handles name never moves, so exporting it pins nothing.
 #include <vector>
 
 #include "generated/driver_gates.h"
+#include "generated/driver_real.h"
 #include "runtime/core/runtime.h"
 #include "runtime/hooks/overrides.h"
 
@@ -15,25 +16,35 @@ using memory::OwnPhysical;
 
 namespace {
 
-// The driver's handle, which is permanent now: nothing moves from now on.
-Handle pinned(Handle handle, Symbol symbol) {
-  if (!OwnPhysical::is_ours(handle)) return handle;
-  runtime().mark_unevictable("other processes can access memory that it exported",
-                             kSymbolNames[static_cast<std::size_t>(symbol)]);
-  return runtime().memory.own_physical().driver_handle(handle);
+// The driver's handle of memory that stays where it is from now on, which is in place and held there.
+Handle pinned(Handle handle) {
+  runtime().monitor.shares();
+  return OwnPhysical::is_ours(handle) ? runtime().memory.own_physical().pin(handle) : handle;
 }
 
 template <typename Call>
-CUresult map_arrays(Symbol symbol, const api::CUarrayMapInfo* list, unsigned int count, const Call& call) {
+CUresult with_pinned(Handle handle, const Call& call) {
+  const gate::MappingScope scope;
+  return scope.refused() ? gate::refusal.load() : call(pinned(handle));
+}
+
+// The same for a call that waits for other processes: nothing is held back meanwhile. 0 for memory that is lost.
+Handle pinned_before(Handle handle) {
+  if (!OwnPhysical::is_ours(handle)) return pinned(handle);
+  const gate::MappingScope scope;
+  return scope.refused() ? 0 : pinned(handle);
+}
+
+template <typename Call>
+CUresult map_arrays(const api::CUarrayMapInfo* list, unsigned int count, const Call& call) {
   std::vector<api::CUarrayMapInfo> translated;
   if (list != nullptr) translated.assign(list, list + count);
   bool any = false;
   for (api::CUarrayMapInfo& each : translated) {
-    if (each.memHandleType != api::CU_MEM_HANDLE_TYPE_GENERIC || !OwnPhysical::is_ours(each.memHandle.memHandle)) {
-      continue;
-    }
+    Handle& handle = each.memHandle.memHandle;
+    if (each.memHandleType != api::CU_MEM_HANDLE_TYPE_GENERIC || !OwnPhysical::is_ours(handle)) continue;
     any = true;
-    each.memHandle.memHandle = pinned(each.memHandle.memHandle, symbol);
+    handle = pinned_before(handle);
   }
   return call(any ? translated.data() : const_cast<api::CUarrayMapInfo*>(list));
 }
@@ -42,44 +53,41 @@ CUresult map_arrays(Symbol symbol, const api::CUarrayMapInfo* list, unsigned int
 
 CUresult cuMemExportToShareableHandle(void* shareableHandle, Handle handle, api::CUmemAllocationHandleType handleType,
                                       unsigned long long flags) {
-  if (!OwnPhysical::is_ours(handle)) {
-    return gates::cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags);
-  }
-  OwnPhysical& own = runtime().memory.own_physical();
   // Memory that rota has made exportable for its own purposes is not exportable for the program.
-  if (!own.exportable(handle)) return api::CUDA_ERROR_INVALID_VALUE;
-  const gate::MappingScope scope;
-  if (scope.refused()) return gate::refusal.load();
-  return gates::cuMemExportToShareableHandle(shareableHandle, own.driver_handle(handle), handleType, flags);
+  if (OwnPhysical::is_ours(handle) && !runtime().memory.own_physical().exportable(handle)) {
+    return api::CUDA_ERROR_INVALID_VALUE;
+  }
+  return with_pinned(handle, [&](Handle drivers) {
+    return real::cuMemExportToShareableHandle(shareableHandle, drivers, handleType, flags);
+  });
 }
 
 CUresult cuMemMapArrayAsync(api::CUarrayMapInfo* mapInfoList, unsigned int count, api::CUstream hStream) {
-  return map_arrays(Symbol::k_cuMemMapArrayAsync, mapInfoList, count,
+  return map_arrays(mapInfoList, count,
                     [&](api::CUarrayMapInfo* list) { return gates::cuMemMapArrayAsync(list, count, hStream); });
 }
 
 CUresult cuMemMapArrayAsync_ptsz(api::CUarrayMapInfo* mapInfoList, unsigned int count, api::CUstream hStream) {
-  return map_arrays(Symbol::k_cuMemMapArrayAsync_ptsz, mapInfoList, count,
+  return map_arrays(mapInfoList, count,
                     [&](api::CUarrayMapInfo* list) { return gates::cuMemMapArrayAsync_ptsz(list, count, hStream); });
 }
 
 CUresult cuMulticastBindMem(Handle mcHandle, std::size_t mcOffset, Handle memHandle, std::size_t memOffset,
                             std::size_t size, unsigned long long flags) {
-  return gates::cuMulticastBindMem(mcHandle, mcOffset, pinned(memHandle, Symbol::k_cuMulticastBindMem), memOffset, size,
-                                   flags);
+  return real::cuMulticastBindMem(mcHandle, mcOffset, pinned_before(memHandle), memOffset, size, flags);
 }
 
 CUresult cuMulticastBindMem_v2(Handle mcHandle, api::CUdevice dev, std::size_t mcOffset, Handle memHandle,
                                std::size_t memOffset, std::size_t size, unsigned long long flags) {
-  return gates::cuMulticastBindMem_v2(mcHandle, dev, mcOffset, pinned(memHandle, Symbol::k_cuMulticastBindMem_v2),
-                                      memOffset, size, flags);
+  return real::cuMulticastBindMem_v2(mcHandle, dev, mcOffset, pinned_before(memHandle), memOffset, size, flags);
 }
 
 CUresult cuLogicalEndpointBindMem(api::CUlogicalEndpointId leId, api::CUdevice dev, api::cuuint64_t offset,
                                   Handle memHandle, api::cuuint64_t memOffset, api::cuuint64_t size,
                                   unsigned long long flags) {
-  return gates::cuLogicalEndpointBindMem(leId, dev, offset, pinned(memHandle, Symbol::k_cuLogicalEndpointBindMem),
-                                         memOffset, size, flags);
+  return with_pinned(memHandle, [&](Handle drivers) {
+    return real::cuLogicalEndpointBindMem(leId, dev, offset, drivers, memOffset, size, flags);
+  });
 }
 
 }  // namespace rota::overrides

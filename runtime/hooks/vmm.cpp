@@ -115,7 +115,7 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, std::size_t size, const api::CUmemAcces
   const gate::MappingScope scope;
   if (scope.refused()) return gate::refusal.load();
   const CUresult result = set().value_or(api::CUDA_ERROR_INVALID_VALUE);
-  if (result == api::CUDA_SUCCESS) runtime().mark_unevictable("not only GPUs can access its memory", "cuMemSetAccess");
+  if (result == api::CUDA_SUCCESS) own().pin(ptr, size);
   return result;
 }
 
@@ -128,7 +128,9 @@ CUresult cuMemRetainAllocationHandle(Handle* handle, void* addr) {
       return api::CUDA_SUCCESS;
     }
   }
-  const CUresult result = gates::cuMemRetainAllocationHandle(handle, addr);
+  const gate::MappingScope scope;
+  if (scope.refused()) return gate::refusal.load();
+  const CUresult result = real::cuMemRetainAllocationHandle(handle, addr);  // of memory that never moves
   if (result == api::CUDA_SUCCESS) runtime().memory.physical().retained(*handle, address);
   return result;
 }

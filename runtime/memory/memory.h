@@ -160,6 +160,9 @@ class Memory {
   // for the program, which may not map there.
   bool swaps(api::CUdeviceptr address, std::uint64_t bytes) const { return swap_.overlaps(address, bytes); }
   SwapBackend& swap() { return swap_; }
+  // Memory that rota moves and that is in place and held there stays from now on until it is freed: what is allocated
+  // at the address, and what the program has mapped at any of these.
+  void pin(api::CUdeviceptr address, std::uint64_t bytes);
 
   // The program has advised or prefetched a range to a GPU or elsewhere (unified::kHost), or has withdrawn its advice
   // (nothing). Not recorded while there is no Unified Memory.

@@ -53,6 +53,11 @@ api::CUresult Memory::release_physical(Physical::Handle handle, const RealCall& 
   return result;
 }
 
+void Memory::pin(api::CUdeviceptr address, std::uint64_t bytes) {
+  swap_.pin(address);
+  if (own_physical_.any()) own_physical_.pin(address, bytes);
+}
+
 api::CUresult Memory::unmap(std::uint64_t address, std::uint64_t bytes, const OwnPhysical::UnmapPart& call) {
   std::vector<int> freed;
   const auto all = [&] { return own_physical_.unmap(address, bytes, call, &freed); };

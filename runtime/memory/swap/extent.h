@@ -56,6 +56,7 @@ struct Range {
   bool kept = false;             // unused and on the GPU: serves the next allocation like it
   bool ending = false;           // its context ended while it was moving
   bool failed = false;           // its context has failed: none of it is on the GPU or has to be
+  bool pinned = false;           // others have it: it stays on the GPU, and once it is freed it serves nothing else
   bool begins_small = false;     // its first extents are smaller than they could be
   std::optional<Access> access;  // its pool's access; none: that of its GPU's plain memory
   std::optional<Making> own;     // the program made it, like this

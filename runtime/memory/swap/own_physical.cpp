@@ -136,12 +136,31 @@ api::CUresult OwnPhysical::properties(api::CUmemAllocationProp* into, Handle han
   return api::CUDA_SUCCESS;
 }
 
-OwnPhysical::Handle OwnPhysical::driver_handle(Handle handle) {
-  const std::lock_guard lock(mutex_);
-  Piece* const piece = live(handle);
-  if (piece == nullptr) return 0;
-  piece->given_out = true;
-  return swap_.own_mappings().handle_of(piece->range);
+OwnPhysical::Handle OwnPhysical::pin(Handle handle) {
+  std::uint64_t range = 0;
+  Handle drivers = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    Piece* const piece = live(handle);
+    if (piece == nullptr) return 0;
+    piece->given_out = true;
+    range = piece->range;
+    drivers = swap_.own_mappings().handle_of(range);
+  }
+  swap_.pin(range);
+  return drivers;
+}
+
+void OwnPhysical::pin(std::uint64_t address, std::uint64_t bytes) {
+  std::vector<std::uint64_t> ranges;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Handle each : overlapping(address, bytes).pieces) {
+      pieces_.at(each).given_out = true;
+      ranges.push_back(pieces_.at(each).range);
+    }
+  }
+  for (const std::uint64_t range : ranges) swap_.pin(range);
 }
 
 bool OwnPhysical::exportable(Handle handle) const {

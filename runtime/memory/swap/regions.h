@@ -50,6 +50,11 @@ class Regions {
   // Whether any of these addresses is in a range, freed or not.
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
 
+  // The range that holds this address, which is in place and held there, stays on the GPU until it is freed. Returns
+  // its GPU, if it could have moved before.
+  std::optional<int> pin(std::uint64_t address);
+  // How many bytes stay so.
+  std::uint64_t pinned_bytes(int device) const { return pinned_[static_cast<std::size_t>(device)].load(); }
   // How many bytes are not on the GPU.
   std::uint64_t out_bytes(int device) const { return out_[static_cast<std::size_t>(device)].load(); }
   // What has to be there at once when this process runs, in use or about to be: everything except kept ranges.
@@ -152,6 +157,7 @@ class Regions {
     return once;
   }();
   std::array<std::atomic<std::uint64_t>, kMaxDevices> out_{};
+  std::array<std::atomic<std::uint64_t>, kMaxDevices> pinned_{};
   std::array<std::atomic<std::uint64_t>, kMaxDevices> needed_{};
   std::uint64_t last_id_ = std::uint64_t{1} << 49;  // beyond the driver's, and those of stream_ordered.h
   std::atomic<bool> any_{false};

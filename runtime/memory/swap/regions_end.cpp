@@ -19,6 +19,7 @@ void Regions::take_off(const Range& range) {
   if (range.failed) return;
   Books& books = books_[static_cast<std::size_t>(range.device)];
   if (range.begins_small) --books.begin_small;
+  if (range.pinned) pinned_[static_cast<std::size_t>(range.device)] -= range.bytes;
   if (!range.kept) needed(range.device) -= range.bytes;
   for (const Extent& extent : range.extents) {
     if (!extent.piece) count_in(range, extent);
@@ -64,6 +65,15 @@ std::uint64_t Regions::drop_kept(int ordinal, std::uint64_t bytes, const Exchang
   return released;
 }
 
+std::optional<int> Regions::pin(std::uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  const Range* const found = range_at(address);
+  if (found == nullptr || found->kept || found->failed || found->pinned) return std::nullopt;
+  ranges_.at(found->address).pinned = true;
+  pinned_[static_cast<std::size_t>(found->device)] += found->bytes;
+  return found->device;
+}
+
 void Regions::free(std::uint64_t address, bool may_keep) {
   Range gone;
   {
@@ -78,7 +88,7 @@ void Regions::free(std::uint64_t address, bool may_keep) {
     Books& books = books_[static_cast<std::size_t>(range.device)];
     const std::uint64_t most = devices_.of(range.device).total / kKeptPart;
     // Pools keep their unused memory themselves.
-    const bool keeps = may_keep && (range.own ? keeps_own_.load() : range.context != nullptr);
+    const bool keeps = may_keep && !range.pinned && (range.own ? keeps_own_.load() : range.context != nullptr);
     if (keeps && range.in_place() && books.kept + range.bytes <= most) {
       range.kept = true;
       needed(range.device) -= range.bytes;

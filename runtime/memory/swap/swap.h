@@ -124,6 +124,12 @@ class SwapBackend final : public Backend {
     pinned_.store(true);
   }
   bool pinned() const { return pinned_.load(); }
+  // The range that holds this address, which is in place and held there, stays until it is freed.
+  void pin(std::uint64_t address) {
+    const std::optional<int> device = regions_.pin(address);
+    if (device && observer_.resident) observer_.resident(*device);
+  }
+  std::uint64_t pinned_bytes(int device) const { return regions_.pinned_bytes(device); }
   // Why memory may be accessed without any call that rota sees, or nothing; and whether it must not move for now
   // (reach.h).
   static std::string reached_from_outside();

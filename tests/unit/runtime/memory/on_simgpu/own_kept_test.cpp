@@ -63,8 +63,8 @@ TEST_CASE("memory whose descriptor the program has given away serves nothing onc
     enter(0);
     const std::size_t free_before = free_on_gpu();
     const Handle handle = create(kPiece, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    // As if another thread had exported it and the process were not pinned yet.
-    EXPECT(runtime().memory.own_physical().driver_handle(handle) != 0);
+    // As if it had been exported.
+    EXPECT(runtime().memory.own_physical().pin(handle) != 0);
     EXPECT_OK(cu.cuMemRelease(handle));
     EXPECT(swap().resident_bytes(0) == 0 && free_on_gpu() == free_before);
     const Handle other = create(kPiece, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
@@ -72,6 +72,9 @@ TEST_CASE("memory whose descriptor the program has given away serves nothing onc
     swap().pin();
     EXPECT_OK(cu.cuMemRelease(other));
     EXPECT(swap().resident_bytes(0) == 0 && free_on_gpu() == free_before);
+    const Handle later = create();  // which stays, and is counted so
+    EXPECT(runtime().ledger.fixed_bytes(0) == kPiece);
+    EXPECT_OK(cu.cuMemRelease(later));
     EXPECT_EMPTY_BOOKS();
   });
 }

@@ -297,16 +297,24 @@ TEST_CASE("a descriptor of such memory pins it, and shows the same memory") {
                   cu.cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 1));
     EXPECT(!runtime().unevictable());
     EXPECT_OK(cu.cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    EXPECT(runtime().unevictable() && swap().pinned());
+    EXPECT(!runtime().unevictable() && swap().pinned_bytes(0) == kPiece);
     Handle imported = 0;
     EXPECT_OK(cu.cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(static_cast<std::intptr_t>(file)),
                                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
     ::close(file);
     const CUdeviceptr other = map(imported);
     expect_pattern(other, kPiece, 5, "through the descriptor");
-    // From then on what is made stays, and is counted so.
+    // What else there is moves as before, and what is shared stays the same memory for both.
     const Handle later = create();
-    EXPECT(runtime().ledger.fixed_bytes(0) == kPiece);
+    const CUdeviceptr there = map(later);
+    fill(there, 7);
+    go(carrier);
+    EXPECT(swap().out_bytes(0) == kPiece && swap().resident_bytes(0) == kPiece);
+    come(carrier);
+    fill(other, 9);
+    expect_pattern(there, kPiece, 7, "in memory of its own");
+    expect_pattern(address, kPiece, 9, "written by the other mapping");
+    unmap(there);
     EXPECT_OK(cu.cuMemRelease(later));
     unmap(other);
     unmap(address);

@@ -45,11 +45,11 @@ const std::vector<Row>& other_rows() {
       {{"cuMemGetAddressRange"}, Then::kWaits},  // of 32 bits: no memory of rota's has such an address
       // Others can reach memory by what is told here.
       {{"cuPointerGetAttribute ptr, for its tokens"},
-       Then::kPins,
+       Then::kPinsRange,
        Effect::kAny,
        [](S& s) { s.arguments.value<CUpointer_attribute>(1) = CU_POINTER_ATTRIBUTE_P2P_TOKENS; }},
       {{"cuPointerGetAttributes ptr, for its tokens"},
-       Then::kPins,
+       Then::kPinsRange,
        Effect::kAny,
        [](S& s) {
          s.arguments.value<unsigned>(0) = 1;
@@ -143,19 +143,20 @@ const std::vector<Row>& other_rows() {
 
       // --- what others reach
       {{"cuMemGetHandleForAddressRange"},
-       Then::kPins,
+       Then::kPinsRange,
        Effect::kAny,
        [](S& s) { s.arguments.value<std::size_t>(2) = s.bytes; }},
       {{"cuIpcGetMemHandle"}, Then::kTurnsNative},  // the driver refuses extents
-      {{"cuLogicalEndpointBindAddr", "cuLogicalEndpointBindMem", "cuLogicalEndpointExport",
-        "cuMemExportToShareableHandle", "cuMemPoolExportPointer", "cuMemPoolExportToShareableHandle",
-        "cuGraphicsGLRegisterBuffer", "cuGraphicsGLRegisterImage", "cuGLRegisterBufferObject",
-        "cuGraphicsEGLRegisterImage", "cuGraphicsVDPAURegisterVideoSurface", "cuGraphicsVDPAURegisterOutputSurface",
-        "cuEGLStreamConsumerConnect", "cuEGLStreamConsumerConnectWithFlags", "cuEGLStreamProducerConnect",
-        "cuEGLStreamProducerPresentFrame"},
+      // By a handle, of memory that moves: handles_test.cpp, own_turns_test.cpp.
+      {{"cuLogicalEndpointBindMem", "cuMemExportToShareableHandle"}, Then::kWaits},
+      {{"cuMulticastBindMem", "cuMulticastBindMem_v2"}, Then::kGoesOn},
+      {{"cuLogicalEndpointBindAddr", "cuLogicalEndpointExport", "cuMemPoolExportPointer",
+        "cuMemPoolExportToShareableHandle", "cuGraphicsGLRegisterBuffer", "cuGraphicsGLRegisterImage",
+        "cuGLRegisterBufferObject", "cuGraphicsEGLRegisterImage", "cuGraphicsVDPAURegisterVideoSurface",
+        "cuGraphicsVDPAURegisterOutputSurface", "cuEGLStreamConsumerConnect", "cuEGLStreamConsumerConnectWithFlags",
+        "cuEGLStreamProducerConnect", "cuEGLStreamProducerPresentFrame"},
        Then::kPins},
-      {{"cuMulticastBindAddr", "cuMulticastBindAddr_v2", "cuMulticastBindMem", "cuMulticastBindMem_v2"},
-       Then::kPinsFirst},
+      {{"cuMulticastBindAddr", "cuMulticastBindAddr_v2"}, Then::kPinsFirst},
       {{"cuMemMap handle"}, Then::kGoesOn},  // handles of memory that moves: handles_test.cpp
       {{"cuMemMap ptr"}, Then::kRefuses, Effect::kAny, [](S& s) { s.arguments.value<std::size_t>(1) = s.bytes; }},
 

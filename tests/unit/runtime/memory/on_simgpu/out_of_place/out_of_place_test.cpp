@@ -27,7 +27,7 @@ struct Case {
   int variant;
 };
 
-enum class Afterwards : std::uint8_t { kMoves, kStays, kNotTried };
+enum class Afterwards : std::uint8_t { kMoves, kStays, kPartStays, kNotTried };
 
 std::string in_child(const std::vector<Case>& cases, Afterwards afterwards) {
   return on_simgpu({.mode = Mode::kSwap, .limit = {}, .replace = watched, .neighbour = {}}, [&] {
@@ -44,12 +44,20 @@ std::string in_child(const std::vector<Case>& cases, Afterwards afterwards) {
         EXPECT(!turns.take_away());
         EXPECT(runtime().memory.swap().all_in_place());
       }
+      if (afterwards == Afterwards::kPartStays) {
+        CUdeviceptr other = 0;
+        EXPECT_OK(cu.cuMemAlloc_v2(&other, 2 * kMiB));
+        EXPECT(!turns.take_away());
+        const memory::SwapBackend& swap = runtime().memory.swap();
+        EXPECT(swap.resident_bytes(0) == swap.pinned_bytes(0) && !swap.all_in_place());
+      }
     }
   });
 }
 
 bool is_by_itself(Then then) {
-  return then == Then::kTurnsNative || then == Then::kPins || then == Then::kPinsFirst || then == Then::kCaptures;
+  return then == Then::kTurnsNative || then == Then::kPins || then == Then::kPinsFirst || then == Then::kPinsRange ||
+         then == Then::kCaptures;
 }
 
 void check_all(const std::vector<Row>& rows) {
@@ -120,13 +128,22 @@ TEST_CASE("what hands out memory that is out brings it back first, and nothing m
   }
 }
 
-TEST_CASE("asking for the P2P tokens of memory that is out brings it back first, and nothing moves from then on") {
+TEST_CASE("a dma-buf of memory that is out brings it back first, and only that memory stays from then on") {
+  for (const Place& place : places()) {
+    const Row* row = row_of(place);
+    if (row == nullptr || row->then != Then::kPinsRange) continue;
+    INFO(name_of(place.symbol) << " at " << place.text);
+    CHECK(in_child({{&place, Kind::kLarge, 0}}, Afterwards::kPartStays) == "");
+  }
+}
+
+TEST_CASE("asking for the P2P tokens of memory that is out brings it back first, and only it stays from then on") {
   for (Place place : places()) {
     if (std::string_view(name_of(place.symbol)).substr(0, 21) != "cuPointerGetAttribute") continue;
     place.text = "ptr, for its tokens";
     INFO(name_of(place.symbol));
     for (const Kind kind : {Kind::kLarge, Kind::kSmall, Kind::kPooled}) {
-      CHECK(in_child({{&place, kind, 0}}, Afterwards::kStays) == "");
+      CHECK(in_child({{&place, kind, 0}}, Afterwards::kPartStays) == "");
     }
   }
 }

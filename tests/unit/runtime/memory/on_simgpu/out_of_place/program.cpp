@@ -184,7 +184,7 @@ Trial::Trial(const Fixtures& fixtures, const Place& place, Kind kind, int varian
   tried_ = {.symbol = place.symbol,
             .first = setting_.address,
             .last = setting_.address + setting_.bytes,
-            .succeeds = row_.then == Then::kPins || row_.then == Then::kPinsFirst,
+            .succeeds = row_.then == Then::kPins || row_.then == Then::kPinsFirst || row_.then == Then::kPinsRange,
             .handed_out = {}};
   if (row_.then != Then::kAnswers) return;
   before_ = setting_.arguments.contents();
@@ -240,6 +240,7 @@ void Trial::judge_afterwards() {
     case Then::kWaits:
     case Then::kTurnsNative:
     case Then::kPins:
+    case Then::kPinsRange:
     case Then::kCaptures:
       expect(tried_.reached && tried_.in_place, "the driver is not called with memory in place");
       expect(tried_.inside, "memory might move during the call");
@@ -250,6 +251,9 @@ void Trial::judge_afterwards() {
   }
   if (row_.then == Then::kPins || row_.then == Then::kPinsFirst) {
     expect(swap().pinned(), "memory may move afterwards");
+  }
+  if (row_.then == Then::kPinsRange) {
+    expect(swap().pinned_bytes(0) != 0 && !swap().pinned(), "not just its memory stays");
   }
   if (row_.effect == Effect::kFreed) {
     expect(result_ == CUDA_SUCCESS, fmt::format("answers {}", static_cast<int>(result_)));

@@ -51,6 +51,7 @@ enum class Then : std::uint8_t {
   kGoesOn,       // at once: the address is not looked at
   kTurnsNative,  // as kWaits, and is refused: what is allocated from then on is the driver's own
   kPins,         // as kWaits; nothing moves from then on
+  kPinsRange,    // as kWaits; the memory that it names does not move from then on
   kPinsFirst,    // the same, but the word is not raised: the process is marked before
   kCaptures,     // as kWaits, and a stream captures from then on
 };
