@@ -138,7 +138,7 @@ class Tasks(Case):
             result = self.call(*prefix, sys.executable, ROOT / "tests/gpu/across_streams.py", "--together")
             self.assertEqual(result.returncode, 0, result.stderr)
             rows = [json.loads(line) for line in result.stdout.splitlines()]
-            self.assertEqual(len(rows), 400)
+            self.assertEqual(len(rows), 464)
             return {(row["memory"], row["case"]): (row["error"], row["capture"], row["after"], row["right"]) for row in rows}
 
         native = said()
