@@ -14,4 +14,9 @@ constexpr Devices bit_of(int device) {
   return device >= 0 && device < kMaxDevices ? Devices{1} << device : 0;
 }
 
+// Whether it is exactly one. Without std::popcount, which is a call where the compiler may not assume the instruction.
+constexpr bool is_one(Devices devices) {
+  return devices != 0 && (devices & (devices - 1)) == 0;
+}
+
 }  // namespace rota

@@ -137,7 +137,7 @@ api::CUcontext Contexts::primary(int device) const {
 api::CUresult Contexts::end_context(api::CUcontext context, FunctionRef<api::CUresult()> call,
                                     FunctionRef<bool(api::CUresult)> ended) {
   const std::lock_guard lock(state_->closing);
-  ended_.fetch_add(1, std::memory_order_acq_rel);
+  driver::handles_ended.fetch_add(1, std::memory_order_acq_rel);
   const api::CUresult result = call();
   if (ended(result)) {
     const std::lock_guard lists(state_->lists);
@@ -244,7 +244,7 @@ api::CUresult Contexts::destroy_stream(api::CUstream stream, FunctionRef<api::CU
       if (end_track(*state_, context, stream)) tracked_in = context.life;
     }
   }
-  ended_.fetch_add(1, std::memory_order_acq_rel);
+  driver::handles_ended.fetch_add(1, std::memory_order_acq_rel);
   const api::CUresult result = call();
   if (result == api::CUDA_SUCCESS && captures() > 0) {
     const std::lock_guard lock(state_->lists);

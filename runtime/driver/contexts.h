@@ -75,8 +75,6 @@ class Contexts {
   api::CUresult begin_capture(api::CUstream stream, bool per_thread, FunctionRef<api::CUresult()> call);
   api::CUresult end_capture(api::CUstream stream, bool per_thread, FunctionRef<api::CUresult()> call);
   api::CUresult destroy_stream(api::CUstream stream, FunctionRef<api::CUresult()> call);
-  // Changes before a stream's or a context's handle may be another's.
-  std::uint64_t ended() const { return ended_.load(std::memory_order_acquire); }
   // After the driver has created a stream in the current context.
   void stream_made(api::CUstream stream);
   // Counted from before the driver's call that begins one.
@@ -191,7 +189,6 @@ class Contexts {
   void drop_captures(State& state, FunctionRef<bool(const Capture&)> gone);
 
   std::unique_ptr<State> state_;
-  std::atomic<std::uint64_t> ended_{0};
   std::atomic<std::uint32_t> capture_count_{0};
   static constexpr pid_t kSeveral = -1;
   std::atomic<pid_t> capturer_{0};  // the thread that has captured or is about to; 0: none

@@ -5,6 +5,8 @@
 
 namespace rota::driver {
 
+constinit std::atomic<std::uint64_t> handles_ended{1};
+
 bool captures(api::CUstream stream, bool per_thread) {
   const api::CUstream which = meant(stream, per_thread);
   if (which == kLegacyStream) return false;

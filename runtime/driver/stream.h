@@ -2,6 +2,7 @@
 // (_ptsz, _ptds) the calling thread's own, and two handles have a meaning of their own in every context.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "generated/driver_types.h"
@@ -22,6 +23,9 @@ inline api::CUstream meant(api::CUstream stream, bool per_thread) {
 inline bool of_current_context(api::CUstream stream) {
   return stream == nullptr || stream == kLegacyStream || stream == kPerThreadStream;
 }
+
+// Changes before a stream's or a context's handle may be another's. Never 0.
+[[gnu::visibility("hidden")]] extern constinit std::atomic<std::uint64_t> handles_ended;
 
 // Whether the stream is capturing: work submitted to it goes into a graph and not to the GPU. The legacy stream cannot
 // capture.

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "runtime/core/own_tid.h"
+#include "runtime/driver/stream.h"
 #include "runtime/gate/thread_records.h"
 
 namespace rota::gate {
@@ -73,19 +74,59 @@ class Lowered {
 };
 
 // The thread enters, and reaches these GPUs. Its word, as the scope leaves with it: without the GPU.
-std::uint64_t inside_of(Thread& thread, Gate& gate, Devices reached) {
+std::uint64_t inside_of(Thread& thread, Devices reached) {
   const std::uint64_t word = word_of(thread);
-  if (std::popcount(reached) != 1 || &thread == &no_memory || (word & kDepthMask) != kEnter) return word;
-  gate.count_sorted(std::countr_zero(reached));
-  thread.word.store(word | static_cast<std::uint64_t>(std::countr_zero(reached) + 1) << kDeviceShift,
-                    memory_order_release);
+  if (!is_one(reached) || &thread == &no_memory || (word & kDepthMask) != kEnter) return word;
+  const int device = std::countr_zero(reached);
+  // Only this thread writes it, so that this needs no locked instruction.
+  std::atomic<std::uint64_t>& calls = thread.sorted[static_cast<std::size_t>(device)];
+  calls.store(calls.load(memory_order_relaxed) + 1, memory_order_relaxed);
+  thread.word.store(word | static_cast<std::uint64_t>(device + 1) << kDeviceShift, memory_order_release);
   return word;
+}
+
+Devices reached_at_once(Thread& thread, Attendant& attendant, const Call& call) {
+  if (call.reaches != Reaches::kNoOther || !call.has_stream || driver::of_current_context(call.stream)) {
+    return attendant.reached_at_once(call);
+  }
+  const std::uint64_t as_of = driver::handles_ended.load(memory_order_acquire);
+  if (thread.last.handle != call.stream || thread.last.as_of != as_of) {
+    const Devices device = attendant.reached_at_once(call);
+    thread.last = device != 0 ? Thread::Last{call.stream, as_of, device} : Thread::Last{};
+  }
+  return thread.last.device;
 }
 
 }  // namespace
 
-std::uint64_t enter_slowly(Thread& thread, const void* frame, Site site, api::CUstream stream, const void* first,
-                           const void* second) {
+std::uint64_t enter_watched(Thread& thread, const void* frame, Site site, api::CUstream stream, const void* first,
+                            const void* second) {
+  const std::uint64_t word = Gate::enter_at_once(thread, site, stream, first, second);
+  return word != 0 ? word : Gate::enter_slowly(thread, frame, site, stream, first, second);
+}
+
+// What enter_slowly() does with a call of one GPU whose gate is open, if it is no call inside another. 0: it may be
+// something else.
+std::uint64_t Gate::enter_at_once(Thread& thread, Site site, api::CUstream stream, const void* first,
+                                  const void* second) {
+  const std::uint32_t now = (site.reaches == Reaches::kNoOther ? state : state_across).load(memory_order_acquire);
+  Gate* const gate = the_gate.load(memory_order_acquire);
+  if ((now & kFencedBit) != 0 || (word_of(thread) & kDepthMask) != kEnter || gate == nullptr) return 0;
+  Attendant* const attendant = gate->attendant_.load(memory_order_acquire);
+  if (attendant == nullptr || &thread == &no_memory || thread.exempt || out_of_place.load(memory_order_seq_cst) != 0) {
+    return 0;
+  }
+  const Call call{site.symbol, stream, site.has_stream, site.per_thread, site.reaches, first, second};
+  const Devices counted = gate->counted_.load(memory_order_seq_cst);
+  const Devices reached = is_one(counted) ? counted : reached_at_once(thread, *attendant, call);
+  const bool one = is_one(reached) && (reached & ~counted) == 0;
+  if (!one || (gate->closed_.load(memory_order_seq_cst) & reached) != 0) return 0;
+  if ((now & kMeteredBit) != 0 && !attendant->may_submit(call)) return 0;
+  return inside_of(thread, reached);
+}
+
+std::uint64_t Gate::enter_slowly(Thread& thread, const void* frame, Site site, api::CUstream stream, const void* first,
+                                 const void* second) {
   const Call call{site.symbol, stream, site.has_stream, site.per_thread, site.reaches, first, second};
   bool interrupted = false;
   for (;;) {
@@ -114,10 +155,10 @@ std::uint64_t enter_slowly(Thread& thread, const void* frame, Site site, api::CU
     const bool across = std::popcount(reached) > 1 && gate->counted(kAllDevices) == counted;
     if (attendant != nullptr && across) attendant->couples(reached);
     if (closed == 0) {
-      if ((now & kMeteredBit) == 0 || gate->may_submit(call)) return inside_of(thread, *gate, reached);
+      if ((now & kMeteredBit) == 0 || gate->may_submit(call)) return inside_of(thread, reached);
       const std::uint64_t resumed = gate->resumed_.load(memory_order_acquire);
       // Ask once more, since the answer may be different by now.
-      if (gate->may_submit(call)) return inside_of(thread, *gate, reached);
+      if (gate->may_submit(call)) return inside_of(thread, reached);
       Lowered lowered(thread, inside, kEnter);
       interrupted |= gate->wait_metered(reached, resumed);
       lowered.over();
@@ -130,7 +171,7 @@ std::uint64_t enter_slowly(Thread& thread, const void* frame, Site site, api::CU
     // The closer does not see a thread without a record: it would take the gate for empty.
     const bool seen = &thread != &no_memory;
     // The word is raised already, so the closer finds either the admission or this thread.
-    if (seen && gate->takes_admission(closed)) return inside_of(thread, *gate, reached);
+    if (seen && gate->takes_admission(closed)) return inside_of(thread, reached);
     // Lower all of it, even if this is a profiler's callback within a call that only holds memory in place: that call
     // does not continue before this one returns, and when the gate opens everything is where it was.
     Lowered lowered(thread, inside, kEnter);
@@ -366,18 +407,19 @@ bool Gate::run_if_open(int device, FunctionRef<void()> work) {
 
 Gate::Traffic Gate::traffic(Devices devices) const {
   Traffic sum{0, admits(devices) ? 1U : 0U};  // first, as in wait_until_empty()
+  const Devices others = counted_.load(memory_order_relaxed) & ~devices;
   for (const Thread* thread = threads.load(memory_order_acquire); thread != nullptr; thread = thread->next) {
     const std::uint64_t word = thread->word.load(memory_order_acquire);
     sum.calls += word >> kCallsShift;
+    for (Devices rest = others; rest != 0; rest &= rest - 1) {
+      sum.calls -= thread->sorted[static_cast<std::size_t>(std::countr_zero(rest))].load(memory_order_acquire);
+    }
     if ((word & kDepthMask) == 0) continue;
     if (may_reach(word, devices)) {
       ++sum.inside;
     } else {
-      ++sum.calls;  // as if it had left: it is in sorted_
+      ++sum.calls;  // as if it had left: it is in `sorted`
     }
-  }
-  for (Devices rest = counted_.load(memory_order_relaxed) & ~devices; rest != 0; rest &= rest - 1) {
-    sum.calls -= sorted_[static_cast<std::size_t>(std::countr_zero(rest))].load(memory_order_acquire);
   }
   return sum;
 }

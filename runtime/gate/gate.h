@@ -31,6 +31,8 @@ class Attendant {
   // The GPUs that a call reaches, asked where the gates of several differ; and those whose memory lies at these
   // addresses. May call the driver.
   virtual Devices reached(const Call& /*call*/) { return kAllDevices; }
+  // The same where that costs next to nothing, for a call that a capture takes no note of; 0: it does not.
+  virtual Devices reached_at_once(const Call& /*call*/) { return 0; }
   virtual Devices reached(const void* /*first*/, const void* /*second*/) { return kAllDevices; }
   // A call reaches all of these GPUs: their gates have to be open at the same time. Not told of every one that finds
   // all gates open.
@@ -123,13 +125,11 @@ class Gate {
   // changes means calls, and no more.
   Traffic traffic(Devices devices = kAllDevices) const;
   bool fenced() const { return fenced_; }
-  // For enter_slowly(): one more call enters that reaches this GPU only.
-  void count_sorted(int device) { sorted_[static_cast<std::size_t>(device)].fetch_add(1, std::memory_order_relaxed); }
 
  private:
   friend void make_room(FunctionRef<bool()> again);
-  friend std::uint64_t enter_slowly(Thread& thread, const void* frame, Site site, api::CUstream stream,
-                                    const void* first, const void* second);
+  friend std::uint64_t enter_watched(Thread& thread, const void* frame, Site site, api::CUstream stream,
+                                     const void* first, const void* second);
   friend std::uint64_t hold_slowly(Thread& thread, const void* frame, bool known, const void* first,
                                    const void* second);
   friend bool wait_in_place();
@@ -141,6 +141,10 @@ class Gate {
   void wake(PerDevice& waiters, Devices devices);
   template <typename Reached>
   Devices reached(const Reached& ask) const;
+  [[gnu::cold]] static std::uint64_t enter_slowly(Thread& thread, const void* frame, Site site, api::CUstream stream,
+                                                  const void* first, const void* second);
+  static std::uint64_t enter_at_once(Thread& thread, Site site, api::CUstream stream, const void* first,
+                                     const void* second);
   static void show_closed(Devices closed, Devices counted);
   static void set(std::uint32_t bits);
   static void clear(std::uint32_t bits);
@@ -164,8 +168,7 @@ class Gate {
   std::atomic<Devices> closed_{0};
   // For which GPUs one call is let in: each at the first of them; 0: none. Made and withdrawn under the mutex.
   std::array<std::atomic<Devices>, kMaxDevices> admissions_{};
-  std::atomic<Devices> counted_{0};                               // 0: all
-  std::array<std::atomic<std::uint64_t>, kMaxDevices> sorted_{};  // calls that have entered and reach this GPU only
+  std::atomic<Devices> counted_{0};  // 0: all
   std::chrono::steady_clock::time_point roused_until_{};
   Devices roused_ = 0;
   // One of them spins, at most until then (wait_awake).

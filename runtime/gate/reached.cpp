@@ -48,6 +48,23 @@ Reached::Answer Reached::by(const gate::Call& call) {
   return answer;
 }
 
+// The driver is asked for the current GPU at each call: a library can make a context current through private tables of
+// the driver, past all functions that rota sees.
+gate::Devices Reached::at_once(const gate::Call& call) {
+  const bool addresses = call.reaches == gate::Reaches::kAddresses;
+  if (!addresses && call.reaches != gate::Reaches::kNoOther) return 0;
+  int device = -1;
+  if (!call.has_stream || driver::of_current_context(call.stream)) {
+    if (real::cuCtxGetDevice(&device) != api::CUDA_SUCCESS) return 0;
+  } else {
+    const auto known = handles_.find(reinterpret_cast<std::uintptr_t>(call.stream),
+                                     driver::handles_ended.load(std::memory_order_acquire));
+    if (!known) return 0;
+    device = *known;
+  }
+  return gate::bit_of(device) | (addresses ? at(call.first, call.second) : 0);
+}
+
 gate::Devices Reached::memory_of(const gate::Call& call) {
   switch (call.reaches) {
     case gate::Reaches::kAddresses:
@@ -107,7 +124,7 @@ gate::Devices Reached::at(std::uint64_t address) {
 
 int Reached::of_context(api::CUcontext context, Answer& answer) {
   if (context == nullptr) return -1;
-  const std::uint64_t ended = contexts_.ended();
+  const std::uint64_t ended = driver::handles_ended.load(std::memory_order_acquire);
   const auto key = reinterpret_cast<std::uintptr_t>(context);
   if (const auto known = handles_.find(key, ended)) return *known;
   int device = contexts_.device_of(context);
@@ -122,7 +139,7 @@ int Reached::of_context(api::CUcontext context, Answer& answer) {
 }
 
 int Reached::of_stream(api::CUstream stream, Answer& answer) {
-  const std::uint64_t ended = contexts_.ended();
+  const std::uint64_t ended = driver::handles_ended.load(std::memory_order_acquire);
   const auto key = reinterpret_cast<std::uintptr_t>(stream);
   if (const auto known = handles_.find(key, ended)) return *known;
   api::CUcontext context = nullptr;

@@ -37,6 +37,8 @@ class Reached {
     int device = -1;
   };
   Answer by(const gate::Call& call);
+  // The same with at most one question to the driver, and one that it answers at once; 0: more are needed.
+  gate::Devices at_once(const gate::Call& call);
   // That of a context (null: the current one); all, where the driver does not say.
   gate::Devices of(api::CUcontext context);
   // Those of the memory at these addresses, as far as they are device memory; null: none.

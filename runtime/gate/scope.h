@@ -7,7 +7,9 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "generated/driver_symbols.h"
@@ -21,6 +23,7 @@ namespace rota::gate {
 using rota::bit_of;
 using rota::Devices;
 using rota::kAllDevices;
+using rota::kMaxDevices;
 
 struct StreamCalls;  // stream_calls.h
 
@@ -45,8 +48,17 @@ struct alignas(64) Thread {
     api::CUcontext context = nullptr;  // null: the handle is enough
     bool per_thread = false;
   } metered;
+  // The GPU of the stream that this thread last submitted to by a handle of its own; only this thread uses it.
+  struct Last {
+    api::CUstream handle = nullptr;
+    std::uint64_t as_of = 0;  // driver::handles_ended
+    Devices device = 0;
+  } last;
+  // Its calls that have entered and were known to reach only this GPU. Only its thread writes them, and they outlive
+  // it.
+  std::array<std::atomic<std::uint64_t>, kMaxDevices> sorted{};
 };
-static_assert(sizeof(Thread) == 64);
+static_assert(offsetof(Thread, last) == 64);
 
 inline constexpr std::uint64_t kEnter = 1;
 inline constexpr int kDeviceShift = 16;
@@ -94,8 +106,8 @@ struct Site {
 // Returns once the call may continue, with this thread's word raised: that word; or kRefused. `frame`: where that of
 // the scope's function begins. By value: a reference would make every call store its Call to memory, for nothing.
 inline constexpr std::uint64_t kRefused = UINT64_MAX;
-[[gnu::cold]] std::uint64_t enter_slowly(Thread& thread, const void* frame, Site site, api::CUstream stream,
-                                         const void* first, const void* second);
+std::uint64_t enter_watched(Thread& thread, const void* frame, Site site, api::CUstream stream, const void* first,
+                            const void* second);
 // The thread's word is raised. If the scopes that raised it have been left without their destructors (siglongjmp out of
 // the driver's call), lowers it and returns true. `frame`: where that of a function which has no such scope itself
 // begins.
@@ -115,9 +127,9 @@ class Scope {
     std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps only the compiler from swapping the two
     const std::atomic<std::uint32_t>& seen = call.reaches == Reaches::kNoOther ? state : state_across;
     if (seen.load(std::memory_order_acquire) != kOpen) [[unlikely]] {
-      const std::uint64_t entered = enter_slowly(*thread_, __builtin_dwarf_cfa(),
-                                                 Site{call.symbol, call.has_stream, call.per_thread, call.reaches},
-                                                 call.stream, call.first, call.second);
+      const std::uint64_t entered = enter_watched(*thread_, __builtin_dwarf_cfa(),
+                                                  Site{call.symbol, call.has_stream, call.per_thread, call.reaches},
+                                                  call.stream, call.first, call.second);
       refused_ = entered == kRefused;
       if (!refused_) raised_ = entered;
     }
@@ -125,7 +137,7 @@ class Scope {
   // The call must not be made: it returns `refusal`. Known to be false where the gate was found open.
   [[gnu::always_inline]] bool refused() const { return refused_; }
   // Not read again: that would wait for the store above to be forwarded, a nanosecond and a half. What a scope inside
-  // this one has counted since is lost, which does no harm; and so is the GPU that enter_slowly() has noted.
+  // this one has counted since is lost, which does no harm; and so is the GPU that enter_watched() has noted.
   [[gnu::always_inline]] ~Scope() { thread_->word.store(raised_ + kLeave, std::memory_order_release); }
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;

@@ -1,8 +1,10 @@
-// Batches of linear copies. Where the driver refuses one because rota has mapped memory of it for one GPU only, its
-// copies are made one by one, in the form that this takes (transfer.cpp): in an order that is stricter than a batch's.
+// Batches of copies, and copies with attributes of their own. Where the driver refuses one because rota has mapped
+// memory of it for one GPU only, its copies are made one by one, in the form that this takes (transfer.cpp,
+// row_transfer.cpp): in an order that is stricter than a batch's.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
@@ -29,9 +31,18 @@ struct Batch {
   std::size_t attribute_count;
 };
 
-bool is_valid(const CUmemcpyAttributes& each) {
+// Of CUmemcpyAttributes, or of one copy in rows.
+template <typename Copy>
+bool is_valid(const Copy& each) {
   return each.srcAccessOrder >= api::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM &&
-         each.srcAccessOrder <= api::CU_MEMCPY_SRC_ACCESS_ORDER_ANY;
+         each.srcAccessOrder <= api::CU_MEMCPY_SRC_ACCESS_ORDER_ANY &&
+         (each.flags & ~unsigned{api::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE}) == 0;
+}
+
+// Whether the program may change what is copied as soon as the call returns.
+template <typename Copy>
+bool is_read_during_call(const Copy& each) {
+  return each.srcAccessOrder == api::CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
 }
 
 // Whether the driver may refuse the copy although its arguments are right.
@@ -52,7 +63,8 @@ CUresult one_by_one(CUresult result, const Batch& batch, std::size_t* failed, CU
   if (!whole || driver::captures(stream, false)) return result;
   const CUmemcpyAttributes* const last = batch.attributes + batch.attribute_count;
   int current = -1;
-  if (!std::all_of(batch.attributes, last, is_valid) || real::cuCtxGetDevice(&current) != api::CUDA_SUCCESS) {
+  if (!std::all_of(batch.attributes, last, is_valid<CUmemcpyAttributes>) ||
+      real::cuCtxGetDevice(&current) != api::CUDA_SUCCESS) {
     return result;
   }
   bool any = false;
@@ -67,11 +79,116 @@ CUresult one_by_one(CUresult result, const Batch& batch, std::size_t* failed, CU
     return made;
   }
   if (failed != nullptr) *failed = SIZE_MAX;
-  // The program may change these sources as soon as the call returns.
-  const bool read_during_call = std::any_of(batch.attributes, last, [](const CUmemcpyAttributes& each) {
-    return each.srcAccessOrder == api::CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
-  });
-  return read_during_call ? real::cuStreamSynchronize(stream) : api::CUDA_SUCCESS;
+  const bool waits = std::any_of(batch.attributes, last, is_read_during_call<CUmemcpyAttributes>);
+  return waits ? real::cuStreamSynchronize(stream) : api::CUDA_SUCCESS;
+}
+
+// One copy, which the driver has answered with `result`.
+CUresult plainly(CUresult result, CUdeviceptr to, CUdeviceptr from, std::size_t bytes,
+                 const CUmemcpyAttributes* attributes, CUstream stream) {
+  if (result != api::CUDA_ERROR_INVALID_VALUE || attributes == nullptr || !is_valid(*attributes)) return result;
+  int current = -1;
+  if (real::cuCtxGetDevice(&current) != api::CUDA_SUCCESS || !is_of_others(runtime().memory, to, from, current)) {
+    return result;
+  }
+  const CUresult made = cuMemcpyAsync(to, from, bytes, stream);
+  const bool waits = made == api::CUDA_SUCCESS && is_read_during_call(*attributes) && !driver::captures(stream, false);
+  return waits ? real::cuStreamSynchronize(stream) : made;
+}
+
+std::size_t bytes_of(api::CUarray_format format) {
+  switch (format) {
+    case api::CU_AD_FORMAT_UNSIGNED_INT8:
+    case api::CU_AD_FORMAT_SIGNED_INT8:
+      return 1;
+    case api::CU_AD_FORMAT_UNSIGNED_INT16:
+    case api::CU_AD_FORMAT_SIGNED_INT16:
+    case api::CU_AD_FORMAT_HALF:
+      return 2;
+    case api::CU_AD_FORMAT_UNSIGNED_INT32:
+    case api::CU_AD_FORMAT_SIGNED_INT32:
+    case api::CU_AD_FORMAT_FLOAT:
+      return 4;
+    default:
+      return 0;
+  }
+}
+
+// A copy in rows counts in elements of its arrays, and between addresses in bytes.
+std::size_t element_of(const api::CUmemcpy3DOperand& side) {
+  api::CUDA_ARRAY3D_DESCRIPTOR array{};
+  if (side.type != api::CU_MEMCPY_OPERAND_TYPE_ARRAY) return 1;
+  if (real::cuArray3DGetDescriptor_v2(&array, side.op.array.array) != api::CUDA_SUCCESS) return 0;
+  return bytes_of(array.Format) * array.NumChannels;
+}
+
+// In the form that has no attributes; nothing: that takes what this one does not, or its elements have a format that is
+// not known here.
+std::optional<api::CUDA_MEMCPY3D> as_plain(const api::CUDA_MEMCPY3D_BATCH_OP& copy) {
+  if (copy.extent.width == 0 || copy.extent.height == 0 || copy.extent.depth == 0) return std::nullopt;
+  const std::size_t element = std::max(element_of(copy.src), element_of(copy.dst));
+  if (element_of(copy.src) == 0 || element_of(copy.dst) == 0) return std::nullopt;
+  api::CUDA_MEMCPY3D plain{};
+  plain.WidthInBytes = copy.extent.width * element;
+  plain.Height = copy.extent.height;
+  plain.Depth = copy.extent.depth;
+  plain.srcMemoryType = plain.dstMemoryType = api::CU_MEMORYTYPE_UNIFIED;
+  if (copy.src.type == api::CU_MEMCPY_OPERAND_TYPE_ARRAY) {
+    plain.srcMemoryType = api::CU_MEMORYTYPE_ARRAY;
+    plain.srcArray = copy.src.op.array.array;
+    plain.srcXInBytes = copy.src.op.array.offset.x * element;
+    plain.srcY = copy.src.op.array.offset.y;
+    plain.srcZ = copy.src.op.array.offset.z;
+  } else {
+    plain.srcDevice = copy.src.op.ptr.ptr;
+    plain.srcPitch = copy.src.op.ptr.rowLength * element;
+    plain.srcHeight = copy.src.op.ptr.layerHeight;
+  }
+  if (copy.dst.type == api::CU_MEMCPY_OPERAND_TYPE_ARRAY) {
+    plain.dstMemoryType = api::CU_MEMORYTYPE_ARRAY;
+    plain.dstArray = copy.dst.op.array.array;
+    plain.dstXInBytes = copy.dst.op.array.offset.x * element;
+    plain.dstY = copy.dst.op.array.offset.y;
+    plain.dstZ = copy.dst.op.array.offset.z;
+  } else {
+    plain.dstDevice = copy.dst.op.ptr.ptr;
+    plain.dstPitch = copy.dst.op.ptr.rowLength * element;
+    plain.dstHeight = copy.dst.op.ptr.layerHeight;
+  }
+  return plain;
+}
+
+// An address for is_of_others(): where the copy begins, or the array.
+CUdeviceptr address_of(const api::CUmemcpy3DOperand& side) {
+  return side.type == api::CU_MEMCPY_OPERAND_TYPE_ARRAY ? memory::address_of_handle(side.op.array.array)
+                                                        : side.op.ptr.ptr;
+}
+
+// Copies in rows. One alone may be made in any stream; a batch as in one_by_one().
+CUresult rows_one_by_one(CUresult result, const api::CUDA_MEMCPY3D_BATCH_OP* copies, std::size_t count,
+                         unsigned long long flags, std::size_t* failed, CUstream stream, bool batch) {
+  if (result != api::CUDA_ERROR_INVALID_VALUE || copies == nullptr || flags != 0) return result;
+  const bool legacy = stream == nullptr || stream == driver::kLegacyStream;
+  int current = -1;
+  if ((batch && legacy) || driver::captures(stream, false) || real::cuCtxGetDevice(&current) != api::CUDA_SUCCESS) {
+    return result;
+  }
+  bool any = false;
+  for (const auto* each = copies; each != copies + count; ++each) {
+    if (!is_valid(*each) || !as_plain(*each)) return result;
+    any |= is_of_others(runtime().memory, address_of(each->dst), address_of(each->src), current);
+  }
+  if (!any) return result;
+  for (std::size_t index = 0; index < count; ++index) {
+    const std::optional<api::CUDA_MEMCPY3D> plain = as_plain(copies[index]);
+    const CUresult made = plain ? cuMemcpy3DAsync_v2(&*plain, stream) : result;
+    if (made == api::CUDA_SUCCESS) continue;
+    if (failed != nullptr) *failed = index;
+    return made;
+  }
+  if (failed != nullptr) *failed = SIZE_MAX;
+  const bool waits = std::any_of(copies, copies + count, is_read_during_call<api::CUDA_MEMCPY3D_BATCH_OP>);
+  return waits ? real::cuStreamSynchronize(stream) : api::CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -103,6 +220,52 @@ CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr* dsts, CUdeviceptr* srcs, std::s
                                     CUstream hStream) {
   return one_by_one(gates::cuMemcpyBatchAsync_v2_ptsz(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream),
                     {dsts, srcs, sizes, count, attrs, numAttrs}, nullptr, own_of_thread(hStream));
+}
+
+CUresult cuMemcpyWithAttributesAsync(CUdeviceptr dst, CUdeviceptr src, std::size_t size, CUmemcpyAttributes* attr,
+                                     CUstream hStream) {
+  return plainly(gates::cuMemcpyWithAttributesAsync(dst, src, size, attr, hStream), dst, src, size, attr, hStream);
+}
+
+CUresult cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, std::size_t size, CUmemcpyAttributes* attr,
+                                          CUstream hStream) {
+  return plainly(gates::cuMemcpyWithAttributesAsync_ptsz(dst, src, size, attr, hStream), dst, src, size, attr,
+                 own_of_thread(hStream));
+}
+
+CUresult cuMemcpy3DBatchAsync(std::size_t numOps, api::CUDA_MEMCPY3D_BATCH_OP* opList, std::size_t* failIdx,
+                              unsigned long long flags, CUstream hStream) {
+  return rows_one_by_one(gates::cuMemcpy3DBatchAsync(numOps, opList, failIdx, flags, hStream), opList, numOps, flags,
+                         failIdx, hStream, true);
+}
+
+CUresult cuMemcpy3DBatchAsync_ptsz(std::size_t numOps, api::CUDA_MEMCPY3D_BATCH_OP* opList, std::size_t* failIdx,
+                                   unsigned long long flags, CUstream hStream) {
+  return rows_one_by_one(gates::cuMemcpy3DBatchAsync_ptsz(numOps, opList, failIdx, flags, hStream), opList, numOps,
+                         flags, failIdx, own_of_thread(hStream), true);
+}
+
+CUresult cuMemcpy3DBatchAsync_v2(std::size_t numOps, api::CUDA_MEMCPY3D_BATCH_OP* opList, unsigned long long flags,
+                                 CUstream hStream) {
+  return rows_one_by_one(gates::cuMemcpy3DBatchAsync_v2(numOps, opList, flags, hStream), opList, numOps, flags, nullptr,
+                         hStream, true);
+}
+
+CUresult cuMemcpy3DBatchAsync_v2_ptsz(std::size_t numOps, api::CUDA_MEMCPY3D_BATCH_OP* opList, unsigned long long flags,
+                                      CUstream hStream) {
+  return rows_one_by_one(gates::cuMemcpy3DBatchAsync_v2_ptsz(numOps, opList, flags, hStream), opList, numOps, flags,
+                         nullptr, own_of_thread(hStream), true);
+}
+
+CUresult cuMemcpy3DWithAttributesAsync(api::CUDA_MEMCPY3D_BATCH_OP* op, unsigned long long flags, CUstream hStream) {
+  return rows_one_by_one(gates::cuMemcpy3DWithAttributesAsync(op, flags, hStream), op, 1, flags, nullptr, hStream,
+                         false);
+}
+
+CUresult cuMemcpy3DWithAttributesAsync_ptsz(api::CUDA_MEMCPY3D_BATCH_OP* op, unsigned long long flags,
+                                            CUstream hStream) {
+  return rows_one_by_one(gates::cuMemcpy3DWithAttributesAsync_ptsz(op, flags, hStream), op, 1, flags, nullptr,
+                         own_of_thread(hStream), false);
 }
 
 }  // namespace rota::overrides

@@ -3,6 +3,7 @@
 // the memory's context current, or name the contexts of both sides: what is mapped for one GPU only, as swapped memory
 // is, it copies to another GPU's memory in no other form (measured on two H200s, 580.159.04).
 #include "generated/driver_gates.h"
+#include "generated/driver_real.h"
 #include "runtime/core/runtime.h"
 #include "runtime/driver/context.h"
 #include "runtime/driver/stream.h"
@@ -82,11 +83,18 @@ CUresult with_any_current(CUstream stream, const Copy* shape, Call&& call, Peer&
   return with_own_contexts(result, stream, *shape, call, peer);
 }
 
+// Whether the forms that name an array and an offset take it: of arrays with rows the driver refuses them.
+bool is_one_row(api::CUarray array) {
+  api::CUDA_ARRAY3D_DESCRIPTOR description{};
+  return real::cuArray3DGetDescriptor_v2(&description, array) == api::CUDA_SUCCESS && description.Height <= 1 &&
+         description.Depth <= 1;
+}
+
 // The driver has answered `result`. `shape` makes that of the copy, which is needed only where it was refused. In the
 // default streams, so it is not tried again with another context current.
 template <typename Peer, typename Shape>
-CUresult of_array(CUresult result, CUstream stream, Peer&& peer, Shape&& shape) {
-  if (result != api::CUDA_ERROR_INVALID_VALUE) [[likely]]
+CUresult of_array(CUresult result, api::CUarray array, CUstream stream, Peer&& peer, Shape&& shape) {
+  if (result != api::CUDA_ERROR_INVALID_VALUE || !is_one_row(array)) [[likely]]
     return result;
   return with_own_contexts(result, stream, shape(), [result] { return result; }, peer);
 }
@@ -194,27 +202,27 @@ CUresult cuMemcpy3DAsync_v2_ptsz(const api::CUDA_MEMCPY3D* pCopy, CUstream hStre
 
 CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, api::CUarray srcArray, std::size_t srcOffset, std::size_t ByteCount) {
   const CUresult result = gates::cuMemcpyAtoD_v2(dstDevice, srcArray, srcOffset, ByteCount);
-  return of_array(result, kNull, gates::cuMemcpy3DPeer,
+  return of_array(result, srcArray, kNull, gates::cuMemcpy3DPeer,
                   [&] { return from_array(dstDevice, srcArray, srcOffset, ByteCount); });
 }
 
 CUresult cuMemcpyAtoD_v2_ptds(CUdeviceptr dstDevice, api::CUarray srcArray, std::size_t srcOffset,
                               std::size_t ByteCount) {
   const CUresult result = gates::cuMemcpyAtoD_v2_ptds(dstDevice, srcArray, srcOffset, ByteCount);
-  return of_array(result, kOwnOfThread, gates::cuMemcpy3DPeer_ptds,
+  return of_array(result, srcArray, kOwnOfThread, gates::cuMemcpy3DPeer_ptds,
                   [&] { return from_array(dstDevice, srcArray, srcOffset, ByteCount); });
 }
 
 CUresult cuMemcpyDtoA_v2(api::CUarray dstArray, std::size_t dstOffset, CUdeviceptr srcDevice, std::size_t ByteCount) {
   const CUresult result = gates::cuMemcpyDtoA_v2(dstArray, dstOffset, srcDevice, ByteCount);
-  return of_array(result, kNull, gates::cuMemcpy3DPeer,
+  return of_array(result, dstArray, kNull, gates::cuMemcpy3DPeer,
                   [&] { return to_array(dstArray, dstOffset, srcDevice, ByteCount); });
 }
 
 CUresult cuMemcpyDtoA_v2_ptds(api::CUarray dstArray, std::size_t dstOffset, CUdeviceptr srcDevice,
                               std::size_t ByteCount) {
   const CUresult result = gates::cuMemcpyDtoA_v2_ptds(dstArray, dstOffset, srcDevice, ByteCount);
-  return of_array(result, kOwnOfThread, gates::cuMemcpy3DPeer_ptds,
+  return of_array(result, dstArray, kOwnOfThread, gates::cuMemcpy3DPeer_ptds,
                   [&] { return to_array(dstArray, dstOffset, srcDevice, ByteCount); });
 }
 

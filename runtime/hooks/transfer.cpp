@@ -80,6 +80,13 @@ CUresult capture_refused(CUresult result, int to, int from) {
   return result;
 }
 
+// Whether the forms that take addresses of GPU memory take it, too: memory of the host that the driver knows, and
+// managed memory.
+bool is_known(CUdeviceptr address) {
+  unsigned int type = 0;
+  return real::cuPointerGetAttribute(&type, api::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == api::CUDA_SUCCESS;
+}
+
 // Between memory of two GPUs, and within that of one while another's context is current, the driver copies whatever it
 // has allocated. What is mapped for one GPU only, as swapped memory is, it copies there only with the memory's context
 // current (own_context()) or, where a stream does not capture, in the forms that name the contexts of both sides
@@ -89,22 +96,26 @@ template <typename Peer>
                                                      std::size_t bytes, api::CUstream stream, Peer peer, bool unified) {
   const Runtime& parts = runtime();
   if (!parts.memory.swaps(destination, 1) && !parts.memory.swaps(source, 1)) return result;
+  const int to = parts.memory.device_of(destination);
+  const int from = parts.memory.device_of(source);
+  const bool of_host = to < 0 || from < 0;
+  const bool known = !of_host || is_known(to < 0 ? destination : source);
+  if (!known && !unified) return result;
   if (const driver::CurrentContext own(own_context(destination, source, stream)); own) {
     if (gates::cuMemcpyAsync(destination, source, bytes, stream) == api::CUDA_SUCCESS) return api::CUDA_SUCCESS;
   }
-  const int to = parts.memory.device_of(destination);
-  const int from = parts.memory.device_of(source);
   if (driver::captures(stream, false)) return capture_refused(result, to, from);
-  if (to < 0 || from < 0) return unified ? host_refused(result, destination, source, bytes, stream) : result;
-  const api::CUcontext of_destination = parts.contexts.some(to);
-  const api::CUcontext of_source = parts.contexts.some(from);
+  // What belongs to no GPU is copied with the other side's context.
+  const api::CUcontext of_destination = parts.contexts.some(to >= 0 ? to : from);
+  const api::CUcontext of_source = parts.contexts.some(from >= 0 ? from : to);
   if (of_destination == nullptr || of_source == nullptr) return result;
-  if (peer(destination, of_destination, source, of_source, bytes, stream) == api::CUDA_SUCCESS)
+  if (known && peer(destination, of_destination, source, of_source, bytes, stream) == api::CUDA_SUCCESS)
     return api::CUDA_SUCCESS;
+  if (of_host) return host_refused(result, destination, source, bytes, stream);
   return by_host_instead(result, destination, of_destination, source, of_source, bytes, stream);
 }
 
-// `unified`: one end may be memory of the host.
+// `unified`: one end may be any memory of the host.
 // `peer` is told its arguments: references to them would make every call store them to memory, for nothing.
 template <typename Call, typename Peer>
 CUresult across(CUdeviceptr destination, CUdeviceptr source, std::size_t bytes, api::CUstream stream, Call&& call,

@@ -184,6 +184,11 @@ gate::Devices Monitor::reached(const gate::Call& call) {
   return with_memory(answer.devices);
 }
 
+gate::Devices Monitor::reached_at_once(const gate::Call& call) {
+  const bool noted = call.reaches != gate::Reaches::kNoOther && contexts_.captures() != 0;
+  return noted ? 0 : reached_.at_once(call);
+}
+
 // Work of these GPUs waits for memory of others, too, that it may use and that is out of place (others_closed() cannot
 // always wait).
 gate::Devices Monitor::with_memory(gate::Devices devices) const {

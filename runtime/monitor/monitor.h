@@ -93,6 +93,7 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   void arrived() override;
   void interrupted(int device) override;
   gate::Devices reached(const gate::Call& call) override;
+  gate::Devices reached_at_once(const gate::Call& call) override;
   gate::Devices reached(const void* first, const void* second) override { return reached_.at(first, second); }
   void couples(gate::Devices devices) override;
   gate::Devices with_memory(gate::Devices devices) const;

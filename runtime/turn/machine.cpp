@@ -197,17 +197,17 @@ void Machine::look_waiting(Time now) {
     phase_ = Phase::kResting;
     return look_resting(now);
   }
-  if (is_new_grant() && seen_.lease.gang != 0) {
-    if (keeps_gang_grant(now)) return;
+  if (is_new_grant()) {
+    const bool of_gang = seen_.lease.gang != 0;
+    if (of_gang && keeps_gang_grant(now)) return;
+    if (!of_gang && covers(seen_.lease)) return take(now);
+    // The grant covers fewer GPUs than this process has touched by now. Nothing has run under it, and keeping it would
+    // make others wait until rotad revokes it. The request ends with it: a gang's did, and rotad has not taken one for
+    // GPUs of which some were held, by one of the tasks that this one is made of.
     if (!gate_open_) {
       give_back(seen_.lease.grant);
-      wanted_ = 0;  // the request ended with the grant
+      wanted_ = 0;
     }
-  } else if (is_new_grant()) {
-    if (covers(seen_.lease)) return take(now);
-    // The grant covers fewer GPUs than this process has touched by now. Nothing has run under it, and keeping it would
-    // make others wait until rotad revokes it.
-    if (!gate_open_) give_back(seen_.lease.grant);
   }
   // The request is also repeated from time to time: if this process was stopped, or its monitor delayed, a grant may
   // have come and been revoked unnoticed, and the request with it. If rotad still has the request, repeating it changes

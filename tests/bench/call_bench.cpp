@@ -205,7 +205,8 @@ int main() {
              symbol_in<api::cuEventDestroy_v2_fn>(RTLD_DEFAULT, "cuEventDestroy_v2"), event_in(real),
              symbol_in<api::cuEventDestroy_v2_fn>(real, "cuEventDestroy_v2"));
 
-  // Copies of four bytes, and the launch again: with contexts on one GPU and, where there is a second, on two.
+  // Copies of four bytes, and the launch again: with contexts on one GPU and, where there is a second, on two, of which
+  // the second one has done nothing but allocate, so that this process does not hold it.
   auto* through_copy = symbol_in<api::cuMemcpyDtoDAsync_v2_fn>(RTLD_DEFAULT, "cuMemcpyDtoDAsync_v2");
   auto* direct_copy = symbol_in<api::cuMemcpyDtoDAsync_v2_fn>(real, "cuMemcpyDtoDAsync_v2");
   auto* synchronize = symbol_in<api::cuCtxSynchronize_fn>(real, "cuCtxSynchronize");
@@ -235,5 +236,14 @@ int main() {
   compare_copies("  the same, with contexts on two GPUs", 60);
   print("launch, with contexts on two GPUs",
         compare(calls, [&] { launch(direct_launch); }, [&] { launch(through_launch); }), 15);
+  // No legacy stream, whose GPU is the current context's: the driver need not be asked for it.
+  api::CUstream stream = nullptr;
+  if (symbol_in<api::cuStreamCreate_fn>(RTLD_DEFAULT, "cuStreamCreate")(&stream, 0) != api::CUDA_SUCCESS) {
+    fail("cuStreamCreate failed");
+  }
+  const auto in_stream = [&](auto* function) {
+    return [=] { function(nullptr, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr); };
+  };
+  print("  the same in a stream", compare(calls, in_stream(direct_launch), in_stream(through_launch)), 15);
   return 0;
 }

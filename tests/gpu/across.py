@@ -49,6 +49,14 @@ class Attributes(ctypes.Structure):
     _fields_ = [("order", c_int), ("hints", Location * 2), ("flags", ctypes.c_uint)]
 
 
+class Pointer(ctypes.Structure):  # one of the two forms of CUmemcpy3DOperand, which is as long as the other
+    _fields_ = [("type", c_int), ("address", u64), ("row", size_t), ("layer", size_t), ("hint", Location)]
+
+
+class Rows(ctypes.Structure):
+    _fields_ = [("source", Pointer), ("target", Pointer), ("extent", size_t * 3), ("order", c_int), ("flags", ctypes.c_uint)]
+
+
 def check(result):
     if result != 0:
         sys.exit(f"the driver refuses what everything needs: error {result}")
@@ -69,8 +77,22 @@ def mapped(device):
     return address.value
 
 
-def calls(contexts, source, target, host):
-    """Each fills `target` with what `source`, or the memory behind `target`, holds, or, with host memory, one of them."""
+def managed():
+    address = u64()
+    check(cuda.cuMemAllocManaged(byref(address), size_t(SIZE), ctypes.c_uint(1)))
+    return address.value
+
+
+def pinned():
+    """Host memory that every context knows."""
+    address = u64()
+    check(cuda.cuMemHostAlloc(byref(address), size_t(SIZE), ctypes.c_uint(1)))
+    return address.value
+
+
+def calls(contexts, source, target, host, known):
+    """Each fills `target` with what `source`, or the memory behind `target`, holds, or, with host memory, one of them; `known`: a managed and a
+    pinned address, of what the driver knows but belongs to no GPU."""
     device = dict(srcType=2, srcDevice=source, dstType=2, dstDevice=target, srcPitch=BYTES, dstPitch=BYTES, width=BYTES, height=1)
     peer = Copy3DPeer(srcContext=contexts[0], dstContext=contexts[1], srcHeight=1, dstHeight=1, depth=1, **device)
     deep = Copy3DPeer(srcHeight=1, dstHeight=1, depth=1, **device)  # CUDA_MEMCPY3D, which has nothing in place of the contexts
@@ -83,7 +105,39 @@ def calls(contexts, source, target, host):
     def batch(origin):
         return cuda.cuMemcpyBatchAsync_v2(byref(u64(target)), byref(u64(origin)), byref(size_t(BYTES)), size_t(1), byref(Attributes(order=1)), byref(size_t(0)), size_t(1), c_void_p(2))
 
+    def rows_of(origin, destination=target):
+        return byref(Rows(Pointer(1, origin, 0, 0), Pointer(1, destination, 0, 0), (size_t * 3)(BYTES, 1, 1), 1, 0))
+
+    def with_attributes(origin):
+        return cuda.cuMemcpyWithAttributesAsync(u64(target), u64(origin), size_t(BYTES), byref(Attributes(order=1)), None)
+
+    def unowned(kind, address):
+        """Between it and the GPUs' memory, with the forms that take addresses of GPU memory. From the target, and into it again: right if both are."""
+        into, out_of = (u64(target), u64(address)), (u64(address), u64(within))
+        forms = {
+            "DtoD": lambda to, origin: cuda.cuMemcpyDtoD_v2(to, origin, size_t(BYTES)),
+            "DtoDAsync": lambda to, origin: cuda.cuMemcpyDtoDAsync_v2(to, origin, size_t(BYTES), None),
+            "Unified": lambda to, origin: cuda.cuMemcpy(to, origin, size_t(BYTES)),
+            "PeerFirst": lambda to, origin: cuda.cuMemcpyPeer(to, contexts[0], origin, contexts[0], size_t(BYTES)),
+            "PeerFirstAsync": lambda to, origin: cuda.cuMemcpyPeerAsync(to, contexts[0], origin, contexts[0], size_t(BYTES), None),
+            "PeerBoth": lambda to, origin: cuda.cuMemcpyPeer(to, contexts[1], origin, contexts[0], size_t(BYTES)),
+        }
+        return {f"{kind}{name}": lambda form=form: form(*out_of) or cuda.cuCtxSynchronize() or form(*into) for name, form in forms.items()}
+
     return {
+        **unowned("managed", known[0]),
+        **unowned("pinned", known[1]),
+        "cuMemcpy3DBatchAsync": lambda: cuda.cuMemcpy3DBatchAsync_v2(size_t(1), rows_of(source), u64(0), c_void_p(2)),
+        "cuMemcpy3DBatchWithinAsync": lambda: cuda.cuMemcpy3DBatchAsync_v2(size_t(1), rows_of(within), u64(0), c_void_p(2)),
+        "cuMemcpy3DBatchHtoDAsync": lambda: cuda.cuMemcpy3DBatchAsync_v2(size_t(1), rows_of(here), u64(0), c_void_p(2)),
+        **({  # drivers from CUDA 13.1 on
+            "cuMemcpyAttributesAsync": lambda: with_attributes(source),
+            "cuMemcpyAttributesWithinAsync": lambda: with_attributes(within),
+            "cuMemcpyAttributesHtoDAsync": lambda: with_attributes(here),
+            "cuMemcpy3DAttributesAsync": lambda: cuda.cuMemcpy3DWithAttributesAsync(rows_of(source), u64(0), None),
+            "cuMemcpy3DAttributesWithinAsync": lambda: cuda.cuMemcpy3DWithAttributesAsync(rows_of(within), u64(0), None),
+            "cuMemcpy3DAttributesHtoDAsync": lambda: cuda.cuMemcpy3DWithAttributesAsync(rows_of(here), u64(0), None),
+        } if hasattr(cuda, "cuMemcpyWithAttributesAsync") else {}),
         "cuMemcpyDtoD": lambda: cuda.cuMemcpyDtoD_v2(u64(target), u64(source), size_t(BYTES)),
         "cuMemcpyDtoDAsync": lambda: cuda.cuMemcpyDtoDAsync_v2(u64(target), u64(source), size_t(BYTES), None),
         "cuMemcpy": lambda: cuda.cuMemcpy(u64(target), u64(source), size_t(BYTES)),
@@ -148,9 +202,11 @@ def main():
         check(cuda.cuMemcpyDtoH_v2(read, u64(address), size_t(BYTES)))
         return set(read)
 
+    check(cuda.cuCtxSetCurrent(contexts[0]))
+    known = managed(), pinned()
     for kind, current in itertools.product(memory, (0, 1)):
         source, target = memory[kind]
-        for name, call in calls(contexts, source, target, host).items():
+        for name, call in calls(contexts, source, target, host, known).items():
             fill(0, source, 77)
             fill(1, target + BYTES, 77)
             fill(1, target, 1)

@@ -27,8 +27,13 @@ class ArrayDescription(ctypes.Structure):
     _fields_ = [("width", size_t), ("height", size_t), ("format", c_int), ("channels", ctypes.c_uint)]
 
 
+class ArrayDescription3D(ctypes.Structure):
+    _fields_ = [("width", size_t), ("height", size_t), ("depth", size_t), ("format", c_int), ("channels", ctypes.c_uint), ("flags", ctypes.c_uint)]
+
+
 class Machine:
-    """Of two GPUs: contexts, streams, memory (two times 4096 bytes, of 1 and of 77), arrays (4096 bytes of 77), and a host buffer."""
+    """Of two GPUs: contexts, streams, memory (two times 4096 bytes, of 1 and of 77), arrays (4096 bytes of 77), arrays with rows and levels of
+    such, and a host buffer."""
 
     def __init__(self, make):
         check(cuda.cuInit(0))
@@ -36,18 +41,23 @@ class Machine:
         check(cuda.cuDeviceGetCount(byref(count)))
         if count.value < 2:
             sys.exit(3)
-        self.contexts, self.streams, self.memory, self.arrays = [], [], [], []
+        self.contexts, self.streams, self.memory, self.arrays, self.planes, self.levels = [], [], [], [], [], []
         self.host = (ctypes.c_ubyte * BYTES)()
         self.ended = 0  # what the end of the case's capture answered
         for device in range(2):
-            context, stream, array = c_void_p(), c_void_p(), c_void_p()
+            context, stream, array, plane, mipmapped, level = (c_void_p() for _ in range(6))
             check(cuda.cuDevicePrimaryCtxRetain(byref(context), device))
             check(cuda.cuCtxSetCurrent(context))
             check(cuda.cuStreamCreate(byref(stream), NON_BLOCKING))
             check(cuda.cuArrayCreate_v2(byref(array), byref(ArrayDescription(BYTES, 0, 1, 1))))
+            check(cuda.cuArrayCreate_v2(byref(plane), byref(ArrayDescription(BYTES, 2, 1, 1))))
+            check(cuda.cuMipmappedArrayCreate(byref(mipmapped), byref(ArrayDescription3D(2 * BYTES, 4, 0, 1, 1, 0)), ctypes.c_uint(2)))
+            check(cuda.cuMipmappedArrayGetLevel(byref(level), mipmapped, ctypes.c_uint(1)))
             self.contexts.append(context)
             self.streams.append(stream)
             self.arrays.append(array)
+            self.planes.append(plane)
+            self.levels.append(level)
             self.memory.append(make(device))
 
     def fill(self):
@@ -130,10 +140,14 @@ def of_arrays(machine, name, current, array, memory):
     named_back = Copy3DPeer(srcType=2, srcDevice=address, srcPitch=BYTES, srcHeight=1, srcContext=others, dstType=3, dstArray=handle, dstContext=own, depth=1, **flat)
     stream = machine.streams[current]
     reads = {"AtoD": lambda: cuda.cuMemcpyAtoD_v2(u64(address), handle, size_t(0), size_t(BYTES)),
+             "AtoDPlane": lambda: cuda.cuMemcpyAtoD_v2(u64(address), machine.planes[array], size_t(0), size_t(BYTES)),
+             "AtoDLevel": lambda: cuda.cuMemcpyAtoD_v2(u64(address), machine.levels[array], size_t(0), size_t(BYTES)),
              "2DAtoD": lambda: cuda.cuMemcpy2D_v2(byref(from_array)),
              "2DAtoDAsync": lambda: cuda.cuMemcpy2DAsync_v2(byref(from_array), stream),
              "PeerAtoD": lambda: cuda.cuMemcpy3DPeer(byref(named))}
     writes = {"DtoA": lambda: cuda.cuMemcpyDtoA_v2(handle, size_t(0), u64(address), size_t(BYTES)),
+              "DtoAPlane": lambda: cuda.cuMemcpyDtoA_v2(machine.planes[array], size_t(0), u64(address), size_t(BYTES)),
+              "DtoALevel": lambda: cuda.cuMemcpyDtoA_v2(machine.levels[array], size_t(0), u64(address), size_t(BYTES)),
               "2DDtoA": lambda: cuda.cuMemcpy2D_v2(byref(to_array)),
               "2DDtoAAsync": lambda: cuda.cuMemcpy2DAsync_v2(byref(to_array), stream),
               "2DHtoA": lambda: cuda.cuMemcpy2D_v2(byref(from_host)),
@@ -146,7 +160,7 @@ def of_arrays(machine, name, current, array, memory):
     return writes[name](), lambda: machine.array_value(array) == {1}
 
 
-ARRAYS = ("AtoD", "2DAtoD", "2DAtoDAsync", "PeerAtoD", "DtoA", "2DDtoA", "2DDtoAAsync", "2DHtoA", "HtoA", "PeerDtoA")
+ARRAYS = ("AtoD", "AtoDPlane", "AtoDLevel", "DtoAPlane", "DtoALevel", "2DAtoD", "2DAtoDAsync", "PeerAtoD", "DtoA", "2DDtoA", "2DDtoAAsync", "2DHtoA", "HtoA", "PeerDtoA")
 
 
 def by_contexts(machine, current, target, source):

@@ -114,7 +114,7 @@ class Tasks(Case):
             result = self.call(*prefix, sys.executable, ROOT / "tests/gpu/across.py")
             self.assertEqual(result.returncode, 0, result.stderr)
             rows = [json.loads(line) for line in result.stdout.splitlines()]
-            self.assertEqual(len(rows), 132)
+            self.assertEqual(len(rows), 216)
             self.assertEqual([row for row in rows if (row["error"] == 0) != row["right"] or row["error"] not in (0, 1)], [])
             return {kind: {(row["call"], row["current"]) for row in rows if row["memory"] == kind and row["error"] != 0} for kind in ("plain", "mapped")}
 
@@ -125,7 +125,12 @@ class Tasks(Case):
         shaped = both("cuMemcpy2D", "cuMemcpy3D")
         with_another = {(call + form, current) for kind in ("cuMemcpy", "cuMemcpy2D", "cuMemcpyUnified") for call, current in ((kind + "HtoD", 0), (kind + "DtoH", 1)) for form in ("", "Async")}
         within = {(f"cuMemcpy{call}Async", 0) for call in ("DtoDWithin", "Within", "BatchWithin", "BatchHtoD")} | {("cuMemcpyDtoDWithin", 0), ("cuMemcpyWithin", 0)}
-        native = {"plain": sets, "mapped": sets | shaped | {("cuMemcpyBatchAsync", 0), ("cuMemcpyBatchAsync", 1)} | both("cuMemcpyDtoD", "cuMemcpy") | with_another | within}
+        within |= {(f"cuMemcpy{call}{what}Async", 0) for call in ("3DBatch", "Attributes", "3DAttributes") for what in ("Within", "HtoD")}
+        across = {(f"cuMemcpy{call}Async", current) for call in ("Batch", "3DBatch", "Attributes", "3DAttributes") for current in (0, 1)}
+        # Those that name the context of GPU 0 for memory of GPU 1 are refused there, too.
+        unowned = {(kind + form, 0) for kind in ("managed", "pinned") for form in ("DtoD", "DtoDAsync", "Unified")}
+        unowned |= {(kind + form, current) for kind in ("managed", "pinned") for form in ("PeerFirst", "PeerFirstAsync", "PeerBoth") for current in (0, 1)}
+        native = {"plain": sets, "mapped": sets | shaped | across | both("cuMemcpyDtoD", "cuMemcpy") | with_another | within | unowned}
         self.assertEqual(refused(), native)
         self.assertEqual(refused(ROTA, "run", "--memory", "native", "--"), native)
         self.assertEqual(refused(ROTA, "run", "--memory", "managed", "--")["plain"], set())
@@ -138,7 +143,7 @@ class Tasks(Case):
             result = self.call(*prefix, sys.executable, ROOT / "tests/gpu/across_streams.py", "--together")
             self.assertEqual(result.returncode, 0, result.stderr)
             rows = [json.loads(line) for line in result.stdout.splitlines()]
-            self.assertEqual(len(rows), 400)
+            self.assertEqual(len(rows), 464)
             return {(row["memory"], row["case"]): (row["error"], row["capture"], row["after"], row["right"]) for row in rows}
 
         native = said()

@@ -94,6 +94,50 @@ TEST_CASE("a thread inside a call for one GPU is not inside for another, unless 
   CHECK(gate.wait_until_empty(now(), 3));
 }
 
+TEST_CASE("a call of one GPU whose gate is open is looked at no further, and counted as that GPU's") {
+  struct : Sorting {
+    using Sorting::reached;
+    gate::Devices reached(const gate::Call& call) override {
+      ++looked_at;
+      return Sorting::reached(call);
+    }
+    gate::Devices reached_at_once(const gate::Call& call) override { return Sorting::reached(call); }
+    int looked_at = 0;
+  } sorting;
+  Gate gate;
+  gate.set_attendant(&sorting);
+  gate.count(7);
+  gate.close(2);
+  const std::uint64_t before[] = {gate.traffic(1).calls, gate.traffic(4).calls};
+  {
+    const gate::Scope scope(on(0));
+    CHECK(gate.wait_until_empty(Clock::now(), 6));
+    CHECK_FALSE(gate.wait_until_empty(Clock::now(), 1));
+  }
+  CHECK(sorting.looked_at == 0);
+  CHECK(gate.traffic(1).calls == before[0] + 1);
+  CHECK(gate.traffic(4).calls == before[1]);
+  // Not one whose gate is closed, nor one within a call, nor one of a GPU that has not been touched.
+  std::thread waits([] { const gate::Scope scope(on(1)); });
+  CHECK(eventually([&] { return gate.standing(2) == 1; }));
+  CHECK(sorting.looked_at == 1);
+  gate.open(2);
+  waits.join();
+  gate.close(2);
+  {
+    const gate::Scope scope(on(0));
+    const gate::Scope inner(on(0));
+    CHECK_FALSE(gate.wait_until_empty(Clock::now(), 6));
+  }
+  gate.open(2);
+  gate.set_sorted(true);
+  {
+    const gate::Scope scope(on(5));
+  }
+  CHECK(sorting.looked_at >= 2);
+  gate.set_sorted(false);
+}
+
 TEST_CASE("memory that is out of place on one GPU keeps no call waiting that looks at another's") {
   struct : Sorting {
     using Sorting::reached;

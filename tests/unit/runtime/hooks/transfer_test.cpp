@@ -52,6 +52,25 @@ api::CUresult batch(api::CUdeviceptr to, api::CUdeviceptr from, Call&& call) {
   return call(&to, &from, &bytes, std::size_t{1}, &attributes, &first, std::size_t{1});
 }
 
+// A copy in rows with attributes.
+template <typename Call>
+api::CUresult rows(api::CUdeviceptr to, api::CUdeviceptr from, Call&& call) {
+  api::CUDA_MEMCPY3D_BATCH_OP copy{};
+  copy.src.type = copy.dst.type = api::CU_MEMCPY_OPERAND_TYPE_POINTER;
+  copy.src.op.ptr.ptr = from;
+  copy.dst.op.ptr.ptr = to;
+  copy.extent = {.width = 64, .height = 1, .depth = 1};
+  copy.srcAccessOrder = api::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  return call(&copy);
+}
+
+template <typename Call>
+api::CUresult with_attributes(Call&& call) {
+  api::CUmemcpyAttributes attributes{};
+  attributes.srcAccessOrder = api::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  return call(&attributes);
+}
+
 struct Form {
   Symbol symbol;
   const char* asynchronous;
@@ -113,6 +132,14 @@ const test::Table<Form> kAsynchronous = {
     {Symbol::k_cuMemcpyBatchAsync_ptsz, "cuMemcpyBatchAsync_ptsz", [](auto to, auto from) { return batch(to, from, [](auto... all) { std::size_t failed = 0; return overrides::cuMemcpyBatchAsync_ptsz(all..., &failed, kStream); }); }},
     {Symbol::k_cuMemcpyBatchAsync_v2, "cuMemcpyBatchAsync_v2", [](auto to, auto from) { return batch(to, from, [](auto... all) { return overrides::cuMemcpyBatchAsync_v2(all..., kStream); }); }},
     {Symbol::k_cuMemcpyBatchAsync_v2_ptsz, "cuMemcpyBatchAsync_v2_ptsz", [](auto to, auto from) { return batch(to, from, [](auto... all) { return overrides::cuMemcpyBatchAsync_v2_ptsz(all..., kStream); }); }},
+    {Symbol::k_cuMemcpyWithAttributesAsync, "cuMemcpyWithAttributesAsync", [](auto to, auto from) { return with_attributes([=](auto* with) { return overrides::cuMemcpyWithAttributesAsync(to, from, 64, with, kStream); }); }},
+    {Symbol::k_cuMemcpyWithAttributesAsync_ptsz, "cuMemcpyWithAttributesAsync_ptsz", [](auto to, auto from) { return with_attributes([=](auto* with) { return overrides::cuMemcpyWithAttributesAsync_ptsz(to, from, 64, with, kStream); }); }},
+    {Symbol::k_cuMemcpy3DBatchAsync, "cuMemcpy3DBatchAsync", [](auto to, auto from) { return rows(to, from, [](auto* copy) { std::size_t failed = 0; return overrides::cuMemcpy3DBatchAsync(1, copy, &failed, 0, kStream); }); }},
+    {Symbol::k_cuMemcpy3DBatchAsync_ptsz, "cuMemcpy3DBatchAsync_ptsz", [](auto to, auto from) { return rows(to, from, [](auto* copy) { std::size_t failed = 0; return overrides::cuMemcpy3DBatchAsync_ptsz(1, copy, &failed, 0, kStream); }); }},
+    {Symbol::k_cuMemcpy3DBatchAsync_v2, "cuMemcpy3DBatchAsync_v2", [](auto to, auto from) { return rows(to, from, [](auto* copy) { return overrides::cuMemcpy3DBatchAsync_v2(1, copy, 0, kStream); }); }},
+    {Symbol::k_cuMemcpy3DBatchAsync_v2_ptsz, "cuMemcpy3DBatchAsync_v2_ptsz", [](auto to, auto from) { return rows(to, from, [](auto* copy) { return overrides::cuMemcpy3DBatchAsync_v2_ptsz(1, copy, 0, kStream); }); }},
+    {Symbol::k_cuMemcpy3DWithAttributesAsync, "cuMemcpy3DWithAttributesAsync", [](auto to, auto from) { return rows(to, from, [](auto* copy) { return overrides::cuMemcpy3DWithAttributesAsync(copy, 0, kStream); }); }},
+    {Symbol::k_cuMemcpy3DWithAttributesAsync_ptsz, "cuMemcpy3DWithAttributesAsync_ptsz", [](auto to, auto from) { return rows(to, from, [](auto* copy) { return overrides::cuMemcpy3DWithAttributesAsync_ptsz(copy, 0, kStream); }); }},
     {Symbol::k_cuMemcpyHtoD_v2, "cuMemcpyHtoD_v2", [](auto to, auto from) { return overrides::cuMemcpyHtoD_v2(to, reinterpret_cast<const void*>(from), 64); }},
     {Symbol::k_cuMemcpyHtoD_v2_ptds, "cuMemcpyHtoD_v2_ptds", [](auto to, auto from) { return overrides::cuMemcpyHtoD_v2_ptds(to, reinterpret_cast<const void*>(from), 64); }},
     {Symbol::k_cuMemcpyHtoDAsync_v2, "cuMemcpyHtoDAsync_v2", [](auto to, auto from) { return overrides::cuMemcpyHtoDAsync_v2(to, reinterpret_cast<const void*>(from), 64, nullptr); }},
@@ -246,6 +273,14 @@ struct Program {
     SAYS(cuMemcpyBatchAsync_ptsz)
     SAYS(cuMemcpyBatchAsync_v2)
     SAYS(cuMemcpyBatchAsync_v2_ptsz)
+    SAYS(cuMemcpyWithAttributesAsync)
+    SAYS(cuMemcpyWithAttributesAsync_ptsz)
+    SAYS(cuMemcpy3DBatchAsync)
+    SAYS(cuMemcpy3DBatchAsync_ptsz)
+    SAYS(cuMemcpy3DBatchAsync_v2)
+    SAYS(cuMemcpy3DBatchAsync_v2_ptsz)
+    SAYS(cuMemcpy3DWithAttributesAsync)
+    SAYS(cuMemcpy3DWithAttributesAsync_ptsz)
     SAYS(cuMemcpyAtoD)
     SAYS(cuMemcpyAtoD_v2)
     SAYS(cuMemcpyAtoD_v2_ptds)

@@ -72,6 +72,29 @@ TEST_CASE("a drain without progress gives way to a process that this one shares 
   }
 }
 
+TEST_CASE("a task gives a grant back that one of those it was made of had asked for, and asks for its GPUs again") {
+  Process process;
+  process.step(event::Gpus{.any = true, .answered = true, .served = 3});
+  process.seen.standing = 1;
+  process.look();
+  REQUIRE(process.did(Act::kWant));
+  // rotad has not taken that request, since the process held the first GPU by then.
+  process.seen.lease = {.grant = 1, .held = 1};
+  process.look();
+  REQUIRE(process.done.size() == 2);
+  CHECK(process.done[0].act == Act::kGiveBack);
+  CHECK(process.done[0].grant == 1);
+  CHECK(process.done[1].act == Act::kWant);
+  CHECK(process.done[1].gpus == 3);
+  // The page may still show it.
+  process.run(10ms);
+  CHECK_FALSE(process.did(Act::kWant));
+  CHECK_FALSE(process.did(Act::kGiveBack));
+  process.seen.lease = {.grant = 2, .held = 3};
+  process.look();
+  CHECK(process.machine.gate_open());
+}
+
 TEST_CASE("a task that is to become part of another gives back what it has, and asks for nothing") {
   Process process;
   SECTION("while it holds its GPU and nobody waits") {
