@@ -58,6 +58,23 @@ class CommandLine(Case):
         daemon.terminate()
         self.assertIn(f"{config}: there is no user 'nobody-by-this-name' on this machine, so its limits apply to nobody", self.finish(daemon).stderr)
 
+    def test_a_size_without_a_unit_asks_for_one(self):
+        for option in "--gpu-mem", "--host-mem":
+            result = self.call(ROTA, "run", option, "8", "--", "true")
+            self.assertEqual(result.returncode, 125)
+            self.assertIn("8 without a unit is bytes: write 8G or 8M", result.stderr)
+
+    def test_rotad_checks_a_configuration_without_serving(self):
+        config = self.scratch / "rotad.toml"
+        config.write_text('[limits.cgroups]\n"/no-such.slice" = { gpu = "1G" }\n')
+        right = self.checked(ROTAD, "--check", "--config", config)
+        self.assertEqual(right.stdout, f"{config} can be read\n")
+        self.assertIn(f"{config}: there is no cgroup '/no-such.slice' on this machine now", right.stderr)
+        config.write_text('mode = "automatic"\nmodes = 1\n')
+        wrong = self.call(ROTAD, "--check", "--config", config)
+        self.assertEqual((wrong.returncode, wrong.stdout), (1, ""))
+        self.assertIn(f"{config}, line 2: 'modes' is unknown", wrong.stderr)
+
     def test_usages_show_where_the_program_goes(self):
         for command in "run", "try", "sim", "trace":
             self.assertIn(f"Usage: rota {command} [OPTIONS] -- COMMAND [ARGUMENTS…]\n", self.checked(ROTA, command, "--help").stdout)
