@@ -33,10 +33,13 @@ std::string text_of(const toml::node& node, const char* example) {
 }
 
 Bytes bytes_of(const toml::node& node) {
-  if (const auto number = node.value_exact<std::int64_t>(); number && *number > 0) return static_cast<Bytes>(*number);
-  const auto text = node.value_exact<std::string>();
+  const auto number = node.value_exact<std::int64_t>();
+  const auto text = number && *number > 0 ? std::to_string(*number) : node.value_exact<std::string>();
   const auto bytes = text ? parse_bytes(*text) : std::nullopt;
   if (!bytes) complain(node, "an amount of memory is expected: bytes with an optional K, M, G or T, as in \"8G\"");
+  if (lacks_unit(*text)) {
+    complain(node, fmt::format("{0} without a unit is {0} bytes: write \"{0}G\" or \"{0}M\"", *text));
+  }
   return *bytes;
 }
 

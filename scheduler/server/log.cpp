@@ -1,13 +1,16 @@
 // spdlog, header-only, with the fmt that is installed.
 #include "scheduler/server/log.h"
 
+#include <fmt/format.h>
 #include <limits.h>
 #include <poll.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstddef>
+#include <cstdlib>
 
 #include "scheduler/base/printable.h"
 
@@ -37,12 +40,39 @@ bool has_room() {
 
 constexpr std::size_t kLongest = PIPE_BUF - 64;  // without what the pattern adds
 std::size_t lost = 0;
+bool journal = false;
+
+// Whether standard error is the journal, which systemd names by its device and inode; a later redirection does not
+// count.
+bool writes_to_journal() {
+  const char* stream = std::getenv("JOURNAL_STREAM");  // NOLINT(concurrency-mt-unsafe): no other thread yet
+  struct stat info;
+  return stream != nullptr && fstat(STDERR_FILENO, &info) == 0 &&
+         fmt::format("{}:{}", info.st_dev, info.st_ino) == stream;
+}
+
+// The level as the journal reads it at a line's beginning (sd-daemon(3)); nothing elsewhere.
+const char* journal_level(spdlog::level::level_enum level) {
+  if (!journal) return "";
+  switch (level) {
+    case spdlog::level::debug:
+      return "<7>";
+    case spdlog::level::info:
+      return "<6>";
+    case spdlog::level::warn:
+      return "<4>";
+    default:
+      return "<3>";
+  }
+}
 
 }  // namespace
 
 void start(const std::string& level) {
   spdlog::set_default_logger(spdlog::stderr_logger_st("rotad"));  // spdlog's own default writes to stdout
-  spdlog::set_pattern("rotad: %l: %v");
+  journal = writes_to_journal();
+  // The journal has the program's name and the time itself.
+  spdlog::set_pattern(journal ? "%v" : "rotad: %l: %v");
   spdlog::set_level(spdlog::level::from_str(level));
 }
 
@@ -56,7 +86,7 @@ void write(Level level, const std::string& line) {
     return;
   }
   if (lost != 0) {
-    spdlog::warn("{} lines are missing here: nobody read standard error", lost);
+    spdlog::warn("{}{} lines are missing here: nobody read standard error", journal_level(spdlog::level::warn), lost);
     lost = 0;
     if (!has_room()) {
       ++lost;
@@ -65,7 +95,8 @@ void write(Level level, const std::string& line) {
   }
   // Paths, names and what the system says of them are in it.
   const std::string shown = printable(line);
-  spdlog::log(spdlog_level(level), shown.size() <= kLongest ? shown : shown.substr(0, kLongest) + "...");
+  spdlog::log(spdlog_level(level), "{}{}", journal_level(spdlog_level(level)),
+              shown.size() <= kLongest ? shown : shown.substr(0, kLongest) + "...");
 }
 
 }  // namespace rota::server::log

@@ -15,6 +15,7 @@
 
 #include "scheduler/address/socket_path.h"
 #include "scheduler/base/descriptor.h"
+#include "scheduler/base/host_memory.h"
 #include "scheduler/base/result.h"
 #include "scheduler/log/event_log.h"
 #include "scheduler/server/config.h"
@@ -74,6 +75,36 @@ void warn_of_unknown_users(const std::string& config, const rota::server::LimitS
         "again",
         config, name);
   }
+}
+
+// A cgroup may come later, with the service or the job whose it is: no more than a warning.
+void warn_of_unknown_cgroups(const std::string& config, const rota::server::LimitSettings& limits) {
+  for (const auto& [path, unused] : limits.cgroups) {
+    const auto exists = [&](const rota::Cgroup& hierarchy) {
+      std::error_code ignored;
+      return std::filesystem::is_directory(hierarchy.mount + path, ignored);
+    };
+    if (std::ranges::any_of(rota::memory_hierarchies(), exists)) continue;
+    rota::server::log::warn(
+        "{}: there is no cgroup '{}' on this machine now, so its limits apply to nobody until there is", config, path);
+  }
+}
+
+// Reads the configuration as a rotad would that starts now, and serves nothing.
+int check_config(const std::string& path) {
+  if (path.empty()) {
+    printf("there is no rotad.toml: rotad would start with its defaults\n");
+    return 0;
+  }
+  const auto config = rota::server::read_config(path);
+  if (!config) {
+    fprintf(stderr, "rotad: %s\n", config.error().text.c_str());
+    return 1;
+  }
+  warn_of_unknown_users(path, config->limits);
+  warn_of_unknown_cgroups(path, config->limits);
+  printf("%s can be read\n", path.c_str());
+  return 0;
 }
 
 int replay(const std::string& path) {
@@ -168,6 +199,10 @@ int main(int argc, char** argv) try {
   std::string recorded;
   app.add_option("--replay", recorded, "do not serve: replay this event log and compare the scheduler's decisions")
       ->excludes("--event-log");
+  bool check = false;
+  app.add_flag(
+      "--check", check,
+      "do not serve: read the configuration, and say what is wrong with it and what it names that is not there");
   app.add_option("--ready-fd", ready, "write a line to this descriptor once programs may connect")->group("");
   app.set_version_flag("--version", std::string("rotad ") + ROTA_VERSION);
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
@@ -193,6 +228,7 @@ int main(int argc, char** argv) try {
   options.settings.grace = *parse_duration(grace);
   options.trust = *rota::server::parse_trust(trust);
   if (config_file.empty()) config_file = rota::server::default_config();
+  if (check) return check_config(config_file);
   if (!config_file.empty()) {
     const auto config = rota::server::read_config(config_file);
     if (!config) {
@@ -206,6 +242,7 @@ int main(int argc, char** argv) try {
     options.visibility = config->visibility.value_or(options.visibility);
     options.limits = config->limits;
     warn_of_unknown_users(config_file, options.limits);
+    warn_of_unknown_cgroups(config_file, options.limits);
   }
   if (idle_exit > 0) options.idle_exit = std::chrono::milliseconds(static_cast<long>(idle_exit * 1e3));
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread yet

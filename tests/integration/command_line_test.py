@@ -3,6 +3,7 @@ import os
 import pathlib
 import pwd
 import stat
+import subprocess
 import sys
 import unittest
 
@@ -57,6 +58,34 @@ class CommandLine(Case):
         daemon = self.start_daemon("--config", config)
         daemon.terminate()
         self.assertIn(f"{config}: there is no user 'nobody-by-this-name' on this machine, so its limits apply to nobody", self.finish(daemon).stderr)
+
+    def test_a_size_without_a_unit_asks_for_one(self):
+        for option in "--gpu-mem", "--host-mem":
+            result = self.call(ROTA, "run", option, "8", "--", "true")
+            self.assertEqual(result.returncode, 125)
+            self.assertIn("8 without a unit is bytes: write 8G or 8M", result.stderr)
+
+    def test_rotad_gives_the_journal_its_levels(self):
+        config = self.scratch / "rotad.toml"
+        config.write_text('[limits.cgroups]\n"/no-such.slice" = { gpu = "1G" }\n')
+        journal = self.scratch / "journal"
+        for shift, begins in (0, f"<4>{config}: there is no cgroup"), (1, f"rotad: warning: {config}: there is no cgroup"):
+            with self.subTest(begins=begins), open(journal, "w") as stream:
+                file = os.fstat(stream.fileno())
+                environment = {**os.environ, "JOURNAL_STREAM": f"{file.st_dev}:{file.st_ino + shift}"}
+                subprocess.run([ROTAD, "--check", "--config", config], stderr=stream, stdout=subprocess.DEVNULL, env=environment, check=True)
+                self.assertTrue(journal.read_text().startswith(begins), journal.read_text())
+
+    def test_rotad_checks_a_configuration_without_serving(self):
+        config = self.scratch / "rotad.toml"
+        config.write_text('[limits.cgroups]\n"/no-such.slice" = { gpu = "1G" }\n')
+        right = self.checked(ROTAD, "--check", "--config", config)
+        self.assertEqual(right.stdout, f"{config} can be read\n")
+        self.assertIn(f"{config}: there is no cgroup '/no-such.slice' on this machine now", right.stderr)
+        config.write_text('mode = "automatic"\nmodes = 1\n')
+        wrong = self.call(ROTAD, "--check", "--config", config)
+        self.assertEqual((wrong.returncode, wrong.stdout), (1, ""))
+        self.assertIn(f"{config}, line 2: 'modes' is unknown", wrong.stderr)
 
     def test_usages_show_where_the_program_goes(self):
         for command in "run", "try", "sim", "trace":

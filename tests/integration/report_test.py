@@ -379,7 +379,8 @@ class SessionReport(Case):
         missing = self.scratch / "none.json"
         for options, why in ((["--fail-on", "peek>1"], "'peek' is not measured: use peak,"), (["--fail-on", "peak>+10%"], "name one with --baseline"),
                              (["--baseline", missing], "--update"), (["--suppress", missing], "cannot read the suppressions"),
-                             (["--format", "yaml"], "yaml"), (["-o", self.scratch / "no" / "file.txt"], "cannot write")):
+                             (["--format", "yaml"], "yaml"), (["-o", self.scratch / "no" / "file.txt"], "cannot write"),
+                             (["-o", self.scratch / "out.pdf"], ".pdf is no format of reports")):
             with self.subTest(options=options):
                 result = self.report(*options)
                 self.assertEqual(result.returncode, 125)

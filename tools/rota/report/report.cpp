@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -37,6 +38,12 @@ struct ReportCommand {
 
  private:
   Result<int> judge_and_write() const {
+    // A name that promises another format, such as report.pdf; an explicit --format decides for itself.
+    const std::string ending = std::filesystem::path(output).extension().string();
+    if (format.empty() && output != "-" && !ending.empty() && !format_by_file(output)) {
+      return Error{"--output " + output + ": " + ending +
+                   " is no format of reports: use .txt, .json, .xml or .html, or --format"};
+    }
     auto wanted = judging.demands();
     if (!wanted) return wanted.error();
     std::vector<NamedFile> files = files_of_folder("the session", folder, false);

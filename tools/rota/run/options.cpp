@@ -25,6 +25,7 @@ void add_launch_options(CLI::App& command, const std::shared_ptr<LaunchOptions>&
             name, [&bytes](const std::string& text) { bytes = *parse_bytes(text); }, help)
         ->type_name("BYTES")
         ->check([](const std::string& text) {
+          if (lacks_unit(text)) return text + " without a unit is bytes: write " + text + "G or " + text + "M";
           if (parse_bytes(text)) return std::string();
           return "'" + text + "' is not an amount of memory: use bytes with an optional K, M, G or T, as in 8G";
         });

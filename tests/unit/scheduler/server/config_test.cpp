@@ -59,7 +59,7 @@ trust = "machine"
 [limits]
 host_memory = "64G"
 process = { gpu = "16G" }
-session = { gpu = 1024, host = "1.5G" }
+session = { gpu = 1048576, host = "1.5G" }
 [limits.user]
 gpu = "20G"
 [limits.users]
@@ -77,7 +77,7 @@ alice = { gpu = "40G" }
   CHECK(config->trust == Trust::kMachine);
   CHECK(config->limits.host_budget == 64 * kGiga);
   CHECK(config->limits.process == Limits{.device = 16 * kGiga});
-  CHECK(config->limits.session == Limits{.device = 1024, .host = 3 * kGiga / 2});
+  CHECK(config->limits.session == Limits{.device = 1 << 20, .host = 3 * kGiga / 2});
   CHECK(config->limits.user == Limits{.device = 20 * kGiga});
   CHECK(config->limits.users.at("alice") == Limits{.device = 40 * kGiga});
   CHECK(config->limits.users.at("1001") == Limits{.host = 2 * kGiga});
@@ -110,6 +110,12 @@ TEST_CASE("a value without quotes is named, with the line as it has to be") {
   // Not for other mistakes.
   CHECK_THAT(problem("mode = \"automatic\nquantum = \"1s\"\n"), !Contains("quotes:"));
   CHECK_THAT(problem("[limits\n"), !Contains("quotes:"));
+}
+
+TEST_CASE("a small number without a unit is asked for its unit") {
+  CHECK_THAT(problem("[limits.user]\ngpu = 8\n"),
+             EndsWith("line 2: 8 without a unit is 8 bytes: write \"8G\" or \"8M\""));
+  CHECK_THAT(problem("[limits.user]\nhost = \"64\"\n"), EndsWith("write \"64G\" or \"64M\""));
 }
 
 TEST_CASE("a folder is no configuration") {
