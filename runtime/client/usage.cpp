@@ -51,7 +51,8 @@ void Usage::changed(int device) {
     return true;
   };
   const bool more_or_less = differs(slot.last_told, bytes);
-  if (!differs(slot.resident_told, extents) && !more_or_less) return;
+  const bool more_stays = differs(slot.pins_told, pins);
+  if (!differs(slot.resident_told, extents) && !more_or_less && !more_stays) return;
   news_.store(true, std::memory_order_release);
   bell_.ring();
 }
@@ -113,6 +114,7 @@ void Usage::lost() {
     slot.index.store(-1, std::memory_order_relaxed);
     slot.last_told.store(0, std::memory_order_relaxed);
     slot.resident_told.store(0, std::memory_order_relaxed);
+    slot.pins_told.store(0, std::memory_order_relaxed);
   }
 }
 

@@ -55,6 +55,7 @@ class Usage {
     std::atomic<int> index{-1};
     std::atomic<std::uint64_t> last_told{0};
     std::atomic<std::uint64_t> resident_told{0};
+    std::atomic<std::uint64_t> pins_told{0};
     std::atomic<std::uint64_t> worth_telling{UINT64_MAX};
     std::atomic<Pinned> pinned{Pinned::kNo};
   };
