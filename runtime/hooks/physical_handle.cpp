@@ -22,10 +22,15 @@ Handle pinned(Handle handle) {
   return OwnPhysical::is_ours(handle) ? runtime().memory.own_physical().pin(handle) : handle;
 }
 
+// What the driver refuses is pinned no more than before.
 template <typename Call>
 CUresult with_pinned(Handle handle, const Call& call) {
   const gate::MappingScope scope;
-  return scope.refused() ? gate::refusal.load() : call(pinned(handle));
+  if (scope.refused()) return gate::refusal.load();
+  OwnPhysical& own = runtime().memory.own_physical();
+  const CUresult result = call(OwnPhysical::is_ours(handle) ? own.driver_handle(handle) : handle);
+  if (result == api::CUDA_SUCCESS) pinned(handle);
+  return result;
 }
 
 // The same for a call that waits for other processes: nothing is held back meanwhile. 0 for memory that is lost.

@@ -136,6 +136,12 @@ api::CUresult OwnPhysical::properties(api::CUmemAllocationProp* into, Handle han
   return api::CUDA_SUCCESS;
 }
 
+OwnPhysical::Handle OwnPhysical::driver_handle(Handle handle) const {
+  const std::lock_guard lock(mutex_);
+  const Piece* const piece = const_cast<OwnPhysical*>(this)->live(handle);
+  return piece != nullptr ? swap_.own_mappings().handle_of(piece->range) : 0;
+}
+
 OwnPhysical::Handle OwnPhysical::pin(Handle handle) {
   std::uint64_t range = 0;
   Handle drivers = 0;

@@ -49,6 +49,8 @@ class OwnPhysical {
   std::optional<api::CUresult> map(std::uint64_t address, std::uint64_t bytes, std::uint64_t offset, Handle handle,
                                    unsigned long long flags);
   api::CUresult properties(api::CUmemAllocationProp* into, Handle handle) const;
+  // The driver's handle, which stays the same while the memory is held in place; 0: there is none.
+  Handle driver_handle(Handle handle) const;
   // The driver's handle, for others to have the memory: it is in place and held there, and stays from now on; 0: there
   // is none.
   Handle pin(Handle handle);
