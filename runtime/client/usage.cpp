@@ -37,9 +37,10 @@ void Usage::changed(int device) {
     // of these stores and of the ledger's sums ensures that (no fence: TSan does not know fences).
     show(page->gpus[index].device_bytes, bytes);
     const Pinned pinned = slot.pinned.load();
-    const std::uint64_t stays = pinned == Pinned::kNo ? fixed + pins : std::max(fixed, resident);
+    const std::uint64_t for_good = fixed + pins;
+    const std::uint64_t stays = pinned == Pinned::kNo ? for_good : std::max(for_good, resident);
     show(page->gpus[index].fixed_bytes, stays);
-    show(page->gpus[index].fixed_for_now_bytes, pinned == Pinned::kForNow ? stays - std::min(stays, fixed + pins) : 0);
+    show(page->gpus[index].fixed_for_now_bytes, pinned == Pinned::kForNow ? stays - for_good : 0);
     show(page->gpus[index].resident_bytes, resident);
   } while (bytes != memory_.ledger().live_bytes(device) || fixed != memory_.ledger().fixed_bytes(device) ||
            extents != memory_.swap().resident_bytes(device) || pins != memory_.swap().pinned_bytes(device));

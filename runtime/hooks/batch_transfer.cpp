@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
@@ -54,8 +55,21 @@ bool is_of_others(const memory::Memory& memory, CUdeviceptr to, CUdeviceptr from
   return (memory.swaps(to, 1) || memory.swaps(from, 1)) && (lies_elsewhere(to) || lies_elsewhere(from));
 }
 
+// `make` makes one copy of a batch after the other. `failed`: the one that is refused, or SIZE_MAX; may be null.
+// `waits`: the program may change the sources once this returns.
+template <typename Make>
+CUresult made_in_order(std::size_t count, std::size_t* failed, bool waits, CUstream stream, const Make& make) {
+  for (std::size_t index = 0; index < count; ++index) {
+    const CUresult made = make(index);
+    if (made == api::CUDA_SUCCESS) continue;
+    if (failed != nullptr) *failed = index;
+    return made;
+  }
+  if (failed != nullptr) *failed = SIZE_MAX;
+  return waits ? real::cuStreamSynchronize(stream) : api::CUDA_SUCCESS;
+}
+
 // What the driver answered with `result`. It takes no batch in the legacy stream, and none is made for a capture.
-// `failed`: the copy that is refused; may be null.
 CUresult one_by_one(CUresult result, const Batch& batch, std::size_t* failed, CUstream stream) {
   if (result != api::CUDA_ERROR_INVALID_VALUE || stream == nullptr || stream == driver::kLegacyStream) return result;
   const bool whole =
@@ -72,15 +86,10 @@ CUresult one_by_one(CUresult result, const Batch& batch, std::size_t* failed, CU
     any = is_of_others(runtime().memory, batch.to[index], batch.from[index], current);
   }
   if (!any) return result;
-  for (std::size_t index = 0; index < batch.count; ++index) {
-    const CUresult made = cuMemcpyAsync(batch.to[index], batch.from[index], batch.sizes[index], stream);
-    if (made == api::CUDA_SUCCESS) continue;
-    if (failed != nullptr) *failed = index;
-    return made;
-  }
-  if (failed != nullptr) *failed = SIZE_MAX;
   const bool waits = std::any_of(batch.attributes, last, is_read_during_call<CUmemcpyAttributes>);
-  return waits ? real::cuStreamSynchronize(stream) : api::CUDA_SUCCESS;
+  return made_in_order(batch.count, failed, waits, stream, [&](std::size_t index) {
+    return cuMemcpyAsync(batch.to[index], batch.from[index], batch.sizes[index], stream);
+  });
 }
 
 // One copy, which the driver has answered with `result`.
@@ -114,7 +123,8 @@ std::size_t bytes_of(api::CUarray_format format) {
   }
 }
 
-// A copy in rows counts in elements of its arrays, and between addresses in bytes.
+// A copy in rows counts in elements of its arrays, and between addresses in bytes. 0: of a format that is not known
+// here.
 std::size_t element_of(const api::CUmemcpy3DOperand& side) {
   api::CUDA_ARRAY3D_DESCRIPTOR array{};
   if (side.type != api::CU_MEMCPY_OPERAND_TYPE_ARRAY) return 1;
@@ -122,40 +132,60 @@ std::size_t element_of(const api::CUmemcpy3DOperand& side) {
   return bytes_of(array.Format) * array.NumChannels;
 }
 
+// One side of a copy in the form that has no attributes.
+struct Side {
+  api::CUmemorytype type = api::CU_MEMORYTYPE_UNIFIED;
+  CUdeviceptr device = 0;
+  api::CUarray array = nullptr;
+  std::size_t x = 0;
+  std::size_t y = 0;
+  std::size_t z = 0;
+  std::size_t pitch = 0;
+  std::size_t height = 0;
+};
+
+Side side_of(const api::CUmemcpy3DOperand& side, std::size_t element) {
+  if (side.type != api::CU_MEMCPY_OPERAND_TYPE_ARRAY) {
+    const auto& linear = side.op.ptr;
+    return {.device = linear.ptr, .pitch = linear.rowLength * element, .height = linear.layerHeight};
+  }
+  const auto& [array, offset] = side.op.array;
+  return {.type = api::CU_MEMORYTYPE_ARRAY, .array = array, .x = offset.x * element, .y = offset.y, .z = offset.z};
+}
+
 // In the form that has no attributes; nothing: that takes what this one does not, or its elements have a format that is
 // not known here.
 std::optional<api::CUDA_MEMCPY3D> as_plain(const api::CUDA_MEMCPY3D_BATCH_OP& copy) {
   if (copy.extent.width == 0 || copy.extent.height == 0 || copy.extent.depth == 0) return std::nullopt;
-  const std::size_t element = std::max(element_of(copy.src), element_of(copy.dst));
-  if (element_of(copy.src) == 0 || element_of(copy.dst) == 0) return std::nullopt;
-  api::CUDA_MEMCPY3D plain{};
-  plain.WidthInBytes = copy.extent.width * element;
-  plain.Height = copy.extent.height;
-  plain.Depth = copy.extent.depth;
-  plain.srcMemoryType = plain.dstMemoryType = api::CU_MEMORYTYPE_UNIFIED;
-  if (copy.src.type == api::CU_MEMCPY_OPERAND_TYPE_ARRAY) {
-    plain.srcMemoryType = api::CU_MEMORYTYPE_ARRAY;
-    plain.srcArray = copy.src.op.array.array;
-    plain.srcXInBytes = copy.src.op.array.offset.x * element;
-    plain.srcY = copy.src.op.array.offset.y;
-    plain.srcZ = copy.src.op.array.offset.z;
-  } else {
-    plain.srcDevice = copy.src.op.ptr.ptr;
-    plain.srcPitch = copy.src.op.ptr.rowLength * element;
-    plain.srcHeight = copy.src.op.ptr.layerHeight;
-  }
-  if (copy.dst.type == api::CU_MEMCPY_OPERAND_TYPE_ARRAY) {
-    plain.dstMemoryType = api::CU_MEMORYTYPE_ARRAY;
-    plain.dstArray = copy.dst.op.array.array;
-    plain.dstXInBytes = copy.dst.op.array.offset.x * element;
-    plain.dstY = copy.dst.op.array.offset.y;
-    plain.dstZ = copy.dst.op.array.offset.z;
-  } else {
-    plain.dstDevice = copy.dst.op.ptr.ptr;
-    plain.dstPitch = copy.dst.op.ptr.rowLength * element;
-    plain.dstHeight = copy.dst.op.ptr.layerHeight;
-  }
-  return plain;
+  const auto [least, element] = std::minmax({element_of(copy.src), element_of(copy.dst)});
+  if (least == 0) return std::nullopt;
+  const Side from = side_of(copy.src, element);
+  const Side to = side_of(copy.dst, element);
+  return api::CUDA_MEMCPY3D{.srcXInBytes = from.x,
+                            .srcY = from.y,
+                            .srcZ = from.z,
+                            .srcLOD = 0,
+                            .srcMemoryType = from.type,
+                            .srcHost = nullptr,
+                            .srcDevice = from.device,
+                            .srcArray = from.array,
+                            .reserved0 = nullptr,
+                            .srcPitch = from.pitch,
+                            .srcHeight = from.height,
+                            .dstXInBytes = to.x,
+                            .dstY = to.y,
+                            .dstZ = to.z,
+                            .dstLOD = 0,
+                            .dstMemoryType = to.type,
+                            .dstHost = nullptr,
+                            .dstDevice = to.device,
+                            .dstArray = to.array,
+                            .reserved1 = nullptr,
+                            .dstPitch = to.pitch,
+                            .dstHeight = to.height,
+                            .WidthInBytes = copy.extent.width * element,
+                            .Height = copy.extent.height,
+                            .Depth = copy.extent.depth};
 }
 
 // An address for is_of_others(): where the copy begins, or the array.
@@ -174,21 +204,17 @@ CUresult rows_one_by_one(CUresult result, const api::CUDA_MEMCPY3D_BATCH_OP* cop
     return result;
   }
   bool any = false;
+  std::vector<api::CUDA_MEMCPY3D> plain;
   for (const auto* each = copies; each != copies + count; ++each) {
-    if (!is_valid(*each) || !as_plain(*each)) return result;
+    const auto one = is_valid(*each) ? as_plain(*each) : std::nullopt;
+    if (!one) return result;
+    plain.push_back(*one);
     any |= is_of_others(runtime().memory, address_of(each->dst), address_of(each->src), current);
   }
   if (!any) return result;
-  for (std::size_t index = 0; index < count; ++index) {
-    const std::optional<api::CUDA_MEMCPY3D> plain = as_plain(copies[index]);
-    const CUresult made = plain ? cuMemcpy3DAsync_v2(&*plain, stream) : result;
-    if (made == api::CUDA_SUCCESS) continue;
-    if (failed != nullptr) *failed = index;
-    return made;
-  }
-  if (failed != nullptr) *failed = SIZE_MAX;
   const bool waits = std::any_of(copies, copies + count, is_read_during_call<api::CUDA_MEMCPY3D_BATCH_OP>);
-  return waits ? real::cuStreamSynchronize(stream) : api::CUDA_SUCCESS;
+  return made_in_order(count, failed, waits, stream,
+                       [&](std::size_t index) { return cuMemcpy3DAsync_v2(&plain[index], stream); });
 }
 
 }  // namespace

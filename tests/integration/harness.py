@@ -97,14 +97,14 @@ class Case(unittest.TestCase):
         return json.loads(result.stdout) if result.returncode == 0 else None
 
     def eventually(self, condition, what):
-        """Polls until the condition holds; a timeout is a failure, never a pass."""
+        """Polls until the condition holds; a timeout is a failure, never a pass. `what`: what is said then, or a function that says it."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             value = condition()
             if value:
                 return value
             time.sleep(0.01)
-        self.fail(f"never came true: {what}")
+        self.fail(f"never came true: {what() if callable(what) else what}")
 
     def clients(self):
         status = self.status()

@@ -39,8 +39,9 @@ class Interrupted(Case):
         return self.start(ROTA, "run", *options, "--", sys.executable, "-c", program, size, *arguments, **environment)
 
     def holder(self, *options):
-        """It never pauses, so it keeps its lease until its quantum ends, after minutes. Threads, since one may have to wait for a CPU."""
-        holder = self.start(ROTA, "run", *options, "--", PROGRAMS / "spinner", "--hold", "--kernel-us", "2000", "--threads", "8",
+        """It never pauses, so it keeps its lease until its quantum ends, after minutes. With threads and work for 160 ms ahead,
+        since all of them may have to wait for a CPU."""
+        holder = self.start(ROTA, "run", *options, "--", PROGRAMS / "spinner", "--hold", "--kernel-us", "20000", "--threads", "8",
                             ROTA_SIM_TIME_SCALE="1")
         self.assertEqual(holder.stdout.readline(), "ready\n")
         return holder
@@ -106,7 +107,7 @@ class Interrupted(Case):
         enough = self.scratch / "enough"
         profiled = self.python(PROFILED, enough)
         urgent = lambda: [int(time) for time in re.findall(r"^(\d+) want \d+ 1 0 urgent$", log.read_text(), re.MULTILINE)]
-        self.eventually(lambda: len(urgent()) >= 3, "it asks for a turn again and again")
+        self.eventually(lambda: len(urgent()) >= 3, lambda: f"it asks for a turn again and again\n{log.read_text()[-4000:]}")
         enough.touch()
         result = self.finish(profiled)
         self.assertEqual(result.returncode, 0, result.stderr)

@@ -56,7 +56,7 @@ OwnPhysical::Handle OwnPhysical::created(std::uint64_t range, std::uint64_t byte
 }
 
 // One that the program has a handle of.
-OwnPhysical::Piece* OwnPhysical::live(Handle handle) {
+const OwnPhysical::Piece* OwnPhysical::live(Handle handle) const {
   const auto found = pieces_.find(handle);
   return found != pieces_.end() && found->second.handles > 0 ? &found->second : nullptr;
 }
@@ -68,14 +68,6 @@ std::optional<OwnPhysical::Piece> OwnPhysical::drop(Handle number) {
   pieces_.erase(found);
   ledger_.release(piece.device(), piece.bytes, Kind::kMovingPhysical);
   return piece;
-}
-
-void OwnPhysical::free(const Piece& gone) {
-  if (gone.given_out) {
-    swap_.free_for_good(gone.range);
-  } else {
-    swap_.free(gone.range);
-  }
 }
 
 api::CUresult OwnPhysical::release(Handle handle, int* freed) {
@@ -90,7 +82,7 @@ api::CUresult OwnPhysical::release(Handle handle, int* freed) {
   }
   if (gone) {
     *freed = gone->device();
-    free(*gone);
+    swap_.free(gone->range);
   }
   return api::CUDA_SUCCESS;
 }
@@ -130,7 +122,7 @@ std::optional<api::CUresult> OwnPhysical::map(std::uint64_t address, std::uint64
 
 api::CUresult OwnPhysical::properties(api::CUmemAllocationProp* into, Handle handle) const {
   const std::lock_guard lock(mutex_);
-  const Piece* const piece = const_cast<OwnPhysical*>(this)->live(handle);
+  const Piece* const piece = live(handle);
   if (into == nullptr || piece == nullptr) return api::CUDA_ERROR_INVALID_VALUE;
   *into = piece->wanted;
   return api::CUDA_SUCCESS;
@@ -138,7 +130,7 @@ api::CUresult OwnPhysical::properties(api::CUmemAllocationProp* into, Handle han
 
 OwnPhysical::Handle OwnPhysical::driver_handle(Handle handle) const {
   const std::lock_guard lock(mutex_);
-  const Piece* const piece = const_cast<OwnPhysical*>(this)->live(handle);
+  const Piece* const piece = live(handle);
   return piece != nullptr ? swap_.own_mappings().handle_of(piece->range) : 0;
 }
 
@@ -147,9 +139,8 @@ OwnPhysical::Handle OwnPhysical::pin(Handle handle) {
   Handle drivers = 0;
   {
     const std::lock_guard lock(mutex_);
-    Piece* const piece = live(handle);
+    const Piece* const piece = live(handle);
     if (piece == nullptr) return 0;
-    piece->given_out = true;
     range = piece->range;
     drivers = swap_.own_mappings().handle_of(range);
   }
@@ -161,17 +152,14 @@ void OwnPhysical::pin(std::uint64_t address, std::uint64_t bytes) {
   std::vector<std::uint64_t> ranges;
   {
     const std::lock_guard lock(mutex_);
-    for (const Handle each : overlapping(address, bytes).pieces) {
-      pieces_.at(each).given_out = true;
-      ranges.push_back(pieces_.at(each).range);
-    }
+    for (const Handle each : overlapping(address, bytes).pieces) ranges.push_back(pieces_.at(each).range);
   }
   for (const std::uint64_t range : ranges) swap_.pin(range);
 }
 
 bool OwnPhysical::exportable(Handle handle) const {
   const std::lock_guard lock(mutex_);
-  const Piece* const piece = const_cast<OwnPhysical*>(this)->live(handle);
+  const Piece* const piece = live(handle);
   return piece != nullptr && piece->wanted.requestedHandleTypes != api::CU_MEM_HANDLE_TYPE_NONE;
 }
 
@@ -258,7 +246,7 @@ api::CUresult OwnPhysical::unmap(std::uint64_t address, std::uint64_t bytes, con
       freed->push_back(last->device());
     }
   }
-  for (const Piece& each : gone) free(each);
+  for (const Piece& each : gone) swap_.free(each.range);
   return api::CUDA_SUCCESS;
 }
 

@@ -14,6 +14,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "runtime/core/function_ref.h"
@@ -101,7 +102,6 @@ class OwnPhysical {
     api::CUmemAllocationProp wanted{};
     std::uint64_t handles = 0;
     std::uint64_t mappings = 0;
-    bool given_out = false;  // the driver's handle was: others may have the memory, even once the program has not
     int device() const { return wanted.location.id; }
   };
   struct Mapping {
@@ -112,7 +112,8 @@ class OwnPhysical {
   using Sizes = std::map<std::uint64_t, std::uint64_t>;  // bytes by address
 
   // All with the lock held.
-  Piece* live(Handle handle);
+  const Piece* live(Handle handle) const;
+  Piece* live(Handle handle) { return const_cast<Piece*>(std::as_const(*this).live(handle)); }
   std::map<std::uint64_t, Mapping>::const_iterator mapping_at(std::uint64_t address) const;
   bool overlaps_locked(std::uint64_t address, std::uint64_t bytes) const;
   bool would_map(const Piece& piece, std::uint64_t granule, std::uint64_t address, std::uint64_t bytes,
@@ -129,7 +130,6 @@ class OwnPhysical {
   Overlap overlapping(std::uint64_t address, std::uint64_t bytes) const;
   // If nothing is left of it: what it was, removed from the books; to be freed with no lock held.
   std::optional<Piece> drop(Handle number);
-  void free(const Piece& gone);
 
   SwapBackend& swap_;
   Ledger& ledger_;

@@ -71,9 +71,9 @@ class Regions {
   // Nothing: some thread is inside, for ever if a signal handler has interrupted it there and does not return.
   std::optional<bool> try_use_if_in_place(Devices devices, FunctionRef<void()> open);
 
-  // The range that begins here is no longer used. `may_keep`: it may serve another allocation like it. Waits for no
-  // work, only for its extents if they are moving.
-  void free(std::uint64_t address, bool may_keep);
+  // The range that begins here is no longer used, and unless it is pinned may serve another allocation like it. Waits
+  // for no work, only for its extents if they are moving.
+  void free(std::uint64_t address);
   // Gives kept ranges of a GPU back to the driver, or to other processes, until they add up to so many bytes. Returns
   // the bytes. Waits for nothing.
   std::uint64_t drop_kept(int device, std::uint64_t bytes = UINT64_MAX, const Exchange& exchange = {});

@@ -74,7 +74,7 @@ std::optional<int> Regions::pin(std::uint64_t address) {
   return found->device;
 }
 
-void Regions::free(std::uint64_t address, bool may_keep) {
+void Regions::free(std::uint64_t address) {
   Range gone;
   {
     Lock lock(mutex_);
@@ -88,7 +88,7 @@ void Regions::free(std::uint64_t address, bool may_keep) {
     Books& books = books_[static_cast<std::size_t>(range.device)];
     const std::uint64_t most = devices_.of(range.device).total / kKeptPart;
     // Pools keep their unused memory themselves.
-    const bool keeps = may_keep && !range.pinned && (range.own ? keeps_own_.load() : range.context != nullptr);
+    const bool keeps = !range.pinned && (range.own ? keeps_own_.load() : range.context != nullptr);
     if (keeps && range.in_place() && books.kept + range.bytes <= most) {
       range.kept = true;
       needed(range.device) -= range.bytes;

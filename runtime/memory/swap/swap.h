@@ -115,9 +115,7 @@ class SwapBackend final : public Backend {
   OwnMappings& own_mappings() { return own_mappings_; }
   // The range that begins here is no longer used, and may serve another allocation like it. Waits for no work, only for
   // its extents if they are moving.
-  void free(std::uint64_t address) { regions_.free(address, true); }
-  // The same for one whose memory others may still have.
-  void free_for_good(std::uint64_t address) { regions_.free(address, false); }
+  void free(std::uint64_t address) { regions_.free(address); }
   // From now on nothing leaves the GPU: it may be accessed without any call that rota sees.
   void pin() {
     regions_.keep_no_own();
