@@ -80,7 +80,7 @@ void Server::publish(const Client& client, const Task& task) {
     protocol::GpuLease& lease = client.lease->gpus[gpu];
     const std::uint32_t grant = shown_grant(task, gpu);
     if (lease.grant.load() != grant) lease.grant = 0;
-    lease.promised_bytes = promised_bytes(client, task, gpu);
+    lease.promised_bytes = promised_bytes(task, gpu);
     const scheduler::Bytes resident = resident_bytes(task, gpu);
     if (lease.clear_from_bytes.load() != resident) {
       lease.clear_bytes = 0;
@@ -114,6 +114,8 @@ void Server::publish_contexts(std::uint32_t gpu) {
 
 void Server::publish_contexts_to_all() {
   const scheduler::GpuMask gpus = std::exchange(contexts_to_publish_, 0);
+  sums_.clear();
+  const Within writing(keeps_sums_);
   for (const auto& [id, client] : clients_) {
     publish_contexts_of(*client, gpus);
     for (const std::uint32_t gpu : client->gpus()) {
@@ -191,13 +193,13 @@ void Server::read_activity(Program& program) {
     }
   }
   for (Task& task : client.tasks) {
-    if (task.gang == 0) {
-      tell_activity(task.activity, activity_of(client, task, shares));
-    } else {
-      Gang& gang = *gang_of(task);
-      tell_activity(gang.activity, activity_of(gang));
-    }
+    if (task.gang == 0) tell_activity(task.activity, activity_of(client, task, shares));
   }
+  // All that are members are of the same gang.
+  const auto member = std::ranges::find_if(client.tasks, [](const Task& task) { return task.gang != 0; });
+  if (member == client.tasks.end()) return;
+  Gang& gang = *gang_of(*member);
+  tell_activity(gang.activity, activity_of(gang));
 }
 
 // The client says the same on all of the task's GPUs. It is trusted no more than anything else that a client says.
