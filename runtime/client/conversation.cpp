@@ -256,7 +256,7 @@ Message Conversation::message_of(const protocol::SessionEntry& session) {
 }
 
 void Conversation::tell_shares() {
-  if (connection_) connection_->usage()->shares.store(parts_.shares.load() ? 1 : 0);
+  if (connection_) connection_->usage()->shares.store(parts_.shares.load());
 }
 
 // Before the first GPU: from then on rotad may grant it.

@@ -56,7 +56,7 @@ class Conversation {
     Service& service;
     GangEvidence& gang;
     Published& published;
-    const std::atomic<bool>& shares;  // this process has handed memory to others
+    const std::atomic<std::uint32_t>& shares;  // UsagePage::shares
   };
 
   Conversation(Parts parts, const std::vector<protocol::SessionEntry>& sessions, Listener& listener)

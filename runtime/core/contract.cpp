@@ -6,7 +6,7 @@
 namespace rota::contract {
 
 void mark_exporting(Symbol symbol) noexcept {
-  runtime().monitor.shares();
+  runtime().monitor.shares(protocol::kSharesOwn);
   runtime().mark_unevictable("other processes can access memory that it exported",
                              kSymbolNames[static_cast<std::size_t>(symbol)]);
 }

@@ -18,7 +18,7 @@ using api::CUresult;
 namespace {
 
 CUresult opened(CUresult result) {
-  if (result == api::CUDA_SUCCESS) runtime().monitor.shares();
+  if (result == api::CUDA_SUCCESS) runtime().monitor.shares(protocol::kSharesOfOthers);
   return result;
 }
 
@@ -50,7 +50,9 @@ CUresult cuIpcGetMemHandle(api::CUipcMemHandle* pHandle, CUdeviceptr dptr) {
 
 // An event holds no memory.
 CUresult cuIpcGetEventHandle(api::CUipcEventHandle* pHandle, api::CUevent event) {
-  return opened(real::cuIpcGetEventHandle(pHandle, event));
+  const CUresult result = real::cuIpcGetEventHandle(pHandle, event);
+  if (result == api::CUDA_SUCCESS) runtime().monitor.shares(protocol::kSharesOwn);
+  return result;
 }
 
 CUresult cuIpcOpenEventHandle(api::CUevent* phEvent, api::CUipcEventHandle handle) {

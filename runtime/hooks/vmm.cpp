@@ -139,7 +139,7 @@ CUresult cuMemImportFromShareableHandle(Handle* handle, void* osHandle, api::CUm
   const CUresult result = real::cuMemImportFromShareableHandle(handle, osHandle, shHandleType);
   if (result == api::CUDA_SUCCESS) {
     runtime().memory.physical().imported(*handle);
-    runtime().monitor.shares();  // ipc.cpp
+    runtime().monitor.shares(protocol::kSharesOfOthers);  // ipc.cpp
     runtime().monitor.memory_shared();
   }
   return result;

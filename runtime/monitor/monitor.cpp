@@ -205,8 +205,8 @@ bool Monitor::may_submit(const gate::Call& call) {
   return contexts_.captures() != 0 || (timing_.inside() ? gate::count(call) : meter_.enter(call, now));
 }
 
-void Monitor::shares() {
-  if (!shares_.exchange(true)) usage_.tell();
+void Monitor::shares(std::uint32_t what) {
+  if ((shares_.fetch_or(what) & what) != what) usage_.tell();
 }
 
 bool Monitor::may_wait_for_room(int device) {

@@ -76,9 +76,10 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   // stream. If the pair counts, it may first wait until others have left the GPU.
   Timing& timing() { return timing_; }
   api::CUresult record(api::CUevent event, api::CUstream stream, bool per_thread, FunctionRef<api::CUresult()> call);
-  // This process has handed memory or events to others, which may have to run at the same time: tells rotad.
-  void shares();
-  bool shared() const { return shares_.load(); }
+  // This process has handed memory or events to others (protocol::kSharesOwn) or opened theirs (kSharesOfOthers), so
+  // both may have to run at the same time: tells rotad.
+  void shares(std::uint32_t what);
+  std::uint32_t shared() const { return shares_.load(); }
   // What may make it a member of a gang, which rotad is then told: it has looked up a kernel by name, shares GPU memory
   // with another process, or has registered host memory.
   void kernel_found(const char* name) {
@@ -240,7 +241,7 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   Service service_;
   // GPUs in front of whose gates a signal handler has run in a thread, since they closed.
   std::atomic<gate::Devices> interrupted_{0};
-  std::atomic<bool> shares_{false};
+  std::atomic<std::uint32_t> shares_{0};
   LedgerPlaces places_;
   Reached reached_;
   GraphReach graphs_;

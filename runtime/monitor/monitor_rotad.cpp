@@ -81,7 +81,8 @@ void Monitor::say(Task& task, const Action& action) {
   constexpr const char* kHeldBack =
       "the GPU made no progress while calls waited at the closed gate ({}): the gate is open again and will be closed "
       "later";
-  if (action.note == Note::kHeldBack || action.note == Note::kHeldCapturing || action.note == Note::kBeside) {
+  if (action.note == Note::kHeldBack || action.note == Note::kHeldCapturing || action.note == Note::kBeside ||
+      action.note == Note::kBesideSharer) {
     waits_for_others(task);
   }
   switch (action.note) {
@@ -103,6 +104,12 @@ void Monitor::say(Task& task, const Action& action) {
       log::warn(
           "this program's GPU work waits for its own later calls, so it cannot take turns: it runs at the same time as "
           "the others, and rota retries from time to time");
+      break;
+    case Note::kBesideSharer:
+      log::warn(
+          "this program's GPU work made no progress while a program waited that it may share GPU memory or events "
+          "with: "
+          "both run at the same time, and rota retries from time to time");
       break;
     case Note::kTriesAgain:
       log::info("checking again whether this program can take turns");

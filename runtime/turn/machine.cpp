@@ -476,8 +476,8 @@ void Machine::drain_failed(Time now) {
   retry_at_ = now + patience_;
   watches_gpu_ = false;
   look_at_ = now;
-  const bool tried_enough = failed_drains_ >= most_failures() || seen_.sharer_waits || (grant_ == 0 && wanted_ == 0);
-  if (!tried_enough) {
+  const bool tried_enough = failed_drains_ >= most_failures() || (grant_ == 0 && wanted_ == 0);
+  if (!tried_enough && !seen_.sharer_waits) {
     say(drain_.capturing ? Note::kHeldCapturing : Note::kHeldBack);
     if (grant_ != 0) {
       phase_ = Phase::kHolding;
@@ -488,7 +488,7 @@ void Machine::drain_failed(Time now) {
     return;
   }
   // Others take their turns beside it. It requests nothing during that time: a grant would only keep them waiting.
-  if (verdict_ == kFirstVerdict) say(Note::kBeside);
+  if (verdict_ == kFirstVerdict) say(tried_enough ? Note::kBeside : Note::kBesideSharer);
   if (grant_ != 0) give_back(grant_);
   withdraw();
   phase_ = Phase::kBeside;

@@ -113,7 +113,7 @@ struct Look {
   GpuMask unasked = 0;            // held GPUs for which rotad must be told again how much that is
   bool measures = false;          // work that the program times is under way: the turn does not end before that is over
   bool alone = false;             // and others should stay off its GPUs during that time
-  bool sharer_waits = false;      // it and a process that waits for its GPUs both share memory or events with others
+  bool sharer_waits = false;      // a process waits for its GPUs that it may share memory or events with
 };
 }  // namespace event
 
@@ -144,6 +144,7 @@ enum class Note {
   kHeldBack,       // the GPU made no progress while calls waited at the gate: it was opened again
   kHeldCapturing,  // the same, and a capture is under way
   kBeside,         // that happened so often in a row that the process now runs beside the others
+  kBesideSharer,   // it runs beside the others, one of which it may wait for
   kTriesAgain,     // it takes turns again, if it can be drained now
   kGaveBackIdle,
   kGaveBackBusy,    // at the end of its turn

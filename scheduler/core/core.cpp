@@ -4,6 +4,7 @@
 #include "scheduler/core/core.h"
 
 #include <algorithm>
+#include <bit>
 #include <cassert>
 #include <utility>
 
@@ -306,8 +307,10 @@ void Core::settle(Time now) {
   alone_.judge(now, [&](const Client& client) { told_alone(client, now); });  // it may have asked before it held
   // A client that was just granted a GPU was found to fit, so the excess need not be computed again.
   alone_pressed_ = alone_.gpus();
-  for_each_gpu(before | pressed_ | admission_.excess() | alone_pressed_, [&](GpuIndex index) {
+  const GpuMask pressing = before | pressed_ | admission_.excess() | alone_pressed_;
+  for_each_gpu(pressing, [&](GpuIndex index) {
     for (Client* holder : books_.gpu(index).holders) {
+      if (std::countr_zero(holder->state.held & pressing) != static_cast<int>(index)) continue;  // done, with that one
       if (pressure_.refresh(*holder, pressed_, now)) {
         decisions_.push_back({Change::kPressure, holder->id, holder->state.grant});
       }

@@ -113,7 +113,10 @@ inline constexpr std::uint32_t kWatchSamples = 2;  // while it holds its GPUs: w
 inline constexpr std::uint32_t kWatchMeter = 4;    // programs take turns: little of it may be in flight at any time
 inline constexpr std::uint32_t kWatchTimings = 8;  // others touch its GPUs: what it times must be left alone
 inline constexpr std::uint32_t kWatchAlone = 16;   // and may run at the same time: it may ask to have them to itself
-inline constexpr std::uint32_t kWatchSharers = 32;  // it shares memory or events, and so does somebody who waits for it
+inline constexpr std::uint32_t kWatchSharers = 32;  // somebody waits who may share memory or events with it
+
+inline constexpr std::uint32_t kSharesOwn = 1;       // others can open memory or events of its own
+inline constexpr std::uint32_t kSharesOfOthers = 2;  // it has opened theirs
 
 // What a client says of its memory on one GPU.
 struct alignas(kRecordBytes) GpuUsage {
@@ -172,8 +175,8 @@ struct UsagePage {
   std::atomic<std::uint64_t> host_bytes;
   std::atomic<std::uint64_t> host_spare_bytes;
   std::atomic<std::uint64_t> host_lacking_bytes;
-  // Not 0: it has shared memory or events with other processes, which may have to run concurrently with it, or opened
-  // theirs.
+  // Not 0: work of other processes may have to run concurrently with its own, since they share memory or events:
+  // kSharesOwn, kSharesOfOthers. Two processes of which neither has opened anything share nothing.
   std::atomic<std::uint32_t> shares;
   GpuUsage gpus[kMaxGpus];
 };

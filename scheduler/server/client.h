@@ -36,6 +36,8 @@ struct Server::Client : Program {
   bool hands_over = false;        // takes over memory of others in its domain, and hands it over to them
   std::size_t sessions = 0;       // that it has named
   std::string session;            // the outermost of them; empty: none
+  std::string innermost_session;  // the last; the same
+  std::uint32_t shares = 0;       // UsagePage::shares, as last read
   // A Tighten has been sent and not answered; another one is due after the answer.
   bool tightening = false;
   bool tighten_again = false;

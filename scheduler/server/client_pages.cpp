@@ -24,17 +24,27 @@ constexpr std::uint64_t kLatest = std::chrono::nanoseconds(std::chrono::hours(24
 
 }  // namespace
 
+// Whether two clients that both share something may share it with each other. What a client says of itself has no
+// effect on those of other domains. Memory and events pass to a process that opens them, or to one that rota has not
+// seen doing so; the latter is assumed only of processes that were started together or are ranks of one job.
+bool Server::may_share_with(const Client& client, const Client& other) {
+  if (client.domain != other.domain) return false;
+  if (((client.shares | other.shares) & protocol::kSharesOfOthers) != 0) return true;
+  const bool started_together =
+      !client.innermost_session.empty() && client.innermost_session == other.innermost_session;
+  return started_together || (client.gang != 0 && client.gang == other.gang);
+}
+
 std::uint32_t Server::watch_of(const Client& client, const Task& task) const {
   const auto asks_of = [&](scheduler::GpuMask gpus, std::uint32_t what) { return (gpus & task.gpus) != 0 ? what : 0; };
-  // What a client says of itself has no effect on those of other domains.
-  const auto of_same_domain = [&](scheduler::ClientId other) {
+  const auto may_share = [&](scheduler::ClientId other) {
     const Program* const waits = find_task(other).program;
-    return waits != nullptr && waits->domain == client.domain;
+    return waits != nullptr && may_share_with(client, static_cast<const Client&>(*waits));
   };
   return asks_of(core_.shared_gpus(), protocol::kWatchCalls) | asks_of(core_.sampling_gpus(), protocol::kWatchSamples) |
          asks_of(core_.metered_gpus(), protocol::kWatchMeter) | asks_of(core_.timed_gpus(), protocol::kWatchTimings) |
          asks_of(core_.alone_gpus(), protocol::kWatchAlone) |
-         (core_.sharer_waits(task.id, of_same_domain) ? protocol::kWatchSharers : 0);
+         (core_.sharer_waits(task.id, may_share) ? protocol::kWatchSharers : 0);
 }
 
 // The order is the one that protocol.h promises to readers.
@@ -70,7 +80,7 @@ void Server::publish(const Client& client, const Task& task) {
     protocol::GpuLease& lease = client.lease->gpus[gpu];
     const std::uint32_t grant = shown_grant(task, gpu);
     if (lease.grant.load() != grant) lease.grant = 0;
-    lease.promised_bytes = promised_bytes(client, task, gpu);
+    lease.promised_bytes = promised_bytes(task, gpu);
     const scheduler::Bytes resident = resident_bytes(task, gpu);
     if (lease.clear_from_bytes.load() != resident) {
       lease.clear_bytes = 0;
@@ -104,6 +114,8 @@ void Server::publish_contexts(std::uint32_t gpu) {
 
 void Server::publish_contexts_to_all() {
   const scheduler::GpuMask gpus = std::exchange(contexts_to_publish_, 0);
+  sums_.clear();
+  const Within writing(keeps_sums_);
   for (const auto& [id, client] : clients_) {
     publish_contexts_of(*client, gpus);
     for (const std::uint32_t gpu : client->gpus()) {
@@ -171,15 +183,23 @@ scheduler::GangDrain::Word Server::rest_of(const Program& program, const Task& t
 
 void Server::read_activity(Program& program) {
   auto& client = static_cast<Client&>(program);
-  const bool shares = client.usage->shares.load() != 0;
-  for (Task& task : client.tasks) {
-    if (task.gang == 0) {
-      tell_activity(task.activity, activity_of(client, task, shares));
-    } else {
-      Gang& gang = *gang_of(task);
-      tell_activity(gang.activity, activity_of(gang));
+  const std::uint32_t before = std::exchange(client.shares, client.usage->shares.load());
+  const bool shares = client.shares != 0;
+  if (before != client.shares) {  // whom it may share something with
+    for (const std::uint32_t gpu : client.gpus()) {
+      core_.for_each_holder(gpu, [&](scheduler::ClientId id) {
+        for_each_task_of(id, [&](Program& holder, const Task&) { changed_.insert(holder.id); });
+      });
     }
   }
+  for (Task& task : client.tasks) {
+    if (task.gang == 0) tell_activity(task.activity, activity_of(client, task, shares));
+  }
+  // All that are members are of the same gang.
+  const auto member = std::ranges::find_if(client.tasks, [](const Task& task) { return task.gang != 0; });
+  if (member == client.tasks.end()) return;
+  Gang& gang = *gang_of(*member);
+  tell_activity(gang.activity, activity_of(gang));
 }
 
 // The client says the same on all of the task's GPUs. It is trusted no more than anything else that a client says.

@@ -51,25 +51,25 @@ void Leases::say_usage(Task& task, const event::Usage& usage) {
   event::Usage all = usage;
   if (Gang* const gang = gang_of(task)) {
     task.parts[usage.gpu].usage = usage;
-    const auto add = [&](auto event::Usage::* field) {
-      all.*field = sum(*gang, usage.gpu, [&](const Task::Part& part) { return part.usage.*field; });
-    };
-    add(&event::Usage::used);
-    add(&event::Usage::fixed);
-    add(&event::Usage::resident);
-    add(&event::Usage::shortage);
-    add(&event::Usage::refusals);
-    add(&event::Usage::fixed_for_now);
+    all = {.client = 0, .gpu = usage.gpu, .used = 0};
+    Bytes contexts = 0;
     std::size_t swappers = 0;
     for_each_member(*gang, [&](const Program&, const Task& other) {
       const auto part = other.parts.find(usage.gpu);
       if (part == other.parts.end()) return;
-      all.free = std::max(all.free, part->second.usage.free);
-      swappers += part->second.usage.resident != 0 ? 1 : 0;
+      const event::Usage& its = part->second.usage;
+      all.used += its.used;
+      all.fixed += its.fixed;
+      all.resident += its.resident;
+      all.shortage += its.shortage;
+      all.free = std::max(all.free, its.free);
+      all.refusals += its.refusals;
+      all.fixed_for_now += its.fixed_for_now;
+      contexts += part->second.context;
+      swappers += its.resident != 0 ? 1 : 0;
     });
     // What the driver has refused does not fit beside what is there, programs without rota included. Of Unified Memory
     // neither counts.
-    const Bytes contexts = sum(*gang, usage.gpu, [](const Task::Part& part) { return part.context; });
     const scheduler::GpuState there = core_.gpu(usage.gpu);
     const Bytes needed = all.resident + all.shortage + contexts;
     if (swappers > 1 && all.shortage != 0 && needed + there.outside > there.total) {
@@ -91,18 +91,42 @@ void Leases::say_asked(Task& task, GpuIndex gpu, Bytes bytes) {
 
 // ---- and what it says, as each of them is told
 
+namespace {
+
+Bytes needs(const Task::Part& part) {
+  return std::max(part.asked, part.usage.used);
+}
+
+bool can_leave(const Task::Part& part) {
+  return part.usage.resident > part.usage.fixed;
+}
+
+}  // namespace
+
+// While all members' pages are written nothing changes: what they have is summed up once, not once for each.
+Leases::OnGpu Leases::all_on(const Gang& gang, GpuIndex gpu) const {
+  const auto count = [&] {
+    OnGpu all;
+    for_each_member(gang, [&](const Program&, const Task& task) {
+      const auto part = task.parts.find(gpu);
+      if (part == task.parts.end()) return;
+      all.needs += needs(part->second);
+      all.can_leave += can_leave(part->second) ? 1 : 0;
+    });
+    return all;
+  };
+  if (!keeps_sums_) return count();
+  const auto [kept, is_new] = sums_.try_emplace({gang.number, gpu});
+  if (is_new) kept->second = count();
+  return kept->second;
+}
+
 // Of what the gang is promised, what the others of its members on this GPU have or have asked for is theirs.
-Bytes Leases::promised_bytes(const Program& client, const Task& task, GpuIndex gpu) const {
+Bytes Leases::promised_bytes(const Task& task, GpuIndex gpu) const {
   const Bytes promised = core_.promised_bytes(task.id, gpu);
   const Gang* const gang = gang_of(task);
   if (gang == nullptr) return promised;
-  Bytes others = 0;
-  for_each_member(*gang, [&](const Program& other, const Task& its) {
-    const auto part = its.parts.find(gpu);
-    if (other.id == client.id || part == its.parts.end()) return;
-    others += std::max(part->second.asked, part->second.usage.used);
-  });
-  return promised - std::min(promised, others);
+  return promised - std::min(promised, all_on(*gang, gpu).needs - needs(task.parts.at(gpu)));
 }
 
 Bytes Leases::resident_bytes(const Task& task, GpuIndex gpu) const {
@@ -116,13 +140,7 @@ bool Leases::others_can_clear(const Program& program, GpuIndex gpu) const {
   const Task* const task = program.tasks.on(gpu);
   const Gang* const gang = task == nullptr ? nullptr : gang_of(*task);
   if (gang == nullptr) return false;
-  bool any = false;
-  for_each_member(*gang, [&](const Program& other, const Task& its) {
-    const auto part = its.parts.find(gpu);
-    if (other.id == program.id || part == its.parts.end()) return;
-    any = any || part->second.usage.resident > part->second.usage.fixed;
-  });
-  return any;
+  return all_on(*gang, gpu).can_leave > (can_leave(task->parts.at(gpu)) ? 1U : 0U);
 }
 
 // The first members clear theirs first.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "scheduler/server/log.h"
@@ -194,10 +195,12 @@ void Leases::rebuild(Gang& gang, const std::vector<OfTask>& members) {
   const Within changing(coupling_);
   std::vector<ClientId> ended;
   if (gang.id != 0) ended.push_back(std::exchange(gang.id, 0));
+  std::set<const Task*> remain;
   for (const OfTask& each : members) {
-    std::erase_if(leaving, [&](const OfTask& other) { return other.task == each.task; });
+    remain.insert(each.task);
     gang.last_grant = std::max(gang.last_grant, each.task->last_grant);
   }
+  std::erase_if(leaving, [&](const OfTask& each) { return remain.contains(each.task); });
   for (const auto& [client, task] : leaving) become_alone(*client, *task);
   gang.gpus = 0;
   if (!members.empty()) {

@@ -16,6 +16,7 @@ Leases::Leases(const scheduler::Settings& settings) : core_(settings) {}
 Leases::~Leases() = default;
 
 void Leases::step(const scheduler::Event& event) {
+  sums_.clear();
   const scheduler::Time time = modelled_now();
   const std::vector<scheduler::Decision>& decisions = core_.step(event, time);
   stepped(event, time, decisions);
@@ -40,6 +41,8 @@ void Leases::step(const scheduler::Event& event) {
 void Leases::publish_changes(scheduler::Time time) {
   if (coupling_ || settling_gangs_) return;
   settle_gangs();
+  sums_.clear();
+  const Within writing(keeps_sums_);
   publish_all(time);
 }
 

@@ -121,7 +121,7 @@ class Leases {
 
   void say_gpu(Program& program, scheduler::GpuIndex gpu, scheduler::Bytes total, scheduler::Bytes context);
   void say_asked(Task& task, scheduler::GpuIndex gpu, scheduler::Bytes bytes);
-  scheduler::Bytes promised_bytes(const Program& program, const Task& task, scheduler::GpuIndex gpu) const;
+  scheduler::Bytes promised_bytes(const Task& task, scheduler::GpuIndex gpu) const;
   scheduler::Bytes resident_bytes(const Task& task, scheduler::GpuIndex gpu) const;
   scheduler::Bytes bytes_to_clear(const Program& program, const Task& task, scheduler::GpuIndex gpu) const;
   bool others_can_clear(const Program& program, scheduler::GpuIndex gpu) const;
@@ -133,6 +133,7 @@ class Leases {
   std::set<scheduler::ClientId> changed_;  // whose pages have to be written, within one step
   std::uint32_t last_number_ = 0;          // of the core's clients, and of what else is to differ from them
   bool coupling_ = false;                  // pages are written once all has been carried out
+  mutable bool keeps_sums_ = false;        // all members' pages or rows are being written
 
   void join(const Program& program, const Task& task);
   bool couple(Program& program, scheduler::GpuMask gpus);
@@ -156,6 +157,11 @@ class Leases {
   void decided(Gang& gang, const scheduler::Decision& decision);
 
   void say_usage(Task& task, const scheduler::event::Usage& usage);
+  struct OnGpu {
+    scheduler::Bytes needs = 0;  // they have, or have asked for
+    std::size_t can_leave = 0;   // members whose memory can be cleared
+  };
+  OnGpu all_on(const Gang& gang, scheduler::GpuIndex gpu) const;
   template <typename Of>
   scheduler::Bytes sum(const Gang& gang, scheduler::GpuIndex gpu, const Of& of) const;
 
@@ -163,6 +169,8 @@ class Leases {
   std::map<std::string, std::uint32_t> gang_numbers_;           // by key
   std::map<scheduler::ClientId, std::uint32_t> gangs_in_core_;  // by the core's client
   std::set<std::pair<scheduler::Time, std::uint32_t>> looks_;   // when which gang has to be looked at
+  // all_on(): of gangs, by their numbers, as long as `keeps_sums_` and no step has been taken.
+  mutable std::map<std::pair<std::uint32_t, scheduler::GpuIndex>, OnGpu> sums_;
   bool settling_gangs_ = false;
   std::uint32_t last_gang_ = 0;
 };

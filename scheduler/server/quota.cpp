@@ -50,6 +50,7 @@ void Server::on_limits(Client& client, const Message& message) {
     scheduler::Quota::Membership membership = limits_.membership(message.body.session, client.domain);
     // The outermost comes first: starting many `rota run`s inside one gains nobody more of the GPU.
     if (client.sessions++ == 0) join_session(client, membership.key);
+    client.innermost_session = membership.key;
     apply(limit::Join{client.id, {std::move(membership)}});
     publish_limits(client);
     bound_host(client);

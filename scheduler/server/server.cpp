@@ -129,7 +129,7 @@ void Server::on_message(Connection& connection, const Message& message) {
       break;
     case Kind::kUsage:
       read_usage(client);
-      if (client.gang != 0) publish_changes(modelled_now());
+      if (client.gang != 0 || !changed_.empty()) publish_changes(modelled_now());
       break;
     case Kind::kGang:
       on_gang(client, message.body.gang);

@@ -201,6 +201,7 @@ class Server final : public ConnectionOwner, private Leases {
 
   void publish(Client& client);
   void publish(const Client& client, const Task& task);
+  static bool may_share_with(const Client& client, const Client& other);
   std::uint32_t watch_of(const Client& client, const Task& task) const;
   void report_revoked(Client& client, const scheduler::Decision& decision) const;
   void report_passed_over(Client& client, const scheduler::Decision& decision) const;

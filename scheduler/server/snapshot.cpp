@@ -167,6 +167,8 @@ bool Server::SnapshotWork::shows(Message& row, std::size_t at, const TrustDomain
 // Adds rows of some clients more; returns whether all are there.
 bool Server::add_to_snapshot(SnapshotWork& work) const {
   int clients = 0;
+  sums_.clear();
+  const Within writing(keeps_sums_);
   auto next = clients_.lower_bound(work.next_client);
   for (; next != clients_.end() && clients < kClientsAtOnce; ++next, ++clients) {
     const Client& client = *next->second;
@@ -280,7 +282,7 @@ protocol::TaskRow Server::task_row(const Client& client, std::uint32_t gpu) cons
   row.busy_permille = thousandths(use.busy.value_or(0));
   row.calls_per_1000s = static_cast<std::uint64_t>(std::clamp(use.calls.value_or(0) * 1000, 0.0, 1e18));
   row.device_bytes = usage.device_bytes.load();
-  row.promised_bytes = promised_bytes(client, task, gpu);
+  row.promised_bytes = promised_bytes(task, gpu);
   row.asked_bytes = core_.asked_bytes(task.id, gpu);
   row.resident_bytes = resident_bytes(task, gpu);
   row.context_bytes = context_bytes(client, gpu);

@@ -44,8 +44,9 @@ void Active::look(GpuIndex index, Time now) {
   here.until = Time::max();
   here.reach = bit(index);
   const Gpu& gpu = books_.gpu(index);
+  if (gpu.all.size() < 2 || !settings_.measured_turns) return;
   for (const Client* client : gpu.all) {
-    if (gpu.all.size() < 2 || !settings_.measured_turns || client->evidence.last.shares) continue;
+    if (client->evidence.last.shares) continue;
     const Time called_at = client->evidence.called_at;
     const bool waits = (client->state.wanted & bit(index)) != 0;
     if (!waits && (called_at == Time{} || now - called_at >= kActive)) continue;

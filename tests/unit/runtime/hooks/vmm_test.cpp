@@ -200,7 +200,7 @@ TEST_CASE("memory that another process made is charged to nobody here, mapped or
     EXPECT(map(11) == api::CUDA_SUCCESS);
     EXPECT(runtime().ledger.entries() == 0);  // nobody has told of that handle
     EXPECT(call(Symbol::k_cuMemImportFromShareableHandle, &theirs) == api::CUDA_SUCCESS);
-    EXPECT(runtime().monitor.shared());
+    EXPECT(runtime().monitor.shared() == protocol::kSharesOfOthers);
     EXPECT(theirs == 11);
     EXPECT(map(theirs) == api::CUDA_SUCCESS);
     EXPECT(charged() == 0);

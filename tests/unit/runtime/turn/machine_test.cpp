@@ -65,6 +65,8 @@ TEST_CASE("a drain without progress gives way to a process that this one shares 
     CHECK(process.machine.phase() == Phase::kBeside);
     CHECK(process.machine.gate_open());
     CHECK_FALSE(process.machine.still());
+    CHECK(process.said(Note::kBesideSharer));
+    CHECK_FALSE(process.said(Note::kBeside));
   }
   SECTION("but whoever waits shares nothing with it") {
     process.run(Machine::kPatience * 5);
