@@ -84,6 +84,7 @@ struct Watch {
   // With each line that begins with #, and the core as the lines before have left it.
   std::function<void(const Core& core, std::string_view line)> comment{};
   std::function<void(const Logged&)> event{};  // after each event
+  bool compares = true;                        // what the core decides with what the log records
 };
 
 // Replays a log with a core of its own. Reaches the end of the log whatever it contains. A log may be cut off:

@@ -43,7 +43,9 @@ std::vector<Log> logs() {
     std::getline(file, first);
     file.seekg(0);
     Log log{.name = entry.path().stem(), .settings = settings_of(first), .events = {}};
-    const Replay result = replay(file, {.event = [&](const Logged& logged) { log.events.push_back(logged); }});
+    // Whatever the core decides now: event_log_test.cpp compares that.
+    const Watch watch{.event = [&](const Logged& logged) { log.events.push_back(logged); }, .compares = false};
+    const Replay result = replay(file, watch);
     REQUIRE(result.problem == "");
     all.push_back(std::move(log));
   }
@@ -56,6 +58,7 @@ enum class Lie {
   kStop,      // from some moment on a client says nothing any more
   kWantsAll,  // a client wants every GPU that it has, again and again
   kClaims,    // it says that it has far more memory than it was granted
+  kReserves,  // all want to reserve far more than they need
 };
 
 class Played {
@@ -63,10 +66,12 @@ class Played {
   Played(const Log& log, Lie lie, unsigned seed)
       : log_(log), lie_(lie), random_(seed), core_(log.settings), quota_(core_.books()) {
     lies_at_ = std::uniform_int_distribution<std::size_t>(0, log.events.size() - 1)(random_);
+    // By the end of the log all programs are gone, and nobody is left who could starve.
+    ends_at_ = std::uniform_int_distribution<std::size_t>(lies_at_, log.events.size())(random_);
   }
 
   void play() {
-    for (std::size_t index = 0; index < log_.events.size(); ++index) {
+    for (std::size_t index = 0; index < ends_at_; ++index) {
       const Logged& logged = log_.events[index];
       advance(logged.now);
       limits_now_ = std::max(limits_now_, logged.limits_now);
@@ -74,7 +79,7 @@ class Played {
       if (const auto* event = std::get_if<Event>(&logged.event)) {
         if (!is_silent(*event)) step(as_told(*event));
       } else {
-        step(std::get<LimitEvent>(logged.event));
+        step(as_told(std::get<LimitEvent>(logged.event)));
       }
     }
     everybody_has_a_turn();
@@ -84,12 +89,14 @@ class Played {
   std::set<ClientId> gangs() const { return gangs_; }
   std::uint64_t limited() const { return limited_; }
   std::uint64_t revoked() const { return revoked_; }
+  std::uint64_t waited() const { return waited_; }
 
  private:
   // The core is called when it is due.
   void advance(Time to) {
-    while (const auto due = core_.next_deadline()) {
+    for (int calls = 0; const auto due = core_.next_deadline(); ++calls) {
       if (*due > to) break;
+      if (calls == 100'000) FAIL("the core is due again and again");
       now_ = std::max(now_, *due);
       step(event::Tick{});
     }
@@ -123,6 +130,15 @@ class Played {
     if (auto* want = std::get_if<event::Want>(&event); want != nullptr && lie_ == Lie::kWantsAll)
       want->gpus = ~GpuMask{0};
     if (auto* usage = std::get_if<event::Usage>(&event); usage != nullptr && lie_ == Lie::kClaims) usage->used *= 1000;
+    return event;
+  }
+
+  LimitEvent as_told(LimitEvent event) {
+    if (auto* reserve = std::get_if<limit::Reserve>(&event); reserve != nullptr && lie_ == Lie::kReserves) {
+      const Bytes times = std::uniform_int_distribution<Bytes>(1, 100)(random_);
+      reserve->wanted.device *= times;
+      reserve->wanted.movable *= times;
+    }
     return event;
   }
 
@@ -190,16 +206,20 @@ class Played {
     }
   }
 
-  // Holders give back when asked, but for one that says nothing; then nobody who waits is left out for ever.
+  // Holders give back once their time is up, but for one that says nothing, and want the same again; then nobody who
+  // waits is left out for ever.
   void everybody_has_a_turn() {
     for (const ClientId id : clients_) {
       if (core_.client(id)->wanted != 0 && id != liar_) waiting_.insert(id);
     }
-    for (int round = 0; round < 200 && !waiting_.empty(); ++round) {
-      advance(now_ + 1s);
+    waited_ = waiting_.size();
+    for (int round = 0; round < 2000 && !waiting_.empty(); ++round) {
+      advance(now_ + 100ms);
       for (const ClientId id : clients_) {
         const ClientState state = *core_.client(id);
-        if (state.waiters != 0 && !(id == liar_ && lie_ == Lie::kStop)) step(event::GiveBack{id, state.grant});
+        if (state.waiters == 0 || state.drain_at > now_ || (id == liar_ && lie_ == Lie::kStop)) continue;
+        step(event::GiveBack{id, state.grant});
+        step(event::Want{id, state.held});
       }
     }
     // Who claims more than there is keeps others out, or itself.
@@ -215,6 +235,7 @@ class Played {
   Time now_{};
   Time limits_now_{};
   std::size_t lies_at_ = 0;
+  std::size_t ends_at_ = 0;
   ClientId liar_ = 0;
   std::set<ClientId> clients_;
   std::set<ClientId> waiting_;
@@ -222,6 +243,7 @@ class Played {
   std::set<ClientId> gangs_;
   std::uint64_t limited_ = 0;
   std::uint64_t revoked_ = 0;
+  std::uint64_t waited_ = 0;
 };
 
 TEST_CASE(
@@ -229,21 +251,24 @@ TEST_CASE(
   std::size_t gangs = 0;
   std::uint64_t limited = 0;
   std::uint64_t revoked = 0;
+  std::uint64_t waited = 0;
   for (const Log& log : logs()) {
-    for (const Lie lie : {Lie::kNone, Lie::kDeath, Lie::kStop, Lie::kWantsAll, Lie::kClaims}) {
-      for (unsigned seed = 1; seed <= (lie == Lie::kNone ? 1U : 20U); ++seed) {
+    for (const Lie lie : {Lie::kNone, Lie::kDeath, Lie::kStop, Lie::kWantsAll, Lie::kClaims, Lie::kReserves}) {
+      for (unsigned seed = 1; seed <= 100; ++seed) {
         INFO(log.name << ", lie " << static_cast<int>(lie) << ", seed " << seed);
         Played played(log, lie, seed);
         played.play();
         gangs += played.gangs().size();
         limited += played.limited();
         revoked += played.revoked();
+        waited += played.waited();
       }
     }
   }
   CHECK(gangs > 0);
   CHECK(limited > 0);
   CHECK(revoked > 0);
+  CHECK(waited > 0);
 }
 
 }  // namespace
