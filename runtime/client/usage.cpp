@@ -40,7 +40,9 @@ void Usage::changed(int device) {
     const std::uint64_t for_good = fixed + pins;
     const std::uint64_t stays = pinned == Pinned::kNo ? for_good : std::max(for_good, resident);
     show(page->gpus[index].fixed_bytes, stays);
-    show(page->gpus[index].fixed_for_now_bytes, pinned == Pinned::kForNow ? stays - for_good : 0);
+    const std::uint64_t stays_for_now = pinned == Pinned::kForNow ? stays - for_good : 0;
+    show(page->gpus[index].fixed_for_now_bytes, stays_for_now);
+    show(page->gpus[index].pinned_bytes, stays - stays_for_now - fixed);
     show(page->gpus[index].resident_bytes, resident);
   } while (bytes != memory_.ledger().live_bytes(device) || fixed != memory_.ledger().fixed_bytes(device) ||
            extents != memory_.swap().resident_bytes(device) || pins != memory_.swap().pinned_bytes(device));

@@ -45,6 +45,9 @@ struct Apply {
   LimitDecisions operator()(const limit::Confirm& each) const {
     return {.outcome = quota.confirm(each.client, each.gpu, each.on_gpu, each.on_host, now), .shared = {}};
   }
+  LimitDecisions operator()(const limit::Pin& each) const {
+    return {.outcome = quota.pin(each.client, each.gpu, each.bytes, now), .shared = {}};
+  }
   LimitDecisions operator()(const limit::UseHost& each) const {
     quota.use_host(each.client, each.use);
     return {};

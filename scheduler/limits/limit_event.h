@@ -65,6 +65,11 @@ struct Confirm {
   Bytes on_gpu;
   Bytes on_host;
 };
+struct Pin {
+  ClientId client;
+  GpuIndex gpu;
+  Bytes bytes;
+};
 struct UseHost {
   ClientId client;
   Quota::HostUse use;
@@ -81,8 +86,8 @@ struct Tick {};
 
 using LimitEvent =
     std::variant<limit::Hold, limit::Join, limit::SetLimits, limit::AddGpu, limit::Measured, limit::NotMeasured,
-                 limit::Read, limit::GpuChanged, limit::Reserve, limit::State, limit::Confirm, limit::UseHost,
-                 limit::BoundHost, limit::ShareHost, limit::Leave, limit::Tick>;
+                 limit::Read, limit::GpuChanged, limit::Reserve, limit::State, limit::Confirm, limit::Pin,
+                 limit::UseHost, limit::BoundHost, limit::ShareHost, limit::Leave, limit::Tick>;
 
 struct LimitDecisions {
   Quota::Outcome outcome{};

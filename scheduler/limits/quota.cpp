@@ -136,10 +136,10 @@ Bytes Quota::host_bytes(const Account& account) const {
 
 // The most that any one client must have there at once, if this one had `own`.
 Bytes Quota::most_swapped(GpuIndex index, const Member& member, Bytes own) const {
-  const std::multiset<Bytes>& all = gpus_[index].swapped;
+  const std::multiset<Bytes>& all = gpus_[index].moves;
   auto most = all.rbegin();
   // Of equal ones, any may be its own.
-  if (most != all.rend() && *most == member.counted[index].swapped) ++most;
+  if (most != all.rend() && *most == member.there[index].moves) ++most;
   return most == all.rend() ? own : std::max(own, *most);
 }
 
@@ -149,11 +149,11 @@ bool Quota::fits(const Member& member, GpuIndex index, const Reservation& wanted
   const Reservation& before = member.counted[index];
   const bool more_stays = wanted.fixed > before.fixed;
   if (!more_stays && wanted.swapped <= before.swapped) return true;
-  const Bytes own = std::max(before.swapped, wanted.swapped);
+  const Bytes pinned = before.swapped - member.there[index].moves;
+  const Bytes own = std::max(before.swapped, wanted.swapped) - pinned;
   const Bytes at_once = more_stays ? most_swapped(index, member, own) : own;
-  const Gpu& gpu = gpus_[index];
-  const Bytes fixed = gpu.fixed - before.fixed + std::max(before.fixed, wanted.fixed);
-  return at_once == 0 || taken(index) + fixed + at_once <= total(index);
+  const Bytes stays = gpus_[index].stays - before.fixed + std::max(before.fixed, wanted.fixed);
+  return at_once == 0 || taken(index) + stays + at_once <= total(index);
 }
 
 // What the client only says it has is not granted to it beyond a limit either.
@@ -216,19 +216,22 @@ void Quota::recount(Member& member, GpuIndex gpu, Outcome& outcome) {
   shares_due_ = true;
   Reservation& counted = member.counted[gpu];
   const Reservation now = least_of(member.reserved[gpu], most_of(member.granted[gpu], member.confirmed[gpu]));
-  if (now.swapped != counted.swapped) {
-    std::multiset<Bytes>& swapped = gpus_[gpu].swapped;
-    if (now.swapped != 0) swapped.insert(now.swapped);  // first: there may be no memory for it
-    if (counted.swapped != 0) swapped.erase(swapped.find(counted.swapped));
-    if (counted.swapped == 0) ++member.swaps_on;
-    if (now.swapped == 0) --member.swaps_on;
+  const Bytes pinned = std::min(member.pinned[gpu], now.swapped);
+  const There there{.stays = now.fixed + pinned, .moves = now.swapped - pinned};
+  There& before = member.there[gpu];
+  if (there.moves != before.moves) {
+    std::multiset<Bytes>& moves = gpus_[gpu].moves;
+    if (there.moves != 0) moves.insert(there.moves);  // first: there may be no memory for it
+    if (before.moves != 0) moves.erase(moves.find(before.moves));
   }
+  member.swaps_on += (now.swapped != 0 ? 1U : 0U) - (counted.swapped != 0 ? 1U : 0U);
   for (Account* account : member.accounts) {
     if (account->shared) add(account->sums[gpu], counted, now);
   }
   gpus_[gpu].reserved += on_gpu(now) - on_gpu(counted);
-  gpus_[gpu].fixed += now.fixed - counted.fixed;
-  outcome.changed = outcome.changed || now.fixed != counted.fixed;
+  gpus_[gpu].stays += there.stays - before.stays;
+  outcome.changed = outcome.changed || there.stays != before.stays;
+  before = there;
   member.counted_in_all += on_gpu(now) - on_gpu(counted);
   counted = now;
   count_host(member);
@@ -241,6 +244,15 @@ Quota::Outcome Quota::confirm(ClientId client, GpuIndex gpu, Bytes on_gpu, Bytes
   const Bytes all = on_gpu + on_host;
   const Reservation confirmed{all, all, on_gpu, all};
   if (std::exchange(found->second.confirmed[gpu], confirmed) == confirmed) return outcome;
+  recount(found->second, gpu, outcome);
+  settle(outcome, now);
+  return outcome;
+}
+
+Quota::Outcome Quota::pin(ClientId client, GpuIndex gpu, Bytes bytes, Time now) {
+  Outcome outcome;
+  const auto found = members_.find(client);
+  if (found == members_.end() || std::exchange(found->second.pinned[gpu], bytes) == bytes) return outcome;
   recount(found->second, gpu, outcome);
   settle(outcome, now);
   return outcome;
@@ -348,7 +360,7 @@ Reservation Quota::reserved(ClientId client, GpuIndex gpu) const {
 
 Bytes Quota::fixed_of_others(ClientId client, GpuIndex gpu) const {
   const auto found = members_.find(client);
-  return gpus_[gpu].fixed - (found == members_.end() ? 0 : found->second.counted[gpu].fixed);
+  return gpus_[gpu].stays - (found == members_.end() ? 0 : found->second.there[gpu].stays);
 }
 
 const Quota::Entry* Quota::account_after(const std::string& key) const {

@@ -39,6 +39,9 @@
 //
 //   contexts + what stays, of all clients + the most that one client has to have there at once <= the GPU
 //
+// Swap memory that a client has pinned since (other processes can reach it) counts as what stays. Nobody is asked
+// before that happens, so those who have more than then fits wait for one another.
+//
 // If two ask for the last of it, the first one gets it. Memory that cannot be refused (contexts, modules, what graphs
 // take) may still get in the way.
 #pragma once
@@ -206,6 +209,8 @@ class Quota {
   // By the word of the driver and the kernel its process has this much on the GPU, and this much in the host's memory:
   // so much of what it says is confirmed.
   Outcome confirm(ClientId client, GpuIndex gpu, Bytes on_gpu, Bytes on_host, Time now);
+  // So much of its swap memory stays there for good. Counted up to what it has been granted.
+  Outcome pin(ClientId client, GpuIndex gpu, Bytes bytes, Time now);
   // Whether it says that it has more than it was granted.
   bool claims(ClientId client, GpuIndex gpu) const;
   Outcome leave(ClientId client, Time now);
@@ -261,12 +266,19 @@ class Quota {
     std::set<const Account*> tried;            // accounts on whose behalf others have been asked
     std::uint64_t order = 0;
   };
+  // What a client has on a GPU that cannot leave it, and what of its swap memory can.
+  struct There {
+    Bytes stays = 0;
+    Bytes moves = 0;
+  };
   struct Member {
     std::vector<Account*> accounts;
     std::array<Reservation, protocol::kMaxGpus> reserved{};    // or claimed
     std::array<Reservation, protocol::kMaxGpus> granted{};     // and not given back
     std::array<Reservation, protocol::kMaxGpus> confirmed{};   // by the driver and the kernel
     std::array<Reservation, protocol::kMaxGpus> counted{};     // of what is reserved, for others
+    std::array<Bytes, protocol::kMaxGpus> pinned{};            // of its swap memory, as it says
+    std::array<There, protocol::kMaxGpus> there{};             // of what is counted
     std::array<std::uint32_t, protocol::kMaxGpus> answered{};  // numbers
     std::array<Bytes, protocol::kMaxGpus> contexts{};          // measured or assumed
     std::array<Bytes, protocol::kMaxGpus> measured{};          // the same, if it counts toward limits; otherwise 0
@@ -280,10 +292,10 @@ class Quota {
     std::uint64_t lacks_since = 0;
   };
   struct Gpu {
-    Bytes reserved = 0;            // as far as it is confirmed
-    Bytes fixed = 0;               // of that
-    std::multiset<Bytes> swapped;  // of each client that has some there, as far as it is confirmed
-    std::set<ClientId> having;     // clients that have anything reserved there
+    Bytes reserved = 0;          // as far as it is confirmed
+    Bytes stays = 0;             // of all clients
+    std::multiset<Bytes> moves;  // of each client that has some there
+    std::set<ClientId> having;   // clients that have anything reserved there
     Calls calls;
   };
   // What refuses a request.

@@ -74,8 +74,8 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
                     "were requested",
                     bytes_text(total(gpu)),
                     outside(gpu) == 0 ? "" : fmt::format("programs without rota have {}, ", bytes_text(outside(gpu))),
-                    bytes_text(books_.gpu(gpu).contexts), bytes_text(gpus_[gpu].fixed),
-                    bytes_text(most_swapped(gpu, member, before.swapped)), bytes_text(more))};
+                    bytes_text(books_.gpu(gpu).contexts), bytes_text(gpus_[gpu].stays),
+                    bytes_text(most_swapped(gpu, member, member.there[gpu].moves)), bytes_text(more))};
   }
   const Account& account = *by.account;
   // Memory that moves out as a whole is asked for by itself, in extents, when it is among the GPU's bytes already.

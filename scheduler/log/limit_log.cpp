@@ -53,6 +53,7 @@ struct LimitEventWords {
   std::string operator()(const limit::Confirm& each) const {
     return words("confirm", each.client, each.gpu, each.on_gpu, each.on_host);
   }
+  std::string operator()(const limit::Pin& each) const { return words("pin", each.client, each.gpu, each.bytes); }
   std::string operator()(const limit::UseHost& each) const {
     return words("use_host", each.client, each.use.has, each.use.spare, each.use.lacks);
   }
@@ -109,7 +110,7 @@ std::optional<LimitEvent> read_limit_event(std::string_view name, Words& words) 
   }
   if (name == "gpu_changed") return limit::GpuChanged{words.gpu()};
   constexpr std::string_view kOfClients[] = {"join",  "account", "leave",   "bound_host",   "use_host", "add_gpu",
-                                             "state", "reserve", "confirm", "not_measured", "measured"};
+                                             "state", "reserve", "confirm", "not_measured", "measured", "pin"};
   if (std::find(std::begin(kOfClients), std::end(kOfClients), name) == std::end(kOfClients)) return std::nullopt;
   const ClientId id = client();
   if (name == "join") return limit::Join{id, {}};
@@ -129,6 +130,7 @@ std::optional<LimitEvent> read_limit_event(std::string_view name, Words& words) 
   const GpuIndex gpu = words.gpu();
   if (name == "not_measured") return limit::NotMeasured{id, gpu};
   if (name == "measured") return limit::Measured{id, gpu, gpu_bytes()};
+  if (name == "pin") return limit::Pin{id, gpu, gpu_bytes()};
   if (name == "add_gpu") {
     limit::AddGpu add{.client = id, .gpu = gpu, .context = gpu_bytes()};
     add.measurable = words.may_end_with("measurable");

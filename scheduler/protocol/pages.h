@@ -125,6 +125,9 @@ struct alignas(kRecordBytes) GpuUsage {
   // The part of fixed_bytes that will be able to leave the GPU by itself, once work that may use it has finished, or it
   // is tried again.
   std::atomic<std::uint64_t> fixed_for_now_bytes;
+  // The part of fixed_bytes that is memory of extents and stays for good: what others can reach by handles, or all of
+  // it.
+  std::atomic<std::uint64_t> pinned_bytes;
   // 0 from clients that do not swap. The memory that is on the GPU now and that only the client can remove, including
   // fixed memory: raised when the client asks the driver for memory, or, while the driver may refuse it again and
   // again, once it has it; lowered once the driver has it back.

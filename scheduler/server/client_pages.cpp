@@ -154,11 +154,19 @@ void Server::read_usage(Client& client) {
   if (lacks) read_others();
   for (const std::uint32_t gpu : client.gpus()) {
     tell_usage(client, gpu);
+    tell_pinned(client, gpu);
     publish_too_much(gpu);
   }
   read_host(client);
   read_activity(client);
   if (client.gang != 0) gangs_due_.insert(client.gang);
+}
+
+void Server::tell_pinned(Client& client, std::uint32_t gpu) {
+  const scheduler::Bytes bytes =
+      std::min(client.usage->gpus[gpu].pinned_bytes.load(std::memory_order_relaxed), protocol::kMaxGpuBytes);
+  if (std::exchange(client.pinned[gpu], bytes) == bytes) return;
+  carry_out(apply(scheduler::limit::Pin{client.id, gpu, bytes}).outcome);
 }
 
 scheduler::event::Usage Server::usage_of(const Program& program, std::uint32_t gpu) const {

@@ -206,6 +206,7 @@ class Server final : public ConnectionOwner, private Leases {
   void report_revoked(Client& client, const scheduler::Decision& decision) const;
   void report_passed_over(Client& client, const scheduler::Decision& decision) const;
   void read_usage(Client& client);
+  void tell_pinned(Client& client, std::uint32_t gpu);
   void read_others();
   bool read_some_others();
   static scheduler::event::Activity activity_of(const Program& program, const Task& task, bool shares);

@@ -86,6 +86,16 @@ PINS = BEGIN + textwrap.dedent("""
 """)
 
 
+# What it is told is free, and what comes of one byte more in MiB and of that.
+ASKS = BEGIN + textwrap.dedent("""
+    check(allocate(20 * MIB)[0])
+    free, total = word(), word()
+    check(cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
+    mib = free.value // MIB
+    begun = time.monotonic()
+    say(mib, allocate((mib + 1) * MIB)[0], round(time.monotonic() - begun), allocate((mib // 2) * MIB)[0])
+""")
+
 # Then loads a library.
 LOADS = BEGIN + textwrap.dedent("""
     result, address = allocate(120 * MIB)
@@ -186,6 +196,22 @@ class WithHogs(Stays):
 
 
 class ForGood(WithHogs):
+    # ctest labels: unsanitized
+    def test_memory_that_no_longer_fits_beside_what_stays_is_not_offered_and_is_refused_at_once(self):
+        self.rotad()
+        pins = self.python(PINS)
+        self.ready(pins)
+        self.say(pins)
+        self.assertEqual(pins.stdout.readline(), "pinned\n")
+        # 120 of 256 MiB stay; contexts take 16 each.
+        self.eventually(lambda: self.on_gpus(pins, "fixed_bytes") >= 120 << 20, "rotad knows what stays")
+        asks = self.python(ASKS)
+        free, more, seconds, half = map(int, self.finish(asks).stdout.split())
+        self.assertTrue(60 <= free <= 256 - 120 - 2 * 16 - 20, free)
+        self.assertEqual((more, half), (2, 0))
+        self.assertLess(seconds, 10)
+        self.assertEqual(self.finish(pins).stdout, "right True\n")
+
     # ctest labels: unsanitized
     def test_a_program_that_no_longer_fits_beside_what_stays_takes_no_turns_from_others_says_why_and_runs_once_that_has_gone(self):
         daemon = self.rotad()

@@ -76,6 +76,39 @@ struct Rig {
   std::map<ClientId, std::uint32_t> answered;
 };
 
+TEST_CASE("what a client pins of its swap memory counts as what stays, and no longer as what it has to bring back") {
+  Rig rig;
+  const ClientId one = rig.client();
+  const ClientId other = rig.client();
+  REQUIRE(rig.granted(one, 0, 4000));
+  REQUIRE(rig.granted(other, 0, 1000));
+  rig.hear(rig.quota.pin(one, 0, 3000, rig.now));
+  CHECK(rig.quota.fixed_of_others(other, 0) == 3000);
+  CHECK(rig.quota.fixed_of_others(one, 0) == 0);
+  SECTION("others may have what is left beside it") {
+    CHECK_FALSE(rig.granted(other, 0, 3400));
+    CHECK_THAT(rig.ask(other, 0, 3400)->why, Contains("3 KiB cannot leave the GPU"));
+    CHECK(rig.granted(other, 0, 3300));
+  }
+  SECTION("it may have as much as before") {
+    CHECK_FALSE(rig.granted(one, 0, 6400));
+    CHECK(rig.granted(one, 0, 6300));
+  }
+  SECTION("what no longer stays is no longer in the way") {
+    rig.hear(rig.quota.pin(one, 0, 0, rig.now));
+    CHECK(rig.quota.fixed_of_others(other, 0) == 0);
+    CHECK(rig.granted(other, 0, 6300));
+  }
+  SECTION("it counts only as far as it has been granted") {
+    rig.hear(rig.quota.pin(one, 0, 6400, rig.now));
+    CHECK(rig.quota.fixed_of_others(other, 0) == rig.quota.reserved(one, 0).swapped);
+  }
+  SECTION("it goes with its client") {
+    rig.hear(rig.quota.leave(one, rig.now));
+    CHECK(rig.quota.fixed_of_others(other, 0) == 0);
+  }
+}
+
 TEST_CASE("two that swap may have a GPU each, and no more than what is left beside contexts and what stays") {
   Rig rig;
   const ClientId one = rig.client();

@@ -140,6 +140,7 @@ TEST_CASE(
     reserve(first, 2, 900 * kMega);
     CHECK(answered(first, protocol::Kind::kReserved).body.reserved.granted == 0);
     first.usage->host_bytes = first.usage->host_spare_bytes = 8 * kMega;
+    first.usage->gpus[gpu].pinned_bytes = 8 * kMega;
     const protocol::Message usage = message(protocol::Kind::kUsage);
     send_packet(first.descriptor, &usage, sizeof usage);
     REQUIRE_FALSE(first.add_gpu(1, &gpu));  // answered, so that has been read
@@ -150,7 +151,8 @@ TEST_CASE(
   for (const std::string& part :
        {" reserve " + one + " 0 1 ", "> reserved " + one + " 0 1 ", "> tighten " + one + " ", " state " + one + " 0 ",
         "> reserved " + two + " 0 1 ", "> refused " + one + " 0 2 ", " account " + one + " session%20",
-        " use_host " + one + " 8388608 ", std::string(" share_host\n"), " bound_host " + one + "\n"}) {
+        " use_host " + one + " 8388608 ", std::string(" share_host\n"), " bound_host " + one + "\n",
+        " pin " + one + " 0 8388608\n"}) {
     INFO(part);
     CHECK(text.find(part) != std::string::npos);
   }
