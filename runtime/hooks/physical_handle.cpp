@@ -18,7 +18,7 @@ namespace {
 
 // The driver's handle of memory that stays where it is from now on, which is in place and held there.
 Handle pinned(Handle handle) {
-  runtime().monitor.shares();
+  runtime().monitor.shares(protocol::kSharesOwn);
   return OwnPhysical::is_ours(handle) ? runtime().memory.own_physical().pin(handle) : handle;
 }
 

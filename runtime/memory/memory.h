@@ -30,6 +30,7 @@
 #include "runtime/memory/settings.h"
 #include "runtime/memory/sharers.h"
 #include "runtime/memory/stream_ordered.h"
+#include "runtime/memory/swap/opened.h"
 #include "runtime/memory/swap/own_physical.h"
 #include "runtime/memory/swap/swap.h"
 #include "scheduler/protocol/protocol.h"
@@ -143,6 +144,7 @@ class Memory {
     // A plain byte of the same context (for a pool's block: of any context on the same GPU), for which the driver
     // reports what it would report for this block; 0: the driver knows the block itself.
     api::CUdeviceptr twin = 0;
+    bool exportable = false;  // by a handle of rota's
   };
   // False: the driver knows the address. True: rota has to answer, with the block or that there is none.
   bool find_block(api::CUdeviceptr address, std::optional<Block>* block);
@@ -160,6 +162,20 @@ class Memory {
   // for the program, which may not map there.
   bool swaps(api::CUdeviceptr address, std::uint64_t bytes) const { return swap_.overlaps(address, bytes); }
   SwapBackend& swap() { return swap_; }
+
+  // --- legacy IPC of memory that rota moves; nothing: it is the driver's matter
+
+  // Whether this address is in plain memory for which rota makes handles itself.
+  bool exports(api::CUdeviceptr address) const;
+  // Of such memory, which is in place and held there, and stays so from now on.
+  api::CUresult export_own(api::CUipcMemHandle* handle, api::CUdeviceptr address);
+  // `introduce`: a socket to the process of this number by that time; empty: there is none. Not inside the gate.
+  using Introduce = FunctionRef<Descriptor(const protocol::ProcessNumber& number, Opened::Clock::time_point until)>;
+  std::optional<api::CUresult> open(api::CUdeviceptr* address, const api::CUipcMemHandle& handle, unsigned flags,
+                                    const Introduce& introduce);
+  std::optional<api::CUresult> close(api::CUdeviceptr address);
+  bool is_opened(api::CUdeviceptr address) const { return opened_.find(address).has_value(); }
+
   // Memory that rota moves and that is in place and held there stays from now on until it is freed: what is allocated
   // at the address, and what the program has mapped at any of these.
   void pin(api::CUdeviceptr address, std::uint64_t bytes);
@@ -318,6 +334,7 @@ class Memory {
   OwnPhysical own_physical_;
   Pools pools_;
   Graphs graphs_;
+  Opened opened_;
   Sharers sharers_;
   driver::KnownStreams streams_;
   driver::SpareEvents events_;

@@ -111,6 +111,18 @@ api::CUdeviceptr Memory::twin_of(const Block& block) {
 
 bool Memory::find_block(api::CUdeviceptr address, std::optional<Block>* block) {
   block->reset();
+  if (const auto opened = opened_.find(address)) {
+    if (!opened->inside) return true;
+    *block = Block{{.address = opened->address,
+                    .bytes = opened->bytes,
+                    .buffer_id = opened->buffer_id,
+                    .span_address = opened->address,
+                    .span_bytes = opened->bytes,
+                    .context = opened->place.context,
+                    .device = opened->place.device}};
+    (*block)->twin = twin_of(**block);
+    return true;
+  }
   std::optional<StreamOrdered::Block> found;
   bool ours = stream_ordered_.find(address, &found);
   if (found) *block = Block{*found};
@@ -130,6 +142,7 @@ bool Memory::find_block(api::CUdeviceptr address, std::optional<Block>* block) {
                     .device = what->device}};
   }
   (*block)->twin = twin_of(**block);
+  (*block)->exportable = exports(address);
   return ours;
 }
 
