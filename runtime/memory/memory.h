@@ -306,6 +306,9 @@ class Memory {
   api::CUresult allocate_stream_ordered(const AsyncCall& call, const StreamOrdered::Wanted& wanted, Backend& backend);
   api::CUresult free_stream_ordered(const Allocation& taken);
   api::CUresult free_plain(const Allocation& taken, bool capturing);
+  void free_shared(const Allocation& taken, const StreamOrdered::Behind& behind);
+  void closed_by_others(std::uint64_t address);
+  void forget_held_back(api::CUcontext context);
   api::CUresult free_a_byte(const Place& place);
   static api::CUresult refused_by_driver();
   api::CUdeviceptr keep_a_byte(const Place& place);
@@ -355,7 +358,14 @@ class Memory {
   std::atomic<bool> has_pool_of_driver_{false};  // memory came from one
   std::atomic<bool> has_synchronous_{false};     // some memory that rota has to make calls wait for
   std::array<Device, kMaxDevices> devices_;
-  std::optional<std::uint64_t> host_bytes_;  // that the host had left when it was first asked
+  // Freed by the program, and open in other processes: nothing else gets it meanwhile.
+  struct HeldBack {
+    Allocation taken;
+    StreamOrdered::Behind behind;
+  };
+  std::map<std::uint64_t, HeldBack> held_back_;  // by address
+  std::mutex held_back_mutex_;                   // of that; taken before all other locks
+  std::optional<std::uint64_t> host_bytes_;      // that the host had left when it was first asked
   std::mutex devices_mutex_;
 };
 

@@ -10,8 +10,8 @@ namespace rota::memory {
 bool Memory::exports(api::CUdeviceptr address) const {
   if (!swap_.any()) return false;
   const std::optional<Allocation> what = ledger_.find(address);
-  return what && !what->freeing && what->kind.backing == Backing::kSwapped && what->kind.route == Route::kPlain &&
-         swap_.begins(what->address);
+  return what && !what->freeing && what->kind.backing == Backing::kSwapped &&
+         (what->kind.route == Route::kPlain || what->kind.route == Route::kShared) && swap_.find(what->address);
 }
 
 api::CUresult Memory::export_own(api::CUipcMemHandle* handle, api::CUdeviceptr address) {
@@ -22,6 +22,35 @@ api::CUresult Memory::export_own(api::CUipcMemHandle* handle, api::CUdeviceptr a
   swap_.pin(block->address);
   *handle = swap_.exports().handle_of(block->address, block->bytes, block->buffer_id);
   return api::CUDA_SUCCESS;
+}
+
+void Memory::free_shared(const Allocation& taken, const StreamOrdered::Behind& behind) {
+  if (taken.kind.route == Route::kShared) {
+    const std::lock_guard lock(held_back_mutex_);
+    if (swap_.exports().ends(taken.address)) {
+      held_back_.insert_or_assign(taken.address, HeldBack{taken, behind});
+      return;
+    }
+  }
+  stream_ordered_.free(taken, behind);
+}
+
+// The lock is held so that its context does not end meanwhile: another's memory may then be there.
+void Memory::closed_by_others(std::uint64_t address) {
+  int device = kNobody;
+  {
+    const std::lock_guard lock(held_back_mutex_);
+    const auto found = held_back_.extract(address);
+    if (!found) return;
+    device = found.mapped().taken.device;
+    stream_ordered_.free(found.mapped().taken, found.mapped().behind);
+  }
+  changed(device);
+}
+
+void Memory::forget_held_back(api::CUcontext context) {
+  const std::lock_guard lock(held_back_mutex_);
+  std::erase_if(held_back_, [&](const auto& each) { return each.second.taken.owner == Owner::of(context); });
 }
 
 std::optional<api::CUresult> Memory::open(api::CUdeviceptr* address, const api::CUipcMemHandle& handle, unsigned flags,

@@ -31,7 +31,7 @@ api::CUresult Memory::free_plain(const Allocation& taken, bool capturing) {
     return result;
   }
   if (taken.kind.route == Route::kShared) {
-    stream_ordered_.free(taken, {});
+    free_shared(taken, {});
   } else if (capturing) {
     // Captures may still refer to it: the monitor frees it once none does and the GPU is idle.
     deferred_.add(taken, nullptr, nullptr);

@@ -1,5 +1,6 @@
 """Memory that rota moves is opened by other processes, by legacy IPC handles."""
 import json
+import pathlib
 import signal
 import sys
 import textwrap
@@ -32,6 +33,8 @@ BEGIN = textwrap.dedent(r"""
         bytes = (ctypes.c_ubyte * size)()
         check(cuda.cuMemcpyDtoH_v2(bytes, word(address), word(size)))
         return bytearray(bytes).count(value) == size
+    def is_readable(address):
+        return cuda.cuMemcpyDtoH_v2(ctypes.byref(ctypes.c_ubyte()), word(address), word(1)) == 0
     def export(address):
         handle = Handle()
         return cuda.cuIpcGetMemHandle(ctypes.byref(handle), word(address)), bytearray(handle.bytes).hex()
@@ -140,6 +143,84 @@ class Tensors(Ipc):
         theirs = self.opened(importer, handle)
         self.assertTrue(self.ask(importer, "all_are", theirs, size, 9))
         self.assertEqual(self.ask(importer, "range_of", theirs + 140 * MIB), [-140 * MIB, size])
+        self.ends_well(exporter, importer)
+
+
+class Small(Ipc):
+    """Allocations of less than 2 MiB, which rota cuts from shared spans."""
+    memory = "16G"  # so that spans become large
+
+    # ctest labels: unsanitized
+    def test_small_allocations_are_opened_each_by_itself(self):
+        exporter, importer = self.program(), self.program()
+        sizes = [4 * KIB, 1000, 100 * KIB, MIB, 2 * MIB - 512, 4 * KIB]
+        memory = [(size, *self.exported(exporter, size, 1 + index)) for index, size in enumerate(sizes)]
+        self.assertEqual(len({handle for _, _, handle in memory}), len(sizes))
+        self.assertEqual({self.ask(exporter, "attribute", address, LEGACY_IPC) for _, address, _ in memory}, {1})
+        opened = [self.opened(importer, handle) for _, _, handle in memory]
+        for index, (size, theirs) in enumerate(zip(sizes, opened)):
+            self.assertEqual(self.ask(importer, "range_of", theirs), [0, size])
+            self.assertTrue(self.ask(importer, "all_are", theirs, size, 1 + index), size)
+            self.ask(importer, "fill", theirs, size, 101 + index)
+        for index, (size, address, _) in enumerate(memory):
+            self.assertTrue(self.ask(exporter, "all_are", address, size, 101 + index), size)
+        for theirs in opened:
+            self.assertEqual(self.ask(importer, "close", theirs), 0)
+        self.ends_well(exporter, importer)
+
+    # ctest labels: unsanitized
+    def test_an_opener_sees_no_more_neighbours_than_natively(self):
+        exporter, importer = self.program(), self.program()
+        for _ in range(170):
+            self.ask(exporter, "allocate", MIB + 512 * KIB)
+        address, handle = self.exported(exporter, 64 * KIB, 5)
+        theirs = self.opened(importer, handle)
+        def readable():
+            return {each for each in range(-34 * MIB, 34 * MIB, MIB // 2) if self.ask(importer, "is_readable", theirs + each)}
+        while_open = readable()
+        self.assertEqual(self.ask(importer, "close", theirs), 0)
+        mapped = sorted(while_open - readable())  # without what is its own
+        self.assertIn(0, mapped)
+        self.assertLess(mapped[-1] - mapped[0], 2 * MIB, mapped)
+        self.ends_well(exporter, importer)
+
+    def reused(self, exporter, address):
+        """Whether the next allocations get what was there."""
+        return address in [self.ask(exporter, "allocate", 64 * KIB) for _ in range(8)]
+
+    # ctest labels: unsanitized
+    def test_what_was_freed_serves_nothing_else_while_others_have_it_open(self):
+        exporter, importer, another = self.program(), self.program(), self.program()
+        address, handle = self.exported(exporter, 64 * KIB, 5)
+        theirs, its = self.opened(importer, handle), self.opened(another, handle)
+        self.assertEqual(self.ask(exporter, "free", address), 0)
+        self.assertFalse(self.reused(exporter, address))
+        self.assertTrue(self.ask(importer, "all_are", theirs, 64 * KIB, 5))
+        self.assertEqual(self.ask(importer, "close", theirs), 0)
+        self.assertFalse(self.reused(exporter, address))
+        self.assertTrue(self.ask(another, "all_are", its, 64 * KIB, 5))
+        kill(another)
+        self.eventually(lambda: self.reused(exporter, address), "it serves others again")
+        self.ends_well(exporter, importer)
+
+    # ctest labels: unsanitized
+    def test_opening_and_closing_a_thousand_times_takes_no_descriptors_and_no_memory(self):
+        exporter, importer = self.program(), self.program()
+        memory = [self.exported(exporter, size, 1 + index) for index, size in enumerate((4 * KIB, 4 * MIB))]
+        def had():
+            return [len(list(pathlib.Path(f"/proc/{pid}/fd").iterdir())) for pid in self.pids]
+        self.opened(importer, memory[0][1])  # stays open, and with it the socket
+        self.pids = [client["pid"] for client in self.clients()]
+        before = None
+        for turn in range(500):
+            for index, (_, handle) in enumerate(memory):
+                theirs = self.opened(importer, handle)
+                if turn % 100 == 0:
+                    self.assertTrue(self.ask(importer, "all_are", theirs, 4 * KIB, 1 + index))
+                self.assertEqual(self.ask(importer, "close", theirs), 0)
+            if turn == 0:
+                before = had()
+        self.assertTrue(all(now < then + 20 for now, then in zip(had(), before)), (had(), before))
         self.ends_well(exporter, importer)
 
 

@@ -23,7 +23,7 @@ namespace rota::memory {
 
 namespace {
 
-// Openers that are answered at the same time: each takes some microseconds for each extent. More have to ask again.
+// Processes that have memory of this one open at the same time, each of which takes a descriptor. A judgment.
 constexpr std::size_t kMostOpeners = 256;
 
 void fill_randomly(std::uint64_t (&words)[2]) {
@@ -47,6 +47,7 @@ api::CUipcMemHandle Exports::handle_of(std::uint64_t address, std::uint64_t byte
     entry.handle.serial = ++last_serial_;
     std::copy(std::begin(number_.words), std::end(number_.words), entry.handle.process);
     fill_randomly(entry.handle.key);
+    entry.address = address;
     entry.bytes = bytes;
     entry.id = id;
     by_serial_[entry.handle.serial] = address;
@@ -65,20 +66,52 @@ bool Exports::is_own(const ExportedHandle& handle) {
          number_ != protocol::ProcessNumber{};
 }
 
-// --- the answers
+bool Exports::ends(std::uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  const auto found = exported_.find(address);
+  if (found == exported_.end()) return false;
+  const std::uint64_t serial = found->second.handle.serial;
+  by_serial_.erase(serial);
+  exported_.erase(found);
+  const auto open = open_.find(serial);
+  if (open == open_.end()) return false;
+  open->second.ended = true;
+  return true;
+}
 
-Exports::Told Exports::told(const exports::Question& question) {
-  Told told;
-  Exported exported;
+// What the question is about, which the opener has open from now on.
+std::optional<Exports::Exported> Exports::open(const exports::Question& question, Opener& opener) {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_serial_.find(question.serial);
+  if (found == by_serial_.end()) return std::nullopt;
+  const Exported& exported = exported_.at(found->second);
+  if (!std::equal(std::begin(question.key), std::end(question.key), exported.handle.key)) return std::nullopt;
+  if (opener.open.insert(question.serial).second) {
+    Open& open = open_[question.serial];
+    open.address = exported.address;
+    ++open.openers;
+  }
+  return exported;
+}
+
+void Exports::close(std::uint64_t serial, Opener& opener) {
+  if (opener.open.erase(serial) == 0) return;
   std::uint64_t address = 0;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = by_serial_.find(question.serial);
-    if (found == by_serial_.end()) return told;
-    address = found->second;
-    exported = exported_.at(address);
+    Open& open = open_.at(serial);
+    if (--open.openers != 0) return;
+    if (open.ended) address = open.address;
+    open_.erase(serial);
   }
-  if (!std::equal(std::begin(question.key), std::end(question.key), exported.handle.key)) return told;
+  if (address != 0 && closed_) closed_(address);
+}
+
+// --- the answers
+
+Exports::Told Exports::told(const exports::Question& question, const Exported& exported) {
+  Told told;
+  const std::uint64_t address = exported.address;
   if (!lives_ || !lives_(address, exported.id)) return told;
   const std::lock_guard answering(answering_);
   if (stopped_.load()) return told;
@@ -117,12 +150,22 @@ Exports::Told Exports::told(const exports::Question& question) {
 }
 
 // Whether there may be more questions.
-bool Exports::answer(int socket) {
+bool Exports::answer(Opener& opener) {
   exports::Question question;
+  const int socket = opener.socket.get();
   const ssize_t length = protocol::read_packet(socket, &question, sizeof question, {}, MSG_DONTWAIT);
   if (length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
   if (length != sizeof question || question.magic != exports::kMagic) return false;
-  const Told told = this->told(question);
+  if (question.index == exports::kCloses) {
+    close(question.serial, opener);
+    return true;
+  }
+  Told told;
+  if (const auto exported = open(question, opener)) {
+    told = this->told(question, *exported);
+    if (told.answer.known == 0) close(question.serial, opener);
+  }
+  told.answer.number = question.number;
   const int descriptor = told.descriptor();
   const std::span<const int> descriptors(&descriptor, descriptor >= 0 ? 1 : 0);
   return protocol::write_packet(socket, &told.answer, sizeof told.answer, descriptors, MSG_DONTWAIT) ==
@@ -136,22 +179,23 @@ void* Exports::run(void* self) {
 }
 
 void Exports::answer_all() {
-  std::vector<Descriptor> sockets;
+  std::vector<Opener> openers;
   while (!stopped_.load()) {
     std::vector<pollfd> ready;
     ready.push_back({.fd = bell_.get(), .events = POLLIN, .revents = 0});
-    for (const Descriptor& socket : sockets) ready.push_back({.fd = socket.get(), .events = POLLIN, .revents = 0});
+    for (const Opener& each : openers) ready.push_back({.fd = each.socket.get(), .events = POLLIN, .revents = 0});
     if (poll(ready.data(), ready.size(), -1) < 0) continue;
-    for (std::size_t index = sockets.size(); index-- > 0;) {
-      if (ready[index + 1].revents == 0 || answer(sockets[index].get())) continue;
-      sockets.erase(sockets.begin() + static_cast<std::ptrdiff_t>(index));
+    for (std::size_t index = openers.size(); index-- > 0;) {
+      Opener& opener = openers[index];
+      if (ready[index + 1].revents == 0 || answer(opener)) continue;
+      for (const std::uint64_t serial : std::set(opener.open)) close(serial, opener);
+      openers.erase(openers.begin() + static_cast<std::ptrdiff_t>(index));
     }
     std::uint64_t rung = 0;
     if (ready[0].revents != 0 && read(bell_.get(), &rung, sizeof rung) < 0) continue;
     const std::lock_guard lock(mutex_);
     for (Descriptor& socket : std::exchange(arrived_, {})) {
-      if (sockets.size() >= kMostOpeners) sockets.erase(sockets.begin());
-      sockets.push_back(std::move(socket));
+      if (openers.size() < kMostOpeners) openers.push_back({.socket = std::move(socket), .open = {}});
     }
   }
 }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <iterator>
@@ -34,24 +35,29 @@ struct Received {
   Descriptor memory;
 };
 
-std::optional<Received> asked(int socket, const ExportedHandle& handle, std::uint64_t index, Clock::time_point until) {
+exports::Question about(const ExportedHandle& handle, std::uint64_t index) {
   exports::Question question;
   question.serial = handle.serial;
   std::copy(std::begin(handle.key), std::end(handle.key), question.key);
   question.index = index;
+  return question;
+}
+
+// Answers to earlier questions that were not waited for are skipped.
+std::optional<Received> asked(int socket, const exports::Question& question, Clock::time_point until) {
   if (protocol::write_packet(socket, &question, sizeof question, {}, MSG_DONTWAIT) != sizeof question) return {};
-  const auto left = [&] { return std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count(); };
-  pollfd ready{.fd = socket, .events = POLLIN, .revents = 0};
-  int came = 0;
-  do {
-    came = poll(&ready, 1, static_cast<int>(std::max<std::int64_t>(left(), 0)));
-  } while (came < 0 && errno == EINTR);
-  if (came <= 0) return {};
-  Received piece;
-  const ssize_t length =
-      protocol::read_packet(socket, &piece.answer, sizeof piece.answer, {&piece.memory, 1}, MSG_DONTWAIT);
-  if (length != sizeof piece.answer || piece.answer.magic != exports::kMagic) return {};
-  return piece;
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
+    pollfd ready{.fd = socket, .events = POLLIN, .revents = 0};
+    const int came = poll(&ready, 1, static_cast<int>(std::max<std::int64_t>(left, 0)));
+    if (came < 0 && errno == EINTR) continue;
+    if (came <= 0) return {};
+    Received received;
+    const ssize_t length =
+        protocol::read_packet(socket, &received.answer, sizeof received.answer, {&received.memory, 1}, MSG_DONTWAIT);
+    if (length != sizeof received.answer || received.answer.magic != exports::kMagic) return {};
+    if (received.answer.number == question.number) return received;
+  }
 }
 
 // The handle of GPU memory, and the GPU as this process numbers it; 0: it is none.
@@ -72,6 +78,15 @@ PhysicalHandle physical_of(const Descriptor& memory, int* device) {
   return 0;
 }
 
+bool is_of(const ExportedHandle& handle, const std::uint64_t (&process)[2]) {
+  return std::equal(std::begin(process), std::end(process), handle.process);
+}
+
+bool has_hung_up(int socket) {
+  pollfd state{.fd = socket, .events = 0, .revents = 0};
+  return poll(&state, 1, 0) > 0 && (state.revents & (POLLHUP | POLLERR)) != 0;
+}
+
 // Released at the end: mappings keep the memory.
 struct Handles {
   ~Handles() {
@@ -87,14 +102,17 @@ std::uint64_t Opened::Memory::all_bytes() const {
 }
 
 std::optional<Opened::Memory> Opened::import(const ExportedHandle& handle, const Place& place, int socket,
-                                             Clock::time_point until) {
+                                             Clock::time_point until, bool* answered) {
   Memory memory;
   memory.handle = handle;
   memory.place = place;
   Handles handles;
   int device = -1;
   for (std::uint64_t index = 0, count = 1; index < count; ++index) {
-    const std::optional<Received> piece = asked(socket, handle, index, until);
+    exports::Question question = about(handle, index);
+    question.number = ++questions_;
+    const std::optional<Received> piece = asked(socket, question, until);
+    if (index == 0) *answered = piece.has_value();
     if (!piece || piece->answer.known == 0 || !piece->memory) return std::nullopt;
     const exports::Answer& answer = piece->answer;
     if (index == 0) {
@@ -158,20 +176,33 @@ api::CUresult Opened::open(const ExportedHandle& handle, const Place& place, con
     }
   }
   const Clock::time_point begun = Clock::now();
-  Descriptor socket;
-  do {
-    socket = introduce(begun + kAnswersWithin);
-    if (!socket && Clock::now() + kAsksAgain < begun + kKnownWithin) poll(nullptr, 0, kAsksAgain.count());
-  } while (!socket && Clock::now() + kAsksAgain < begun + kKnownWithin);
   std::optional<Memory> memory;
-  if (socket) memory = import(handle, place, socket.get(), begun + kAnswersWithin);
+  bool answered = false;
+  Socket socket = peer(handle);
+  if (socket) memory = import(handle, place, socket->get(), begun + kAnswersWithin, &answered);
+  // One that has hung up may be the same process with another rotad, or none.
+  if (!socket || (!answered && has_hung_up(socket->get()))) {
+    Descriptor made;
+    for (;;) {
+      made = introduce(begun + kAnswersWithin);
+      if (made || Clock::now() + kAsksAgain >= begun + kKnownWithin) break;
+      poll(nullptr, 0, static_cast<int>(kAsksAgain.count()));
+    }
+    socket = made ? std::make_shared<const Descriptor>(std::move(made)) : nullptr;
+    if (socket) {
+      remember(handle, socket);
+      memory = import(handle, place, socket->get(), begun + kAnswersWithin, &answered);
+    }
+  }
   if (!memory) {
+    if (socket) closed(handle);
     log::warn(
         "memory that another program has exported cannot be opened: {}. With `--memory native` the driver's own IPC "
         "serves all programs",
-        socket ? "that program has freed it or does not answer"
-               : "no program of that handle is served by the rotad of this one, for the same user and in the same "
-                 "container");
+        !socket    ? "no program of that handle is served by the rotad of this one, for the same user and in the same "
+                     "container"
+        : answered ? "that program has freed it, or this one cannot map it"
+                   : "that program does not answer");
     return api::CUDA_ERROR_MAP_FAILED;
   }
   const std::lock_guard lock(mutex_);
@@ -180,6 +211,35 @@ api::CUresult Opened::open(const ExportedHandle& handle, const Place& place, con
   *address = memory->address;
   all_.emplace(memory->mapped, std::move(*memory));
   return api::CUDA_SUCCESS;
+}
+
+Opened::Socket Opened::peer(const ExportedHandle& handle) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find_if(peers_, [&](const Peer& each) { return is_of(handle, each.process); });
+  return found != peers_.end() ? found->socket : nullptr;
+}
+
+void Opened::remember(const ExportedHandle& handle, const Socket& socket) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(peers_, [&](const Peer& each) { return is_of(handle, each.process); });
+  Peer& peer = peers_.emplace_back();
+  std::copy(std::begin(handle.process), std::end(handle.process), peer.process);
+  peer.socket = socket;
+}
+
+// This process has it open no more, and does not use it. An exporter that does not read for long counts it as open
+// until the socket's end.
+void Opened::closed(const ExportedHandle& handle) {
+  const Socket socket = peer(handle);
+  if (!socket) return;
+  const exports::Question question = about(handle, exports::kCloses);
+  protocol::write_packet(socket->get(), &question, sizeof question, {}, MSG_DONTWAIT);
+  const std::lock_guard lock(mutex_);
+  const bool more =
+      std::ranges::any_of(all_, [&](const auto& each) { return is_of(each.second.handle, handle.process); });
+  if (more) return;
+  shutdown(socket->get(), SHUT_RDWR);  // a forked child may have it, too
+  std::erase_if(peers_, [&](const Peer& each) { return is_of(handle, each.process); });
 }
 
 // With the lock held.
@@ -208,12 +268,14 @@ std::optional<api::CUresult> Opened::close(api::CUdeviceptr address, FunctionRef
     }
   }
   if (const api::CUresult result = wait(context); result != api::CUDA_SUCCESS) return result;
-  std::map<std::uint64_t, Memory>::node_type closed;
+  std::map<std::uint64_t, Memory>::node_type gone;
   {
     const std::lock_guard lock(mutex_);
-    closed = all_.extract(key);
+    gone = all_.extract(key);
   }
-  if (closed) unmap(closed.mapped(), closed.mapped().all_bytes());
+  if (!gone) return api::CUDA_SUCCESS;  // with its context
+  unmap(gone.mapped(), gone.mapped().all_bytes());
+  closed(gone.mapped().handle);
   return api::CUDA_SUCCESS;
 }
 
@@ -227,7 +289,10 @@ void Opened::context_ended(api::CUcontext context) {
       if (each->second.place.context == context) gone.push_back(std::move(all_.extract(each).mapped()));
     }
   }
-  for (const Memory& memory : gone) unmap(memory, memory.all_bytes());
+  for (const Memory& memory : gone) {
+    unmap(memory, memory.all_bytes());
+    closed(memory.handle);
+  }
 }
 
 std::optional<Opened::Found> Opened::find(api::CUdeviceptr address) const {

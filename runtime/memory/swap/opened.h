@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -59,15 +60,27 @@ class Opened {
     unsigned opens = 1;
     std::uint64_t all_bytes() const;
   };
-  static std::optional<Memory> import(const ExportedHandle& handle, const Place& place, int socket,
-                                      Clock::time_point until);
+  using Socket = std::shared_ptr<const Descriptor>;
+  // Null: it is not known.
+  Socket peer(const ExportedHandle& handle) const;
+  void remember(const ExportedHandle& handle, const Socket& socket);
+  void closed(const ExportedHandle& handle);
+  std::optional<Memory> import(const ExportedHandle& handle, const Place& place, int socket, Clock::time_point until,
+                               bool* answered);
   // `all`: how many bytes were reserved.
   static void unmap(const Memory& memory, std::uint64_t all);
   const Memory* at(api::CUdeviceptr address) const;
 
-  std::mutex opening_;                              // one at a time, so that each memory is mapped once; taken first
-  mutable std::mutex mutex_;                        // the fields below
-  std::map<std::uint64_t, Memory> all_;             // by `mapped`
+  std::mutex opening_;                   // one at a time, so that each memory is mapped once; taken first
+  std::uint64_t questions_ = 0;          // under that
+  mutable std::mutex mutex_;             // the fields below
+  std::map<std::uint64_t, Memory> all_;  // by `mapped`
+  // To the processes of which anything is open: they know by it what is.
+  struct Peer {
+    std::uint64_t process[2];
+    Socket socket;
+  };
+  std::vector<Peer> peers_;
   std::uint64_t last_id_ = std::uint64_t{1} << 51;  // beyond the driver's, and those of other memory of rota's
   std::atomic<bool> any_{false};
 };
