@@ -48,6 +48,13 @@ BEGIN = textwrap.dedent(r"""
         base, size = word(), word()
         check(cuda.cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), word(address)))
         return base.value - address, size.value
+    def ended_context(text):
+        other = ctypes.c_void_p()
+        check(cuda.cuCtxCreate_v2(ctypes.byref(other), 0, 0))
+        result, address = open_handle(text)
+        check(cuda.cuCtxDestroy_v2(other))
+        check(cuda.cuCtxSetCurrent(context))
+        return result, close(address)
     def attribute(address, number):
         value = ctypes.c_uint()
         check(cuda.cuPointerGetAttribute(ctypes.byref(value), number, word(address)))
@@ -260,6 +267,14 @@ class Answers(Ipc):
         self.assertEqual(self.ask(importer, "close", theirs), 0)
         self.assertEqual(self.ask(importer, "close", theirs), 1)
         self.assertEqual([self.ask(importer, "open_handle", handle, flags)[0] for flags in (0, 2)], [1, 1])
+        self.assertTrue(self.ask(importer, "all_are", self.opened(importer, handle), MIB, 7))
+        self.ends_well(exporter, importer)
+
+    # ctest labels: unsanitized
+    def test_what_is_open_ends_with_its_context_and_can_be_opened_in_another_one_then(self):
+        exporter, importer = self.program(), self.program()
+        _, handle = self.exported(exporter, 4 * MIB, 7)
+        self.assertEqual(self.ask(importer, "ended_context", handle), [0, 1])
         self.assertTrue(self.ask(importer, "all_are", self.opened(importer, handle), MIB, 7))
         self.ends_well(exporter, importer)
 
