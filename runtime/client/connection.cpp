@@ -47,7 +47,7 @@ bool valid(const Message& message, ssize_t bytes) {
 
 bool is_known(Kind kind) {
   return kind == Kind::kGpuAdded || kind == Kind::kRefused || kind == Kind::kReserved || kind == Kind::kTighten ||
-         kind == Kind::kExtent;
+         kind == Kind::kExtent || kind == Kind::kIntroduced;
 }
 
 template <typename Visit>
@@ -234,6 +234,7 @@ Connection::Received Connection::receive_new(Message& message) {
     if (message.kind == Kind::kGpuAdded && message.body.gpu_added.index < protocol::kMaxGpus) {
       served_ |= GpuMask{1} << message.body.gpu_added.index;
     }
+    if (message.kind == Kind::kIntroduced) sockets_.push_back(std::move(sent));
     if (message.kind != Kind::kExtent) return Received::kMessage;
     const protocol::Extent& extent = message.body.extent;
     auto kept = std::make_shared<const driver::MemoryDescriptor>(std::move(sent));
@@ -242,10 +243,18 @@ Connection::Received Connection::receive_new(Message& message) {
 }
 
 Connection::Received Connection::receive(Message& message) {
-  if (unread_.empty()) return receive_new(message);
-  message = unread_.front();
-  unread_.pop_front();
-  return Received::kMessage;
+  Received received = Received::kMessage;
+  if (unread_.empty()) {
+    received = receive_new(message);
+  } else {
+    message = unread_.front();
+    unread_.pop_front();
+  }
+  if (received == Received::kMessage && message.kind == Kind::kIntroduced) {
+    socket_received_ = std::move(sockets_.front());
+    sockets_.pop_front();
+  }
+  return received;
 }
 
 std::optional<driver::Handed> Connection::take_extent(int index) {

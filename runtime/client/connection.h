@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "runtime/driver/memory_descriptor.h"
 #include "runtime/turn/machine.h"
@@ -60,6 +61,8 @@ class Connection {
   // others. drop_extents() gives memory that was not taken back to the driver.
   std::optional<driver::Handed> take_extent(int index);
   void drop_extents() { extents_.clear(); }
+  // The socket that came with the message of kIntroduced that receive() has returned last; empty: none.
+  Descriptor take_socket() { return std::move(socket_received_); }
 
   static constexpr GpuMask kAll = ~GpuMask{0};
   // A consistent snapshot of what the lease page says of a task, which has these GPUs by rotad's indices.
@@ -126,6 +129,8 @@ class Connection {
     driver::Handed handed;
   };
   std::deque<Extent> extents_;
+  std::deque<Descriptor> sockets_;  // of introductions that receive() has not returned
+  Descriptor socket_received_;      // of the one that it has
 };
 
 }  // namespace rota::turn

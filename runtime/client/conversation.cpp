@@ -130,6 +130,7 @@ void Conversation::came() {
   for (const protocol::SessionEntry& session : sessions_) {
     if (connection_) send(message_of(session));
   }
+  parts_.introductions.connected();
   parts_.gang.connected();
   tell_gang();
 }
@@ -192,6 +193,14 @@ void Conversation::heard(const Message& message) {
     listener_.count_freed();
     for (const Gpu& gpu : gpus_) {
       if (gpu.index >= 0 && connection_) say_state(gpu);
+    }
+  } else if (message.kind == Kind::kIntroduced) {
+    Descriptor socket = connection_->take_socket();
+    const std::uint32_t request = message.body.introduced.request;
+    if (request != 0) {
+      parts_.introductions.answered(request, std::move(socket));
+    } else if (socket) {
+      listener_.introduced(std::move(socket));
     }
   } else if (message.kind == Kind::kRefused) {
     // Answers arrive in order: this one is for the first GPU without one.
@@ -316,6 +325,13 @@ void Conversation::say_state(const Gpu& gpu) {
                         .fixed_bytes = has.bytes.fixed,
                         .swapped_bytes = has.bytes.swapped};
   send(message);
+}
+
+void Conversation::send_introductions() {
+  for (const Message& message : parts_.introductions.take_untold()) {
+    if (connection_) send(message);
+  }
+  if (connection_) parts_.introductions.told();
 }
 
 void Conversation::send_asks() {

@@ -15,6 +15,7 @@
 #include "runtime/client/budget.h"
 #include "runtime/client/connection.h"
 #include "runtime/client/gang_evidence.h"
+#include "runtime/client/introductions.h"
 #include "runtime/client/published.h"
 #include "runtime/client/service.h"
 #include "runtime/client/usage.h"
@@ -36,6 +37,8 @@ class Conversation {
     virtual void serves(int device, bool is) = 0;
     // Memory that streams have passed since it was freed is to be counted as free.
     virtual void count_freed() = 0;
+    // Another process, of the same trust domain, asks for what this one has exported.
+    virtual void introduced(Descriptor&& socket) = 0;
   };
   struct Gpu {
     int device = -1;
@@ -55,6 +58,7 @@ class Conversation {
     Budget& budget;
     Service& service;
     GangEvidence& gang;
+    Introductions& introductions;
     Published& published;
     const std::atomic<std::uint32_t>& shares;  // UsagePage::shares
   };
@@ -102,6 +106,7 @@ class Conversation {
   // Tells rotad to look at the usage page, and what this process no longer needs.
   void send_news();
   void send_asks();
+  void send_introductions();
   // What the process needs on these GPUs for its turn with this grant; and for which of them that has changed since
   // rotad was told, of those that `has` names by device.
   void ask_room(GpuMask gpus, std::uint32_t grant);

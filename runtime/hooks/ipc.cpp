@@ -27,6 +27,31 @@ CUresult memory_opened(CUresult result) {
   return opened(result);
 }
 
+// A handle of rota's leads to memory that rota maps; any other is the driver's matter.
+template <typename Call>
+CUresult open(CUdeviceptr* address, const api::CUipcMemHandle& handle, unsigned int flags, const Call& call) {
+  using Time = memory::Opened::Clock::time_point;
+  const auto introduce = [](const protocol::ProcessNumber& number, Time until) {
+    return runtime().monitor.introduce(number, until).socket;
+  };
+  const auto opened = runtime().memory.open(address, handle, flags, introduce);
+  return memory_opened(opened ? *opened : call());
+}
+
+// Brought into place, and pinned there.
+CUresult export_own(api::CUipcMemHandle* handle, CUdeviceptr address) {
+  memory::Memory& memory = runtime().memory;
+  {
+    const gate::MappingScope scope(reinterpret_cast<const void*>(address));
+    if (scope.refused()) return gate::refusal.load();
+    const CUresult result = memory.export_own(handle, address);
+    if (result != api::CUDA_SUCCESS) return result;
+  }
+  runtime().monitor.shares(protocol::kSharesOwn);
+  runtime().monitor.announce(memory.swap().exports().number());
+  return api::CUDA_SUCCESS;
+}
+
 CUresult registered(CUresult result, const void* address) {
   if (result == api::CUDA_SUCCESS) runtime().monitor.host_registered(address);
   return result;
@@ -43,9 +68,12 @@ CUresult cuMemHostRegister(void* p, std::size_t bytesize, unsigned int Flags) {
 }
 
 CUresult cuIpcGetMemHandle(api::CUipcMemHandle* pHandle, CUdeviceptr dptr) {
-  const CUresult result = gates::cuIpcGetMemHandle(pHandle, dptr);
+  memory::Memory& memory = runtime().memory;
+  if (memory.is_opened(dptr)) return api::CUDA_ERROR_INVALID_VALUE;
+  const bool own = memory.exports(dptr);
+  const CUresult result = own ? export_own(pHandle, dptr) : gates::cuIpcGetMemHandle(pHandle, dptr);
   if (result == api::CUDA_SUCCESS) runtime().monitor.memory_shared();
-  return runtime().memory.explained(result, dptr, "cuIpcGetMemHandle");
+  return own ? result : memory.explained(result, dptr, "cuIpcGetMemHandle");
 }
 
 // An event holds no memory.
@@ -60,11 +88,16 @@ CUresult cuIpcOpenEventHandle(api::CUevent* phEvent, api::CUipcEventHandle handl
 }
 
 CUresult cuIpcOpenMemHandle(CUdeviceptr* pdptr, api::CUipcMemHandle handle, unsigned int Flags) {
-  return memory_opened(real::cuIpcOpenMemHandle(pdptr, handle, Flags));
+  return open(pdptr, handle, Flags, [&] { return real::cuIpcOpenMemHandle(pdptr, handle, Flags); });
 }
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, api::CUipcMemHandle handle, unsigned int Flags) {
-  return memory_opened(real::cuIpcOpenMemHandle_v2(pdptr, handle, Flags));
+  return open(pdptr, handle, Flags, [&] { return real::cuIpcOpenMemHandle_v2(pdptr, handle, Flags); });
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) {
+  const auto closed = runtime().memory.close(dptr);
+  return closed ? *closed : real::cuIpcCloseMemHandle(dptr);
 }
 
 CUresult cuMemPoolImportFromShareableHandle(api::CUmemoryPool* pool_out, void* handle,

@@ -30,6 +30,7 @@
 #include "runtime/memory/settings.h"
 #include "runtime/memory/sharers.h"
 #include "runtime/memory/stream_ordered.h"
+#include "runtime/memory/swap/opened.h"
 #include "runtime/memory/swap/own_physical.h"
 #include "runtime/memory/swap/swap.h"
 #include "scheduler/protocol/protocol.h"
@@ -143,6 +144,7 @@ class Memory {
     // A plain byte of the same context (for a pool's block: of any context on the same GPU), for which the driver
     // reports what it would report for this block; 0: the driver knows the block itself.
     api::CUdeviceptr twin = 0;
+    bool exportable = false;  // by a handle of rota's
   };
   // False: the driver knows the address. True: rota has to answer, with the block or that there is none.
   bool find_block(api::CUdeviceptr address, std::optional<Block>* block);
@@ -160,6 +162,20 @@ class Memory {
   // for the program, which may not map there.
   bool swaps(api::CUdeviceptr address, std::uint64_t bytes) const { return swap_.overlaps(address, bytes); }
   SwapBackend& swap() { return swap_; }
+
+  // --- legacy IPC of memory that rota moves; nothing: it is the driver's matter
+
+  // Whether this address is in plain memory for which rota makes handles itself.
+  bool exports(api::CUdeviceptr address) const;
+  // Of such memory, which is in place and held there, and stays so from now on.
+  api::CUresult export_own(api::CUipcMemHandle* handle, api::CUdeviceptr address);
+  // `introduce`: a socket to the process of this number by that time; empty: there is none. Not inside the gate.
+  using Introduce = FunctionRef<Descriptor(const protocol::ProcessNumber& number, Opened::Clock::time_point until)>;
+  std::optional<api::CUresult> open(api::CUdeviceptr* address, const api::CUipcMemHandle& handle, unsigned flags,
+                                    const Introduce& introduce);
+  std::optional<api::CUresult> close(api::CUdeviceptr address);
+  bool is_opened(api::CUdeviceptr address) const { return opened_.find(address).has_value(); }
+
   // Memory that rota moves and that is in place and held there stays from now on until it is freed: what is allocated
   // at the address, and what the program has mapped at any of these.
   void pin(api::CUdeviceptr address, std::uint64_t bytes);
@@ -290,6 +306,9 @@ class Memory {
   api::CUresult allocate_stream_ordered(const AsyncCall& call, const StreamOrdered::Wanted& wanted, Backend& backend);
   api::CUresult free_stream_ordered(const Allocation& taken);
   api::CUresult free_plain(const Allocation& taken, bool capturing);
+  void free_shared(const Allocation& taken, const StreamOrdered::Behind& behind);
+  void closed_by_others(std::uint64_t address);
+  void forget_held_back(api::CUcontext context);
   api::CUresult free_a_byte(const Place& place);
   static api::CUresult refused_by_driver();
   api::CUdeviceptr keep_a_byte(const Place& place);
@@ -318,6 +337,7 @@ class Memory {
   OwnPhysical own_physical_;
   Pools pools_;
   Graphs graphs_;
+  Opened opened_;
   Sharers sharers_;
   driver::KnownStreams streams_;
   driver::SpareEvents events_;
@@ -338,7 +358,14 @@ class Memory {
   std::atomic<bool> has_pool_of_driver_{false};  // memory came from one
   std::atomic<bool> has_synchronous_{false};     // some memory that rota has to make calls wait for
   std::array<Device, kMaxDevices> devices_;
-  std::optional<std::uint64_t> host_bytes_;  // that the host had left when it was first asked
+  // Freed by the program, and open in other processes: nothing else gets it meanwhile.
+  struct HeldBack {
+    Allocation taken;
+    StreamOrdered::Behind behind;
+  };
+  std::map<std::uint64_t, HeldBack> held_back_;  // by address
+  std::mutex held_back_mutex_;                   // of that; taken before all other locks
+  std::optional<std::uint64_t> host_bytes_;      // that the host had left when it was first asked
   std::mutex devices_mutex_;
 };
 

@@ -222,7 +222,7 @@ api::CUresult Memory::free_async_claimed(api::CUdeviceptr address, api::CUstream
   if (result != api::CUDA_SUCCESS) {
     ledger_.cancel_free(*taken);
   } else if (served) {
-    stream_ordered_.free(*taken, behind);
+    free_shared(*taken, behind);
   } else {
     deferred_.add(*taken, behind.event, behind.context);
   }

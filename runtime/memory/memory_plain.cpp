@@ -31,7 +31,7 @@ api::CUresult Memory::free_plain(const Allocation& taken, bool capturing) {
     return result;
   }
   if (taken.kind.route == Route::kShared) {
-    stream_ordered_.free(taken, {});
+    free_shared(taken, {});
   } else if (capturing) {
     // Captures may still refer to it: the monitor frees it once none does and the GPU is idle.
     deferred_.add(taken, nullptr, nullptr);
@@ -111,6 +111,18 @@ api::CUdeviceptr Memory::twin_of(const Block& block) {
 
 bool Memory::find_block(api::CUdeviceptr address, std::optional<Block>* block) {
   block->reset();
+  if (const auto opened = opened_.find(address)) {
+    if (!opened->inside) return true;
+    *block = Block{{.address = opened->address,
+                    .bytes = opened->bytes,
+                    .buffer_id = opened->buffer_id,
+                    .span_address = opened->address,
+                    .span_bytes = opened->bytes,
+                    .context = opened->place.context,
+                    .device = opened->place.device}};
+    (*block)->twin = twin_of(**block);
+    return true;
+  }
   std::optional<StreamOrdered::Block> found;
   bool ours = stream_ordered_.find(address, &found);
   if (found) *block = Block{*found};
@@ -130,6 +142,7 @@ bool Memory::find_block(api::CUdeviceptr address, std::optional<Block>* block) {
                     .device = what->device}};
   }
   (*block)->twin = twin_of(**block);
+  (*block)->exportable = exports(address);
   return ours;
 }
 

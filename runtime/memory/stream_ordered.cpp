@@ -200,6 +200,9 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
     const std::lock_guard lock(mutex_);
     std::uint64_t span = wanted.gpu_bytes >= kLargeGpu ? kLargeSpan : kSmallSpan;
     // A program that allocates little plain memory gets small spans; one that allocates more gets fewer, larger ones.
+    // In extents all are small: another process that opens such an allocation sees its span, no more of its neighbours
+    // than with the driver's, and only that stays on the GPU.
+    if (wanted.pool == nullptr && wanted.backing == Backing::kSwapped) span = kSmallSpan;
     if (wanted.pool == nullptr) span = std::clamp(round_up(pool->sums().reserved / 4, kSmallSpan), kSmallSpan, span);
     bytes = round_up(wanted.bytes, span);
     if (bytes < wanted.bytes) return api::CUDA_ERROR_OUT_OF_MEMORY;

@@ -280,6 +280,7 @@ void Monitor::run() {
     add_gpus();
     if (rotad_) rotad_.announce_gpus();
     if (rotad_) rotad_.send_asks();
+    if (rotad_) rotad_.send_introductions();
     recouple();
     tell_gpus();
     look_outside();

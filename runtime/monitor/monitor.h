@@ -22,6 +22,7 @@
 #include "runtime/client/budget.h"
 #include "runtime/client/conversation.h"
 #include "runtime/client/gang_evidence.h"
+#include "runtime/client/introductions.h"
 #include "runtime/client/published.h"
 #include "runtime/client/service.h"
 #include "runtime/client/usage.h"
@@ -91,6 +92,10 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   void host_registered(const void* address) {
     if (gang_.host_registered(address)) bell_.ring();
   }
+  // This process has exported memory by handles of rota's, which name it by this number: returns once rotad knows.
+  void announce(const protocol::ProcessNumber& number);
+  // A socket to the process of this number, by that time. Not inside the gate.
+  Introductions::Answer introduce(const protocol::ProcessNumber& number, std::chrono::steady_clock::time_point until);
   void arrived() override;
   void interrupted(int device) override;
   gate::Devices reached(const gate::Call& call) override;
@@ -216,6 +221,7 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   void rotad_is_back(bool is) override;
   void serves(int device, bool is) override;
   void count_freed() override { memory_.sweep_deferred(); }
+  void introduced(Descriptor&& socket) override;
   bool stops_waiting();
   void say(Task& task, const Action& action);
   void waits_for_others(const Task& task);
@@ -247,6 +253,7 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   GraphReach graphs_;
   Guarded<Couplings> couplings_;
   GangEvidence gang_;
+  Introductions introductions_;
   std::atomic<std::uint64_t> devices_seen_{0};
   std::atomic<std::uint64_t> unusable_devices_{0};  // that rotad is not asked for
   Bell bell_;
@@ -262,7 +269,7 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   bool thread_runs_ = false;
 
   // The monitor's own.
-  Conversation rotad_{{usage_, budget_, service_, gang_, published_, shares_}, sessions_, *this};
+  Conversation rotad_{{usage_, budget_, service_, gang_, introductions_, published_, shares_}, sessions_, *this};
   std::atomic<Time> kept_until_{Time{0}};  // keep_in_place()
   Guarded<Loads> loads_;
   HostPauses host_pauses_;

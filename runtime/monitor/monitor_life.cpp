@@ -132,6 +132,7 @@ bool Monitor::stops_at_exit() {
 void Monitor::stop() {
   stopping_.store(true, std::memory_order_release);
   contexts_.shut();
+  memory_.swap().exports().stop();
   bell_.ring();
   budget_.release_all();
   service_.give_up();

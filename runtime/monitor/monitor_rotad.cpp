@@ -36,6 +36,25 @@ void Monitor::serves(int device, bool is) {
   memory_.set_served(device, is);
 }
 
+void Monitor::introduced(Descriptor&& socket) {
+  memory_.swap().exports().serve(std::move(socket));
+}
+
+void Monitor::announce(const protocol::ProcessNumber& number) {
+  // A rotad that is slow to read is not waited for longer: whoever opens the memory asks again for a while.
+  constexpr std::chrono::seconds kMost{1};
+  const bool first = introductions_.announce(number);
+  if (first) bell_.ring();
+  if (first && served()) introductions_.wait_until_announced(Introductions::Clock::now() + kMost);
+}
+
+Introductions::Answer Monitor::introduce(const protocol::ProcessNumber& number,
+                                         std::chrono::steady_clock::time_point until) {
+  const std::uint32_t request = introductions_.ask(number);
+  bell_.ring();
+  return introductions_.wait(request, until);
+}
+
 // Those that the program has touched since the last time.
 void Monitor::add_gpus() {
   const std::lock_guard lock(new_gpus_mutex_);

@@ -45,6 +45,10 @@
 // domain, which rotad derives from the kernel's credentials of its peers: the same user in the same user and pid
 // namespaces, or what its settings say.
 //
+// Introductions. A client that has exported memory by a legacy IPC handle of rota's announces its random number, again
+// to each new rotad. Whoever has the handle asks for the client of that number. If both are of one trust domain, each
+// gets one end of a new socket (SOCK_SEQPACKET), and rotad keeps none; otherwise the answer comes without a descriptor.
+//
 // Limits. rotad enforces the limits of sessions, users, cgroups and the host's memory, and hears of every
 // allocation before it is made: a client has no more on a GPU than its latest kReserved says, and sends kReserve before
 // it exceeds that. rotad answers at once or, if limits are in the way, when the others have said (kTighten, kState)
@@ -79,26 +83,29 @@ namespace rota::protocol {
 // Below 100: client to rotad. From 100 on: rotad to client.
 enum class Kind : std::uint16_t {
   // client to rotad
-  kHello = 1,      // Hello; answered by kWelcome or kRefused
-  kAddGpu = 2,     // AddGpu, once more to be measured again; answered by kGpuAdded or kRefused
-  kWant = 3,       // Want: queue a task; a later want of the task replaces its set of GPUs and keeps the place
-  kGiveBack = 4,   // GiveBack: the named grant has drained; ignored unless it is the one in force
-  kUsage = 5,      // no body: the usage page changed by enough to matter (rotad also looks by itself)
-  kStatus = 6,     // no body, no hello needed; answered by the rows of a Snapshot (snapshot.h), kStatusDaemon last
-  kStay = 7,       // no body, no hello needed: rotad does not end as idle while the sending process lives
-  kRoom = 8,       // Room: this client's bytes on a GPU that it holds; answered in GpuLease::promised_bytes
-  kSession = 9,    // Session: this client belongs to it; before its first GPU
-  kReserve = 10,   // Reserve: what this client is going to have on a GPU; answered by kReserved
-  kState = 11,     // State: what this client has on a GPU and will not exceed before it has reserved more
-  kHandOver = 12,  // Extent, with one descriptor: memory for whoever lacks it
-  kGang = 13,      // Gang: this client's tasks are members from their next grants on
+  kHello = 1,       // Hello; answered by kWelcome or kRefused
+  kAddGpu = 2,      // AddGpu, once more to be measured again; answered by kGpuAdded or kRefused
+  kWant = 3,        // Want: queue a task; a later want of the task replaces its set of GPUs and keeps the place
+  kGiveBack = 4,    // GiveBack: the named grant has drained; ignored unless it is the one in force
+  kUsage = 5,       // no body: the usage page changed by enough to matter (rotad also looks by itself)
+  kStatus = 6,      // no body, no hello needed; answered by the rows of a Snapshot (snapshot.h), kStatusDaemon last
+  kStay = 7,        // no body, no hello needed: rotad does not end as idle while the sending process lives
+  kRoom = 8,        // Room: this client's bytes on a GPU that it holds; answered in GpuLease::promised_bytes
+  kSession = 9,     // Session: this client belongs to it; before its first GPU
+  kReserve = 10,    // Reserve: what this client is going to have on a GPU; answered by kReserved
+  kState = 11,      // State: what this client has on a GPU and will not exceed before it has reserved more
+  kHandOver = 12,   // Extent, with one descriptor: memory for whoever lacks it
+  kGang = 13,       // Gang: this client's tasks are members from their next grants on
+  kAnnounce = 14,   // Announce: this client has exported memory, and answers to this number
+  kIntroduce = 15,  // Introduce: this client wants to talk to the one of this number; answered by kIntroduced
   // rotad to client
   kWelcome = 101,
   kGpuAdded = 102,
   kRefused = 103,  // in answer to kAddGpu it concerns that GPU alone; in answer to anything else rotad then hangs up
   kReserved = 107,
-  kTighten = 108,  // Tighten: answered by kState for each GPU
-  kExtent = 110,   // Extent, with one descriptor: somebody's memory, for this client's use
+  kTighten = 108,     // Tighten: answered by kState for each GPU
+  kExtent = 110,      // Extent, with one descriptor: somebody's memory, for this client's use
+  kIntroduced = 111,  // Introduced, with one descriptor if it was done: a socket to the other client
   // The rows of a Snapshot: in this order, but that gangs come before sessions.
   kStatusGpu = 120,
   kStatusProgram = 121,
@@ -214,6 +221,27 @@ struct Extent {
   std::uint64_t bytes;  // the full size of the memory behind the descriptor
 };
 
+// Random, and secret to whoever has none of the process's handles.
+struct ProcessNumber {
+  std::uint64_t words[2];
+  bool operator==(const ProcessNumber&) const = default;
+};
+
+struct Announce {
+  ProcessNumber number;
+};
+
+struct Introduce {
+  ProcessNumber number;   // as announced by the other client
+  std::uint32_t request;  // comes back with the answer; not 0
+  std::uint32_t padding;
+};
+
+struct Introduced {
+  std::uint32_t request;  // 0: another client, of the same trust domain, has asked for this one
+  std::uint32_t padding;
+};
+
 // What the client may have there from now on, whether the request was granted or not.
 struct Reserved {
   std::uint32_t gpu;
@@ -258,6 +286,9 @@ struct Message {
     Reserve reserve;
     State state;
     Extent extent;
+    Announce announce;
+    Introduce introduce;
+    Introduced introduced;
     Welcome welcome;
     GpuAdded gpu_added;
     Refused refused;
@@ -305,6 +336,12 @@ constexpr std::size_t bytes_of(Kind kind) {
     case Kind::kHandOver:
     case Kind::kExtent:
       return with(sizeof(Extent));
+    case Kind::kAnnounce:
+      return with(sizeof(Announce));
+    case Kind::kIntroduce:
+      return with(sizeof(Introduce));
+    case Kind::kIntroduced:
+      return with(sizeof(Introduced));
     case Kind::kWelcome:
       return with(sizeof(Welcome));
     case Kind::kGpuAdded:

@@ -45,6 +45,7 @@ struct Server::Client : Program {
   std::map<std::uint32_t, Budget::Share> asks;    // by GPU index: requests that have not been answered
   std::map<std::uint32_t, Measurement> measured;  // by GPU index
   std::set<std::uint32_t> took_over;              // GPUs where it has received memory from others
+  protocol::ProcessNumber announced{};            // of the process, if it has exported memory; zeros: it has not
   bool was_passed_over = false;                   // and the log says so
   unsigned revocations = 0;
   scheduler::Quota::HostUse host;    // as last reported

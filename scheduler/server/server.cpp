@@ -104,6 +104,8 @@ void Server::on_message(Connection& connection, const Message& message) {
     case Kind::kReserve:
     case Kind::kState:
     case Kind::kHandOver:
+    case Kind::kAnnounce:
+    case Kind::kIntroduce:
       break;
     default:
       return;  // from a newer peer: decode() lets no other through
@@ -143,6 +145,12 @@ void Server::on_message(Connection& connection, const Message& message) {
     case Kind::kReserve:
     case Kind::kState:
       on_limits(client, message);
+      break;
+    case Kind::kAnnounce:
+      client.announced = message.body.announce.number;
+      break;
+    case Kind::kIntroduce:
+      introduce(connection, client, message.body.introduce);
       break;
     default:  // and memory that is handed over, without the memory
       break;

@@ -154,6 +154,7 @@ class Server final : public ConnectionOwner, private Leases {
   bool hands_over(const Client& client, std::uint32_t gpu) const;
   void publish_takers();
   void publish_hand_overs();
+  void introduce(Connection& connection, Client& client, const protocol::Introduce& wanted);
 
   scheduler::LimitDecisions apply(const scheduler::LimitEvent& event);
   void follow_host();

@@ -13,13 +13,13 @@ namespace {
 
 // How many small extents leave first, and from which size of a move on. Judgements.
 constexpr std::ptrdiff_t kSmallFirst = 2;
-constexpr std::uint64_t kMuch = 4 * protocol::kLargestExtent;
+constexpr std::uint64_t kMuchHandedOver = 4 * protocol::kLargestExtent;
 
 }  // namespace
 
 std::deque<Candidate> eviction_order(std::deque<Candidate> all, std::uint64_t handed_over) {
   std::sort(all.begin(), all.end(), std::greater<>());
-  if (handed_over < kMuch) return all;
+  if (handed_over < kMuchHandedOver) return all;
   const auto copied = std::find_if(all.begin(), all.end(), [](const Candidate& each) { return !each.without_copy; });
   const auto smaller =
       std::find_if(copied, all.end(), [](const Candidate& each) { return each.bytes < kLeastHandedOver; });

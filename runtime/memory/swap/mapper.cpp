@@ -94,8 +94,7 @@ void Mapper::free_addresses(bool own, std::uint64_t address, std::uint64_t bytes
 // --- physical memory
 
 api::CUresult Mapper::create(std::uint64_t bytes, int device, bool exports, PhysicalHandle* handle) {
-  const api::CUmemAllocationProp wanted =
-      physical_properties(device, {.exportable = exports && bytes >= kLeastHandedOver});
+  const api::CUmemAllocationProp wanted = physical_properties(device, {.exportable = exports});
   const api::CUresult result = real::cuMemCreate(handle, bytes, &wanted, 0);
   if (result == api::CUDA_SUCCESS || result == api::CUDA_ERROR_OUT_OF_MEMORY) return result;
   if (wanted.allocFlags.usage != 0) {
@@ -109,7 +108,10 @@ api::CUresult Mapper::create(std::uint64_t bytes, int device, bool exports, Phys
 
 api::CUresult Mapper::create(const std::optional<Making>& own, std::uint64_t bytes, int device, bool exports,
                              PhysicalHandle* handle) {
-  if (!own || *own == Making{}) return create(bytes, device, exports, handle);
+  // Plain memory of any size may be exported; what the program makes itself without a handle type may only be handed
+  // over.
+  if (!own) return create(bytes, device, exports, handle);
+  if (*own == Making{}) return create(bytes, device, exports && bytes >= kLeastHandedOver, handle);
   const api::CUmemAllocationProp wanted = physical_properties(device, *own);
   return real::cuMemCreate(handle, bytes, &wanted, 0);
 }

@@ -11,6 +11,7 @@
 //   copies.h          what of that is kept while they are on the GPU
 //   sharing.h         which GPUs may use them; hand_over.h: how they pass to other processes
 //   own_mappings.h    what the program has mapped itself
+//   exports.h         what other processes may open by a handle
 //
 // This class is the backend over these: it allocates. A range is reserved for one allocation, or for a span that small
 // ones share (stream_ordered.h). The program's threads can allocate and free while extents move.
@@ -32,6 +33,7 @@
 #include "runtime/core/function_ref.h"
 #include "runtime/memory/backend.h"
 #include "runtime/memory/swap/copies.h"
+#include "runtime/memory/swap/exports.h"
 #include "runtime/memory/swap/fingerprints.h"
 #include "runtime/memory/swap/mapper.h"
 #include "runtime/memory/swap/mover.h"
@@ -113,6 +115,9 @@ class SwapBackend final : public Backend {
   // for no work.
   api::CUresult allocate_own(int device, api::CUdeviceptr* address, std::uint64_t bytes, const Making& making);
   OwnMappings& own_mappings() { return own_mappings_; }
+  Exports& exports() { return exports_; }
+  // Whether its memory can be given to other processes.
+  bool has_exportable_memory(int device) { return devices_.of(device).exports; }
   // The range that begins here is no longer used, and may serve another allocation like it. Waits for no work, only for
   // its extents if they are moving.
   void free(std::uint64_t address) { regions_.free(address); }
@@ -187,6 +192,7 @@ class SwapBackend final : public Backend {
   Regions regions_{devices_, mapper_, store_};
   Sharing sharing_{regions_};
   OwnMappings own_mappings_{regions_, sharing_};
+  Exports exports_{regions_};
   Copies copies_{regions_, host_, store_};
   Mover mover_{{devices_, mapper_, regions_, copies_, host_, store_, fingerprints_}};
   std::atomic<bool> pinned_{false};

@@ -96,3 +96,30 @@ TEST_CASE("a rank that shares memory with other processes is a member of its lau
     }));
   }
 }
+
+namespace {
+
+struct Closing {
+  Symbol symbol;
+  CUresult (*call)(api::CUdeviceptr address);
+};
+const Table<Closing> kClosing = {{Symbol::k_cuIpcCloseMemHandle, overrides::cuIpcCloseMemHandle}};
+
+api::CUdeviceptr closed = 0;
+
+}  // namespace
+
+TEST_CASE("what was not opened by a handle of rota's is the driver's to close") {
+  for (const Closing& row : kClosing) {
+    CHECK(holds({}, [&](FakeDriver& driver) {
+      now_testing(name_of(row.symbol));
+      driver.set<api::cuIpcCloseMemHandle_fn>(row.symbol, [](api::CUdeviceptr address) {
+        closed = address;
+        return api::CUDA_ERROR_INVALID_HANDLE;
+      });
+      driver.enter_context(0);
+      EXPECT(row.call(0x1000) == api::CUDA_ERROR_INVALID_HANDLE);
+      EXPECT(closed == 0x1000);
+    }));
+  }
+}

@@ -146,7 +146,7 @@ const std::vector<Row>& other_rows() {
        Then::kPinsRange,
        Effect::kAny,
        [](S& s) { s.arguments.value<std::size_t>(2) = s.bytes; }},
-      {{"cuIpcGetMemHandle"}, Then::kTurnsNative},  // the driver refuses extents
+      {{"cuIpcGetMemHandle"}, Then::kExports},
       // By a handle, of memory that moves: handles_test.cpp, own_turns_test.cpp.
       {{"cuLogicalEndpointBindMem", "cuMemExportToShareableHandle"}, Then::kWaits},
       {{"cuMulticastBindMem", "cuMulticastBindMem_v2"}, Then::kGoesOn},

@@ -56,7 +56,7 @@ std::string in_child(const std::vector<Case>& cases, Afterwards afterwards) {
 }
 
 bool is_by_itself(Then then) {
-  return then == Then::kTurnsNative || then == Then::kPins || then == Then::kPinsFirst || then == Then::kPinsRange ||
+  return then == Then::kPins || then == Then::kPinsFirst || then == Then::kPinsRange || then == Then::kExports ||
          then == Then::kCaptures;
 }
 
@@ -111,14 +111,6 @@ TEST_CASE("questions about memory that is out are answered at once as before, an
   check_all(other_rows());
 }
 
-TEST_CASE("a legacy IPC handle of memory that is out is refused once it is back") {
-  for (const Place& place : places()) {
-    const Row* row = row_of(place);
-    if (row == nullptr || row->then != Then::kTurnsNative) continue;
-    CHECK(in_child({{&place, Kind::kLarge, 0}}, Afterwards::kMoves) == "");
-  }
-}
-
 TEST_CASE("what hands out memory that is out brings it back first, and nothing moves from then on") {
   for (const Place& place : places()) {
     const Row* row = row_of(place);
@@ -128,10 +120,12 @@ TEST_CASE("what hands out memory that is out brings it back first, and nothing m
   }
 }
 
-TEST_CASE("a dma-buf of memory that is out brings it back first, and only that memory stays from then on") {
+TEST_CASE(
+    "a dma-buf or a legacy IPC handle of memory that is out brings it back first, and only that memory stays from then "
+    "on") {
   for (const Place& place : places()) {
     const Row* row = row_of(place);
-    if (row == nullptr || row->then != Then::kPinsRange) continue;
+    if (row == nullptr || (row->then != Then::kPinsRange && row->then != Then::kExports)) continue;
     INFO(name_of(place.symbol) << " at " << place.text);
     CHECK(in_child({{&place, Kind::kLarge, 0}}, Afterwards::kPartStays) == "");
   }

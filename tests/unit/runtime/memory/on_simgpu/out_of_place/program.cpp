@@ -184,7 +184,8 @@ Trial::Trial(const Fixtures& fixtures, const Place& place, Kind kind, int varian
   tried_ = {.symbol = place.symbol,
             .first = setting_.address,
             .last = setting_.address + setting_.bytes,
-            .succeeds = row_.then == Then::kPins || row_.then == Then::kPinsFirst || row_.then == Then::kPinsRange,
+            .succeeds = row_.then == Then::kPins || row_.then == Then::kPinsFirst || row_.then == Then::kPinsRange ||
+                        row_.then == Then::kExports,
             .handed_out = {}};
   if (row_.then != Then::kAnswers) return;
   before_ = setting_.arguments.contents();
@@ -238,12 +239,14 @@ void Trial::judge_afterwards() {
       expect(!tried_.reached, "the driver is called for it");
       break;
     case Then::kWaits:
-    case Then::kTurnsNative:
     case Then::kPins:
     case Then::kPinsRange:
     case Then::kCaptures:
       expect(tried_.reached && tried_.in_place, "the driver is not called with memory in place");
       expect(tried_.inside, "memory might move during the call");
+      break;
+    case Then::kExports:
+      expect(!tried_.reached, "the driver is called");
       break;
     case Then::kPinsFirst:
       expect(tried_.reached && tried_.in_place, "the driver is not called with memory in place");
@@ -252,7 +255,7 @@ void Trial::judge_afterwards() {
   if (row_.then == Then::kPins || row_.then == Then::kPinsFirst) {
     expect(swap().pinned(), "memory may move afterwards");
   }
-  if (row_.then == Then::kPinsRange) {
+  if (row_.then == Then::kPinsRange || row_.then == Then::kExports) {
     expect(swap().pinned_bytes(0) != 0 && !swap().pinned(), "not just its memory stays");
   }
   if (row_.effect == Effect::kFreed) {

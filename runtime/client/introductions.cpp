@@ -1,0 +1,79 @@
+#include "runtime/client/introductions.h"
+
+#include <utility>
+
+namespace rota::turn {
+
+using protocol::Kind;
+using protocol::Message;
+
+bool Introductions::announce(const Number& number) {
+  const std::lock_guard lock(mutex_);
+  const bool first = !number_;
+  number_ = number;
+  return first;
+}
+
+void Introductions::wait_until_announced(Clock::time_point until) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, until, [this] { return told_; });
+}
+
+std::uint32_t Introductions::ask(const Number& number) {
+  const std::lock_guard lock(mutex_);
+  if (++last_ == 0) ++last_;
+  requests_[last_] = {.number = number, .told = false, .answer = {}};
+  return last_;
+}
+
+Introductions::Answer Introductions::wait(std::uint32_t request, Clock::time_point until) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, until, [&] { return requests_.at(request).answer.came; });
+  auto ended = requests_.extract(request);
+  return std::move(ended.mapped().answer);
+}
+
+std::vector<Message> Introductions::take_untold() {
+  std::vector<Message> all;
+  const std::lock_guard lock(mutex_);
+  if (number_ && !std::exchange(taken_, true)) {
+    Message message{.kind = Kind::kAnnounce};
+    message.body.announce = {.number = *number_};
+    all.push_back(message);
+  }
+  for (auto& [number, request] : requests_) {
+    if (std::exchange(request.told, true)) continue;
+    Message message{.kind = Kind::kIntroduce};
+    message.body.introduce = {.number = request.number, .request = number, .padding = 0};
+    all.push_back(message);
+  }
+  return all;
+}
+
+void Introductions::told() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!taken_ || std::exchange(told_, true)) return;
+  }
+  changed_.notify_all();
+}
+
+// A request whose thread no longer waits is gone: its socket is closed.
+void Introductions::answered(std::uint32_t request, Descriptor&& socket) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = requests_.find(request);
+    if (found == requests_.end()) return;
+    found->second.answer.came = true;
+    found->second.answer.socket = std::move(socket);
+  }
+  changed_.notify_all();
+}
+
+void Introductions::connected() {
+  const std::lock_guard lock(mutex_);
+  taken_ = told_ = false;
+  for (auto& [number, request] : requests_) request.told = request.answer.came;
+}
+
+}  // namespace rota::turn

@@ -1,0 +1,64 @@
+// Sockets to other processes by rotad's help (protocol::Kind::kIntroduce): for memory that one has exported and another
+// opens. The program's threads ask; the monitor's thread talks to rotad.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "scheduler/base/descriptor.h"
+#include "scheduler/protocol/protocol.h"
+
+namespace rota::turn {
+
+class Introductions {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Number = protocol::ProcessNumber;
+
+  // --- the program's threads, outside the gate
+
+  // From now on each rotad knows that this process answers to this number. Whether it is to be told to one for the
+  // first time.
+  bool announce(const Number& number);
+  // Returns once rotad has been told, if there is one within that time.
+  void wait_until_announced(Clock::time_point until);
+  // Begins to ask for a socket to the process of this number. The request's number.
+  std::uint32_t ask(const Number& number);
+  // A socket to it; nothing: rotad knows of none, or there was no answer in time. Ends the request.
+  struct Answer {
+    bool came = false;
+    Descriptor socket;
+  };
+  Answer wait(std::uint32_t request, Clock::time_point until);
+
+  // --- the monitor's thread
+
+  // What rotad has not been told yet.
+  std::vector<protocol::Message> take_untold();
+  // All of it has been sent.
+  void told();
+  void answered(std::uint32_t request, Descriptor&& socket);
+  // A rotad has come, which knows nothing of it.
+  void connected();
+
+ private:
+  struct Request {
+    Number number;
+    bool told = false;
+    Answer answer;
+  };
+  std::mutex mutex_;  // all fields
+  std::condition_variable changed_;
+  std::optional<Number> number_;
+  bool taken_ = false;
+  bool told_ = false;
+  std::uint32_t last_ = 0;
+  std::map<std::uint32_t, Request> requests_;
+};
+
+}  // namespace rota::turn

@@ -1,0 +1,88 @@
+// Legacy IPC of memory that rota moves: handles, and what is opened by them, are rota's own, since the driver makes
+// none of mapped memory.
+#include <algorithm>
+
+#include "runtime/driver/context.h"
+#include "runtime/memory/memory.h"
+
+namespace rota::memory {
+
+bool Memory::exports(api::CUdeviceptr address) const {
+  if (!swap_.any()) return false;
+  const std::optional<Allocation> what = ledger_.find(address);
+  return what && !what->freeing && what->kind.backing == Backing::kSwapped &&
+         (what->kind.route == Route::kPlain || what->kind.route == Route::kShared) && swap_.find(what->address);
+}
+
+api::CUresult Memory::export_own(api::CUipcMemHandle* handle, api::CUdeviceptr address) {
+  if (driver::current_context() == nullptr) return api::CUDA_ERROR_INVALID_CONTEXT;
+  std::optional<Block> block;
+  if (handle == nullptr || !find_block(address, &block) || !block) return api::CUDA_ERROR_INVALID_VALUE;
+  if (!swap_.has_exportable_memory(block->device)) return api::CUDA_ERROR_NOT_SUPPORTED;
+  swap_.pin(block->address);
+  *handle = swap_.exports().handle_of(block->address, block->bytes, block->buffer_id);
+  return api::CUDA_SUCCESS;
+}
+
+void Memory::free_shared(const Allocation& taken, const StreamOrdered::Behind& behind) {
+  if (taken.kind.route == Route::kShared) {
+    const std::lock_guard lock(held_back_mutex_);
+    if (swap_.exports().ends(taken.address)) {
+      held_back_.insert_or_assign(taken.address, HeldBack{taken, behind});
+      return;
+    }
+  }
+  stream_ordered_.free(taken, behind);
+}
+
+// The lock is held so that its context does not end meanwhile: another's memory may then be there.
+void Memory::closed_by_others(std::uint64_t address) {
+  int device = kNobody;
+  {
+    const std::lock_guard lock(held_back_mutex_);
+    const auto found = held_back_.extract(address);
+    if (!found) return;
+    device = found.mapped().taken.device;
+    stream_ordered_.free(found.mapped().taken, found.mapped().behind);
+  }
+  changed(device);
+}
+
+void Memory::forget_held_back(api::CUcontext context) {
+  const std::lock_guard lock(held_back_mutex_);
+  std::erase_if(held_back_, [&](const auto& each) { return each.second.taken.owner == Owner::of(context); });
+}
+
+std::optional<api::CUresult> Memory::open(api::CUdeviceptr* address, const api::CUipcMemHandle& handle, unsigned flags,
+                                          const Introduce& introduce) {
+  if (is_drivers(handle)) return std::nullopt;
+  Place place;
+  if (!here(place)) return api::CUDA_ERROR_INVALID_CONTEXT;
+  if (address == nullptr || flags != api::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return api::CUDA_ERROR_INVALID_VALUE;
+  if (const api::CUresult result = refused_by_driver(); result != api::CUDA_SUCCESS) return result;
+  const std::optional<ExportedHandle> exported = read_handle(handle);
+  if (!exported) return api::CUDA_ERROR_INVALID_VALUE;
+  if (swap_.exports().is_own(*exported)) return api::CUDA_ERROR_INVALID_CONTEXT;
+  protocol::ProcessNumber number{};
+  std::copy(std::begin(exported->process), std::end(exported->process), number.words);
+  see_to_a_byte(place);  // queries of the memory are answered by it
+  return opened_.open(
+      *exported, place, [&](Opened::Clock::time_point until) { return introduce(number, until); }, address);
+}
+
+// The driver's function waits for the context's work, as its cuMemFree does.
+std::optional<api::CUresult> Memory::close(api::CUdeviceptr address) {
+  if (!opened_.any()) return std::nullopt;
+  return opened_.close(address, [this](api::CUcontext context) {
+    if (const api::CUresult result = refused_by_driver(); result != api::CUDA_SUCCESS) return result;
+    std::optional<api::CUresult> waited;
+    if (synchronize_ && !has_pool_of_driver_.load(std::memory_order_relaxed)) waited = synchronize_(context);
+    if (waited) return *waited;
+    api::CUdevice device = -1;
+    const driver::CurrentContext its_own(context);
+    if (!its_own || real::cuCtxGetDevice(&device) != api::CUDA_SUCCESS) return api::CUDA_ERROR_INVALID_CONTEXT;
+    return free_a_byte({.context = context, .device = device});
+  });
+}
+
+}  // namespace rota::memory

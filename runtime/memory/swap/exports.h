@@ -1,0 +1,132 @@
+// Memory that this process has exported by legacy IPC handles of rota's (exported_handle.h), and the answers to those
+// who open it: descriptors of its extents. It is pinned from its export on, so what is answered does not move. Who has
+// opened it has it from the driver, and keeps it whatever this process does.
+//
+// An opener asks for one extent after another over a socket (protocol::Kind::kIntroduced), and each question is
+// answered by itself, by a thread that calls nothing of the program's and waits for none of its work. The socket stays
+// open as long as the opener has anything open, and says what it closes: so what is open is known, also of one that was
+// killed.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "runtime/memory/swap/exported_handle.h"
+#include "runtime/memory/swap/regions.h"
+#include "scheduler/base/descriptor.h"
+#include "scheduler/protocol/protocol.h"
+
+namespace rota::memory {
+
+// What is said over such a socket. Both processes may be of different releases of rota: who reads another magic hangs
+// up.
+namespace exports {
+
+inline constexpr std::uint64_t kMagic = 0x31637069'61746f72;  // "rotaipc1"
+// Instead of an extent's index: the opener has closed the memory, or what it has begun to open. There is no answer.
+inline constexpr std::uint64_t kCloses = UINT64_MAX;
+
+struct Question {
+  std::uint64_t magic = kMagic;
+  std::uint64_t number = 0;  // comes back with the answer
+  std::uint64_t serial = 0;
+  std::uint64_t key[2] = {};
+  std::uint64_t index = 0;  // of the extent
+};
+
+// With the extent's descriptor.
+struct Answer {
+  std::uint64_t magic = kMagic;
+  std::uint64_t number = 0;
+  std::uint64_t known = 0;         // 0: there is no such allocation any more, or it cannot be opened
+  std::uint64_t extents = 0;       // that it lies in, adjacent
+  std::uint64_t extent_bytes = 0;  // of this one
+  std::uint64_t offset = 0;        // of the allocation in the first one
+  std::uint64_t bytes = 0;         // of the allocation
+};
+
+}  // namespace exports
+
+class Exports {
+ public:
+  explicit Exports(Regions& regions) : regions_(regions) {}
+
+  // Whether the allocation of this number still begins at the address. Set before there are any.
+  void set_lives(std::function<bool(std::uint64_t address, std::uint64_t id)> lives) { lives_ = std::move(lives); }
+
+  // Called by a thread of rota's, with no lock held, when nobody has memory open any more that has ended. Set before
+  // there is any.
+  void set_closed(std::function<void(std::uint64_t address)> closed) { closed_ = std::move(closed); }
+
+  // --- any thread, with no lock held
+
+  // The handle of an allocation, which is pinned. `id`: no other has or had the same number.
+  api::CUipcMemHandle handle_of(std::uint64_t address, std::uint64_t bytes, std::uint64_t id);
+  // The process's number; it has exported something.
+  protocol::ProcessNumber number();
+  bool is_own(const ExportedHandle& handle);
+  // The allocation at this address ends: nobody opens it from now on. Whether somebody has it open: then `set_closed`'s
+  // function is called once nobody has.
+  bool ends(std::uint64_t address);
+
+  // --- the monitor
+
+  // An opener is at the other end.
+  void serve(Descriptor&& socket);
+  // The process exits: nobody is answered any more. At most for as long as an answer takes, or a second.
+  void stop();
+
+ private:
+  struct Exported {
+    ExportedHandle handle;
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t id = 0;
+  };
+  // What is open of an allocation.
+  struct Open {
+    std::uint64_t address = 0;
+    std::size_t openers = 0;
+    bool ended = false;
+  };
+  struct Opener {
+    Descriptor socket;
+    std::set<std::uint64_t> open;  // serials
+  };
+  struct Told {
+    exports::Answer answer;
+    Descriptor made;          // made for this answer,
+    SharedDescriptor shared;  // or that of memory which another process had handed over
+    int descriptor() const { return shared ? shared->get() : made.get(); }
+  };
+
+  static void* run(void* self);
+  void answer_all();
+  bool answer(Opener& opener);
+  Told told(const exports::Question& question, const Exported& exported);
+  std::optional<Exported> open(const exports::Question& question, Opener& opener);
+  void close(std::uint64_t serial, Opener& opener);
+
+  Regions& regions_;
+  std::function<bool(std::uint64_t, std::uint64_t)> lives_;
+  std::function<void(std::uint64_t)> closed_;
+  std::mutex mutex_;  // the fields below
+  protocol::ProcessNumber number_{};
+  std::map<std::uint64_t, Exported> exported_;        // by address
+  std::map<std::uint64_t, std::uint64_t> by_serial_;  // the addresses
+  std::map<std::uint64_t, Open> open_;                // by serial
+  std::uint64_t last_serial_ = 0;
+  std::vector<Descriptor> arrived_;  // sockets
+  Descriptor bell_;                  // an eventfd; empty: no thread has been started
+  std::mutex answering_;             // held while the driver is called
+  std::atomic<bool> stopped_{false};
+};
+
+}  // namespace rota::memory

@@ -1,0 +1,310 @@
+#include "runtime/memory/swap/opened.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+#include "generated/driver_real.h"
+#include "runtime/core/log.h"
+#include "runtime/memory/swap/access.h"
+#include "runtime/memory/swap/exports.h"
+#include "scheduler/protocol/packet.h"
+
+namespace rota::memory {
+
+namespace {
+
+using Clock = Opened::Clock;
+
+// How long the exporter and rotad have for their answers, and how long rotad is asked again for a process that it does
+// not know: an exporter that has just met a new rotad may not have told it yet. Judgments.
+constexpr std::chrono::seconds kAnswersWithin{5};
+constexpr std::chrono::seconds kKnownWithin{1};
+constexpr std::chrono::milliseconds kAsksAgain{20};
+
+// More than any GPU's memory has, in extents of 2 MiB.
+constexpr std::uint64_t kMostExtents = std::uint64_t{1} << 20;
+
+struct Received {
+  exports::Answer answer;
+  Descriptor memory;
+};
+
+exports::Question about(const ExportedHandle& handle, std::uint64_t index) {
+  exports::Question question;
+  question.serial = handle.serial;
+  std::copy(std::begin(handle.key), std::end(handle.key), question.key);
+  question.index = index;
+  return question;
+}
+
+// Answers to earlier questions that were not waited for are skipped.
+std::optional<Received> asked(int socket, const exports::Question& question, Clock::time_point until) {
+  if (protocol::write_packet(socket, &question, sizeof question, {}, MSG_DONTWAIT) != sizeof question) return {};
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
+    pollfd ready{.fd = socket, .events = POLLIN, .revents = 0};
+    const int came = poll(&ready, 1, static_cast<int>(std::max<std::int64_t>(left, 0)));
+    if (came < 0 && errno == EINTR) continue;
+    if (came <= 0) return {};
+    Received received;
+    const ssize_t length =
+        protocol::read_packet(socket, &received.answer, sizeof received.answer, {&received.memory, 1}, MSG_DONTWAIT);
+    if (length != sizeof received.answer || received.answer.magic != exports::kMagic) return {};
+    if (received.answer.number == question.number) return received;
+  }
+}
+
+// The handle of GPU memory, and the GPU as this process numbers it; 0: it is none.
+PhysicalHandle physical_of(const Descriptor& memory, int* device) {
+  PhysicalHandle handle = 0;
+  void* const number = reinterpret_cast<void*>(static_cast<std::intptr_t>(memory.get()));
+  if (real::cuMemImportFromShareableHandle(&handle, number, api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) !=
+      api::CUDA_SUCCESS) {
+    return 0;
+  }
+  api::CUmemAllocationProp properties{};
+  if (real::cuMemGetAllocationPropertiesFromHandle(&properties, handle) == api::CUDA_SUCCESS &&
+      properties.location.type == api::CU_MEM_LOCATION_TYPE_DEVICE) {
+    *device = properties.location.id;
+    return handle;
+  }
+  real::cuMemRelease(handle);
+  return 0;
+}
+
+bool is_of(const ExportedHandle& handle, const std::uint64_t (&process)[2]) {
+  return std::equal(std::begin(process), std::end(process), handle.process);
+}
+
+bool has_hung_up(int socket) {
+  pollfd state{.fd = socket, .events = 0, .revents = 0};
+  return poll(&state, 1, 0) > 0 && (state.revents & (POLLHUP | POLLERR)) != 0;
+}
+
+// Released at the end: mappings keep the memory.
+struct Handles {
+  ~Handles() {
+    for (const PhysicalHandle each : all) real::cuMemRelease(each);
+  }
+  std::vector<PhysicalHandle> all;
+};
+
+}  // namespace
+
+std::uint64_t Opened::Memory::all_bytes() const {
+  return std::accumulate(extents.begin(), extents.end(), std::uint64_t{0});
+}
+
+std::optional<Opened::Memory> Opened::import(const ExportedHandle& handle, const Place& place, int socket,
+                                             Clock::time_point until, bool* answered) {
+  Memory memory;
+  memory.handle = handle;
+  memory.place = place;
+  Handles handles;
+  int device = -1;
+  for (std::uint64_t index = 0, count = 1; index < count; ++index) {
+    exports::Question question = about(handle, index);
+    question.number = ++questions_;
+    const std::optional<Received> piece = asked(socket, question, until);
+    if (index == 0) *answered = piece.has_value();
+    if (!piece || piece->answer.known == 0 || !piece->memory) return std::nullopt;
+    const exports::Answer& answer = piece->answer;
+    if (index == 0) {
+      count = answer.extents;
+      memory.bytes = answer.bytes;
+      memory.address = answer.offset;
+    }
+    const bool sound = count != 0 && count <= kMostExtents && answer.extents == count &&
+                       answer.extent_bytes <= protocol::kMaxGpuBytes && answer.bytes <= protocol::kMaxGpuBytes &&
+                       answer.offset <= protocol::kMaxGpuBytes;
+    int owner = -1;
+    const PhysicalHandle physical = sound ? physical_of(piece->memory, &owner) : 0;
+    if (physical == 0) return std::nullopt;
+    handles.all.push_back(physical);
+    memory.extents.push_back(answer.extent_bytes);
+    if (index != 0 && owner != device) return std::nullopt;
+    device = owner;
+  }
+  const std::uint64_t all = memory.all_bytes();
+  if (all > protocol::kMaxGpuBytes || memory.address + memory.bytes > all) return std::nullopt;
+  api::CUdeviceptr mapped = 0;
+  if (real::cuMemAddressReserve(&mapped, all, 0, 0, 0) != api::CUDA_SUCCESS) return std::nullopt;
+  memory.mapped = mapped;
+  memory.address += mapped;
+  std::uint64_t next = mapped;
+  for (std::size_t index = 0; index < handles.all.size(); ++index) {
+    if (real::cuMemMap(next, memory.extents[index], 0, handles.all[index], 0) != api::CUDA_SUCCESS) {
+      memory.extents.resize(index);
+      break;
+    }
+    next += memory.extents[index];
+  }
+  Access access;
+  if (place.device != device) access[place.device] = api::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  if (next - mapped == all && give_access(mapped, all, device, access) == api::CUDA_SUCCESS) return memory;
+  unmap(memory, all);
+  return std::nullopt;
+}
+
+void Opened::unmap(const Memory& memory, std::uint64_t all) {
+  std::uint64_t next = memory.mapped;
+  for (const std::uint64_t bytes : memory.extents) {
+    real::cuMemUnmap(next, bytes);
+    next += bytes;
+  }
+  real::cuMemAddressFree(memory.mapped, all);
+}
+
+api::CUresult Opened::open(const ExportedHandle& handle, const Place& place, const Introduce& introduce,
+                           api::CUdeviceptr* address) {
+  const std::lock_guard opening(opening_);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto same = std::ranges::find_if(all_, [&](const auto& each) { return each.second.handle == handle; });
+    if (same != all_.end()) {
+      // Measured on an H200: the driver opens no memory in two contexts.
+      if (same->second.place.context != place.context) return api::CUDA_ERROR_INVALID_HANDLE;
+      ++same->second.opens;
+      *address = same->second.address;
+      return api::CUDA_SUCCESS;
+    }
+  }
+  const Clock::time_point begun = Clock::now();
+  std::optional<Memory> memory;
+  bool answered = false;
+  Socket socket = peer(handle);
+  if (socket) memory = import(handle, place, socket->get(), begun + kAnswersWithin, &answered);
+  // One that has hung up may be the same process with another rotad, or none.
+  if (!socket || (!answered && has_hung_up(socket->get()))) {
+    Descriptor made;
+    for (;;) {
+      made = introduce(begun + kAnswersWithin);
+      if (made || Clock::now() + kAsksAgain >= begun + kKnownWithin) break;
+      poll(nullptr, 0, static_cast<int>(kAsksAgain.count()));
+    }
+    socket = made ? std::make_shared<const Descriptor>(std::move(made)) : nullptr;
+    if (socket) {
+      remember(handle, socket);
+      memory = import(handle, place, socket->get(), begun + kAnswersWithin, &answered);
+    }
+  }
+  if (!memory) {
+    if (socket) closed(handle);
+    log::warn(
+        "memory that another program has exported cannot be opened: {}. With `--memory native` the driver's own IPC "
+        "serves all programs",
+        !socket    ? "no program of that handle is served by the rotad of this one, for the same user and in the same "
+                     "container"
+        : answered ? "that program has freed it, or this one cannot map it"
+                   : "that program does not answer");
+    return api::CUDA_ERROR_MAP_FAILED;
+  }
+  const std::lock_guard lock(mutex_);
+  any_.store(true, std::memory_order_relaxed);
+  memory->buffer_id = ++last_id_;
+  *address = memory->address;
+  all_.emplace(memory->mapped, std::move(*memory));
+  return api::CUDA_SUCCESS;
+}
+
+Opened::Socket Opened::peer(const ExportedHandle& handle) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find_if(peers_, [&](const Peer& each) { return is_of(handle, each.process); });
+  return found != peers_.end() ? found->socket : nullptr;
+}
+
+void Opened::remember(const ExportedHandle& handle, const Socket& socket) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(peers_, [&](const Peer& each) { return is_of(handle, each.process); });
+  Peer& peer = peers_.emplace_back();
+  std::copy(std::begin(handle.process), std::end(handle.process), peer.process);
+  peer.socket = socket;
+}
+
+// This process has it open no more, and does not use it. An exporter that does not read for long counts it as open
+// until the socket's end.
+void Opened::closed(const ExportedHandle& handle) {
+  const Socket socket = peer(handle);
+  if (!socket) return;
+  const exports::Question question = about(handle, exports::kCloses);
+  protocol::write_packet(socket->get(), &question, sizeof question, {}, MSG_DONTWAIT);
+  const std::lock_guard lock(mutex_);
+  const bool more =
+      std::ranges::any_of(all_, [&](const auto& each) { return is_of(each.second.handle, handle.process); });
+  if (more) return;
+  shutdown(socket->get(), SHUT_RDWR);  // a forked child may have it, too
+  std::erase_if(peers_, [&](const Peer& each) { return is_of(handle, each.process); });
+}
+
+// With the lock held.
+const Opened::Memory* Opened::at(api::CUdeviceptr address) const {
+  const auto next = all_.upper_bound(address);
+  if (next == all_.begin()) return nullptr;
+  const Memory& memory = std::prev(next)->second;
+  return address - memory.mapped < memory.all_bytes() ? &memory : nullptr;
+}
+
+std::optional<api::CUresult> Opened::close(api::CUdeviceptr address, FunctionRef<api::CUresult(api::CUcontext)> wait) {
+  if (!any()) return std::nullopt;
+  const std::lock_guard opening(opening_);
+  api::CUcontext context = nullptr;
+  std::uint64_t key = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    const Memory* const memory = at(address);
+    if (memory == nullptr) return std::nullopt;
+    if (memory->address != address) return api::CUDA_ERROR_INVALID_VALUE;
+    key = memory->mapped;
+    context = memory->place.context;
+    if (memory->opens > 1) {
+      --all_.at(key).opens;
+      return api::CUDA_SUCCESS;
+    }
+  }
+  if (const api::CUresult result = wait(context); result != api::CUDA_SUCCESS) return result;
+  std::map<std::uint64_t, Memory>::node_type gone;
+  {
+    const std::lock_guard lock(mutex_);
+    gone = all_.extract(key);
+  }
+  if (!gone) return api::CUDA_SUCCESS;  // with its context
+  unmap(gone.mapped(), gone.mapped().all_bytes());
+  closed(gone.mapped().handle);
+  return api::CUDA_SUCCESS;
+}
+
+void Opened::context_ended(api::CUcontext context) {
+  if (!any()) return;
+  std::vector<Memory> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto next = all_.begin(); next != all_.end();) {
+      const auto each = next++;
+      if (each->second.place.context == context) gone.push_back(std::move(all_.extract(each).mapped()));
+    }
+  }
+  for (const Memory& memory : gone) {
+    unmap(memory, memory.all_bytes());
+    closed(memory.handle);
+  }
+}
+
+std::optional<Opened::Found> Opened::find(api::CUdeviceptr address) const {
+  if (!any()) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  const Memory* const memory = at(address);
+  if (memory == nullptr) return std::nullopt;
+  return Found{.inside = address - memory->address < memory->bytes,
+               .address = memory->address,
+               .bytes = memory->bytes,
+               .buffer_id = memory->buffer_id,
+               .place = memory->place};
+}
+
+}  // namespace rota::memory

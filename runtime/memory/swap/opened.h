@@ -1,0 +1,88 @@
+// Memory of other processes that this one has opened by legacy IPC handles of rota's. It is mapped here, stays where
+// the exporter has it, and is counted there: opening it again gives the same address, and closing it as often unmaps
+// it.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "runtime/core/function_ref.h"
+#include "runtime/memory/backend.h"
+#include "runtime/memory/swap/exported_handle.h"
+#include "scheduler/base/descriptor.h"
+
+namespace rota::memory {
+
+class Opened {
+ public:
+  using Clock = std::chrono::steady_clock;
+  // A socket to the exporter by that time; empty: there is none.
+  using Introduce = FunctionRef<Descriptor(Clock::time_point until)>;
+
+  // Whether there is any. One load.
+  bool any() const { return any_.load(std::memory_order_relaxed); }
+
+  // --- all with no lock held, outside the gate
+
+  // In the current context, which is that of `place`. Waits for the exporter's answers, 5 s at most.
+  api::CUresult open(const ExportedHandle& handle, const Place& place, const Introduce& introduce,
+                     api::CUdeviceptr* address);
+  // Nothing: it was not opened by such a handle. `wait` is called before memory is unmapped, and closes nothing where
+  // it fails.
+  std::optional<api::CUresult> close(api::CUdeviceptr address, FunctionRef<api::CUresult(api::CUcontext)> wait);
+  void context_ended(api::CUcontext context);
+
+  // What lies at an address.
+  struct Found {
+    bool inside = false;  // false: only the memory around it was mapped with it
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t buffer_id = 0;
+    Place place;
+  };
+  std::optional<Found> find(api::CUdeviceptr address) const;
+
+ private:
+  struct Memory {
+    ExportedHandle handle;
+    std::uint64_t mapped = 0;            // the address of the first extent
+    std::vector<std::uint64_t> extents;  // their sizes
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t buffer_id = 0;
+    Place place;
+    unsigned opens = 1;
+    std::uint64_t all_bytes() const;
+  };
+  using Socket = std::shared_ptr<const Descriptor>;
+  // Null: it is not known.
+  Socket peer(const ExportedHandle& handle) const;
+  void remember(const ExportedHandle& handle, const Socket& socket);
+  void closed(const ExportedHandle& handle);
+  std::optional<Memory> import(const ExportedHandle& handle, const Place& place, int socket, Clock::time_point until,
+                               bool* answered);
+  // `all`: how many bytes were reserved.
+  static void unmap(const Memory& memory, std::uint64_t all);
+  const Memory* at(api::CUdeviceptr address) const;
+
+  std::mutex opening_;                   // one at a time, so that each memory is mapped once; taken first
+  std::uint64_t questions_ = 0;          // under that
+  mutable std::mutex mutex_;             // the fields below
+  std::map<std::uint64_t, Memory> all_;  // by `mapped`
+  // To the processes of which anything is open: they know by it what is.
+  struct Peer {
+    std::uint64_t process[2];
+    Socket socket;
+  };
+  std::vector<Peer> peers_;
+  std::uint64_t last_id_ = std::uint64_t{1} << 51;  // beyond the driver's, and those of other memory of rota's
+  std::atomic<bool> any_{false};
+};
+
+}  // namespace rota::memory
