@@ -143,7 +143,8 @@ void Control::on_readable(std::uint32_t number) {
     return read(number);
   }
   log::info("user {} (pid {}): {}", session.uid, session.pid, std::string_view(text, length));
-  answer(session, "ok: " + carry_(*request));
+  const Result<std::string> done = carry_(*request);
+  answer(session, done ? "ok: " + *done : "error: " + done.error().text);
   if (!stopped_) read(number);
 }
 

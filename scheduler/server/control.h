@@ -12,6 +12,7 @@
 #include <string>
 
 #include "scheduler/base/descriptor.h"
+#include "scheduler/base/result.h"
 #include "scheduler/server/control_request.h"
 #include "scheduler/server/place.h"
 #include "scheduler/server/trust_domain.h"
@@ -21,8 +22,8 @@ namespace rota::server {
 
 class Control {
  public:
-  // Carries out a request and answers with one line.
-  using Carry = std::function<std::string(const ControlRequest&)>;
+  // Carries out a request and answers with one line. The error is for the peer, as in parse_control.
+  using Carry = std::function<Result<std::string>(const ControlRequest&)>;
 
   Control(asio::io_context& io, Descriptor listener, std::string path, Trust trust, Workers& workers, Carry carry);
   ~Control();

@@ -137,6 +137,7 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
       io_(io),
       options_(std::move(options)),
       time_(options_.time_scale),
+      visibility_(options_.visibility),
       limits_(options_.limits),
       event_log_(std::move(event_log)),
       claims_(is_machine()),

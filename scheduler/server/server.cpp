@@ -357,15 +357,16 @@ void Server::on_stay(Connection& connection) {
   stayers_.emplace(number, std::move(stayer));
 }
 
-std::string Server::carry(const ControlRequest& request) {
+Result<std::string> Server::carry(const ControlRequest& request) {
   if (std::holds_alternative<control::Stop>(request)) {
     // After the answer has been sent.
     asio::post(io_, [this] {
       stop();
       io_.stop();
     });
-    return "rotad is stopping; its programs continue";
+    return std::string("rotad is stopping; its programs continue");
   }
+  if (std::holds_alternative<control::Reload>(request)) return reload();
   scheduler::Settings settings = core_.settings();
   if (const auto* mode = std::get_if<control::SetMode>(&request)) settings.mode = mode->mode;
   if (const auto* quantum = std::get_if<control::SetQuantum>(&request)) set_quantum(settings, quantum->quantum);

@@ -10,6 +10,7 @@
 #include <asio/steady_timer.hpp>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -43,11 +44,9 @@ namespace rota::server {
 
 namespace limit = scheduler::limit;
 
-struct Options {
-  scheduler::Settings settings;
-  LimitSettings limits;
-  Trust trust = Trust::kUser;
-  Visibility visibility = Visibility::kAll;
+struct Options : Configuration {
+  // Reads what may change while rotad runs; without it nothing can be read again.
+  std::function<Result<Configuration>()> reread;
   std::string socket;          // where to listen; its folder is created if necessary
   std::string control;         // where settings are changed; empty: protocol::control_path of the socket
   std::string lock_directory;  // one lock file per GPU; empty: the machine's usual place, which is not created
@@ -72,6 +71,9 @@ class Server final : public ConnectionOwner, private Leases {
   void run();
   // Closes everything and removes the socket; io_context::run returns when nothing else keeps it.
   void stop();
+  // Reads the configuration again; what may change holds for all programs at once. Says what has changed, and what
+  // takes effect only after a restart. With an error nothing has changed. Both have been logged.
+  Result<std::string> reload();
 
  private:
   struct Client;
@@ -94,7 +96,8 @@ class Server final : public ConnectionOwner, private Leases {
   void serve_gpu(Client& client, const protocol::AddGpu& gpu);
   void refuse_gpu(Client& client, const std::string& gpu);
   void on_stay(Connection& connection);
-  std::string carry(const ControlRequest& request);
+  Result<std::string> carry(const ControlRequest& request);
+  void change_limits(const LimitSettings& limits);
   void on_status(Connection& connection);
   void hang_up(Connection& connection, const std::string& reason);
   // Of the domain whose shares of a GPU a client's are part of, for one client more.
@@ -243,7 +246,8 @@ class Server final : public ConnectionOwner, private Leases {
   const ModelledTime time_;
   scheduler::Quota limited_{core_.books()};  // changed by apply() alone
   const scheduler::Quota& quota_ = limited_;
-  const LimitBook limits_;
+  Visibility visibility_;
+  LimitBook limits_;
   EventLog event_log_;
   MemoryReserve reserve_;
   scheduler::Claims claims_;
