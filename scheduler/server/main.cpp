@@ -237,6 +237,22 @@ int main(int argc, char** argv) try {
   if (idle_exit > 0) options.idle_exit = std::chrono::milliseconds(static_cast<long>(idle_exit * 1e3));
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread yet
   options.time_scale = rota::server::ModelledTime::scale_of(std::getenv("ROTA_SIM_TIME_SCALE"));
+  auto inherited = rota::server::take_inherited();
+  if (!inherited) {
+    fprintf(stderr, "rotad: %s\n", inherited.error().text.c_str());
+    return 1;
+  }
+  // Where they are cannot be chosen any more.
+  const auto is_there = [](const auto& listener, std::string& path, const char* option) {
+    if (!listener.socket) return true;
+    if (path.empty()) path = listener.path;
+    if (path == listener.path) return true;
+    fprintf(stderr, "rotad: %s is %s, and the listener that rotad was given is at %s\n", option, path.c_str(),
+            listener.path.c_str());
+    return false;
+  };
+  if (!is_there(inherited->clients, options.socket, "--socket")) return 1;
+  if (!is_there(inherited->control, options.control, "--control")) return 1;
   if (options.socket.empty()) {
     const auto socket = default_socket();
     if (!socket) {
@@ -250,7 +266,7 @@ int main(int argc, char** argv) try {
   asio::io_context io(1);
   asio::signal_set signals(io, SIGTERM, SIGINT);
   asio::signal_set hangups(io, SIGHUP);
-  auto server = rota::server::Server::open(io, options);
+  auto server = rota::server::Server::open(io, options, std::move(*inherited));
   if (!server) {
     fprintf(stderr, "rotad: %s\n", server.error().text.c_str());
     return 1;

@@ -54,10 +54,11 @@ void Server::start() {
 void Server::stop() {
   if (stopped_) return;
   stopped_ = true;
-  if (is_at(options_.socket, socket_id_)) unlink(options_.socket.c_str());
+  if (!listener_inherited_ && is_at(options_.socket, socket_id_)) unlink(options_.socket.c_str());
   // Left to the end of the process, which closes without waiting: connections that nobody has accepted may have sent
   // descriptors.
-  shutdown(listener_.release(), SHUT_RDWR);
+  const int listener = listener_.release();
+  if (!listener_inherited_) shutdown(listener, SHUT_RDWR);
   control_.stop();
   housekeeping_.cancel();
   deadline_.cancel();

@@ -30,6 +30,7 @@
 #include "scheduler/server/event_log.h"
 #include "scheduler/server/gpu_table.h"
 #include "scheduler/server/holder_link.h"
+#include "scheduler/server/inherited.h"
 #include "scheduler/server/leases.h"
 #include "scheduler/server/limits.h"
 #include "scheduler/server/memory_reserve.h"
@@ -62,14 +63,16 @@ struct Options : Configuration {
 class Server final : public ConnectionOwner, private Leases {
  public:
   // Takes the socket's lock and listens. The error says who else serves this socket, or what cannot be created.
-  static Result<std::unique_ptr<Server>> open(asio::io_context& io, Options options);
+  // Listeners that are inherited are used as they are, and stay.
+  static Result<std::unique_ptr<Server>> open(asio::io_context& io, Options options, Inherited inherited = {});
   ~Server();
 
   // Starts to accept; returns at once. Ends the io_context's work when idle for idle_exit.
   void start();
   // Runs until it is stopped. While a holder drains for another client it does not sleep.
   void run();
-  // Closes everything and removes the socket; io_context::run returns when nothing else keeps it.
+  // Closes everything and removes the socket, unless it is inherited; io_context::run returns when nothing else keeps
+  // it.
   void stop();
   // Reads the configuration again; what may change holds for all programs at once. Says what has changed, and what
   // takes effect only after a restart. With an error nothing has changed. Both have been logged.
@@ -79,7 +82,7 @@ class Server final : public ConnectionOwner, private Leases {
   struct Client;
   struct Stayer;
 
-  Server(asio::io_context& io, Options options, LockPlace locks, LockFile lock, Descriptor listener, Descriptor control,
+  Server(asio::io_context& io, Options options, LockPlace locks, LockFile lock, Listener listener, Listener control,
          EventLog event_log);
 
   // Whether this is the machine's rotad, for all users.
@@ -264,9 +267,11 @@ class Server final : public ConnectionOwner, private Leases {
   LockFile lock_;
   FileId socket_id_;
   FileId control_id_;
+  const bool inherited_;             // one of the two listeners
   const FolderSafety place_safety_;  // as it was at the start
   std::string place_problem_;        // the last that was logged
   asio::posix::stream_descriptor listener_;
+  const bool listener_inherited_;
   Control control_;
   asio::steady_timer housekeeping_;
   asio::steady_timer deadline_;

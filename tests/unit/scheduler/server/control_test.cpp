@@ -65,7 +65,7 @@ TEST_CASE("while rotad has no descriptor for whoever asks at the control socket,
   REQUIRE(listen(listener.get(), 4) == 0);
   asio::io_context io(1);
   server::Workers workers(io);
-  server::Control control(io, std::move(listener), path, server::Trust::kUser, workers,
+  server::Control control(io, {std::move(listener)}, path, server::Trust::kUser, workers,
                           [](const server::ControlRequest&) { return std::string("done"); });
   control.start();
   const Descriptor asks(connect_to(path));
