@@ -12,6 +12,7 @@ install(FILES tools/rota/ci/examples/github-actions.yml tools/rota/ci/examples/J
   DESTINATION ${CMAKE_INSTALL_DOCDIR}/tools/rota/ci/examples)
 # Written by tools/pages/write from the programs' own help.
 install(FILES tools/pages/rota.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES tools/pages/rotad.toml.5 DESTINATION ${CMAKE_INSTALL_MANDIR}/man5)
 install(FILES tools/pages/rotad.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8)
 install(FILES tools/pages/rota.bash DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/bash-completion/completions RENAME rota)
 install(FILES tools/pages/_rota DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/zsh/site-functions)

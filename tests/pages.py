@@ -9,6 +9,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MOST_WORDS = 2200  # two pages
@@ -17,6 +18,7 @@ WRITTEN = re.compile(r"^<!-- (?!end of )[^>]*?-->\n.*?^<!-- end of .*?-->$", re.
 
 INSTALLED = "cmake/pages.cmake"
 CONFIGURATION = "scheduler/CONFIGURATION.md"
+TEMPLATE = "tools/package/deb/rotad.toml"
 CONFIGURATION_PARSER = "scheduler/server/config.cpp"
 SIMGPU = "tools/simgpu/README.md"
 VARIABLES = "tools/rota/doctor/judge_daemon.cpp"
@@ -143,6 +145,30 @@ def compared(page, documented, known, what, where):
         yield f"{page}: {name} has two rows"
 
 
+def template():
+    """The deb's rotad.toml with all its keys: a comment begins with a space, a key does not."""
+    return re.sub(r"^#(?=[\[\w\"])", "", (ROOT / TEMPLATE).read_text(), flags=re.MULTILINE)
+
+
+def keys_of(table, prefix=""):
+    for key, value in table.items():
+        if prefix == "limits." and key in ("users", "cgroups"):
+            yield prefix + key
+            for each in value.values():
+                yield from keys_of(each, "limits.*.")
+        elif isinstance(value, dict):
+            yield from [prefix + key] if prefix else []
+            yield from keys_of(value, "limits.*." if prefix else f"{key}.")
+        else:
+            yield prefix + key
+
+
+def wrong_template():
+    yield from compared(TEMPLATE, sorted(set(keys_of(tomllib.loads(template())))), parsed_options(), "options", CONFIGURATION_PARSER)
+    if tomllib.loads((ROOT / TEMPLATE).read_text()):
+        yield f"{TEMPLATE}: all keys are to be commented"
+
+
 def wrong_configuration():
     text = (ROOT / CONFIGURATION).read_text()
     options = first_cells(section(text, "## rotad.toml"))
@@ -166,7 +192,7 @@ def main():
         return
     if sys.argv[1:]:
         sys.exit(__doc__)
-    complaints = [*long_pages(names), *broken_links(names), *uninstalled(names), *wrong_configuration()]
+    complaints = [*long_pages(names), *broken_links(names), *uninstalled(names), *wrong_configuration(), *wrong_template()]
     if complaints:
         sys.exit("\n".join(complaints))
     print(f"{len(names)} pages: of at most {MOST_WORDS} words, with links that lead somewhere, and the options that the code knows")

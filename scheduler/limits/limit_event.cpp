@@ -19,6 +19,10 @@ struct Apply {
     quota.set_limits(set.account, set.limits);
     return {};
   }
+  LimitDecisions operator()(const limit::Configure& configure) const {
+    quota.configure(configure.account);
+    return {};
+  }
   LimitDecisions operator()(const limit::AddGpu& add) const {
     quota.add_gpu(add.client, add.gpu, add.context, add.measurable);
     return {};

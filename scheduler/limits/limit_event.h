@@ -23,6 +23,9 @@ struct SetLimits {
   std::string account;  // its key
   Limits limits;
 };
+struct Configure {
+  Quota::Membership account;
+};
 struct AddGpu {
   ClientId client;
   GpuIndex gpu;
@@ -85,9 +88,9 @@ struct Tick {};
 }  // namespace limit
 
 using LimitEvent =
-    std::variant<limit::Hold, limit::Join, limit::SetLimits, limit::AddGpu, limit::Measured, limit::NotMeasured,
-                 limit::Read, limit::GpuChanged, limit::Reserve, limit::State, limit::Confirm, limit::Pin,
-                 limit::UseHost, limit::BoundHost, limit::ShareHost, limit::Leave, limit::Tick>;
+    std::variant<limit::Hold, limit::Join, limit::SetLimits, limit::Configure, limit::AddGpu, limit::Measured,
+                 limit::NotMeasured, limit::Read, limit::GpuChanged, limit::Reserve, limit::State, limit::Confirm,
+                 limit::Pin, limit::UseHost, limit::BoundHost, limit::ShareHost, limit::Leave, limit::Tick>;
 
 struct LimitDecisions {
   Quota::Outcome outcome{};

@@ -67,6 +67,18 @@ void Quota::set_limits(const std::string& key, Limits limits) {
   if (const auto found = accounts_.find(key); found != accounts_.end()) found->second.limits = limits;
 }
 
+void Quota::configure(const Membership& membership) {
+  const auto found = accounts_.find(membership.key);
+  if (found == accounts_.end()) return;
+  Account& account = found->second;
+  const Bytes now = account.shared ? account.limits.host : kNoLimit;
+  account.limits = membership.limits;
+  account.limits.host = std::min(account.limits.host, now);
+  account.host_budget = membership.limits.host;
+  account.remedy = membership.remedy;
+  shares_due_ = true;
+}
+
 void Quota::add_gpu(ClientId client, GpuIndex index, Bytes context, bool measurable) {
   const auto found = members_.find(client);
   if (found == members_.end()) return;

@@ -182,6 +182,10 @@ class Quota {
   bool join(ClientId client, const std::vector<Membership>& accounts);
   // Sets the limits of the account, whatever they were.
   void set_limits(const std::string& key, Limits limits);
+  // The same with what the configuration says from now on of an account that there is, and its remedy. The machine may
+  // have less host memory left for a shared account: that limit does not rise here. What clients have beyond a lower
+  // limit they keep. tick() grants what waits for a higher one.
+  void configure(const Membership& account);
   // `context`: what the client's contexts there count in the books. `measurable`: they will be measured, and count
   // until then as if they had been.
   void add_gpu(ClientId client, GpuIndex gpu, Bytes context, bool measurable = false);

@@ -111,9 +111,17 @@ std::vector<ClientId> Quota::share_host(Time now) {
   for (const auto& [key, account] : accounts_) {
     if (account.host_budget != kNoLimit) all.accounts[&account].bytes = budget(account);
   }
+  std::vector<ClientId> changed;
+  // Those whom a limit concerned that is no longer there.
+  for (auto& [id, member] : members_) {
+    if (member.share == HostShare{} || all.concerns(member)) continue;
+    member.share = {};
+    member.host_bound = kNoLimit;
+    changed.push_back(id);
+  }
   if (all.accounts.empty()) {
     shares_due_ = false;
-    return {};
+    return changed;
   }
   Sharing free = all;  // of what no share covers yet
   struct Sharer {
@@ -160,7 +168,6 @@ std::vector<ClientId> Quota::share_host(Time now) {
     each.share.most += more;
     each.share.spare += more;
   }
-  std::vector<ClientId> changed;
   for (Sharer& each : sharers) {
     Member& member = *each.member;
     const Bytes most = std::min(each.share.most, sum_of(member.host_bound, free.left(member)));

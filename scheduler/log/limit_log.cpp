@@ -32,6 +32,9 @@ struct LimitEventWords {
   std::string operator()(const limit::SetLimits& set) const {
     return "set_limits " + word_of(set.account) + words("", set.limits.device, set.limits.host);
   }
+  std::string operator()(const limit::Configure& each) const {
+    return "configure " + word_of(each.account.key) + words("", each.account.limits.device, each.account.limits.host);
+  }
   std::string operator()(const limit::AddGpu& add) const {
     return words("add_gpu", add.client, add.gpu, add.context) + (add.measurable ? " measurable" : "");
   }
@@ -102,6 +105,10 @@ std::optional<LimitEvent> read_limit_event(std::string_view name, Words& words) 
   if (name == "set_limits") {
     std::string key = key_of(words.next("account"));
     return limit::SetLimits{std::move(key), limits()};
+  }
+  if (name == "configure") {
+    std::string key = key_of(words.next("account"));
+    return limit::Configure{{.key = std::move(key), .name = {}, .limits = limits()}};
   }
   if (name == "read") {
     limit::Read read{.gpu = words.gpu(), .begun = std::nullopt};

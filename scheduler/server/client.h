@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "scheduler/server/moves.h"
 #include "scheduler/server/server.h"
@@ -31,13 +32,13 @@ struct Server::Client : Program {
   std::uint32_t connection = 0;  // 0: it closed although the process is alive
   scheduler::Time orphaned_at{};
   uid_t uid = 0;
-  bool in_own_container = false;  // in rotad's: its user is who it says
-  bool numbered = false;          // counts among those of its payer in Server::domains_
-  bool hands_over = false;        // takes over memory of others in its domain, and hands it over to them
-  std::size_t sessions = 0;       // that it has named
-  std::string session;            // the outermost of them; empty: none
-  std::string innermost_session;  // the last; the same
-  std::uint32_t shares = 0;       // UsagePage::shares, as last read
+  bool in_own_container = false;            // in rotad's: its user is who it says
+  bool numbered = false;                    // counts among those of its payer in Server::domains_
+  bool hands_over = false;                  // takes over memory of others in its domain, and hands it over to them
+  std::vector<protocol::Session> sessions;  // that it has named, the outermost first
+  std::string session;                      // the outermost of them; empty: none
+  std::string innermost_session;            // the last; the same
+  std::uint32_t shares = 0;                 // UsagePage::shares, as last read
   std::map<std::uint32_t, scheduler::Bytes> pinned;  // by GPU index: GpuUsage::pinned_bytes, as limits know it
   // A Tighten has been sent and not answered; another one is due after the answer.
   bool tightening = false;

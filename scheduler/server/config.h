@@ -20,6 +20,7 @@ struct LimitSettings {
   std::map<std::string, scheduler::Limits> cgroups;  // by path: of it and all below it
   // Bytes of host memory for what does not fit on the GPUs; nothing: nine tenths of what is available.
   std::optional<scheduler::Bytes> host_budget;
+  bool operator==(const LimitSettings&) const = default;
 };
 
 // Which programs a trust domain can see; root in rotad's own container can see all.
@@ -33,6 +34,15 @@ struct Config {
   std::optional<Trust> trust;
   std::optional<Visibility> visibility;
   LimitSettings limits;
+};
+
+// What rotad goes by: the command line, then the file, then the defaults.
+struct Configuration {
+  scheduler::Settings settings;
+  LimitSettings limits;
+  Trust trust = Trust::kUser;
+  Visibility visibility = Visibility::kAll;
+  std::string file;  // empty: there is none
 };
 
 // The error names the file, the line, what is wrong and what is allowed.

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <asio/error.hpp>
@@ -31,17 +32,19 @@ constexpr std::size_t kMaxSessions = 8;
 // Delay before the next attempt to accept, after descriptors or memory ran out.
 constexpr std::chrono::milliseconds kAcceptAgain{100};
 
-bool has_permission(const Peer& peer) {
-  return peer.uid == 0 || peer.uid == geteuid() || peer.gid == getegid();
+gid_t group_of(const std::string& path) {
+  struct stat info;
+  return lstat(path.c_str(), &info) == 0 ? info.st_gid : getegid();
 }
 
 }  // namespace
 
-Control::Control(asio::io_context& io, Descriptor listener, std::string path, Trust trust, Workers& workers,
-                 Carry carry)
-    : listener_(io, listener.release()),
+Control::Control(asio::io_context& io, Listener listener, std::string path, Trust trust, Workers& workers, Carry carry)
+    : listener_(io, listener.socket.release()),
       accept_again_(io),
       path_(std::move(path)),
+      inherited_(listener.inherited),
+      group_(inherited_ ? group_of(path_) : getegid()),
       trust_(trust),
       workers_(workers),
       carry_(std::move(carry)),
@@ -62,9 +65,10 @@ Control::~Control() {
 void Control::stop() {
   if (stopped_) return;
   stopped_ = true;
-  if (is_at(path_, id_)) unlink(path_.c_str());
+  if (!inherited_ && is_at(path_, id_)) unlink(path_.c_str());
   // As with the clients' socket: what nobody has accepted is left to the end of the process.
-  shutdown(listener_.release(), SHUT_RDWR);
+  const int listener = listener_.release();
+  if (!inherited_) shutdown(listener, SHUT_RDWR);
   accept_again_.cancel();
   sessions_.clear();
 }
@@ -91,20 +95,20 @@ void Control::accept() {
 
 void Control::accept_one(Descriptor&& socket) {
   const Peer peer = identify_peer(socket.get());
+  const bool permitted = peer.uid == 0 || peer.uid == geteuid() || is_member(socket.get(), peer, group_);
   const std::uint32_t number = ++last_number_;
   auto session = std::unique_ptr<Session>(
       new Session{{listener_.get_executor(), std::move(socket), TrustDomain::of(peer, trust_).payer(), workers_},
                   peer.uid,
                   peer.pid});
   const bool elsewhere = !is_in_own_container(peer, trust_);
-  if (elsewhere || !has_permission(peer)) {
+  if (elsewhere || !permitted) {
     log::warn("user {} (pid {}){} may not change settings", peer.uid, peer.pid,
               elsewhere ? " in another container" : "");
     answer(*session,
-           has_permission(peer)
-               ? "error: settings are changed from where rotad runs, not from another container, unless rotad "
-                 "runs with trust = \"user-everywhere\""
-               : "error: only root and the user and group that rotad runs as may change its settings");
+           permitted ? "error: settings are changed from where rotad runs, not from another container, unless rotad "
+                       "runs with trust = \"user-everywhere\""
+                     : "error: only root and the user and group that rotad runs as may change its settings");
     return;
   }
   // The oldest has had its time: no peer can keep others out by staying.
@@ -143,7 +147,8 @@ void Control::on_readable(std::uint32_t number) {
     return read(number);
   }
   log::info("user {} (pid {}): {}", session.uid, session.pid, std::string_view(text, length));
-  answer(session, "ok: " + carry_(*request));
+  const Result<std::string> done = carry_(*request);
+  answer(session, done ? "ok: " + *done : "error: " + done.error().text);
   if (!stopped_) read(number);
 }
 

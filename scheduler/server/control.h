@@ -1,6 +1,7 @@
 // The control socket, on which settings are changed and rotad is stopped. It is separate from the clients' socket, so
 // that a container that is given that one cannot change everybody's settings. The kernel's credentials of the peer
-// decide: root, the user that rotad runs as, and that user's group may use it, each in rotad's own container.
+// decide: root, the user that rotad runs as, and members of that user's group may use it, each in rotad's own
+// container. Where the socket is inherited, its group is the one.
 #pragma once
 
 #include <asio/io_context.hpp>
@@ -12,6 +13,7 @@
 #include <string>
 
 #include "scheduler/base/descriptor.h"
+#include "scheduler/base/result.h"
 #include "scheduler/server/control_request.h"
 #include "scheduler/server/place.h"
 #include "scheduler/server/trust_domain.h"
@@ -21,10 +23,10 @@ namespace rota::server {
 
 class Control {
  public:
-  // Carries out a request and answers with one line.
-  using Carry = std::function<std::string(const ControlRequest&)>;
+  // Carries out a request and answers with one line. The error is for the peer, as in parse_control.
+  using Carry = std::function<Result<std::string>(const ControlRequest&)>;
 
-  Control(asio::io_context& io, Descriptor listener, std::string path, Trust trust, Workers& workers, Carry carry);
+  Control(asio::io_context& io, Listener listener, std::string path, Trust trust, Workers& workers, Carry carry);
   ~Control();
 
   void start() { accept(); }
@@ -45,6 +47,8 @@ class Control {
   asio::posix::stream_descriptor listener_;
   asio::steady_timer accept_again_;
   const std::string path_;
+  const bool inherited_;  // the listener
+  const gid_t group_;     // that may use it
   const Trust trust_;
   Workers& workers_;
   const Carry carry_;

@@ -1,5 +1,5 @@
-// Requests on the control socket: one line of text per packet, "mode exclusive", "quantum 100ms", "grace 5s" or "stop".
-// One setting per packet.
+// Requests on the control socket: one line of text per packet, "mode exclusive", "quantum 100ms", "grace 5s",
+// "reload" or "stop". One setting per packet.
 #pragma once
 
 #include <chrono>
@@ -24,10 +24,13 @@ struct SetQuantum {
 struct SetGrace {
   std::chrono::nanoseconds grace;
 };
+// Reads the configuration again.
+struct Reload {};
 struct Stop {};
 }  // namespace control
 
-using ControlRequest = std::variant<control::SetMode, control::SetQuantum, control::SetGrace, control::Stop>;
+using ControlRequest =
+    std::variant<control::SetMode, control::SetQuantum, control::SetGrace, control::Reload, control::Stop>;
 
 // The error is for the peer: one line of printable text.
 Result<ControlRequest> parse_control(std::string_view text);

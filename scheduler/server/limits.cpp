@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
+#include <system_error>
 
 #include "scheduler/base/host_memory.h"
 
@@ -47,8 +49,36 @@ bool is_within(const std::string& path, const std::string& above) {
 
 }  // namespace
 
-LimitBook::LimitBook(LimitSettings settings, std::string root)
-    : settings_(std::move(settings)), root_(std::move(root)) {
+std::vector<std::string> unknown_names(const Configuration& configuration) {
+  std::vector<std::string> lines;
+  for (const auto& [name, unused] : configuration.limits.users) {
+    if (name.find_first_not_of("0123456789") == std::string::npos || number_of(name)) continue;
+    lines.push_back(
+        fmt::format("{}: there is no user '{}' on this machine, so its limits apply to nobody until it exists and the "
+                    "file is read again",
+                    configuration.file, name));
+  }
+  // A cgroup may come later, with the service or the job whose it is.
+  for (const auto& [path, unused] : configuration.limits.cgroups) {
+    const auto exists = [&](const Cgroup& hierarchy) {
+      std::error_code ignored;
+      return std::filesystem::is_directory(hierarchy.mount + path, ignored);
+    };
+    if (std::ranges::any_of(memory_hierarchies(), exists)) continue;
+    lines.push_back(
+        fmt::format("{}: there is no cgroup '{}' on this machine now, so its limits apply to nobody until there is",
+                    configuration.file, path));
+  }
+  return lines;
+}
+
+LimitBook::LimitBook(LimitSettings settings, std::string root) : root_(std::move(root)) {
+  change(std::move(settings));
+}
+
+void LimitBook::change(LimitSettings settings) {
+  settings_ = std::move(settings);
+  named_.clear();
   for (const auto& [name, unused] : settings_.users) {
     if (const auto user = number_of(name)) named_.emplace(*user, name);
   }
@@ -139,7 +169,13 @@ void LimitBook::follow_host(const Quota& quota,
       }
       left = left_in_cgroup(path);
     }
-    if (!left) continue;
+    if (!left) {
+      // As configured; it may have been lower while less was left.
+      Limits limits = account.limits;
+      limits.host = most;
+      if (key != kHost && limits != account.limits) set(key, limits);
+      continue;
+    }
     *left += std::min(account.host.spare, UINT64_MAX - *left);
     const std::uint64_t need = quota.host_bytes(account);
     Limits limits = account.limits;

@@ -17,10 +17,17 @@
 
 namespace rota::server {
 
+// What is named and not there: lines for the log.
+std::vector<std::string> unknown_names(const Configuration& configuration);
+
 class LimitBook {
  public:
   // Tests put `root` in front of /proc and /sys.
   explicit LimitBook(LimitSettings settings, std::string root = {});
+
+  // The settings of a configuration that has been read again.
+  void change(LimitSettings settings);
+  const LimitSettings& settings() const { return settings_; }
 
   // The accounts that this process is charged to from its hello on. `pid` 0: it cannot be seen, so its cgroup is not
   // known.
@@ -36,9 +43,10 @@ class LimitBook {
   std::vector<scheduler::Quota::Membership> cgroups_of(pid_t pid) const;
   std::optional<std::uint64_t> left_in_cgroup(const std::string& path) const;
 
-  const LimitSettings settings_;
+  LimitSettings settings_;
   const std::string root_;
-  // Users that the configuration names, by number: looked up once, since that may query a server.
+  // Users that the configuration names, by number: looked up once for each
+  // reading of it, since that may query a server.
   std::map<uid_t, std::string> named_;
 };
 

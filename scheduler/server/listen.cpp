@@ -65,6 +65,14 @@ Result<Descriptor> listen_at(const std::string& path, mode_t mode) {
   return listener;
 }
 
+Result<Listener> listen_or_inherit(Descriptor inherited, const std::string& path, mode_t mode) {
+  if (inherited) return Listener{std::move(inherited), true};
+  if (const auto folder = make_folder_of(path); !folder) return folder.error();
+  auto listener = listen_at(path, mode);
+  if (!listener) return listener.error();
+  return Listener{std::move(*listener), false};
+}
+
 std::size_t raise_descriptor_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
@@ -94,7 +102,7 @@ std::size_t most_connections() {
 
 }  // namespace
 
-Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, Options options) {
+Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, Options options, Inherited inherited) {
   if (const auto folder = make_folder_of(options.socket); !folder) return folder.error();
   auto locks = options.lock_directory.empty() ? Result<LockPlace>(default_lock_place())
                                               : make_lock_place(options.lock_directory);
@@ -108,7 +116,7 @@ Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, Options optio
   }
   // Every user may connect to root's daemon, unless its folder forbids it. Its settings are for its group.
   const bool root = geteuid() == 0;
-  auto listener = listen_at(options.socket, root ? 0666 : 0600);
+  auto listener = listen_or_inherit(std::move(inherited.clients.socket), options.socket, root ? 0666 : 0600);
   if (!listener) return listener.error();
   if (options.control.empty()) {
     char path[protocol::kSocketPathLength];
@@ -118,10 +126,9 @@ Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, Options optio
     }
     options.control = path;
   }
-  if (const auto folder = make_folder_of(options.control); !folder) return folder.error();
-  auto control = listen_at(options.control, root ? 0660 : 0600);
+  auto control = listen_or_inherit(std::move(inherited.control.socket), options.control, root ? 0660 : 0600);
   if (!control) {
-    unlink(options.socket.c_str());
+    if (!listener->inherited) unlink(options.socket.c_str());
     return control.error();
   }
   Result<EventLog> events = EventLog();
@@ -131,12 +138,13 @@ Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, Options optio
                                             std::move(*listener), std::move(*control), std::move(*events)));
 }
 
-Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile lock, Descriptor listener,
-               Descriptor control, EventLog event_log)
+Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile lock, Listener listener,
+               Listener control, EventLog event_log)
     : Leases(options.settings),
       io_(io),
       options_(std::move(options)),
       time_(options_.time_scale),
+      visibility_(options_.visibility),
       limits_(options_.limits),
       event_log_(std::move(event_log)),
       claims_(is_machine()),
@@ -146,8 +154,10 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
       lock_(std::move(lock)),
       socket_id_(id_of(options_.socket)),
       control_id_(id_of(options_.control)),
+      inherited_(listener.inherited || control.inherited),
       place_safety_(safety_of_folder(options_.socket)),
-      listener_(io, listener.release()),
+      listener_(io, listener.socket.release()),
+      listener_inherited_(listener.inherited),
       control_(io, std::move(control), options_.control, options_.trust, workers_,
                [this](const ControlRequest& request) { return carry(request); }),
       housekeeping_(io),

@@ -1,5 +1,4 @@
 // rotad: decides which program may use which GPU, and when.
-#include <pwd.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -12,13 +11,15 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "scheduler/address/socket_path.h"
 #include "scheduler/base/descriptor.h"
-#include "scheduler/base/host_memory.h"
 #include "scheduler/base/result.h"
 #include "scheduler/log/event_log.h"
 #include "scheduler/server/config.h"
+#include "scheduler/server/guarded.h"
+#include "scheduler/server/limits.h"
 #include "scheduler/server/log.h"
 #include "scheduler/server/server.h"
 
@@ -39,14 +40,12 @@ rota::Result<std::string> default_socket() {
                      "there; name another place with --socket, and in ROTA_SOCKET for the programs"};
 }
 
-// A terminal that closes, or somebody who expects a daemon to read its settings again, sends SIGHUP: it must not end
-// the turns of everybody, least of all without a word.
-void log_hangups(asio::signal_set& hangups) {
-  hangups.async_wait([&hangups](std::error_code error, int) {
+// A terminal that closes sends SIGHUP as well: it must not end the turns of everybody.
+void reload_at_hangups(asio::signal_set& hangups, rota::server::Server& server) {
+  hangups.async_wait([&hangups, &server](std::error_code error, int) {
     if (error) return;
-    rota::server::log::warn(
-        "SIGHUP: ignored; settings are read at the start only, `rota control` changes them while rotad runs");
-    log_hangups(hangups);
+    rota::server::guarded("read the configuration again", [&] { server.reload(); });
+    reload_at_hangups(hangups, server);
   });
 }
 
@@ -66,44 +65,43 @@ void warn_of_another(const std::string& socket) {
       search.candidate.path, socket);
 }
 
-void warn_of_unknown_users(const std::string& config, const rota::server::LimitSettings& limits) {
-  for (const auto& [name, unused] : limits.users) {
-    // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread yet
-    if (getpwnam(name.c_str()) != nullptr || name.find_first_not_of("0123456789") == std::string::npos) continue;
-    rota::server::log::warn(
-        "{}: there is no user '{}' on this machine, so its limits apply to nobody until it exists and rotad is started "
-        "again",
-        config, name);
-  }
-}
+// The command line's part of the configuration: nothing where it does not say.
+struct CommandLine {
+  std::string file;
+  std::optional<rota::scheduler::Mode> mode;
+  std::optional<std::chrono::nanoseconds> quantum;
+  std::optional<std::chrono::nanoseconds> grace;
+  std::optional<rota::server::Trust> trust;
+};
 
-// A cgroup may come later, with the service or the job whose it is: no more than a warning.
-void warn_of_unknown_cgroups(const std::string& config, const rota::server::LimitSettings& limits) {
-  for (const auto& [path, unused] : limits.cgroups) {
-    const auto exists = [&](const rota::Cgroup& hierarchy) {
-      std::error_code ignored;
-      return std::filesystem::is_directory(hierarchy.mount + path, ignored);
-    };
-    if (std::ranges::any_of(rota::memory_hierarchies(), exists)) continue;
-    rota::server::log::warn(
-        "{}: there is no cgroup '{}' on this machine now, so its limits apply to nobody until there is", config, path);
-  }
+rota::Result<rota::server::Configuration> configuration_of(const CommandLine& said) {
+  rota::server::Configuration all;
+  all.file = said.file.empty() ? rota::server::default_config() : said.file;
+  rota::Result<rota::server::Config> file = rota::server::Config();
+  if (!all.file.empty()) file = rota::server::read_config(all.file);
+  if (!file) return file.error();
+  all.settings.mode = said.mode.value_or(file->mode.value_or(all.settings.mode));
+  set_quantum(all.settings, said.quantum.value_or(file->quantum.value_or(std::chrono::nanoseconds{})));
+  all.settings.grace = said.grace.value_or(file->grace.value_or(all.settings.grace));
+  all.trust = said.trust.value_or(file->trust.value_or(all.trust));
+  all.visibility = file->visibility.value_or(all.visibility);
+  all.limits = std::move(file->limits);
+  return all;
 }
 
 // Reads the configuration as a rotad would that starts now, and serves nothing.
-int check_config(const std::string& path) {
-  if (path.empty()) {
+int check_config(const CommandLine& said) {
+  const auto configuration = configuration_of(said);
+  if (!configuration) {
+    fprintf(stderr, "rotad: %s\n", configuration.error().text.c_str());
+    return 1;
+  }
+  if (configuration->file.empty()) {
     printf("there is no rotad.toml: rotad would start with its defaults\n");
     return 0;
   }
-  const auto config = rota::server::read_config(path);
-  if (!config) {
-    fprintf(stderr, "rotad: %s\n", config.error().text.c_str());
-    return 1;
-  }
-  warn_of_unknown_users(path, config->limits);
-  warn_of_unknown_cgroups(path, config->limits);
-  printf("%s can be read\n", path.c_str());
+  for (const std::string& line : rota::server::unknown_names(*configuration)) rota::server::log::warn("{}", line);
+  printf("%s can be read\n", configuration->file.c_str());
   return 0;
 }
 
@@ -145,9 +143,9 @@ int main(int argc, char** argv) try {
   app.add_option("--control", options.control,
                  "where `rota control` changes settings (default: the socket's path with .control appended; for "
                  "/run/rota/rotad.sock /run/rota-control/control.sock). Never give it to a container");
-  std::string config_file;
+  CommandLine said;
   app.add_option(
-      "--config", config_file,
+      "--config", said.file,
       "settings and limits, as scheduler/CONFIGURATION.md describes (default: /etc/rota/rotad.toml for root, "
       "~/.config/rota/rotad.toml for others, where there is one); options on the command line take precedence");
   CLI::Option* mode_option =
@@ -223,30 +221,38 @@ int main(int argc, char** argv) try {
   // A line of the log must not stop a rotad in a terminal's background (stty tostop).
   signal(SIGTTOU, SIG_IGN);
 
-  options.settings.mode = *parse_mode(mode);
-  set_quantum(options.settings, *rota::scheduler::parse_quantum(quantum));
-  options.settings.grace = *parse_duration(grace);
-  options.trust = *rota::server::parse_trust(trust);
-  if (config_file.empty()) config_file = rota::server::default_config();
-  if (check) return check_config(config_file);
-  if (!config_file.empty()) {
-    const auto config = rota::server::read_config(config_file);
-    if (!config) {
-      fprintf(stderr, "rotad: %s\n", config.error().text.c_str());
-      return 1;
-    }
-    if (mode_option->empty()) options.settings.mode = config->mode.value_or(options.settings.mode);
-    if (quantum_option->empty() && config->quantum) set_quantum(options.settings, *config->quantum);
-    if (grace_option->empty()) options.settings.grace = config->grace.value_or(options.settings.grace);
-    if (trust_option->empty()) options.trust = config->trust.value_or(options.trust);
-    options.visibility = config->visibility.value_or(options.visibility);
-    options.limits = config->limits;
-    warn_of_unknown_users(config_file, options.limits);
-    warn_of_unknown_cgroups(config_file, options.limits);
+  if (!mode_option->empty()) said.mode = parse_mode(mode);
+  if (!quantum_option->empty()) said.quantum = rota::scheduler::parse_quantum(quantum);
+  if (!grace_option->empty()) said.grace = parse_duration(grace);
+  if (!trust_option->empty()) said.trust = rota::server::parse_trust(trust);
+  if (check) return check_config(said);
+  options.reread = [said] { return configuration_of(said); };
+  auto configuration = options.reread();
+  if (!configuration) {
+    fprintf(stderr, "rotad: %s\n", configuration.error().text.c_str());
+    return 1;
   }
+  static_cast<rota::server::Configuration&>(options) = std::move(*configuration);
+  for (const std::string& line : rota::server::unknown_names(options)) rota::server::log::warn("{}", line);
   if (idle_exit > 0) options.idle_exit = std::chrono::milliseconds(static_cast<long>(idle_exit * 1e3));
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread yet
   options.time_scale = rota::server::ModelledTime::scale_of(std::getenv("ROTA_SIM_TIME_SCALE"));
+  auto inherited = rota::server::take_inherited();
+  if (!inherited) {
+    fprintf(stderr, "rotad: %s\n", inherited.error().text.c_str());
+    return 1;
+  }
+  // Where they are cannot be chosen any more.
+  const auto is_there = [](const auto& listener, std::string& path, const char* option) {
+    if (!listener.socket) return true;
+    if (path.empty()) path = listener.path;
+    if (path == listener.path) return true;
+    fprintf(stderr, "rotad: %s is %s, and the listener that rotad was given is at %s\n", option, path.c_str(),
+            listener.path.c_str());
+    return false;
+  };
+  if (!is_there(inherited->clients, options.socket, "--socket")) return 1;
+  if (!is_there(inherited->control, options.control, "--control")) return 1;
   if (options.socket.empty()) {
     const auto socket = default_socket();
     if (!socket) {
@@ -260,7 +266,7 @@ int main(int argc, char** argv) try {
   asio::io_context io(1);
   asio::signal_set signals(io, SIGTERM, SIGINT);
   asio::signal_set hangups(io, SIGHUP);
-  auto server = rota::server::Server::open(io, options);
+  auto server = rota::server::Server::open(io, options, std::move(*inherited));
   if (!server) {
     fprintf(stderr, "rotad: %s\n", server.error().text.c_str());
     return 1;
@@ -270,7 +276,7 @@ int main(int argc, char** argv) try {
     (*server)->stop();
     io.stop();
   });
-  log_hangups(hangups);
+  reload_at_hangups(hangups, **server);
   (*server)->start();
   if (ready >= 0) {
     // The process that started rotad may be gone.

@@ -18,4 +18,7 @@ struct Peer {
 // The process that connected, even if a child of it now also holds the socket.
 Peer identify_peer(int socket);
 
+// Whether it was a member of the group when it connected, if only by a supplementary group.
+bool is_member(int socket, const Peer& peer, gid_t group);
+
 }  // namespace rota::server

@@ -63,6 +63,7 @@ void Server::keep_place() {
       log::warn("programs do not find this rotad, since its socket {} is gone: {}", options_.socket, why);
     }
   };
+  if (inherited_) return failed("whoever made it, such as rotad.socket and rotad-control.socket, has to make it again");
   if (const auto made = make_folder_of(options_.socket); !made) return failed(made.error().text);
   const FolderSafety folder = safety_of_folder(options_.socket);
   if (folder.owner != place_safety_.owner || (folder.writable_by & ~place_safety_.writable_by) != 0) {
@@ -70,7 +71,7 @@ void Server::keep_place() {
   }
   if (!lock_.is_there()) {
     auto lock =
-        LockFile::take(options_.socket + ".lock", fmt::format("rotad pid {} at {}", getpid(), options_.socket), 0644);
+        LockFile::take(options_.socket + ".lock", fmt::format("rotad pid {} at {}", getpid(), options_.socket), 0600);
     if (!lock) return failed(lock.error().text);
     if (const auto* taken = std::get_if<LockFile::Taken>(&*lock)) {
       log::warn("{} serves {} now", taken->owner, options_.socket);

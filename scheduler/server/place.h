@@ -14,6 +14,13 @@ namespace rota::server {
 Result<bool> make_folder_of(const std::string& socket);
 // Listens at `path`, whose lock this process holds. `mode`: the socket's.
 Result<Descriptor> listen_at(const std::string& path, mode_t mode);
+// A socket to accept from. An inherited one is somebody else's, too: it is neither shut down nor is its file removed.
+struct Listener {
+  Descriptor socket;
+  bool inherited = false;
+};
+// The inherited one, or one at `path`, in a folder that is made unless it is there.
+Result<Listener> listen_or_inherit(Descriptor inherited, const std::string& path, mode_t mode);
 
 struct FileId {
   dev_t device = 0;

@@ -46,10 +46,11 @@ void Server::on_limits(Client& client, const Message& message) {
   const auto known = [&](std::uint32_t gpu) { return client.gpus().contains(gpu); };
   if (message.kind == Kind::kSession) {
     // The sessions of nested `rota run`s; a client that keeps naming new ones must not fill rotad's memory.
-    if (client.sessions >= kMostSessions) return;
+    if (client.sessions.size() >= kMostSessions) return;
     scheduler::Quota::Membership membership = limits_.membership(message.body.session, client.domain);
     // The outermost comes first: starting many `rota run`s inside one gains nobody more of the GPU.
-    if (client.sessions++ == 0) join_session(client, membership.key);
+    client.sessions.push_back(message.body.session);
+    if (client.sessions.size() == 1) join_session(client, membership.key);
     client.innermost_session = membership.key;
     apply(limit::Join{client.id, {std::move(membership)}});
     publish_limits(client);
@@ -164,7 +165,7 @@ void Server::publish_share(Client& client) {
   protocol::LeasePage& page = *client.lease;
   page.host_spare_most_bytes = share.spare;
   page.host_most_bytes = share.most;
-  page.host_limited = 1;
+  page.host_limited = share.most == scheduler::kNoLimit ? 0 : 1;
 }
 
 // What could be given back counts as left for everybody, so no client may invent it: it cannot be more than what its

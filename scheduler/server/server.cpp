@@ -54,10 +54,11 @@ void Server::start() {
 void Server::stop() {
   if (stopped_) return;
   stopped_ = true;
-  if (is_at(options_.socket, socket_id_)) unlink(options_.socket.c_str());
+  if (!listener_inherited_ && is_at(options_.socket, socket_id_)) unlink(options_.socket.c_str());
   // Left to the end of the process, which closes without waiting: connections that nobody has accepted may have sent
   // descriptors.
-  shutdown(listener_.release(), SHUT_RDWR);
+  const int listener = listener_.release();
+  if (!listener_inherited_) shutdown(listener, SHUT_RDWR);
   control_.stop();
   housekeeping_.cancel();
   deadline_.cancel();
@@ -365,15 +366,16 @@ void Server::on_stay(Connection& connection) {
   stayers_.emplace(number, std::move(stayer));
 }
 
-std::string Server::carry(const ControlRequest& request) {
+Result<std::string> Server::carry(const ControlRequest& request) {
   if (std::holds_alternative<control::Stop>(request)) {
     // After the answer has been sent.
     asio::post(io_, [this] {
       stop();
       io_.stop();
     });
-    return "rotad is stopping; its programs continue";
+    return std::string("rotad is stopping; its programs continue");
   }
+  if (std::holds_alternative<control::Reload>(request)) return reload();
   scheduler::Settings settings = core_.settings();
   if (const auto* mode = std::get_if<control::SetMode>(&request)) settings.mode = mode->mode;
   if (const auto* quantum = std::get_if<control::SetQuantum>(&request)) set_quantum(settings, quantum->quantum);

@@ -10,6 +10,7 @@
 #include <asio/steady_timer.hpp>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -29,6 +30,7 @@
 #include "scheduler/server/event_log.h"
 #include "scheduler/server/gpu_table.h"
 #include "scheduler/server/holder_link.h"
+#include "scheduler/server/inherited.h"
 #include "scheduler/server/leases.h"
 #include "scheduler/server/limits.h"
 #include "scheduler/server/memory_reserve.h"
@@ -43,11 +45,9 @@ namespace rota::server {
 
 namespace limit = scheduler::limit;
 
-struct Options {
-  scheduler::Settings settings;
-  LimitSettings limits;
-  Trust trust = Trust::kUser;
-  Visibility visibility = Visibility::kAll;
+struct Options : Configuration {
+  // Reads what may change while rotad runs; without it nothing can be read again.
+  std::function<Result<Configuration>()> reread;
   std::string socket;          // where to listen; its folder is created if necessary
   std::string control;         // where settings are changed; empty: protocol::control_path of the socket
   std::string lock_directory;  // one lock file per GPU; empty: the machine's usual place, which is not created
@@ -63,21 +63,26 @@ struct Options {
 class Server final : public ConnectionOwner, private Leases {
  public:
   // Takes the socket's lock and listens. The error says who else serves this socket, or what cannot be created.
-  static Result<std::unique_ptr<Server>> open(asio::io_context& io, Options options);
+  // Listeners that are inherited are used as they are, and stay.
+  static Result<std::unique_ptr<Server>> open(asio::io_context& io, Options options, Inherited inherited = {});
   ~Server();
 
   // Starts to accept; returns at once. Ends the io_context's work when idle for idle_exit.
   void start();
   // Runs until it is stopped. While a holder drains for another client it does not sleep.
   void run();
-  // Closes everything and removes the socket; io_context::run returns when nothing else keeps it.
+  // Closes everything and removes the socket, unless it is inherited; io_context::run returns when nothing else keeps
+  // it.
   void stop();
+  // Reads the configuration again; what may change holds for all programs at once. Says what has changed, and what
+  // takes effect only after a restart. With an error nothing has changed. Both have been logged.
+  Result<std::string> reload();
 
  private:
   struct Client;
   struct Stayer;
 
-  Server(asio::io_context& io, Options options, LockPlace locks, LockFile lock, Descriptor listener, Descriptor control,
+  Server(asio::io_context& io, Options options, LockPlace locks, LockFile lock, Listener listener, Listener control,
          EventLog event_log);
 
   // Whether this is the machine's rotad, for all users.
@@ -94,7 +99,8 @@ class Server final : public ConnectionOwner, private Leases {
   void serve_gpu(Client& client, const protocol::AddGpu& gpu);
   void refuse_gpu(Client& client, const std::string& gpu);
   void on_stay(Connection& connection);
-  std::string carry(const ControlRequest& request);
+  Result<std::string> carry(const ControlRequest& request);
+  void change_limits(const LimitSettings& limits);
   void on_status(Connection& connection);
   void hang_up(Connection& connection, const std::string& reason);
   // Of the domain whose shares of a GPU a client's are part of, for one client more.
@@ -245,7 +251,8 @@ class Server final : public ConnectionOwner, private Leases {
   const ModelledTime time_;
   scheduler::Quota limited_{core_.books()};  // changed by apply() alone
   const scheduler::Quota& quota_ = limited_;
-  const LimitBook limits_;
+  Visibility visibility_;
+  LimitBook limits_;
   EventLog event_log_;
   MemoryReserve reserve_;
   scheduler::Claims claims_;
@@ -262,9 +269,11 @@ class Server final : public ConnectionOwner, private Leases {
   LockFile lock_;
   FileId socket_id_;
   FileId control_id_;
+  const bool inherited_;             // one of the two listeners
   const FolderSafety place_safety_;  // as it was at the start
   std::string place_problem_;        // the last that was logged
   asio::posix::stream_descriptor listener_;
+  const bool listener_inherited_;
   Control control_;
   asio::steady_timer housekeeping_;
   asio::steady_timer deadline_;

@@ -129,7 +129,7 @@ void Server::make_snapshot() {
 // Row by row, as the peer reads them.
 void Server::send_snapshot(Connection& connection, const std::shared_ptr<const SnapshotWork>& snapshot,
                            Budget::Share share) const {
-  const bool hides = options_.visibility == Visibility::kOwn && !connection.is_root();
+  const bool hides = visibility_ == Visibility::kOwn && !connection.is_root();
   auto only = hides ? std::optional(connection.domain()) : std::nullopt;
   auto holds = std::make_shared<Budget::Share>(std::move(share));
   connection.send_rows([snapshot, only = std::move(only), at = std::size_t{0},

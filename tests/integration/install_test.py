@@ -95,11 +95,19 @@ print(*values)
             for link in re.findall(r"\]\(([^)#:]+\.md)", page.read_text()):
                 self.assertTrue((page.parent / link).exists(), f"{page.relative_to(pages)} leads to {link}")
 
+    def test_the_debs_file_of_settings_can_be_read_with_and_without_its_comments(self):
+        text = (ROOT / "tools/package/deb/rotad.toml").read_text()
+        file = self.scratch / "rotad.toml"
+        for content in text, re.sub(r"^#(?=[\[\w\"])", "", text, flags=re.MULTILINE):
+            file.write_text(content)
+            self.assertIn("can be read", self.checked(self.prefix / "bin/rotad", "--check", "--config", file).stdout)
+
     # ctest labels: unsanitized
     def test_man_pages_and_completions_say_what_the_programs_do(self):
         written = self.scratch / "written"
         self.checked(ROOT / "tools/pages/write", self.prefix / "bin", "-o", written)
-        installed = {"rota.1": "share/man/man1/rota.1", "rotad.8": "share/man/man8/rotad.8", "rota.bash": "share/bash-completion/completions/rota",
+        installed = {"rota.1": "share/man/man1/rota.1", "rotad.8": "share/man/man8/rotad.8", "rotad.toml.5": "share/man/man5/rotad.toml.5",
+                     "rota.bash": "share/bash-completion/completions/rota",
                      "_rota": "share/zsh/site-functions/_rota", "rota.fish": "share/fish/vendor_completions.d/rota.fish"}
         for name, path in installed.items():
             self.assertEqual((self.prefix / path).read_text(), (written / name).read_text(), "run tools/pages/write build/release/bin")
@@ -107,7 +115,7 @@ print(*values)
         for word in "ROTA_GPU_MEM_LIMIT", "\\-\\-unregistered", "ROTA TRACE SHOW", "125":
             self.assertIn(word, page)
         if shutil.which("groff"):
-            for name in "rota.1", "rotad.8":
+            for name in "rota.1", "rotad.8", "rotad.toml.5":
                 checked = self.checked("groff", "-man", "-Tutf8", "-ww", self.prefix / installed[name])
                 self.assertEqual(checked.stderr, "")
 

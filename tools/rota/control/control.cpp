@@ -72,10 +72,12 @@ int ask(const std::string& line, std::string path) {
 void register_control(CLI::App& app) {
   auto words = std::make_shared<std::vector<std::string>>();
   auto socket = std::make_shared<std::string>();
-  CLI::App* control = app.add_subcommand(
-      "control", "change a running rotad: mode MODE, quantum TIME, grace TIME, or stop (root or rotad's own user)");
+  CLI::App* control = app.add_subcommand("control",
+                                         "change a running rotad: mode MODE, quantum TIME, grace TIME, reload (its "
+                                         "rotad.toml) or stop (root or rotad's own "
+                                         "user)");
   control->add_option("--socket", *socket, "rotad's control socket (default: that of the rotad that serves you)");
-  control->add_option("setting", *words, "e.g. mode exclusive, quantum 100ms, grace 5s, stop")->required();
+  control->add_option("setting", *words, "e.g. mode exclusive, quantum 100ms, grace 5s, reload, stop")->required();
   control->callback([words, socket] {
     std::string line;
     for (const std::string& word : *words) line += (line.empty() ? "" : " ") + word;

@@ -67,6 +67,25 @@ TEST_CASE("without a limit on the host's memory everybody may have any of it") {
   CHECK(one.spare() == kNoLimit);
 }
 
+TEST_CASE("a limit that the configuration no longer has bounds nobody any more") {
+  Rig rig;
+  auto host = account("host", 1000);
+  auto& one = rig.client({host});
+  one.use = {.has = 900, .spare = 900};
+  rig.share();
+  CHECK(one.most() == 1000);
+  host.limits.host = kNoLimit;
+  rig.quota.configure(host);
+  rig.share();
+  CHECK(one.most() == kNoLimit);
+  CHECK(one.spare() == kNoLimit);
+  one.use.has = 3000;
+  host.limits.host = 2000;
+  rig.quota.configure(host);
+  rig.share();
+  CHECK(one.most() != kNoLimit);
+}
+
 TEST_CASE("what programs have in the host's memory beyond their need is theirs until another one needs the room") {
   Rig rig;
   const auto host = account("host", 1000);

@@ -18,16 +18,6 @@
 namespace rota::test {
 namespace {
 
-std::string ask(const std::string& control, const std::string& line) {
-  const int descriptor = connect_to(control);
-  if (descriptor < 0) return "cannot connect";
-  send_packet(descriptor, line.data(), line.size());
-  char answer[512];
-  const ssize_t length = recv(descriptor, answer, sizeof answer, 0);
-  close(descriptor);
-  return {answer, static_cast<std::size_t>(std::max<ssize_t>(length, 0))};
-}
-
 TEST_CASE("mode and quantum of a running rotad are changed over its control socket, and hold at once") {
   const Daemon daemon({"--mode", "exclusive", "--quantum", "1000s"});
   const std::string control = daemon.socket() + ".control";
@@ -41,11 +31,11 @@ TEST_CASE("mode and quantum of a running rotad are changed over its control sock
   waiter.want(std::uint64_t{1} << gpu);
   REQUIRE(holder.wait_for([](const protocol::LeasePage& page) { return page.gpus[0].waiters != 0; }));
   const std::uint64_t before = holder.lease->gpus[0].drain_at_ns;
-  CHECK(ask(control, "quantum 100ms") == "ok: exclusive mode, quantum 100 ms, grace 10000 ms");
+  CHECK(ask_control(control, "quantum 100ms") == "ok: exclusive mode, quantum 100 ms, grace 10000 ms");
   CHECK(holder.wait_for([&](const protocol::LeasePage& page) { return page.gpus[0].drain_at_ns < before; }));
   CHECK(status(daemon.socket()).daemon.quantum_ns == 100'000'000);
   CHECK(waiter.lease->gpus[0].grant == 0);
-  CHECK(ask(control, "mode concurrent") == "ok: concurrent mode, quantum 100 ms, grace 10000 ms");
+  CHECK(ask_control(control, "mode concurrent") == "ok: concurrent mode, quantum 100 ms, grace 10000 ms");
   CHECK(waiter.wait_for_grant());
   CHECK(holder.lease->gpus[0].grant != 0);
   CHECK(status(daemon.socket()).daemon.mode == protocol::Mode::kConcurrent);
@@ -54,7 +44,7 @@ TEST_CASE("mode and quantum of a running rotad are changed over its control sock
 TEST_CASE("a rotad that is told to stop answers, ends cleanly and takes both of its sockets with it") {
   Daemon daemon;
   const std::string control = daemon.socket() + ".control";
-  CHECK(ask(control, "stop") == "ok: rotad is stopping; its programs continue");
+  CHECK(ask_control(control, "stop") == "ok: rotad is stopping; its programs continue");
   CHECK(daemon.wait() == 0);
   CHECK(access(control.c_str(), F_OK) != 0);
   CHECK(access(daemon.socket().c_str(), F_OK) != 0);
@@ -75,8 +65,8 @@ TEST_CASE("while rotad has no descriptor for whoever asks at the control socket,
   REQUIRE(listen(listener.get(), 4) == 0);
   asio::io_context io(1);
   server::Workers workers(io);
-  server::Control control(io, std::move(listener), path, server::Trust::kUser, workers,
-                          [](const server::ControlRequest&) { return "done"; });
+  server::Control control(io, {std::move(listener)}, path, server::Trust::kUser, workers,
+                          [](const server::ControlRequest&) { return std::string("done"); });
   control.start();
   const Descriptor asks(connect_to(path));
   send_packet(asks.get(), "mode exclusive", 14);
@@ -117,7 +107,7 @@ TEST_CASE("another user may not change settings, even one who can reach the sock
   REQUIRE(stat(control.c_str(), &info) == 0);
   CHECK((info.st_mode & 0007) == 0);
   CHECK(as_stranger(daemon, control,
-                    [&] { return ask(control, "mode exclusive").rfind("error: only root", 0) == 0; }) == 0);
+                    [&] { return ask_control(control, "mode exclusive").rfind("error: only root", 0) == 0; }) == 0);
   CHECK(status(daemon.socket()).daemon.mode == protocol::Mode::kAutomatic);
 }
 
@@ -167,7 +157,7 @@ TEST_CASE("what is not a setting, or no value of it, is refused in words and cha
            {"mode exclusive stop", "then for 'stop'"},
            {std::string("\x1b[2J\0x", 6), "is not a setting"},
            {std::string(300, 'm'), "the request has 300 bytes"}}) {
-    const std::string answer = ask(control, line);
+    const std::string answer = ask_control(control, line);
     INFO(answer);
     CHECK(answer.rfind("error: ", 0) == 0);
     CHECK(answer.find(word) != std::string::npos);
@@ -181,7 +171,7 @@ TEST_CASE("those who hold the control socket open do not keep others from it") {
   const std::string control = daemon.socket() + ".control";
   std::vector<int> idle;
   for (int i = 0; i < 50; ++i) idle.push_back(connect_to(control));
-  CHECK(ask(control, "mode exclusive").rfind("ok: ", 0) == 0);
+  CHECK(ask_control(control, "mode exclusive").rfind("ok: ", 0) == 0);
   for (const int descriptor : idle) close(descriptor);
 }
 
@@ -193,6 +183,38 @@ TEST_CASE(
   REQUIRE(protocol::control_path("/tmp/rota-7/rotad.sock", path));
   CHECK(std::string(path) == "/tmp/rota-7/rotad.sock.control");
   CHECK_FALSE(protocol::control_path(std::string(protocol::kSocketPathLength - 2, 'x').c_str(), path));
+}
+
+TEST_CASE("a configuration that is read again sets mode, quantum and grace, and says what needs a restart") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "rotad.toml";
+  write_file(file, "mode = \"exclusive\"\n");
+  const Daemon daemon({"--config", file, "--grace", "3s"});
+  const std::string control = daemon.socket() + ".control";
+  const auto mode = [&] { return status(daemon.socket()).daemon.mode; };
+  CHECK(ask_control(control, "reload") == "ok: " + file + ": nothing has changed");
+  write_file(file, "mode = \"concurrent\"\nquantum = \"2s\"\ngrace = \"1s\"\ntrust = \"none\"\n");
+  CHECK(ask_control(control, "reload") ==
+        "ok: " + file + ": mode, quantum or grace changed; trust takes effect after a restart");
+  CHECK(mode() == protocol::Mode::kConcurrent);
+  CHECK(ask_control(control, "quantum 3s") == "ok: concurrent mode, quantum 3000 ms, grace 3000 ms");
+  SECTION("also after a SIGHUP, and then as the file says and not as it was changed since") {
+    REQUIRE(kill(daemon.pid(), SIGHUP) == 0);
+    CHECK(eventually([&] { return status(daemon.socket()).daemon.quantum_ns == 2'000'000'000; }));
+  }
+  SECTION("an error changes nothing, and says which line it is") {
+    write_file(file, "mode = \"exclusive\"\nquantum = \"soon\"\n");
+    const std::string answer = ask_control(control, "reload");
+    CHECK(answer.find("error: nothing has changed: " + file + ", line 2: 'soon' is not a duration") == 0);
+    CHECK(mode() == protocol::Mode::kConcurrent);
+    CHECK(status(daemon.socket()).daemon.quantum_ns == 3'000'000'000);
+  }
+  SECTION("a file that is named and gone is an error, too") {
+    REQUIRE(unlink(file.c_str()) == 0);
+    CHECK(ask_control(control, "reload").find("error: nothing has changed: " + file) == 0);
+    CHECK(mode() == protocol::Mode::kConcurrent);
+  }
+  CHECK(ask_control(control, "reload now") == "error: reload takes no value");
 }
 
 }  // namespace

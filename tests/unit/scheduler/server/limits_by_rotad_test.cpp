@@ -112,6 +112,53 @@ TEST_CASE("the clients of a session share its limit, and rotad asks the others b
   }
 }
 
+TEST_CASE("limits that are read again hold for programs that run, and the log of it can be replayed") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "rotad.toml";
+  const std::string log = folder / "events";
+  write_file(file, "[limits.session]\ngpu = \"700M\"\n");
+  {
+    const Daemon daemon({"--config", file, "--event-log", log});
+    const std::string control = daemon.socket() + ".control";
+    Member one(daemon, 600);
+    one.reserve(300);
+    REQUIRE(one.answer().granted == 1);
+    const auto reload = [&](const std::string& limits, std::uint64_t has) {
+      write_file(file, limits);
+      CHECK(ask_control(control, "reload") == "ok: " + file + ": limits changed");
+      const protocol::Message question = one.next();
+      REQUIRE(question.kind == Kind::kTighten);
+      one.state(has, question.body.tighten.round);
+    };
+    reload("[limits.user]\ngpu = \"400M\"\n", 300);
+    CHECK(one.lease->limit_bytes == 400 * kMega);
+    one.reserve(500);
+    CHECK_THAT(one.answer_after_tighten().text, Contains("may have 400 MiB on each GPU") && Contains("limits.user"));
+    Member two(daemon);
+    CHECK(two.lease->limit_bytes == 400 * kMega);
+    reload("", 300);
+    CHECK(one.lease->limit_bytes == 600 * kMega);
+    CHECK(two.lease->limit_bytes == protocol::kUnlimited);
+    one.reserve(500);
+    CHECK(one.answer_after_tighten().granted == 1);
+    reload("[limits.session]\ngpu = \"200M\"\n[limits.process]\nhost = \"1M\"\n", 500);
+    CHECK(one.lease->limit_bytes == 200 * kMega);
+    CHECK(one.lease->gpus[one.gpu].left_bytes == 0);
+    CHECK(one.wait_for([](const protocol::LeasePage& page) { return page.host_limited == 1; }));
+    one.reserve(501);
+    CHECK_THAT(one.answer_after_tighten().text, Contains("session abc may have 200 MiB"));
+    // It keeps what it has, and may have less.
+    one.reserve(150);
+    CHECK(one.answer_after_tighten().granted == 1);
+    reload("", 150);
+    CHECK(one.wait_for([](const protocol::LeasePage& page) { return page.host_limited == 0; }));
+  }
+  const Outcome again = run({.arguments = {ROTAD, "--replay", log}, .environment = {}});
+  CHECK(again.errors == "");
+  CHECK(again.code() == 0);
+  CHECK_THAT(read_file(log), Contains(" configure session%20") && Contains(" configure process%20"));
+}
+
 TEST_CASE("a new rotad waits for what programs of the one before it have, before it grants others what is limited") {
   const TemporaryFolder folder;
   write_file(folder / "rotad.toml", "[limits.user]\ngpu = \"400M\"\n");

@@ -292,6 +292,16 @@ bool wait_a_moment(std::chrono::steady_clock::time_point until) {
   return std::chrono::steady_clock::now() < until;
 }
 
+std::string ask_control(const std::string& control, const std::string& line) {
+  const int descriptor = connect_to(control);
+  if (descriptor < 0) return "cannot connect";
+  send_packet(descriptor, line.data(), line.size());
+  char answer[512];
+  const ssize_t length = recv(descriptor, answer, sizeof answer, 0);
+  close(descriptor);
+  return {answer, static_cast<std::size_t>(std::max<ssize_t>(length, 0))};
+}
+
 bool serves(const Daemon& daemon) {
   Client client(daemon.socket());
   std::uint32_t gpu = 0;

@@ -126,6 +126,9 @@ protocol::Snapshot status(const std::string& socket);
 template <typename Condition>
 bool eventually(Condition condition);
 
+// The answer of a control socket to one line.
+std::string ask_control(const std::string& control, const std::string& line);
+
 // Whether the daemon still serves a new client, from hello to grant.
 bool serves(const Daemon& daemon);
 

@@ -119,6 +119,22 @@ TEST_CASE("the root of a container sees no names of another's programs, and the 
   CHECK(names_seen(daemon) == 1);
 }
 
+TEST_CASE("whose programs are shown follows a configuration that is read again") {
+  const TemporaryFolder folder;
+  const Daemon daemon({"--config", configuration(folder, "")});
+  open_to_all(daemon);
+  const Client ours(daemon.socket(), "ours");
+  const auto seen = [&] {
+    return in_container(CLONE_NEWUSER, [&] { return static_cast<int>(names_seen(daemon)); }).value_or(-1);
+  };
+  const int before = seen();
+  if (before < 0) return;
+  CHECK(before == 1);
+  configuration(folder, "visibility = \"own\"\n");
+  CHECK_THAT(ask_control(daemon.socket() + ".control", "reload"), Catch::Contains(": visibility changed"));
+  CHECK(seen() == 0);
+}
+
 TEST_CASE("a session of the same name in another container is another session, with a limit of its own") {
   const bool everywhere = GENERATE(false, true);
   const Daemon daemon({"--trust", everywhere ? "user-everywhere" : "user"});
