@@ -31,7 +31,7 @@ class Started {
  public:
   Started(int clients, int control, const std::string& names, const std::string& locks,
           const std::vector<std::string>& options = {}) {
-    std::vector<std::string> arguments = {ROTAD, "--lock-directory", locks, "--log", "error"};
+    std::vector<std::string> arguments = {ROTAD, "--lock-directory", locks};
     arguments.insert(arguments.end(), options.begin(), options.end());
     std::vector<char*> argv;
     for (const std::string& text : arguments) argv.push_back(const_cast<char*>(text.c_str()));
@@ -128,6 +128,19 @@ TEST_CASE("the listener of another rotad's place cannot be served twice, and sta
   Started second(clients.get(), control.get(), kNames, folder / "locks");
   CHECK_THAT(second.errors(), Catch::Contains("is already served by rotad pid"));
   CHECK(ask_control(folder / "control", "mode automatic").find("ok: ") == 0);
+}
+
+TEST_CASE("where the file of a listener that was given is removed, rotad says so and makes no other") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "clients";
+  const Descriptor clients = listening(path);
+  const Descriptor control = listening(folder / "control");
+  Started rotad(clients.get(), control.get(), kNames, folder / "locks", {"--log", "warn"});
+  CHECK(ask_control(folder / "control", "mode exclusive").find("ok: ") == 0);
+  REQUIRE(unlink(path.c_str()) == 0);
+  CHECK_THAT(rotad.errors(), Catch::Contains("its socket " + path + " is gone: whoever made it"));
+  CHECK(ask_control(folder / "control", "mode automatic").find("ok: ") == 0);
+  CHECK(access(path.c_str(), F_OK) != 0);
 }
 
 TEST_CASE("what is no listener of rotad's is named") {
