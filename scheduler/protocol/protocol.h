@@ -70,6 +70,7 @@
 #pragma once
 
 #include <atomic>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -224,7 +225,7 @@ struct Extent {
 // Random, and secret to whoever has none of the process's handles.
 struct ProcessNumber {
   std::uint64_t words[2];
-  bool operator==(const ProcessNumber&) const = default;
+  auto operator<=>(const ProcessNumber&) const = default;
 };
 
 struct Announce {

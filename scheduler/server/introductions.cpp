@@ -13,16 +13,26 @@ namespace rota::server {
 using protocol::Kind;
 using protocol::Message;
 
+// Zeros: it has no number any more.
+void Server::announce(Client& client, const protocol::ProcessNumber& number) {
+  const auto [first, end] = announced_.equal_range(client.announced);
+  const auto before = std::find_if(first, end, [&](const auto& each) { return each.second == client.id; });
+  if (number != protocol::ProcessNumber{})
+    announced_.emplace(number, client.id);  // first: there may be no memory for it
+  if (before != end) announced_.erase(before);
+  client.announced = number;
+}
+
 void Server::introduce(Connection& connection, Client& client, const protocol::Introduce& wanted) {
   Message answer{.kind = Kind::kIntroduced};
   answer.body.introduced = {.request = wanted.request, .padding = 0};
-  const auto found = std::ranges::find_if(clients_, [&](const auto& each) {
-    const Client& other = *each.second;
-    return wanted.number != protocol::ProcessNumber{} && other.announced == wanted.number && &other != &client &&
-           other.domain == client.domain;
+  const auto [first, end] = announced_.equal_range(wanted.number);
+  const auto found = std::find_if(first, end, [&](const auto& each) {
+    const Client& other = *clients_.at(each.second);
+    return &other != &client && other.connection != 0 && other.domain == client.domain;
   });
-  if (found == clients_.end()) return tell(client, answer);
-  Client& other = *found->second;
+  if (found == end) return tell(client, answer);
+  Client& other = *clients_.at(found->second);
   const auto to = connections_.find(other.connection);
   int ends[2];
   const bool may = to != connections_.end() && to->second->may_be_sent_to() && connection.may_be_sent_to();

@@ -148,7 +148,7 @@ void Server::on_message(Connection& connection, const Message& message) {
       on_limits(client, message);
       break;
     case Kind::kAnnounce:
-      client.announced = message.body.announce.number;
+      announce(client, message.body.announce.number);
       break;
     case Kind::kIntroduce:
       introduce(connection, client, message.body.introduce);
@@ -307,6 +307,7 @@ void Server::remove_client(ClientId id, const char* why) {
   const Client& client = *entry.mapped();
   gone_.insert(std::move(entry));
   named_.erase(named_.lower_bound({id, {}}), named_.lower_bound({id + 1, {}}));
+  announce(*gone_.at(id), {});
   orphans_.erase(id);
   leave_session(client.session);
   leave_number(client);

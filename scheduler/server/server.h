@@ -160,6 +160,7 @@ class Server final : public ConnectionOwner, private Leases {
   bool hands_over(const Client& client, std::uint32_t gpu) const;
   void publish_takers();
   void publish_hand_overs();
+  void announce(Client& client, const protocol::ProcessNumber& number);
   void introduce(Connection& connection, Client& client, const protocol::Introduce& wanted);
 
   scheduler::LimitDecisions apply(const scheduler::LimitEvent& event);
@@ -301,6 +302,7 @@ class Server final : public ConnectionOwner, private Leases {
   std::map<std::string, Domain> domains_;  // of payers that are not users by number
   scheduler::DomainId last_domain_ = 0;
   std::map<scheduler::ClientId, std::unique_ptr<Client>> clients_;
+  std::multimap<protocol::ProcessNumber, scheduler::ClientId> announced_;  // of those who have exported memory
   // Whose leaving the core and the limits' books have not carried out yet; empty, unless memory was lacking.
   std::map<scheduler::ClientId, std::unique_ptr<Client>> gone_;
   std::set<scheduler::ClientId> orphans_;  // clients whose connection closed

@@ -80,6 +80,28 @@ TEST_CASE("a client that asks for a number that nobody has announced gets an ans
   }
 }
 
+TEST_CASE("a client has the number that it announced last, also if another one announces the same") {
+  const Daemon daemon;
+  constexpr protocol::ProcessNumber kOther{{7, 9}};
+  Client exporter(daemon.socket());
+  Client opener(daemon.socket());
+  {
+    Client another(daemon.socket());
+    announce(another, kNumber);
+    is_heard(another);
+    announce(exporter, kOther);
+    announce(exporter, kNumber);
+    is_heard(exporter);
+  }
+  ask(opener, kOther, 5);
+  CHECK_FALSE(introduced(opener).second);
+  CHECK(eventually([&] {  // the other one may not be gone yet
+    ask(opener, kNumber, 6);
+    return static_cast<bool>(introduced(opener).second);
+  }));
+  CHECK(introduced(exporter).second);
+}
+
 TEST_CASE("nobody is introduced to itself, nor to a client that has gone") {
   const Daemon daemon;
   Client opener(daemon.socket());
