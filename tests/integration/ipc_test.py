@@ -143,6 +143,23 @@ class Tensors(Ipc):
         self.assertIn('"wrong":0', result.stdout)
 
     # ctest labels: unsanitized
+    def test_so_does_one_whose_own_memory_is_unified_or_native(self):
+        exporter = self.program()
+        for memory in "managed", "native":
+            importer = self.program(memory)
+            self.shared(exporter, importer, [64 * KIB, 3 * MIB, 40 * MIB])
+            self.ends_well(importer)
+        self.ends_well(exporter)
+
+    # ctest labels: unsanitized
+    def test_a_program_without_rota_is_refused_by_the_driver(self):
+        exporter = self.program()
+        _, handle = self.exported(exporter, 4 * MIB, 3)
+        importer = self.start(sys.executable, "-c", SERVES, ROTA_SIM_TIME_SCALE="1")
+        self.assertNotEqual(self.ask(importer, "open_handle", handle)[0], 0)
+        self.ends_well(exporter, importer)
+
+    # ctest labels: unsanitized
     def test_an_allocation_of_several_extents_is_opened_as_one(self):
         exporter, importer = self.program(), self.program()
         size = 150 * MIB + 4096
