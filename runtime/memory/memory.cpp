@@ -363,10 +363,10 @@ api::CUresult Memory::explained(api::CUresult result, api::CUdeviceptr address, 
     const std::lock_guard lock(devices_mutex_);
     if (!explained_.insert(function).second) return result;
   }
-  log::warn(
-      "{} was refused for memory that rota {}: run this program with ROTA_MEMORY=native; what it allocates from now on "
-      "is native",
-      function, owner->kind.backing == Backing::kUnified ? "made Unified Memory" : "maps in extents");
+  const bool unified = owner->kind.backing == Backing::kUnified;
+  log::warn("{} was refused for memory that rota {}: run this program with {}; what it allocates from now on is native",
+            function, unified ? "made Unified Memory" : "maps in extents",
+            unified ? "--memory swap, or --memory native" : "--memory native");
   return result;
 }
 
