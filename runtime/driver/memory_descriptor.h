@@ -9,8 +9,8 @@
 
 namespace rota::driver {
 
-// A descriptor of GPU memory, which the memory lives as long as. The child of a fork must not keep it, so all of them
-// are in a table.
+// A descriptor of GPU memory, which the memory lives as long as, or of a socket that says so of another process's. The
+// child of a fork must not keep it, so all of them are in a table.
 class MemoryDescriptor {
  public:
   // Empty if the process has few descriptors left or the table is full: then it has been closed.

@@ -306,7 +306,9 @@ class Memory {
   api::CUresult allocate_stream_ordered(const AsyncCall& call, const StreamOrdered::Wanted& wanted, Backend& backend);
   api::CUresult free_stream_ordered(const Allocation& taken);
   api::CUresult free_plain(const Allocation& taken, bool capturing);
+  bool hold_back(const Allocation& taken, const StreamOrdered::Behind& behind);
   void free_shared(const Allocation& taken, const StreamOrdered::Behind& behind);
+  void give_up_extents(const Allocation& taken);
   void closed_by_others(std::uint64_t address);
   void forget_held_back(api::CUcontext context);
   api::CUresult free_a_byte(const Place& place);

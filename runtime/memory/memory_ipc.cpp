@@ -24,15 +24,22 @@ api::CUresult Memory::export_own(api::CUipcMemHandle* handle, api::CUdeviceptr a
   return api::CUDA_SUCCESS;
 }
 
+// Memory that others have open is freed once nobody has: until then the driver could not give it to anybody else, so it
+// stays charged, and its addresses serve nothing. Whether it is held back.
+bool Memory::hold_back(const Allocation& taken, const StreamOrdered::Behind& behind) {
+  const std::lock_guard lock(held_back_mutex_);
+  if (!swap_.exports().ends(taken.address)) return false;
+  held_back_.insert_or_assign(taken.address, HeldBack{taken, behind});
+  return true;
+}
+
 void Memory::free_shared(const Allocation& taken, const StreamOrdered::Behind& behind) {
-  if (taken.kind.route == Route::kShared) {
-    const std::lock_guard lock(held_back_mutex_);
-    if (swap_.exports().ends(taken.address)) {
-      held_back_.insert_or_assign(taken.address, HeldBack{taken, behind});
-      return;
-    }
-  }
-  stream_ordered_.free(taken, behind);
+  if (taken.kind.route != Route::kShared || !hold_back(taken, behind)) stream_ordered_.free(taken, behind);
+}
+
+void Memory::give_up_extents(const Allocation& taken) {
+  ledger_.finish_free(taken);
+  swap_.free(taken.address);
 }
 
 // The lock is held so that its context does not end meanwhile: another's memory may then be there.
@@ -43,7 +50,12 @@ void Memory::closed_by_others(std::uint64_t address) {
     const auto found = held_back_.extract(address);
     if (!found) return;
     device = found.mapped().taken.device;
-    stream_ordered_.free(found.mapped().taken, found.mapped().behind);
+    const HeldBack& held = found.mapped();
+    if (held.taken.kind.route == Route::kShared) {
+      stream_ordered_.free(held.taken, held.behind);
+    } else {
+      give_up_extents(held.taken);
+    }
   }
   changed(device);
 }

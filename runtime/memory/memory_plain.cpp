@@ -36,9 +36,8 @@ api::CUresult Memory::free_plain(const Allocation& taken, bool capturing) {
     // Captures may still refer to it: the monitor frees it once none does and the GPU is idle.
     deferred_.add(taken, nullptr, nullptr);
     ledger_.uncharge(taken);
-  } else {
-    ledger_.finish_free(taken);
-    swap_.free(taken.address);
+  } else if (!hold_back(taken, {})) {
+    give_up_extents(taken);
   }
   changed(taken.device);
   return result;

@@ -24,6 +24,8 @@ BEGIN = textwrap.dedent(r"""
         address = word()
         check(cuda.cuMemAlloc_v2(ctypes.byref(address), word(size)))
         return address.value
+    def may_allocate(size):
+        return cuda.cuMemAlloc_v2(ctypes.byref(word()), word(size)) == 0
     def free(address):
         return cuda.cuMemFree_v2(word(address))
     def fill(address, size, value):
@@ -317,6 +319,20 @@ class Refused(Ipc):
         [line] = [line for line in result.stderr.splitlines() if "cannot be opened" in line]
         self.assertIn("--memory native", line)
         return line
+
+    # ctest labels: unsanitized
+    def test_what_was_freed_is_nobody_elses_room_while_others_have_it_open(self):
+        exporter, importer, other = self.program(), self.program(), self.program()
+        address, handle = self.exported(exporter, 60 * MIB, 3)
+        theirs = self.opened(importer, handle)
+        self.assertEqual(self.ask(exporter, "free", address), 0)
+        self.assertEqual(self.ask(exporter, "free", address), 1)
+        # 60 of 256 MiB, beside three contexts of 16.
+        self.assertFalse(self.ask(other, "may_allocate", 160 * MIB))
+        self.assertTrue(self.ask(importer, "all_are", theirs, 60 * MIB, 3))
+        self.assertEqual(self.ask(importer, "close", theirs), 0)
+        self.eventually(lambda: self.ask(other, "may_allocate", 160 * MIB), "the room is there again")
+        self.ends_well(exporter, importer, other)
 
     # ctest labels: unsanitized
     def test_a_handle_of_a_process_that_has_gone_is_refused_with_one_line(self):

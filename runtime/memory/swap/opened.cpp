@@ -174,6 +174,7 @@ api::CUresult Opened::open(const ExportedHandle& handle, const Place& place, con
       *address = same->second.address;
       return api::CUDA_SUCCESS;
     }
+    coming_ = handle;
   }
   const Clock::time_point begun = Clock::now();
   std::optional<Memory> memory;
@@ -188,13 +189,18 @@ api::CUresult Opened::open(const ExportedHandle& handle, const Place& place, con
       if (made || Clock::now() + kAsksAgain >= begun + kKnownWithin) break;
       poll(nullptr, 0, static_cast<int>(kAsksAgain.count()));
     }
-    socket = made ? std::make_shared<const Descriptor>(std::move(made)) : nullptr;
+    socket = made ? std::make_shared<const driver::MemoryDescriptor>(std::move(made)) : nullptr;
+    if (socket && !*socket) socket = nullptr;  // few descriptors are left
     if (socket) {
       remember(handle, socket);
       memory = import(handle, place, socket->get(), begun + kAnswersWithin, &answered);
     }
   }
   if (!memory) {
+    {
+      const std::lock_guard lock(mutex_);
+      coming_.reset();
+    }
     if (socket) closed(handle);
     log::warn(
         "memory that another program has exported cannot be opened: {}. With `--memory native` the driver's own IPC "
@@ -206,6 +212,7 @@ api::CUresult Opened::open(const ExportedHandle& handle, const Place& place, con
     return api::CUDA_ERROR_MAP_FAILED;
   }
   const std::lock_guard lock(mutex_);
+  coming_.reset();
   any_.store(true, std::memory_order_relaxed);
   memory->buffer_id = ++last_id_;
   *address = memory->address;
@@ -235,8 +242,9 @@ void Opened::closed(const ExportedHandle& handle) {
   const exports::Question question = about(handle, exports::kCloses);
   protocol::write_packet(socket->get(), &question, sizeof question, {}, MSG_DONTWAIT);
   const std::lock_guard lock(mutex_);
-  const bool more =
-      std::ranges::any_of(all_, [&](const auto& each) { return is_of(each.second.handle, handle.process); });
+  const bool more = (coming_ && is_of(*coming_, handle.process)) || std::ranges::any_of(all_, [&](const auto& each) {
+                      return is_of(each.second.handle, handle.process);
+                    });
   if (more) return;
   shutdown(socket->get(), SHUT_RDWR);  // a forked child may have it, too
   std::erase_if(peers_, [&](const Peer& each) { return is_of(handle, each.process); });

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/core/function_ref.h"
+#include "runtime/driver/memory_descriptor.h"
 #include "runtime/memory/backend.h"
 #include "runtime/memory/swap/exported_handle.h"
 #include "scheduler/base/descriptor.h"
@@ -60,8 +61,8 @@ class Opened {
     unsigned opens = 1;
     std::uint64_t all_bytes() const;
   };
-  using Socket = std::shared_ptr<const Descriptor>;
-  // Null: it is not known.
+  // Null: it is not known. A forked child does not keep it, or what was open here would count as open there.
+  using Socket = driver::SharedDescriptor;
   Socket peer(const ExportedHandle& handle) const;
   void remember(const ExportedHandle& handle, const Socket& socket);
   void closed(const ExportedHandle& handle);
@@ -71,10 +72,11 @@ class Opened {
   static void unmap(const Memory& memory, std::uint64_t all);
   const Memory* at(api::CUdeviceptr address) const;
 
-  std::mutex opening_;                   // one at a time, so that each memory is mapped once; taken first
-  std::uint64_t questions_ = 0;          // under that
-  mutable std::mutex mutex_;             // the fields below
-  std::map<std::uint64_t, Memory> all_;  // by `mapped`
+  std::mutex opening_;                    // one at a time, so that each memory is mapped once; taken first
+  std::uint64_t questions_ = 0;           // under that
+  mutable std::mutex mutex_;              // the fields below
+  std::map<std::uint64_t, Memory> all_;   // by `mapped`
+  std::optional<ExportedHandle> coming_;  // what is being opened
   // To the processes of which anything is open: they know by it what is.
   struct Peer {
     std::uint64_t process[2];
