@@ -66,15 +66,15 @@ std::optional<std::uint64_t> of_plain(const Block& block, api::CUpointer_attribu
 }
 
 // Other processes and devices cannot access extents in the ways that these attributes promise.
-bool is_refused_promise(const Block& block, api::CUpointer_attribute attribute) {
-  return (attribute == api::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE && !block.exportable) ||
-         attribute == api::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE;
+bool is_refused_promise(CUdeviceptr address, api::CUpointer_attribute attribute) {
+  if (attribute == api::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) return !runtime().memory.exports(address);
+  return attribute == api::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE;
 }
 
 // Writes the attribute of a block, if it is a property of the allocation and not of the memory. `asked`: the address
 // that the program passed; the driver may have been asked about the block's twin instead.
 void tell(const Block& block, api::CUpointer_attribute attribute, CUdeviceptr asked, void* data) {
-  if (block.twin != 0 && is_refused_promise(block, attribute)) {
+  if (block.twin != 0 && is_refused_promise(asked, attribute)) {
     const int no = 0;
     std::memcpy(data, &no, sizeof no);
     return;

@@ -61,7 +61,7 @@ Memory::Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings)
   swap_.set_free_unused([this](int ordinal) { return free_unused_extents(ordinal); });
   swap_.set_in_use(
       [this](std::uint64_t address, std::uint64_t bytes) { return stream_ordered_.in_use(address, bytes); });
-  swap_.exports().set_closed([this](std::uint64_t address) { closed_by_others(address); });
+  swap_.exports().set_closed([this](std::uint64_t serial) { closed_by_others(serial); });
   swap_.exports().set_lives([this](std::uint64_t address, std::uint64_t id) {
     std::optional<Block> block;
     return find_block(address, &block) && block && block->address == address && block->buffer_id == id;

@@ -144,7 +144,6 @@ class Memory {
     // A plain byte of the same context (for a pool's block: of any context on the same GPU), for which the driver
     // reports what it would report for this block; 0: the driver knows the block itself.
     api::CUdeviceptr twin = 0;
-    bool exportable = false;  // by a handle of rota's
   };
   // False: the driver knows the address. True: rota has to answer, with the block or that there is none.
   bool find_block(api::CUdeviceptr address, std::optional<Block>* block);
@@ -309,7 +308,7 @@ class Memory {
   bool hold_back(const Allocation& taken, const StreamOrdered::Behind& behind);
   void free_shared(const Allocation& taken, const StreamOrdered::Behind& behind);
   void give_up_extents(const Allocation& taken);
-  void closed_by_others(std::uint64_t address);
+  void closed_by_others(std::uint64_t serial);
   void forget_held_back(api::CUcontext context);
   api::CUresult free_a_byte(const Place& place);
   static api::CUresult refused_by_driver();
@@ -365,7 +364,7 @@ class Memory {
     Allocation taken;
     StreamOrdered::Behind behind;
   };
-  std::map<std::uint64_t, HeldBack> held_back_;  // by address
+  std::map<std::uint64_t, HeldBack> held_back_;  // by Exports::ends()
   std::mutex held_back_mutex_;                   // of that; taken before all other locks
   std::optional<std::uint64_t> host_bytes_;      // that the host had left when it was first asked
   std::mutex devices_mutex_;

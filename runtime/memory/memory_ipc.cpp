@@ -19,8 +19,10 @@ api::CUresult Memory::export_own(api::CUipcMemHandle* handle, api::CUdeviceptr a
   std::optional<Block> block;
   if (handle == nullptr || !find_block(address, &block) || !block) return api::CUDA_ERROR_INVALID_VALUE;
   if (!swap_.has_exportable_memory(block->device)) return api::CUDA_ERROR_NOT_SUPPORTED;
+  const auto made = swap_.exports().handle_of(block->address, block->bytes, block->buffer_id);
+  if (!made) return api::CUDA_ERROR_OPERATING_SYSTEM;
   swap_.pin(block->address);
-  *handle = swap_.exports().handle_of(block->address, block->bytes, block->buffer_id);
+  *handle = *made;
   return api::CUDA_SUCCESS;
 }
 
@@ -28,9 +30,9 @@ api::CUresult Memory::export_own(api::CUipcMemHandle* handle, api::CUdeviceptr a
 // stays charged, and its addresses serve nothing. Whether it is held back.
 bool Memory::hold_back(const Allocation& taken, const StreamOrdered::Behind& behind) {
   const std::lock_guard lock(held_back_mutex_);
-  if (!swap_.exports().ends(taken.address)) return false;
-  held_back_.insert_or_assign(taken.address, HeldBack{taken, behind});
-  return true;
+  const std::optional<std::uint64_t> serial = swap_.exports().ends(taken.address);
+  if (serial) held_back_.emplace(*serial, HeldBack{taken, behind});
+  return serial.has_value();
 }
 
 void Memory::free_shared(const Allocation& taken, const StreamOrdered::Behind& behind) {
@@ -43,11 +45,11 @@ void Memory::give_up_extents(const Allocation& taken) {
 }
 
 // The lock is held so that its context does not end meanwhile: another's memory may then be there.
-void Memory::closed_by_others(std::uint64_t address) {
+void Memory::closed_by_others(std::uint64_t serial) {
   int device = kNobody;
   {
     const std::lock_guard lock(held_back_mutex_);
-    const auto found = held_back_.extract(address);
+    const auto found = held_back_.extract(serial);
     if (!found) return;
     device = found.mapped().taken.device;
     const HeldBack& held = found.mapped();

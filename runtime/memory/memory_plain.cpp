@@ -141,7 +141,6 @@ bool Memory::find_block(api::CUdeviceptr address, std::optional<Block>* block) {
                     .device = what->device}};
   }
   (*block)->twin = twin_of(**block);
-  (*block)->exportable = exports(address);
   return ours;
 }
 

@@ -105,10 +105,13 @@ void Control::accept_one(Descriptor&& socket) {
   if (elsewhere || !permitted) {
     log::warn("user {} (pid {}){} may not change settings", peer.uid, peer.pid,
               elsewhere ? " in another container" : "");
-    answer(*session,
-           permitted ? "error: settings are changed from where rotad runs, not from another container, unless rotad "
-                       "runs with trust = \"user-everywhere\""
-                     : "error: only root and the user and group that rotad runs as may change its settings");
+    answer(
+        *session,
+        permitted
+            ? "error: settings are changed from where rotad runs, not from another container, unless rotad "
+              "runs with trust = \"user-everywhere\""
+            : "error: only root, the user that rotad runs as and members of its control socket's group may change its "
+              "settings");
     return;
   }
   // The oldest has had its time: no peer can keep others out by staying.

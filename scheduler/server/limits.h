@@ -45,8 +45,8 @@ class LimitBook {
 
   LimitSettings settings_;
   const std::string root_;
-  // Users that the configuration names, by number: looked up once for each
-  // reading of it, since that may query a server.
+  // Users that the configuration names, by number: looked up once for each reading of it, since that may query a
+  // server.
   std::map<uid_t, std::string> named_;
 };
 

@@ -50,6 +50,13 @@ BEGIN = textwrap.dedent(r"""
         base, size = word(), word()
         check(cuda.cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), word(address)))
         return base.value - address, size.value
+    contexts = []
+    def begin_context():
+        contexts.append(ctypes.c_void_p())
+        check(cuda.cuCtxCreate_v2(ctypes.byref(contexts[-1]), 0, 0))
+    def end_context():
+        check(cuda.cuCtxDestroy_v2(contexts.pop()))
+        check(cuda.cuCtxSetCurrent(context))
     def ended_context(text):
         other = ctypes.c_void_p()
         check(cuda.cuCtxCreate_v2(ctypes.byref(other), 0, 0))
@@ -228,6 +235,25 @@ class Small(Ipc):
         kill(another)
         self.eventually(lambda: self.reused(exporter, address), "it serves others again")
         self.ends_well(exporter, importer)
+
+    # ctest labels: unsanitized
+    def test_so_it_is_where_the_same_address_was_open_to_others_before_its_context_ended(self):
+        exporter, former, importer = self.program(), self.program(), self.program()
+        for opener in former, importer:
+            self.ask(exporter, "begin_context")
+            address, handle = self.exported(exporter, 64 * KIB, 5)
+            theirs = self.opened(opener, handle)
+            self.assertEqual(self.ask(exporter, "free", address), 0)
+            if opener is former:
+                ended = address, theirs
+                self.ask(exporter, "end_context")
+        self.assertEqual(address, ended[0])  # or this test shows nothing
+        self.assertEqual(self.ask(former, "close", ended[1]), 0)
+        other = self.exported(exporter, 64 * KIB, 6)
+        self.assertEqual(self.ask(former, "close", self.opened(former, other[1])), 0)  # so its former close has been heard
+        self.assertFalse(self.reused(exporter, address))
+        self.assertTrue(self.ask(importer, "all_are", theirs, 64 * KIB, 5))
+        self.ends_well(exporter, former, importer)
 
     # ctest labels: unsanitized
     def test_opening_and_closing_a_thousand_times_takes_no_descriptors_and_no_memory(self):

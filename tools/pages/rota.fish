@@ -5,7 +5,7 @@ complete -c rota -n __fish_use_subcommand -a try -d 'run a program alone, N copi
 complete -c rota -n __fish_use_subcommand -a demo -d 'show two programs share a GPU, the one that is here or a simulated one, in a few seconds'
 complete -c rota -n __fish_use_subcommand -a sim -d 'start a program on simulated GPUs'
 complete -c rota -n __fish_use_subcommand -a status -d 'show GPUs, who holds them and who waits'
-complete -c rota -n __fish_use_subcommand -a control -d 'change a running rotad: mode MODE, quantum TIME, grace TIME, reload (its rotad.toml) or stop (root or rotad\'s own user)'
+complete -c rota -n __fish_use_subcommand -a control -d 'change a running rotad: mode MODE, quantum TIME, grace TIME, reload (its rotad.toml) or stop (root, rotad\'s own user, members of its group)'
 complete -c rota -n __fish_use_subcommand -a doctor -d 'say what would stop rota on this machine and how to fix it'
 complete -c rota -n __fish_use_subcommand -a trace -d 'record every CUDA call of a program, and read the record'
 complete -c rota -n __fish_use_subcommand -a ci -d 'run tests, as many at once as you like, and report what each of them did on the GPUs'

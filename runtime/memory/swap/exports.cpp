@@ -26,32 +26,33 @@ namespace {
 // Processes that have memory of this one open at the same time, each of which takes a descriptor. A judgment.
 constexpr std::size_t kMostOpeners = 256;
 
-void fill_randomly(std::uint64_t (&words)[2]) {
-  std::size_t done = 0;
-  while (done < sizeof words) {
-    const ssize_t more = getrandom(reinterpret_cast<char*>(words) + done, sizeof words - done, 0);
-    if (more > 0) done += static_cast<std::size_t>(more);
-  }
+// So few bytes come at once.
+bool fill_randomly(std::uint64_t (&words)[2]) {
+  ssize_t came = 0;
+  do {
+    came = getrandom(words, sizeof words, 0);
+  } while (came < 0 && errno == EINTR);
+  return came == static_cast<ssize_t>(sizeof words);
 }
 
 }  // namespace
 
 // --- the books
 
-api::CUipcMemHandle Exports::handle_of(std::uint64_t address, std::uint64_t bytes, std::uint64_t id) {
+std::optional<api::CUipcMemHandle> Exports::handle_of(std::uint64_t address, std::uint64_t bytes, std::uint64_t id) {
   const std::lock_guard lock(mutex_);
-  if (number_ == protocol::ProcessNumber{}) fill_randomly(number_.words);
-  Exported& entry = exported_[address];
-  if (entry.handle.serial == 0 || entry.id != id) {
-    by_serial_.erase(entry.handle.serial);  // what was there has been freed
-    entry.handle.serial = ++last_serial_;
-    std::copy(std::begin(number_.words), std::end(number_.words), entry.handle.process);
-    fill_randomly(entry.handle.key);
-    entry.address = address;
-    entry.bytes = bytes;
-    entry.id = id;
-    by_serial_[entry.handle.serial] = address;
+  if (const auto known = exported_.find(address); known != exported_.end()) {
+    if (known->second.id == id) return handle_bytes(known->second.handle);
+    by_serial_.erase(known->second.handle.serial);  // what was there has been freed
+    exported_.erase(known);
   }
+  if (number_ == protocol::ProcessNumber{} && !fill_randomly(number_.words)) return std::nullopt;
+  Exported entry{.handle = {}, .address = address, .bytes = bytes, .id = id};
+  if (!fill_randomly(entry.handle.key)) return std::nullopt;
+  std::copy(std::begin(number_.words), std::end(number_.words), entry.handle.process);
+  entry.handle.serial = ++last_serial_;
+  by_serial_[entry.handle.serial] = address;
+  exported_[address] = entry;
   return handle_bytes(entry.handle);
 }
 
@@ -66,17 +67,17 @@ bool Exports::is_own(const ExportedHandle& handle) {
          number_ != protocol::ProcessNumber{};
 }
 
-bool Exports::ends(std::uint64_t address) {
+std::optional<std::uint64_t> Exports::ends(std::uint64_t address) {
   const std::lock_guard lock(mutex_);
   const auto found = exported_.find(address);
-  if (found == exported_.end()) return false;
+  if (found == exported_.end()) return std::nullopt;
   const std::uint64_t serial = found->second.handle.serial;
   by_serial_.erase(serial);
   exported_.erase(found);
   const auto open = open_.find(serial);
-  if (open == open_.end()) return false;
+  if (open == open_.end()) return std::nullopt;
   open->second.ended = true;
-  return true;
+  return serial;
 }
 
 // What the question is about, which the opener has open from now on.
@@ -86,25 +87,21 @@ std::optional<Exports::Exported> Exports::open(const exports::Question& question
   if (found == by_serial_.end()) return std::nullopt;
   const Exported& exported = exported_.at(found->second);
   if (!std::equal(std::begin(question.key), std::end(question.key), exported.handle.key)) return std::nullopt;
-  if (opener.open.insert(question.serial).second) {
-    Open& open = open_[question.serial];
-    open.address = exported.address;
-    ++open.openers;
-  }
+  if (opener.open.insert(question.serial).second) ++open_[question.serial].openers;
   return exported;
 }
 
 void Exports::close(std::uint64_t serial, Opener& opener) {
   if (opener.open.erase(serial) == 0) return;
-  std::uint64_t address = 0;
+  bool ended = false;
   {
     const std::lock_guard lock(mutex_);
     Open& open = open_.at(serial);
     if (--open.openers != 0) return;
-    if (open.ended) address = open.address;
+    ended = open.ended;
     open_.erase(serial);
   }
-  if (address != 0 && closed_) closed_(address);
+  if (ended && closed_) closed_(serial);
 }
 
 // --- the answers

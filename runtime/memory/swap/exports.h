@@ -61,20 +61,21 @@ class Exports {
   // Whether the allocation of this number still begins at the address. Set before there are any.
   void set_lives(std::function<bool(std::uint64_t address, std::uint64_t id)> lives) { lives_ = std::move(lives); }
 
-  // Called by a thread of rota's, with no lock held, when nobody has memory open any more that has ended. Set before
-  // there is any.
-  void set_closed(std::function<void(std::uint64_t address)> closed) { closed_ = std::move(closed); }
+  // Called by a thread of rota's, with no lock held, when nobody has memory open any more that has ended, with what
+  // ends() said. Set before there is any.
+  void set_closed(std::function<void(std::uint64_t serial)> closed) { closed_ = std::move(closed); }
 
   // --- any thread, with no lock held
 
-  // The handle of an allocation, which is pinned. `id`: no other has or had the same number.
-  api::CUipcMemHandle handle_of(std::uint64_t address, std::uint64_t bytes, std::uint64_t id);
+  // The handle of an allocation, which is pinned. `id`: no other has or had the same number. Nothing: the kernel gives
+  // no random bytes.
+  std::optional<api::CUipcMemHandle> handle_of(std::uint64_t address, std::uint64_t bytes, std::uint64_t id);
   // The process's number; it has exported something.
   protocol::ProcessNumber number();
   bool is_own(const ExportedHandle& handle);
-  // The allocation at this address ends: nobody opens it from now on. Whether somebody has it open: then `set_closed`'s
-  // function is called once nobody has.
-  bool ends(std::uint64_t address);
+  // The allocation at this address ends: nobody opens it from now on. Its serial, if somebody has it open: then
+  // `set_closed`'s function is called once nobody has.
+  std::optional<std::uint64_t> ends(std::uint64_t address);
 
   // --- the monitor
 
@@ -92,7 +93,6 @@ class Exports {
   };
   // What is open of an allocation.
   struct Open {
-    std::uint64_t address = 0;
     std::size_t openers = 0;
     bool ended = false;
   };
