@@ -2,6 +2,10 @@
 // are replaced by their asynchronous forms. Those that the driver refuses because rota serves the memory are made with
 // the memory's context current, or name the contexts of both sides: what is mapped for one GPU only, as swapped memory
 // is, it copies to another GPU's memory in no other form (measured on two H200s, 580.159.04).
+#include <cstddef>
+#include <memory>
+#include <new>
+
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
 #include "runtime/core/runtime.h"
@@ -83,20 +87,44 @@ CUresult with_any_current(CUstream stream, const Copy* shape, Call&& call, Peer&
   return with_own_contexts(result, stream, *shape, call, peer);
 }
 
-// Whether the forms that name an array and an offset take it: of arrays with rows the driver refuses them.
-bool is_one_row(api::CUarray array) {
+bool has_rows(api::CUarray array) {
   api::CUDA_ARRAY3D_DESCRIPTOR description{};
-  return real::cuArray3DGetDescriptor_v2(&description, array) == api::CUDA_SUCCESS && description.Height <= 1 &&
-         description.Depth <= 1;
+  return real::cuArray3DGetDescriptor_v2(&description, array) == api::CUDA_SUCCESS &&
+         (description.Height > 1 || description.Depth > 1);
 }
 
-// The driver has answered `result`. `shape` makes that of the copy, which is needed only where it was refused. In the
-// default streams, so it is not tried again with another context current.
-template <typename Peer, typename Shape>
-CUresult of_array(CUresult result, api::CUarray array, CUstream stream, Peer&& peer, Shape&& shape) {
-  if (result != api::CUDA_ERROR_INVALID_VALUE || !is_one_row(array)) [[likely]]
-    return result;
-  return with_own_contexts(result, stream, shape(), [result] { return result; }, peer);
+// The driver has refused, with `result`, to copy bytes between memory that swaps and an array. Which bytes of an array
+// with rows an offset and a count mean is the driver's to say: these go by way of the host, in its own calls.
+template <typename Peer, typename Host>
+[[gnu::cold, gnu::noinline]] CUresult of_array(CUresult result, CUstream stream, const api::CUDA_MEMCPY3D_PEER& shape,
+                                               Peer&& peer, Host&& by_host) {
+  const Runtime& parts = runtime();
+  const bool to_array = shape.dstMemoryType == api::CU_MEMORYTYPE_ARRAY;
+  if (has_rows(to_array ? shape.dstArray : shape.srcArray)) {
+    if (!parts.memory.swaps(to_array ? shape.srcDevice : shape.dstDevice, 1)) return result;
+    const std::unique_ptr<std::byte[]> bytes(new (std::nothrow) std::byte[shape.WidthInBytes]);
+    return bytes == nullptr ? result : by_host(bytes.get());  // of a count beyond any array
+  }
+  // In the default streams, so it is not tried again with another context current.
+  return with_own_contexts(result, stream, shape, [result] { return result; }, peer);
+}
+
+template <typename Peer, typename Read, typename Write>
+CUresult bytes_from_array(CUresult result, CUstream stream, const api::CUDA_MEMCPY3D_PEER& shape, Peer&& peer,
+                          Read&& read, Write&& write) {
+  return of_array(result, stream, shape, peer, [&](void* host) {
+    const CUresult taken = read(host, shape.srcArray, shape.srcXInBytes, shape.WidthInBytes);
+    return taken == api::CUDA_SUCCESS ? write(shape.dstDevice, host, shape.WidthInBytes) : taken;
+  });
+}
+
+template <typename Peer, typename Read, typename Write>
+CUresult bytes_to_array(CUresult result, CUstream stream, const api::CUDA_MEMCPY3D_PEER& shape, Peer&& peer,
+                        Read&& read, Write&& write) {
+  return of_array(result, stream, shape, peer, [&](void* host) {
+    const CUresult taken = read(host, shape.srcDevice, shape.WidthInBytes);
+    return taken == api::CUDA_SUCCESS ? write(shape.dstArray, shape.dstXInBytes, host, shape.WidthInBytes) : taken;
+  });
 }
 
 template <typename Copy, typename Call, typename Async>
@@ -202,28 +230,36 @@ CUresult cuMemcpy3DAsync_v2_ptsz(const api::CUDA_MEMCPY3D* pCopy, CUstream hStre
 
 CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, api::CUarray srcArray, std::size_t srcOffset, std::size_t ByteCount) {
   const CUresult result = gates::cuMemcpyAtoD_v2(dstDevice, srcArray, srcOffset, ByteCount);
-  return of_array(result, srcArray, kNull, gates::cuMemcpy3DPeer,
-                  [&] { return from_array(dstDevice, srcArray, srcOffset, ByteCount); });
+  if (result != api::CUDA_ERROR_INVALID_VALUE) [[likely]]
+    return result;
+  return bytes_from_array(result, kNull, from_array(dstDevice, srcArray, srcOffset, ByteCount), gates::cuMemcpy3DPeer,
+                          gates::cuMemcpyAtoH_v2, cuMemcpyHtoD_v2);
 }
 
 CUresult cuMemcpyAtoD_v2_ptds(CUdeviceptr dstDevice, api::CUarray srcArray, std::size_t srcOffset,
                               std::size_t ByteCount) {
   const CUresult result = gates::cuMemcpyAtoD_v2_ptds(dstDevice, srcArray, srcOffset, ByteCount);
-  return of_array(result, srcArray, kOwnOfThread, gates::cuMemcpy3DPeer_ptds,
-                  [&] { return from_array(dstDevice, srcArray, srcOffset, ByteCount); });
+  if (result != api::CUDA_ERROR_INVALID_VALUE) [[likely]]
+    return result;
+  return bytes_from_array(result, kOwnOfThread, from_array(dstDevice, srcArray, srcOffset, ByteCount),
+                          gates::cuMemcpy3DPeer_ptds, gates::cuMemcpyAtoH_v2_ptds, cuMemcpyHtoD_v2_ptds);
 }
 
 CUresult cuMemcpyDtoA_v2(api::CUarray dstArray, std::size_t dstOffset, CUdeviceptr srcDevice, std::size_t ByteCount) {
   const CUresult result = gates::cuMemcpyDtoA_v2(dstArray, dstOffset, srcDevice, ByteCount);
-  return of_array(result, dstArray, kNull, gates::cuMemcpy3DPeer,
-                  [&] { return to_array(dstArray, dstOffset, srcDevice, ByteCount); });
+  if (result != api::CUDA_ERROR_INVALID_VALUE) [[likely]]
+    return result;
+  return bytes_to_array(result, kNull, to_array(dstArray, dstOffset, srcDevice, ByteCount), gates::cuMemcpy3DPeer,
+                        cuMemcpyDtoH_v2, gates::cuMemcpyHtoA_v2);
 }
 
 CUresult cuMemcpyDtoA_v2_ptds(api::CUarray dstArray, std::size_t dstOffset, CUdeviceptr srcDevice,
                               std::size_t ByteCount) {
   const CUresult result = gates::cuMemcpyDtoA_v2_ptds(dstArray, dstOffset, srcDevice, ByteCount);
-  return of_array(result, dstArray, kOwnOfThread, gates::cuMemcpy3DPeer_ptds,
-                  [&] { return to_array(dstArray, dstOffset, srcDevice, ByteCount); });
+  if (result != api::CUDA_ERROR_INVALID_VALUE) [[likely]]
+    return result;
+  return bytes_to_array(result, kOwnOfThread, to_array(dstArray, dstOffset, srcDevice, ByteCount),
+                        gates::cuMemcpy3DPeer_ptds, cuMemcpyDtoH_v2_ptds, gates::cuMemcpyHtoA_v2_ptds);
 }
 
 CUresult cuMemcpyAtoD(api::CUdeviceptr_v1 dstDevice, api::CUarray srcArray, unsigned int srcOffset,

@@ -63,9 +63,10 @@ class Machine:
     def fill(self):
         self.ended = 0
         ctypes.memset(self.host, 77, BYTES)
-        for context, array, memory in zip(self.contexts, self.arrays, self.memory):
+        for context, arrays, memory in zip(self.contexts, zip(self.arrays, self.planes, self.levels), self.memory):
             check(cuda.cuCtxSetCurrent(context))
-            check(cuda.cuMemcpyHtoA_v2(array, size_t(0), self.host, size_t(BYTES)))
+            for array in arrays:
+                check(cuda.cuMemcpyHtoA_v2(array, size_t(0), self.host, size_t(BYTES)))
             for offset, value in ((0, 1), (BYTES, 77)):
                 check(cuda.cuMemsetD8_v2(u64(memory + offset), ctypes.c_ubyte(value), size_t(BYTES)))
             check(cuda.cuCtxSynchronize())
@@ -75,9 +76,9 @@ class Machine:
         check(cuda.cuMemcpyDtoH_v2(self.host, u64(self.memory[device]), size_t(BYTES)))
         return set(self.host)
 
-    def array_value(self, device):
+    def array_value(self, device, array):
         check(cuda.cuCtxSetCurrent(self.contexts[device]))
-        check(cuda.cuMemcpyAtoH_v2(self.host, self.arrays[device], size_t(0), size_t(BYTES)))
+        check(cuda.cuMemcpyAtoH_v2(self.host, array, size_t(0), size_t(BYTES)))
         return set(self.host)
 
 
@@ -157,7 +158,8 @@ def of_arrays(machine, name, current, array, memory):
     check(cuda.cuCtxSetCurrent(machine.contexts[current]))
     if name in reads:
         return reads[name](), lambda: machine.value(memory) == {77}
-    return writes[name](), lambda: machine.array_value(array) == {1}
+    written = machine.planes[array] if name.endswith("Plane") else machine.levels[array] if name.endswith("Level") else handle
+    return writes[name](), lambda: machine.array_value(array, written) == {1}
 
 
 ARRAYS = ("AtoD", "AtoDPlane", "AtoDLevel", "DtoAPlane", "DtoALevel", "2DAtoD", "2DAtoDAsync", "PeerAtoD", "DtoA", "2DDtoA", "2DDtoAAsync", "2DHtoA", "HtoA", "PeerDtoA")

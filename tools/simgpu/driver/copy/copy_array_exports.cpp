@@ -1,4 +1,4 @@
-// Copies of bytes to and from one-dimensional arrays.
+// Copies of bytes to and from arrays: within a row, the first one of an array with rows.
 #include "tools/simgpu/driver/array/array.h"
 #include "tools/simgpu/driver/copy/copies.h"
 
@@ -34,7 +34,7 @@ CUresult copy_array(const End& to, bool to_array, const End& from, bool from_arr
     if (!array) continue;
     auto found = driver().arrays.find(end.array);
     if (!found) return CUDA_ERROR_INVALID_HANDLE;
-    if (found->rows > 1 || found->slices > 1) return CUDA_ERROR_INVALID_VALUE;
+    if (found->slices > 1) return CUDA_ERROR_INVALID_VALUE;
   }
   CUDA_MEMCPY3D parameters{};
   parameters.dstMemoryType = type_of(to, to_array);
