@@ -47,7 +47,7 @@ bool valid(const Message& message, ssize_t bytes) {
 
 bool is_known(Kind kind) {
   return kind == Kind::kGpuAdded || kind == Kind::kRefused || kind == Kind::kReserved || kind == Kind::kTighten ||
-         kind == Kind::kExtent || kind == Kind::kIntroduced;
+         kind == Kind::kExtent || kind == Kind::kIntroduced || kind == Kind::kTryAgain;
 }
 
 template <typename Visit>

@@ -131,6 +131,7 @@ void Conversation::came() {
     if (connection_) send(message_of(session));
   }
   parts_.introductions.connected();
+  parts_.rooms.connected();
   parts_.gang.connected();
   tell_gang();
 }
@@ -202,6 +203,8 @@ void Conversation::heard(const Message& message) {
     } else if (socket) {
       listener_.introduced(std::move(socket));
     }
+  } else if (message.kind == Kind::kTryAgain) {
+    parts_.rooms.answered(message.body.try_again);
   } else if (message.kind == Kind::kRefused) {
     // Answers arrive in order: this one is for the first GPU without one.
     protocol::Refused refused = message.body.refused;
@@ -332,6 +335,22 @@ void Conversation::send_introductions() {
     if (connection_) send(message);
   }
   if (connection_) parts_.introductions.told();
+}
+
+// Nobody is asked about a GPU that rotad does not serve.
+void Conversation::send_room_requests() {
+  if (!connection_) return;
+  for (auto& [device, request] : parts_.rooms.take_untold()) {
+    const Gpu* const there = gpu(device);
+    if (there == nullptr || there->index < 0) {
+      parts_.rooms.answered({.gpu = 0, .number = request.number, .again = 0, .padding = 0});
+      continue;
+    }
+    request.gpu = static_cast<std::uint32_t>(there->index);
+    Message message{.kind = Kind::kAwaitRoom};
+    message.body.await_room = request;
+    if (connection_) send(message);
+  }
 }
 
 void Conversation::send_asks() {

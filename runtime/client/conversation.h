@@ -17,6 +17,7 @@
 #include "runtime/client/gang_evidence.h"
 #include "runtime/client/introductions.h"
 #include "runtime/client/published.h"
+#include "runtime/client/room_requests.h"
 #include "runtime/client/service.h"
 #include "runtime/client/usage.h"
 #include "scheduler/protocol/session_list.h"
@@ -59,6 +60,7 @@ class Conversation {
     Service& service;
     GangEvidence& gang;
     Introductions& introductions;
+    RoomRequests& rooms;
     Published& published;
     const std::atomic<std::uint32_t>& shares;  // UsagePage::shares
   };
@@ -107,6 +109,7 @@ class Conversation {
   void send_news();
   void send_asks();
   void send_introductions();
+  void send_room_requests();
   // What the process needs on these GPUs for its turn with this grant; and for which of them that has changed since
   // rotad was told, of those that `has` names by device.
   void ask_room(GpuMask gpus, std::uint32_t grant);

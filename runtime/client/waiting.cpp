@@ -142,6 +142,10 @@ std::string who_stays_for_now(int gpu) {
   return staying_of(ask_rotad().rows, gpu, getpid(), &TaskRow::fixed_for_now_bytes);
 }
 
+std::string who_stays(int gpu) {
+  return staying_of(ask_rotad().rows, gpu, getpid(), &TaskRow::fixed_bytes);
+}
+
 std::optional<std::uint64_t> taken_for_good(const Uuid& uuid) {
   const Snapshot all = ask_rotad(std::chrono::milliseconds(250)).rows;
   const auto gpu = std::ranges::find(all.gpus, uuid, &protocol::GpuRow::uuid);

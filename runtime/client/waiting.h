@@ -49,6 +49,8 @@ std::string who_has_memory(int gpu);
 std::string memory_of(const protocol::Snapshot& all, int gpu, std::int32_t own_pid);
 // The same for memory that cannot leave the GPU for now; of those, what `bytes` says.
 std::string who_stays_for_now(int gpu);
+// And for what cannot leave it at all.
+std::string who_stays(int gpu);
 std::string staying_of(const protocol::Snapshot& all, int gpu, std::int32_t own_pid,
                        std::uint64_t protocol::TaskRow::* bytes);
 

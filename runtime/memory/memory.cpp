@@ -132,7 +132,11 @@ api::CUresult Memory::allocate_counted(const Allocation& what, const RealCall& c
   reserved.begin();
   // A pool's allocation went through its gate, which has already retried.
   const bool once = hopeless || what.kind.route == Route::kPool;
-  const api::CUresult result = once ? call() : with_room(what.device, call);
+  const std::uint64_t fixed = what.kind.movable() ? 0 : what.bytes;
+  api::CUresult result = once ? call() : with_room(what.device, what.bytes, fixed, call);
+  if (result == api::CUDA_ERROR_OUT_OF_MEMORY && once && !hopeless) {
+    result = await_room(what.device, {what.bytes, fixed}, call);
+  }
   if (result != api::CUDA_SUCCESS) return result;
   reserved.keep();
   Allocation made = what;
@@ -247,7 +251,7 @@ api::CUresult Memory::allocate_pitch_native(std::size_t width, std::size_t heigh
   Reserved reserved(ledger_, place.device, guess, Kind::kPlain);
   if (!reserve(place.device, guess, Kind::kPlain)) return api::CUDA_ERROR_OUT_OF_MEMORY;
   reserved.begin();
-  const api::CUresult result = with_room(place.device, call);
+  const api::CUresult result = with_room(place.device, guess, guess, call);
   if (result != api::CUDA_SUCCESS) return result;
   reserved.keep();
   const std::uint64_t taken = pitch() * height;

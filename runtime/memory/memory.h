@@ -292,7 +292,10 @@ class Memory {
   // For more room on a GPU: frees extents that nothing of the program uses, and what pools keep there. Returns whether
   // there were any.
   bool free_unused_extents(int ordinal);
-  api::CUresult with_room(int ordinal, const RealCall& call);
+  // `fixed`: of `bytes`, what cannot leave the GPU.
+  api::CUresult with_room(int ordinal, std::uint64_t bytes, std::uint64_t fixed, const RealCall& call);
+  // The driver has refused `call` for good: waits for memory of others, if they may free it.
+  api::CUresult await_room(int ordinal, const Refused& what, const RealCall& call);
   Room::Limit shared_limit(int device) const;
   bool roomy(const StreamOrdered::Wanted& wanted);
   bool much_is_free(const Place& place, std::uint64_t gpu_bytes);

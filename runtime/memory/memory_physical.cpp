@@ -10,7 +10,7 @@ api::CUresult Memory::create_physical(Physical::Handle* handle, std::uint64_t by
   Reserved reserved(ledger_, ordinal, bytes, Kind::kPhysical);
   if (!reserve(ordinal, bytes, Kind::kPhysical)) return api::CUDA_ERROR_OUT_OF_MEMORY;
   reserved.begin();
-  const api::CUresult result = with_room(ordinal, call);
+  const api::CUresult result = with_room(ordinal, bytes, bytes, call);
   if (result != api::CUDA_SUCCESS) return result;
   reserved.keep();
   physical_.created(*handle, ordinal, bytes);
@@ -34,7 +34,7 @@ std::optional<api::CUresult> Memory::create_moving(Physical::Handle* handle, std
   reserved.begin();
   api::CUdeviceptr range = 0;
   const auto call = [&] { return room.allocate([&] { return swap_.allocate_own(ordinal, &range, bytes, *making); }); };
-  const api::CUresult result = room ? with_room(ordinal, call) : call();
+  const api::CUresult result = room ? with_room(ordinal, bytes, 0, call) : call();
   if (result == api::CUDA_SUCCESS) {
     reserved.keep();
     *handle = own_physical_.created(range, bytes, wanted);

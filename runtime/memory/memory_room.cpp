@@ -116,9 +116,10 @@ std::uint64_t Memory::limit(int ordinal) const {
 }
 
 // Tries again if others have made room or are said to be doing so: rotad has promised what this process may have.
-api::CUresult Memory::with_room(int ordinal, const RealCall& call) {
+api::CUresult Memory::with_room(int ordinal, std::uint64_t bytes, std::uint64_t fixed, const RealCall& call) {
   api::CUresult result = call();
   if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
+  const Refused refused{bytes, fixed};
   const auto again = [&] {
     result = call();
     return result != api::CUDA_ERROR_OUT_OF_MEMORY;
@@ -130,6 +131,16 @@ api::CUresult Memory::with_room(int ordinal, const RealCall& call) {
   const auto coming = [&] { return room_.coming && room_.coming(ordinal); };
   if (cleared && driver::retry_while_freed(again, coming)) return result;
   if (room_.make) room_.make(ordinal, again);
+  return result == api::CUDA_ERROR_OUT_OF_MEMORY ? await_room(ordinal, refused, call) : result;
+}
+
+api::CUresult Memory::await_room(int ordinal, const Refused& what, const RealCall& call) {
+  api::CUresult result = api::CUDA_ERROR_OUT_OF_MEMORY;
+  const auto again = [&] {
+    result = call();
+    return result != api::CUDA_ERROR_OUT_OF_MEMORY;
+  };
+  if (room_.await) room_.await(ordinal, what, again);
   if (result == api::CUDA_ERROR_OUT_OF_MEMORY) {
     // What other processes have that cannot leave; without a rotad nobody says.
     const bool full = room_.fixed_of_others && room_.fixed_of_others(ordinal) != 0;

@@ -2,6 +2,7 @@
 // have there.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 
@@ -9,6 +10,13 @@
 #include "runtime/memory/ledger.h"
 
 namespace rota::memory {
+
+// An allocation that the driver has refused.
+struct Refused {
+  std::uint64_t bytes;
+  std::uint64_t fixed;  // the part of them that the ledger counts as memory that cannot leave
+  std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
+};
 
 // On the program's threads, with no lock held. An empty function: whatever fits the limits may be taken.
 struct Room {
@@ -29,6 +37,9 @@ struct Room {
   // others have made room, at most until all of them have left the GPU, and calls `again`, which returns whether the
   // driver no longer refuses it.
   std::function<void(int device, FunctionRef<bool()> again)> make;
+  // The driver refuses it for good, but for memory of others that may be freed: waits for that, as long as rotad says
+  // so, and calls `again`, which returns whether the driver no longer refuses it.
+  std::function<void(int device, const Refused& what, FunctionRef<bool()> again)> await;
   // Whether others are said to be making room on this GPU.
   std::function<bool(int device)> coming;
   // Whether the programs on this GPU have more than it has, or had it within the last seconds.

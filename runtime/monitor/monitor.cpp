@@ -61,7 +61,8 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
       gang_(sessions_.empty() ? std::string() : sessions_.back().id),
       usage_(memory, bell_),
       budget_(memory.ledger(), bell_),
-      out_of_memory_(gate, contexts, memory, budget_, published_, bell_, {served_, stopping_}, for_now_patience) {
+      out_of_memory_(gate, contexts, memory, budget_, published_, rooms_, bell_, {served_, stopping_},
+                     for_now_patience) {
   tasks_.push_back(std::make_unique<Task>(gate, contexts));
   gate_.set_attendant(this);
   keeper_.close();
@@ -72,6 +73,8 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
        .served_is_known = [this](int device) { wait_until_served_is_known(device); },
        .explain = [this](int device) { budget_.explain(device); },
        .make = [this](int device, FunctionRef<bool()> again) { out_of_memory_.retry(device, again); },
+       .await = [this](int device, const memory::Refused& what,
+                       FunctionRef<bool()> again) { out_of_memory_.await(device, what, again); },
        .coming = [this](int device) { return published_.others_leave(device); },
        .crowded = [this](int device) { return published_.crowded(device, now()); },
        .limit = [this](int device) { return limits_.of(device); },
@@ -281,6 +284,7 @@ void Monitor::run() {
     if (rotad_) rotad_.announce_gpus();
     if (rotad_) rotad_.send_asks();
     if (rotad_) rotad_.send_introductions();
+    if (rotad_) rotad_.send_room_requests();
     recouple();
     tell_gpus();
     look_outside();

@@ -24,6 +24,7 @@
 #include "runtime/client/gang_evidence.h"
 #include "runtime/client/introductions.h"
 #include "runtime/client/published.h"
+#include "runtime/client/room_requests.h"
 #include "runtime/client/service.h"
 #include "runtime/client/usage.h"
 #include "runtime/client/waiting.h"
@@ -254,6 +255,7 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   Guarded<Couplings> couplings_;
   GangEvidence gang_;
   Introductions introductions_;
+  RoomRequests rooms_;
   std::atomic<std::uint64_t> devices_seen_{0};
   std::atomic<std::uint64_t> unusable_devices_{0};  // that rotad is not asked for
   Bell bell_;
@@ -269,7 +271,8 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   bool thread_runs_ = false;
 
   // The monitor's own.
-  Conversation rotad_{{usage_, budget_, service_, gang_, introductions_, published_, shares_}, sessions_, *this};
+  Conversation rotad_{
+      {usage_, budget_, service_, gang_, introductions_, rooms_, published_, shares_}, sessions_, *this};
   std::atomic<Time> kept_until_{Time{0}};  // keep_in_place()
   Guarded<Loads> loads_;
   HostPauses host_pauses_;

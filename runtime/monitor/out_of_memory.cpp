@@ -1,5 +1,6 @@
 #include "runtime/monitor/out_of_memory.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -105,6 +106,54 @@ void OutOfMemory::retry(int device, FunctionRef<bool()> again, Time patience) {
   }
 }
 
+std::string OutOfMemory::awaited(int device) const {
+  const auto here = published_.gpu(device);
+  const std::string others = here ? who_stays(here->index) : "";
+  return fmt::format("memory on GPU {}{}{}{}", driver::gpu_number(device),
+                     others.empty() ? "" : ", which others have: ", others, ", and which cannot leave it");
+}
+
+void OutOfMemory::await(int device, const memory::Refused& what, FunctionRef<bool()> again) {
+  if (device < 0 || device >= memory::kMaxDevices || gate::may_not_wait() || contexts_.captures() != 0) return;
+  protocol::AwaitRoom request{};
+  const auto ns = [](std::chrono::steady_clock::time_point time) {
+    return static_cast<std::uint64_t>(std::chrono::nanoseconds(time.time_since_epoch()).count());
+  };
+  request.bytes = what.bytes;
+  request.counted_bytes = what.fixed;
+  request.since_ns = request.tried_ns = ns(what.since);
+  bool done = false;
+  const auto tried = [&] { return done = again(); };
+  while (!done && may_try(device, request)) {
+    request.tried_ns = ns(std::chrono::steady_clock::now());
+    if (!tried()) retry(device, tried);
+  }
+}
+
+// rotad's answer, for which this waits outside the gate: the process's turn can end meanwhile.
+bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request) {
+  awaited_on_ = device;
+  const std::uint32_t number = rooms_.ask(device, request);
+  struct End {
+    ~End() { rooms.end(number); }
+    RoomRequests& rooms;
+    std::uint32_t number;
+  } const end{rooms_, number};
+  bell_.ring();
+  std::optional<std::chrono::steady_clock::time_point> interrupted;
+  const auto begun = std::chrono::steady_clock::time_point(std::chrono::nanoseconds(request.since_ns));
+  bool said = false;
+  std::optional<bool> answer;
+  while (!(answer = rooms_.answer(number)) && served() && !stopping()) {
+    if (interrupted_sleep(kForNowLooks) && !interrupted) interrupted = std::chrono::steady_clock::now();
+    awaits_.stands(std::chrono::steady_clock::now() - begun);
+    if (!interrupted || said || std::chrono::steady_clock::now() - *interrupted < kSaySignal) continue;
+    said = true;
+    say_interrupted(device);
+  }
+  return answer.value_or(false);
+}
+
 // Memory of others that cannot leave for now will be able to once their work has finished, possibly in a turn of their
 // own: so this waits outside the gate, where this process's turn can end. False: there is none, or it has taken too
 // long.
@@ -128,12 +177,16 @@ bool OutOfMemory::wait_for_later(int device, std::chrono::steady_clock::time_poi
     if (interrupted_sleep(kForNowLooks) && !interrupted) interrupted = std::chrono::steady_clock::now();
     if (!interrupted || said || std::chrono::steady_clock::now() - *interrupted < kSaySignal) continue;
     said = true;
-    log::warn(
-        "a signal has come during an allocation that waits for memory on GPU {}; the program can react to it only once "
-        "that has ended; `kill {}` ends it at once",
-        driver::gpu_number(device), getpid());
+    say_interrupted(device);
   }
   return true;
+}
+
+void OutOfMemory::say_interrupted(int device) {
+  log::warn(
+      "a signal has come during an allocation that waits for memory on GPU {}; the program can react to it only once "
+      "that has ended; `kill {}` ends it at once",
+      driver::gpu_number(device), getpid());
 }
 
 void OutOfMemory::close_gate(int device, FunctionRef<void()> begin) {

@@ -4,10 +4,13 @@
 
 #include <atomic>
 #include <chrono>
+#include <string>
 
 #include "runtime/client/bell.h"
 #include "runtime/client/budget.h"
 #include "runtime/client/published.h"
+#include "runtime/client/room_requests.h"
+#include "runtime/client/waiting.h"
 #include "runtime/core/function_ref.h"
 #include "runtime/driver/contexts.h"
 #include "runtime/gate/gate.h"
@@ -25,12 +28,14 @@ class OutOfMemory {
   // find that a process cannot be drained and to try again (Machine::kFirstVerdict), since without the room the call
   // fails. A judgment.
   OutOfMemory(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& memory, Budget& budget,
-              const Published& published, Bell& bell, Process process, std::chrono::nanoseconds for_now_patience)
+              const Published& published, RoomRequests& rooms, Bell& bell, Process process,
+              std::chrono::nanoseconds for_now_patience)
       : gate_(gate),
         contexts_(contexts),
         memory_(memory),
         budget_(budget),
         published_(published),
+        rooms_(rooms),
         bell_(bell),
         process_(process),
         for_now_patience_(for_now_patience) {}
@@ -42,6 +47,9 @@ class OutOfMemory {
   void retry(int device, FunctionRef<bool()> again, Time patience = Time{0});
   // The same for a context, on a GPU where this process may have none yet.
   void retry_context(int device, FunctionRef<bool()> again);
+  // The driver has refused an allocation although nothing more is leaving the GPU: waits, as long as rotad says so, for
+  // memory of others that cannot leave, and calls `again` when it may. Where no thread may wait it returns at once.
+  void await(int device, const memory::Refused& what, FunctionRef<bool()> again);
   // The driver has no room for memory that may be out of place. Where others may make room later, calls `begin`, from
   // which on not all memory is in place, and returns once the gate is closed or never will be; the monitor closes it
   // without waiting for work when it sees that. Otherwise, inside the gate, and during a capture, it returns at once.
@@ -50,6 +58,9 @@ class OutOfMemory {
   void say_full(int device) const;
 
  private:
+  std::string awaited(int device) const;
+  bool may_try(int device, const protocol::AwaitRoom& request);
+  static void say_interrupted(int device);
   bool wait_for_later(int device, std::chrono::steady_clock::time_point until);
   bool served() const { return process_.served.load(std::memory_order_acquire); }
   bool stopping() const { return process_.stopping.load(std::memory_order_acquire); }
@@ -59,6 +70,9 @@ class OutOfMemory {
   memory::Memory& memory_;
   Budget& budget_;
   const Published& published_;
+  RoomRequests& rooms_;
+  std::atomic<int> awaited_on_{0};  // the device of the latest request
+  Waiting awaits_{[this] { return awaited(awaited_on_); }};
   Bell& bell_;
   const Process process_;
   const std::chrono::nanoseconds for_now_patience_;

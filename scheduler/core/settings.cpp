@@ -46,6 +46,10 @@ std::optional<std::chrono::nanoseconds> parse_duration(std::string_view text) {
   return std::chrono::nanoseconds(static_cast<std::int64_t>(nanoseconds));
 }
 
+std::optional<std::chrono::nanoseconds> parse_wait(std::string_view text) {
+  return text == "0" || text == "0s" ? std::chrono::nanoseconds{} : parse_duration(text);
+}
+
 std::optional<std::chrono::nanoseconds> parse_quantum(std::string_view text) {
   return text == kAutomaticQuantum ? std::chrono::nanoseconds{} : parse_duration(text);
 }

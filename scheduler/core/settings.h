@@ -39,6 +39,8 @@ const char* mode_name(Mode mode);
 // "500us", "100ms", "2s", "1.5s", "1m": a positive number and its unit, at most a day. Nothing for anything else,
 // including 0: with a quantum of 0 all time would be spent on switching.
 std::optional<std::chrono::nanoseconds> parse_duration(std::string_view text);
+// The same, or "0".
+std::optional<std::chrono::nanoseconds> parse_wait(std::string_view text);
 
 // A duration, or "automatic" for measured turns: 0.
 std::optional<std::chrono::nanoseconds> parse_quantum(std::string_view text);

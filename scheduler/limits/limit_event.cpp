@@ -60,6 +60,16 @@ struct Apply {
     return {.outcome = {}, .shared = {}, .yes = quota.bound_host(each.client)};
   }
   LimitDecisions operator()(const limit::ShareHost&) const { return {.outcome = {}, .shared = quota.share_host(now)}; }
+  LimitDecisions operator()(const limit::AwaitRoom& each) const {
+    return {.outcome = quota.await_room(each.request, now), .shared = {}};
+  }
+  LimitDecisions operator()(const limit::Stays& each) const {
+    return {.outcome = quota.stays(each.client, each.gpu, each.gang, each.bytes, now), .shared = {}};
+  }
+  LimitDecisions operator()(const limit::MemoryWait& wait) const {
+    quota.set_memory_wait(wait.patience);
+    return {};
+  }
   LimitDecisions operator()(const limit::Leave& leave) const {
     return {.outcome = quota.leave(leave.client, now), .shared = {}};
   }

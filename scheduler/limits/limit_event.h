@@ -81,6 +81,18 @@ struct BoundHost {
   ClientId client;
 };
 struct ShareHost {};
+struct AwaitRoom {
+  RoomQueue::Request request;  // but for what the client can have
+};
+struct Stays {
+  ClientId client;
+  GpuIndex gpu;
+  std::uint32_t gang;
+  Bytes bytes;
+};
+struct MemoryWait {
+  Time patience;
+};
 struct Leave {
   ClientId client;
 };
@@ -90,7 +102,8 @@ struct Tick {};
 using LimitEvent =
     std::variant<limit::Hold, limit::Join, limit::SetLimits, limit::Configure, limit::AddGpu, limit::Measured,
                  limit::NotMeasured, limit::Read, limit::GpuChanged, limit::Reserve, limit::State, limit::Confirm,
-                 limit::Pin, limit::UseHost, limit::BoundHost, limit::ShareHost, limit::Leave, limit::Tick>;
+                 limit::Pin, limit::UseHost, limit::BoundHost, limit::ShareHost, limit::AwaitRoom, limit::Stays,
+                 limit::MemoryWait, limit::Leave, limit::Tick>;
 
 struct LimitDecisions {
   Quota::Outcome outcome{};

@@ -323,6 +323,7 @@ Quota::Outcome Quota::leave(ClientId client, Time now) {
     if (member.contexts[gpu] != 0) count_context(member, gpu, 0, 0, outcome);
   }
   while (!member.asks.empty()) forget(member, member.asks.begin()->first);
+  rooms_.leave(client, now);
   member.host = {};
   shares_due_ = true;
   count_host(member);
@@ -336,12 +337,14 @@ Quota::Outcome Quota::leave(ClientId client, Time now) {
     accounts_.erase(entry);
   }
   members_.erase(found);
+  settle_rooms(outcome, now);
   return outcome;
 }
 
 Quota::Outcome Quota::tick(Time now) {
   Outcome outcome;
   settle(outcome, now);
+  settle_rooms(outcome, now);
   return outcome;
 }
 

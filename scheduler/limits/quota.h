@@ -59,6 +59,7 @@
 
 #include "scheduler/core/bookkeeping.h"
 #include "scheduler/core/event.h"
+#include "scheduler/limits/room_queue.h"
 
 namespace rota::scheduler {
 
@@ -158,7 +159,8 @@ class Quota {
     std::vector<Answer> answers;
     std::set<ClientId> tighten;  // clients that are to report what they have, with the number of the latest round
     std::set<GpuIndex> measure;  // to be measured at once: a request depends on it
-    bool changed = false;        // what is left of GPU memory may have changed for any client
+    std::vector<RoomQueue::Answer> rooms;  // to allocations that wait for memory of others
+    bool changed = false;                  // what is left of GPU memory may have changed for any client
   };
 
   // `books` must outlive it.
@@ -217,6 +219,13 @@ class Quota {
   Outcome pin(ClientId client, GpuIndex gpu, Bytes bytes, Time now);
   // Whether it says that it has more than it was granted.
   bool claims(ClientId client, GpuIndex gpu) const;
+  // An allocation that the driver has refused waits for memory of others that stays. Answered once, in this outcome or
+  // a later one.
+  Outcome await_room(RoomQueue::Request request, Time now);
+  // What a client has there that stays, requests included (RoomQueue::has).
+  Outcome stays(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes bytes, Time now);
+  void set_memory_wait(Time patience) { rooms_.set_patience(patience); }
+  const RoomQueue& rooms() const { return rooms_; }
   Outcome leave(ClientId client, Time now);
   Outcome tick(Time now);
   // When tick() is due at the latest.
@@ -331,6 +340,7 @@ class Quota {
   Answer refuse(ClientId client, const Member& member, GpuIndex gpu, const Ask& ask, const Refusal& by) const;
   bool call_back(ClientId client, GpuIndex gpu, Ask& ask, const Refusal& by, Outcome& outcome, Time now);
   void settle(Outcome& outcome, Time now);
+  void settle_rooms(Outcome& outcome, Time now);
   void settle(std::uint64_t order, Outcome& outcome, Time now);
   void look_again(Ask& ask, Time due);
   void forget(Member& member, GpuIndex gpu);
@@ -354,6 +364,7 @@ class Quota {
   std::map<std::uint64_t, Asking> open_;           // asks that have not been answered, by Ask::order
   std::set<std::pair<Time, std::uint64_t>> dues_;  // of these
   std::vector<std::weak_ptr<Call>> calls_;         // whose answers are awaited
+  RoomQueue rooms_;
   std::uint32_t round_ = 0;
   std::uint64_t asks_ = 0;
   std::uint64_t host_asks_ = 0;

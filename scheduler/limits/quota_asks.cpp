@@ -213,6 +213,32 @@ void Quota::settle(Outcome& outcome, Time now) {
   }
 }
 
+// Until all clients of an earlier daemon may have said what they have, nobody is known to be in the way or not.
+void Quota::settle_rooms(Outcome& outcome, Time now) {
+  if (now >= held_until_) outcome.rooms = rooms_.settle(now);
+}
+
+Quota::Outcome Quota::await_room(RoomQueue::Request request, Time now) {
+  Outcome outcome;
+  const auto found = members_.find(request.client);
+  if (found == members_.end()) return outcome;
+  request.since = std::min(request.since, now);
+  request.tried = std::min(request.tried, now);
+  const Bytes contexts = found->second.contexts[request.gpu];
+  request.most = total(request.gpu) - std::min(total(request.gpu), contexts);
+  rooms_.await(request);
+  settle_rooms(outcome, now);
+  return outcome;
+}
+
+Quota::Outcome Quota::stays(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes bytes, Time now) {
+  Outcome outcome;
+  if (!members_.contains(client)) return outcome;
+  rooms_.has(client, gpu, gang, bytes, now);
+  settle_rooms(outcome, now);
+  return outcome;
+}
+
 void Quota::settle(std::uint64_t order, Outcome& outcome, Time now) {
   if (now >= held_until_) held_until_ = {};
   const auto [id, gpu] = open_.at(order);
@@ -267,9 +293,9 @@ void Quota::forget(Member& member, GpuIndex gpu) {
 }
 
 std::optional<Time> Quota::next_deadline() const {
-  if (dues_.empty()) return std::nullopt;
-  const Time due = dues_.begin()->first;
-  return held_until_ != Time{} ? std::min(due, held_until_) : due;
+  std::optional<Time> due = rooms_.next_deadline();
+  if (!dues_.empty()) due = std::min(due.value_or(Time::max()), dues_.begin()->first);
+  return due && held_until_ != Time{} ? std::min(*due, held_until_) : due;
 }
 
 }  // namespace rota::scheduler

@@ -62,6 +62,15 @@ struct LimitEventWords {
   }
   std::string operator()(const limit::BoundHost& each) const { return words("bound_host", each.client); }
   std::string operator()(const limit::ShareHost&) const { return "share_host"; }
+  std::string operator()(const limit::AwaitRoom& each) const {
+    const RoomQueue::Request& request = each.request;
+    return words("await_room", request.client, request.gpu, request.number, request.bytes, request.counted,
+                 request.since.count(), request.tried.count());
+  }
+  std::string operator()(const limit::Stays& each) const {
+    return words("stays", each.client, each.gpu, each.gang, each.bytes);
+  }
+  std::string operator()(const limit::MemoryWait& wait) const { return words("memory_wait", wait.patience.count()); }
   std::string operator()(const limit::Leave& leave) const { return words("leave", leave.client); }
   std::string operator()(const limit::Tick&) const { return "tick"; }
 };
@@ -102,6 +111,7 @@ std::optional<LimitEvent> read_limit_event(std::string_view name, Words& words) 
   if (name == "tick") return limit::Tick{};
   if (name == "share_host") return limit::ShareHost{};
   if (name == "hold") return limit::Hold{time()};
+  if (name == "memory_wait") return limit::MemoryWait{time()};
   if (name == "set_limits") {
     std::string key = key_of(words.next("account"));
     return limit::SetLimits{std::move(key), limits()};
@@ -116,8 +126,9 @@ std::optional<LimitEvent> read_limit_event(std::string_view name, Words& words) 
     return read;
   }
   if (name == "gpu_changed") return limit::GpuChanged{words.gpu()};
-  constexpr std::string_view kOfClients[] = {"join",  "account", "leave",   "bound_host",   "use_host", "add_gpu",
-                                             "state", "reserve", "confirm", "not_measured", "measured", "pin"};
+  constexpr std::string_view kOfClients[] = {"join",     "account", "leave",      "bound_host", "use_host",
+                                             "add_gpu",  "state",   "reserve",    "confirm",    "not_measured",
+                                             "measured", "pin",     "await_room", "stays"};
   if (std::find(std::begin(kOfClients), std::end(kOfClients), name) == std::end(kOfClients)) return std::nullopt;
   const ClientId id = client();
   if (name == "join") return limit::Join{id, {}};
@@ -138,6 +149,19 @@ std::optional<LimitEvent> read_limit_event(std::string_view name, Words& words) 
   if (name == "not_measured") return limit::NotMeasured{id, gpu};
   if (name == "measured") return limit::Measured{id, gpu, gpu_bytes()};
   if (name == "pin") return limit::Pin{id, gpu, gpu_bytes()};
+  if (name == "stays") {
+    limit::Stays each{.client = id, .gpu = gpu, .gang = number(), .bytes = 0};
+    each.bytes = gpu_bytes();
+    return each;
+  }
+  if (name == "await_room") {
+    RoomQueue::Request request{.client = id, .gpu = gpu, .number = number(), .bytes = 0};
+    request.bytes = gpu_bytes();
+    request.counted = gpu_bytes();
+    request.since = time();
+    request.tried = time();
+    return limit::AwaitRoom{request};
+  }
   if (name == "add_gpu") {
     limit::AddGpu add{.client = id, .gpu = gpu, .context = gpu_bytes()};
     add.measurable = words.may_end_with("measurable");
@@ -179,6 +203,9 @@ std::string log_lines(const Quota& quota, const LimitDecisions& decisions) {
   for (const Quota::Answer& each : decisions.outcome.answers) {
     lines += words(each.granted ? "> reserved" : "> refused", each.client, each.gpu, each.number) +
              words_of(each.reserved) + '\n';
+  }
+  for (const RoomQueue::Answer& each : decisions.outcome.rooms) {
+    lines += words(each.again ? "> try_again" : "> no_room", each.client, each.gpu, each.number) + '\n';
   }
   for (const ClientId client : decisions.outcome.tighten) lines += words("> tighten", client, quota.round()) + '\n';
   for (const GpuIndex gpu : decisions.outcome.measure) lines += words("> measure", gpu) + '\n';

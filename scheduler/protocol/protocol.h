@@ -99,6 +99,7 @@ enum class Kind : std::uint16_t {
   kGang = 13,       // Gang: this client's tasks are members from their next grants on
   kAnnounce = 14,   // Announce: this client has exported memory, and answers to this number
   kIntroduce = 15,  // Introduce: this client wants to talk to the one of this number; answered by kIntroduced
+  kAwaitRoom = 16,  // AwaitRoom: the driver has refused an allocation; answered by kTryAgain
   // rotad to client
   kWelcome = 101,
   kGpuAdded = 102,
@@ -107,6 +108,7 @@ enum class Kind : std::uint16_t {
   kTighten = 108,     // Tighten: answered by kState for each GPU
   kExtent = 110,      // Extent, with one descriptor: somebody's memory, for this client's use
   kIntroduced = 111,  // Introduced, with one descriptor if it was done: a socket to the other client
+  kTryAgain = 112,    // TryAgain: the answer to kAwaitRoom, sooner or later
   // The rows of a Snapshot: in this order, but that gangs come before sessions.
   kStatusGpu = 120,
   kStatusProgram = 121,
@@ -243,6 +245,26 @@ struct Introduced {
   std::uint32_t padding;
 };
 
+// The driver has no room for an allocation, since others have memory there that cannot leave. The client waits, outside
+// its gate, until rotad says that it may try again, and asks again if it is refused once more. rotad has others try
+// first, or refuses, as limits/room_queue.h says.
+struct AwaitRoom {
+  std::uint32_t gpu;
+  std::uint32_t number;         // comes back with the answer
+  std::uint64_t bytes;          // of the allocation
+  std::uint64_t counted_bytes;  // those of them that GpuUsage::fixed_bytes has already
+  // CLOCK_MONOTONIC: when the program made its call, and when the driver refused it last.
+  std::uint64_t since_ns;
+  std::uint64_t tried_ns;
+};
+
+struct TryAgain {
+  std::uint32_t gpu;
+  std::uint32_t number;
+  std::uint32_t again;  // 0: the allocation is refused
+  std::uint32_t padding;
+};
+
 // What the client may have there from now on, whether the request was granted or not.
 struct Reserved {
   std::uint32_t gpu;
@@ -290,6 +312,8 @@ struct Message {
     Announce announce;
     Introduce introduce;
     Introduced introduced;
+    AwaitRoom await_room;
+    TryAgain try_again;
     Welcome welcome;
     GpuAdded gpu_added;
     Refused refused;
@@ -343,6 +367,10 @@ constexpr std::size_t bytes_of(Kind kind) {
       return with(sizeof(Introduce));
     case Kind::kIntroduced:
       return with(sizeof(Introduced));
+    case Kind::kAwaitRoom:
+      return with(sizeof(AwaitRoom));
+    case Kind::kTryAgain:
+      return with(sizeof(TryAgain));
     case Kind::kWelcome:
       return with(sizeof(Welcome));
     case Kind::kGpuAdded:

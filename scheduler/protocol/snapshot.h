@@ -113,6 +113,9 @@ struct TaskRow {
   // fixed only for now had left.
   std::uint64_t lacks_bytes;
   std::uint64_t lacks_for_now_bytes;
+  // An allocation waits until others have freed memory (AwaitRoom): of what size, and for how long it has; 0: none.
+  std::uint64_t awaited_bytes;
+  std::uint64_t awaited_ns;
   std::uint64_t gpus;      // mask: all GPUs of the task
   std::uint64_t since_ns;  // how long it has held, or waited
   // Since it began: how long it has held any of its GPUs, and how long it has waited for some and held none.

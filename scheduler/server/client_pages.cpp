@@ -155,6 +155,7 @@ void Server::read_usage(Client& client) {
   for (const std::uint32_t gpu : client.gpus()) {
     tell_usage(client, gpu);
     tell_pinned(client, gpu);
+    if (quota_.rooms().awaited(gpu)) tell_stays(client, gpu);
     publish_too_much(gpu);
   }
   read_host(client);
@@ -167,6 +168,17 @@ void Server::tell_pinned(Client& client, std::uint32_t gpu) {
       std::min(client.usage->gpus[gpu].pinned_bytes.load(std::memory_order_relaxed), protocol::kMaxGpuBytes);
   if (std::exchange(client.pinned[gpu], bytes) == bytes) return;
   carry_out(apply(scheduler::limit::Pin{client.id, gpu, bytes}).outcome);
+}
+
+// What others wait for it to free.
+void Server::tell_stays(Client& client, std::uint32_t gpu) {
+  const protocol::GpuUsage& usage = client.usage->gpus[gpu];
+  const scheduler::Bytes fixed = usage.fixed_bytes.load(std::memory_order_relaxed);
+  const scheduler::Bytes leaves = usage.fixed_for_now_bytes.load(std::memory_order_relaxed);
+  const scheduler::Bytes bytes = std::min(fixed - std::min(fixed, leaves), protocol::kMaxGpuBytes);
+  const auto [known, fresh] = client.stays.try_emplace(gpu, bytes);
+  if (!fresh && std::exchange(known->second, bytes) == bytes) return;
+  carry_out(apply(scheduler::limit::Stays{client.id, gpu, client.gang, bytes}).outcome);
 }
 
 scheduler::event::Usage Server::usage_of(const Program& program, std::uint32_t gpu) const {

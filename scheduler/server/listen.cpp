@@ -190,7 +190,9 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
         asio::post(io_, [this, answer = std::move(answer)] {
           if (!stopped_) on_measured(answer);
         });
-      }) {}
+      }) {
+  tell_memory_wait();
+}
 
 bool Server::is_machine() const {
   return geteuid() == 0 && options_.socket == protocol::machine_socket();

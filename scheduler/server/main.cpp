@@ -71,6 +71,7 @@ struct CommandLine {
   std::optional<rota::scheduler::Mode> mode;
   std::optional<std::chrono::nanoseconds> quantum;
   std::optional<std::chrono::nanoseconds> grace;
+  std::optional<std::chrono::nanoseconds> memory_wait;
   std::optional<rota::server::Trust> trust;
 };
 
@@ -86,6 +87,7 @@ rota::Result<rota::server::Configuration> configuration_of(const CommandLine& sa
   all.trust = said.trust.value_or(file->trust.value_or(all.trust));
   all.visibility = file->visibility.value_or(all.visibility);
   all.limits = std::move(file->limits);
+  if (said.memory_wait) all.limits.memory_wait = said.memory_wait;
   return all;
 }
 
@@ -171,6 +173,15 @@ int main(int argc, char** argv) try {
   CLI::Option* grace_option =
       app.add_option("--grace", grace, "how long it may take to drain after that before others run at the same time")
           ->check(duration);
+  std::string memory_wait = "60s";
+  CLI::Option* memory_wait_option =
+      app.add_option("--memory-wait", memory_wait,
+                     "how long an allocation waits for other programs to free memory that cannot leave the GPU, or to "
+                     "end, before it is refused; 0: it is refused at once")
+          ->check([](const std::string& text) {
+            return rota::scheduler::parse_wait(text) ? std::string()
+                                                     : "'" + text + "' is not a duration: use e.g. 500ms, 60s or 0";
+          });
   std::string trust = "user";
   CLI::Option* trust_option =
       app.add_option(
@@ -224,6 +235,7 @@ int main(int argc, char** argv) try {
   if (!mode_option->empty()) said.mode = parse_mode(mode);
   if (!quantum_option->empty()) said.quantum = rota::scheduler::parse_quantum(quantum);
   if (!grace_option->empty()) said.grace = parse_duration(grace);
+  if (!memory_wait_option->empty()) said.memory_wait = rota::scheduler::parse_wait(memory_wait);
   if (!trust_option->empty()) said.trust = rota::server::parse_trust(trust);
   if (check) return check_config(said);
   options.reread = [said] { return configuration_of(said); };

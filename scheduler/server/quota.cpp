@@ -76,6 +76,28 @@ void Server::on_limits(Client& client, const Message& message) {
   }
 }
 
+void Server::tell_memory_wait() {
+  apply(limit::MemoryWait{limits_.settings().memory_wait.value_or(scheduler::RoomQueue::kPatience)});
+}
+
+void Server::await_room(Client& client, const protocol::AwaitRoom& wanted) {
+  if (!client.gpus().contains(wanted.gpu)) return;
+  const auto time = [this](std::uint64_t ns) {
+    return std::min(now(), scheduler::Time(static_cast<std::int64_t>(std::min<std::uint64_t>(ns, INT64_MAX))));
+  };
+  for (const auto& [id, other] : clients_) {
+    if (other->gpus().contains(wanted.gpu)) tell_stays(*other, wanted.gpu);
+  }
+  carry_out(apply(limit::AwaitRoom{{.client = client.id,
+                                    .gpu = wanted.gpu,
+                                    .number = wanted.number,
+                                    .bytes = std::min(wanted.bytes, protocol::kMaxGpuBytes),
+                                    .counted = std::min(wanted.counted_bytes, protocol::kMaxGpuBytes),
+                                    .since = time(wanted.since_ns),
+                                    .tried = time(wanted.tried_ns)}})
+                .outcome);
+}
+
 void Server::join_session(Client& client, const std::string& key) {
   Session& session = sessions_[key];
   client.session = key;
@@ -110,6 +132,14 @@ void Server::carry_out(const Quota::Outcome& outcome) {
                              .swapped_bytes = answer.reserved.swapped};
     set_text(message.body.reserved.text, answer.why);
     if (!answer.granted) log::debug("client {}: {}", answer.client, answer.why);
+    tell(*found->second, message);
+  }
+  for (const scheduler::RoomQueue::Answer& answer : outcome.rooms) {
+    const auto found = clients_.find(answer.client);
+    if (found == clients_.end()) continue;
+    Message message{.kind = Kind::kTryAgain};
+    message.body.try_again = {
+        .gpu = answer.gpu, .number = answer.number, .again = answer.again ? 1U : 0U, .padding = 0};
     tell(*found->second, message);
   }
   for (const scheduler::ClientId id : outcome.tighten) {

@@ -64,6 +64,7 @@ Result<std::string> Server::reload() {
 // What programs have beyond lower limits they keep, and are granted no more until they have less.
 void Server::change_limits(const LimitSettings& limits) {
   limits_.change(limits);
+  tell_memory_wait();
   std::map<std::string, Quota::Membership> accounts;
   for (const Quota::Entry* each = quota_.account_after(""); each != nullptr; each = quota_.account_after(each->first)) {
     Quota::Membership none{.key = each->first, .name = {}, .limits = {}};

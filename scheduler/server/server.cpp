@@ -107,6 +107,7 @@ void Server::on_message(Connection& connection, const Message& message) {
     case Kind::kHandOver:
     case Kind::kAnnounce:
     case Kind::kIntroduce:
+    case Kind::kAwaitRoom:
       break;
     default:
       return;  // from a newer peer: decode() lets no other through
@@ -152,6 +153,9 @@ void Server::on_message(Connection& connection, const Message& message) {
       break;
     case Kind::kIntroduce:
       introduce(connection, client, message.body.introduce);
+      break;
+    case Kind::kAwaitRoom:
+      await_room(client, message.body.await_room);
       break;
     default:  // and memory that is handed over, without the memory
       break;

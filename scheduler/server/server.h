@@ -162,6 +162,9 @@ class Server final : public ConnectionOwner, private Leases {
   void publish_hand_overs();
   void announce(Client& client, const protocol::ProcessNumber& number);
   void introduce(Connection& connection, Client& client, const protocol::Introduce& wanted);
+  void tell_memory_wait();
+  void await_room(Client& client, const protocol::AwaitRoom& wanted);
+  void tell_stays(Client& client, std::uint32_t gpu);
 
   scheduler::LimitDecisions apply(const scheduler::LimitEvent& event);
   void follow_host();

@@ -290,6 +290,10 @@ protocol::TaskRow Server::task_row(const Client& client, std::uint32_t gpu) cons
   row.fixed_for_now_bytes = use.fixed_for_now;
   row.lacks_bytes = use.lacks;
   row.lacks_for_now_bytes = use.lacks_for_now;
+  if (const auto* const request = quota_.rooms().waits(client.id, gpu, now())) {
+    row.awaited_bytes = request->bytes;
+    row.awaited_ns = nanoseconds(now() - request->since);
+  }
   row.gpus = task.gpus;
   if (state.held != 0) row.since_ns = nanoseconds(modelled_now() - state.held_since);
   if (state.wanted != 0) row.since_ns = nanoseconds(modelled_now() - state.wanted_since);

@@ -188,6 +188,8 @@ nlohmann::json use_json(const Status& status, const protocol::ProgramRow& progra
         {"waits", task->waits != 0},
         {"fixed_bytes", task->fixed_bytes},
         {"fixed_for_now_bytes", task->fixed_for_now_bytes},
+        {"awaited_bytes", task->awaited_bytes},
+        {"awaited_ns", task->awaited_ns},
         {"lacks_bytes", task->lacks_bytes},
         {"lacks_for_now_bytes", task->lacks_for_now_bytes}};
   }

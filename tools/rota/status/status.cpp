@@ -371,6 +371,10 @@ std::string status_as_text(const Status& status, const std::string& socket) {
                           task->measured != 0 ? "measured" : "assumed");
       if (task->gang != 0) more += fmt::format(", gang {}", task->gang);
       if (task->asked_bytes != 0) more += fmt::format(", waits for room for {}", size_text(task->asked_bytes));
+      if (task->awaited_bytes != 0) {
+        more += fmt::format(", an allocation of {} has waited {:.1f} s for others to free memory or end",
+                            size_text(task->awaited_bytes), static_cast<double>(task->awaited_ns) / 1e9);
+      }
       if (task->overrun != 0) more += ", did not give the GPU back in time: others run at the same time";
       text += fmt::format("  {:<6} pid {:<8} {:>10}  {:>9}  {}{}\n", doing,
                           client.pid == 0 ? "?" : std::to_string(client.pid), size_text(task->device_bytes),

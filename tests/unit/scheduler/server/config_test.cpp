@@ -95,7 +95,7 @@ TEST_CASE("what cannot be read is named by line, with what may stand there") {
   CHECK_THAT(problem("[limits]\ngroup = {}\n"), Contains("'group' is unknown: use process, session, user, users"));
   CHECK_THAT(problem("[limits.cgroups]\njobs = {}\n"), Contains("cgroup 'jobs' has to begin with /"));
   CHECK_THAT(problem("[limit]\n"),
-             Contains("'limit' is unknown: use mode, quantum, grace, trust, visibility or [limits]"));
+             Contains("'limit' is unknown: use mode, quantum, grace, memory_wait, trust, visibility or [limits]"));
   CHECK_THAT(problem("mode = \n"), Contains("line 1"));
 }
 

@@ -1,0 +1,187 @@
+#include "scheduler/limits/room_queue.h"
+
+#include <algorithm>
+
+namespace rota::scheduler {
+
+RoomQueue::Unit RoomQueue::unit_of(ClientId client) const {
+  const auto found = clients_.find(client);
+  const std::uint32_t gang = found == clients_.end() ? 0 : found->second.gang;
+  return gang != 0 ? Unit{gang, 0} : Unit{0, client};
+}
+
+bool RoomQueue::comes_back(GpuIndex gpu, Time now) const {
+  return freed_[gpu] != Time{} && now < freed_[gpu] + kComesBack;
+}
+
+RoomQueue::View RoomQueue::view(Time now) const {
+  View view;
+  for (const auto& [id, client] : clients_) view.ages.try_emplace(unit_of(id), id);  // the oldest comes first
+  for (const Request& each : requests_) view.gpus[each.gpu];
+  std::map<std::pair<ClientId, GpuIndex>, Bytes> waited_for;
+  for (const Request& each : requests_) waited_for[{each.client, each.gpu}] += each.counted;
+  const auto goes = [&](View::Gpu& gpu, const Unit& unit) { gpu.first = std::min(gpu.first, view.ages.at(unit)); };
+  for (const auto& [id, client] : clients_) {
+    for (const auto& [index, share] : client.shares) {
+      const auto gpu = view.gpus.find(index);
+      if (gpu == view.gpus.end()) continue;
+      const auto waits = waited_for.find({id, index});
+      const Bytes pending = waits == waited_for.end() ? 0 : waits->second;
+      if (share.stays <= pending) continue;
+      gpu->second.has[unit_of(id)] += share.stays - pending;
+      if (share.grew != Time{} && now < share.grew + kGrows) goes(gpu->second, unit_of(id));
+    }
+  }
+  for (const Request& each : requests_) goes(view.gpus.at(each.gpu), unit_of(each.client));
+  return view;
+}
+
+// Whether anybody else has memory in the unit's way.
+bool RoomQueue::View::has_others(GpuIndex gpu, const Unit& unit) const {
+  const auto& has = gpus.at(gpu).has;
+  return has.size() > (has.contains(unit) ? 1U : 0U);
+}
+
+void RoomQueue::has(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes stays, Time now) {
+  Client& known = clients_[client];
+  known.gang = gang;
+  Share& share = known.shares[gpu];
+  if (stays < share.stays) freed_[gpu] = now;
+  if (stays > share.stays) share.grew = now;
+  share.stays = stays;
+}
+
+void RoomQueue::await(const Request& request) {
+  std::erase_if(requests_, [&](const Request& each) {
+    const bool same = each.client == request.client && each.gpu == request.gpu && each.number == request.number;
+    if (same) --waiting_on_[each.gpu];
+    return same;
+  });
+  clients_[request.client];
+  trying_.erase({request.client, request.gpu});
+  requests_.push_back(request);
+  ++waiting_on_[request.gpu];
+}
+
+void RoomQueue::leave(ClientId client, Time now) {
+  const auto found = clients_.find(client);
+  std::erase_if(requests_, [&](const Request& each) {
+    if (each.client != client) return false;
+    --waiting_on_[each.gpu];
+    return true;
+  });
+  std::erase_if(trying_, [&](const auto& each) { return each.first.first == client; });
+  if (found == clients_.end()) return;
+  for (const auto& [gpu, share] : found->second.shares) {
+    if (share.stays != 0) freed_[gpu] = now;
+  }
+  const Unit unit = unit_of(client);
+  clients_.erase(found);
+  const auto is_of_unit = [&](const auto& each) { return unit_of(each.first) == unit; };
+  if (std::ranges::any_of(clients_, is_of_unit)) return;
+  std::erase_if(in_vain_, [&](const auto& each) { return each.first.first == unit; });
+}
+
+RoomQueue::Verdict RoomQueue::verdict(const View& view, const Request& request, Time now) const {
+  const View::Gpu& gpu = view.gpus.at(request.gpu);
+  const Unit unit = unit_of(request.client);
+  const Time freed = freed_[request.gpu];
+  const Time deadline = request.since + patience_;
+  const auto own = gpu.has.find(unit);
+  const Bytes has = own == gpu.has.end() ? 0 : own->second;
+  if (has > request.most || request.bytes > request.most - has) return Verdict::kRefuse;
+  if (now >= deadline) return request.tried >= deadline ? Verdict::kRefuseInVain : Verdict::kAgain;
+  const auto in_vain = in_vain_.find({unit, request.gpu});
+  if (in_vain != in_vain_.end() && in_vain->second >= freed) return Verdict::kRefuse;
+  const bool returns = comes_back(request.gpu, now);
+  if (!view.has_others(request.gpu, unit) && !returns) {
+    return freed > request.tried ? Verdict::kAgain : Verdict::kRefuse;
+  }
+  if (gpu.first < view.ages.at(unit)) return Verdict::kWait;
+  const bool due = freed > request.tried || now >= request.tried + (returns ? kTries : kLooks);
+  return due ? Verdict::kAgain : Verdict::kWait;
+}
+
+// Of the units in whose way there are only units that wait, too, directly or through others. None as long as one that
+// goes first there has yet to try since something was freed, or that may still come back.
+std::optional<RoomQueue::Unit> RoomQueue::youngest_in_knot(const View& view, Time now) const {
+  std::set<Unit> knot;
+  for (const Request& each : requests_) {
+    const Unit unit = unit_of(each.client);
+    const bool first = view.ages.at(unit) <= view.gpus.at(each.gpu).first;
+    if (comes_back(each.gpu, now) || (first && freed_[each.gpu] > each.tried)) continue;
+    knot.insert(unit);
+  }
+  const auto stands = [&](const Request& each) {
+    const Unit unit = unit_of(each.client);
+    if (!view.has_others(each.gpu, unit)) return false;
+    return std::ranges::all_of(view.gpus.at(each.gpu).has,
+                               [&](const auto& has) { return has.first == unit || knot.contains(has.first); });
+  };
+  for (bool changed = true; changed;) {
+    std::set<Unit> stand;
+    for (const Request& each : requests_) {
+      if (knot.contains(unit_of(each.client)) && stands(each)) stand.insert(unit_of(each.client));
+    }
+    changed = stand.size() != knot.size();
+    knot = std::move(stand);
+  }
+  if (knot.empty()) return std::nullopt;
+  return *std::ranges::max_element(knot, {}, [&](const Unit& unit) { return view.ages.at(unit); });
+}
+
+void RoomQueue::answer(const Request& request, Verdict verdict, Time now) {
+  if (verdict == Verdict::kAgain) {
+    clients_.at(request.client).shares[request.gpu].grew = now;  // if it gets it
+    trying_[{request.client, request.gpu}] = {request, now};
+  }
+  if (verdict == Verdict::kRefuseInVain) in_vain_[{unit_of(request.client), request.gpu}] = now;
+  --waiting_on_[request.gpu];
+}
+
+std::vector<RoomQueue::Answer> RoomQueue::settle(Time now) {
+  settled_ = now;
+  std::vector<Answer> answers;
+  if (requests_.empty()) return answers;
+  const View seen = view(now);
+  std::map<ClientId, std::size_t> waiting;
+  const auto answer_if = [&](const auto& said) {
+    std::erase_if(requests_, [&](const Request& each) {
+      const Verdict verdict = said(each);
+      if (verdict == Verdict::kWait) return false;
+      answer(each, verdict, now);
+      answers.push_back({each.client, each.gpu, each.number, verdict == Verdict::kAgain});
+      return true;
+    });
+  };
+  answer_if([&](const Request& each) {
+    return ++waiting[each.client] > kMostOfClient ? Verdict::kRefuse : verdict(seen, each, now);
+  });
+  if (!answers.empty()) return answers;
+  if (const auto youngest = youngest_in_knot(seen, now)) {
+    answer_if([&](const Request& each) {
+      return unit_of(each.client) == *youngest ? Verdict::kRefuseInVain : Verdict::kWait;
+    });
+  }
+  return answers;
+}
+
+const RoomQueue::Request* RoomQueue::waits(ClientId client, GpuIndex gpu, Time now) const {
+  const auto found =
+      std::ranges::find_if(requests_, [&](const Request& each) { return each.client == client && each.gpu == gpu; });
+  if (found != requests_.end()) return &*found;
+  const auto trying = trying_.find({client, gpu});
+  return trying != trying_.end() && now < trying->second.begun + kTries ? &trying->second.request : nullptr;
+}
+
+std::optional<Time> RoomQueue::next_deadline() const {
+  if (requests_.empty()) return std::nullopt;
+  Time due = settled_ + kLooks;
+  for (const Request& each : requests_) {
+    if (comes_back(each.gpu, settled_)) due = std::min(due, settled_ + kTries);
+    if (settled_ < each.since + patience_) due = std::min(due, each.since + patience_);
+  }
+  return due;
+}
+
+}  // namespace rota::scheduler

@@ -1,0 +1,121 @@
+// Allocations that the driver has refused because of memory that cannot leave the GPU: who waits for it to be freed,
+// who tries next, and who is refused. A pure state machine beside Quota, by which it is driven and logged.
+//
+// A *unit* is a gang, or a client of none; its age is that of its oldest client. Nobody waits while requests fit. From
+// the first that does not:
+//
+//   - The oldest unit that waits tries again whenever others have freed memory, and now and then. A younger one does
+//     not try while an older one waits there or grows, so that the older one can finish.
+//   - A request is refused `patience` after it was made, but for one last try.
+//   - It is refused at once if nobody else has memory there that stays, if it is for more than the unit can ever have,
+//     or if the unit has waited in vain and nothing has been freed since (allocators that try ever smaller sizes).
+//   - If all whose memory a unit waits for wait themselves, directly or through others, the youngest of them is refused
+//     at once: its end makes room for the rest.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "scheduler/core/event.h"
+#include "scheduler/protocol/types.h"
+
+namespace rota::scheduler {
+
+class RoomQueue {
+ public:
+  // How long a unit counts as growing after it has. A judgment.
+  static constexpr Time kGrows = std::chrono::seconds(5);
+  // Between two tries although nothing is known to have been freed: programs without rota say nothing. A judgment.
+  static constexpr Time kLooks = std::chrono::seconds(1);
+  // How long the driver may take to get back what was freed, or a process that has ended had; and between two tries
+  // meanwhile. Judgments.
+  static constexpr Time kComesBack = std::chrono::seconds(1);
+  static constexpr Time kTries = std::chrono::milliseconds(50);
+  static constexpr Time kPatience = std::chrono::seconds(60);  // by default. A judgment.
+  static constexpr std::size_t kMostOfClient = 64;             // requests that wait at a time; further ones are refused
+
+  struct Request {
+    ClientId client;
+    GpuIndex gpu;
+    std::uint32_t number;
+    Bytes bytes;
+    Bytes counted = 0;        // those of them that has() says already
+    Time since{};             // when it was made
+    Time tried{};             // when the driver was asked last
+    Bytes most = UINT64_MAX;  // that the client can have there
+  };
+  struct Answer {
+    ClientId client;
+    GpuIndex gpu;
+    std::uint32_t number;
+    bool again;  // the driver may be asked again; otherwise the request is refused
+  };
+
+  void set_patience(Time patience) { patience_ = patience; }
+  // What the client has there that cannot leave, including what it has requested. `gang` 0: none. To be told of all
+  // clients of the GPU when a request comes, and as long as it is awaited().
+  void has(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes stays, Time now);
+  void await(const Request& request);
+  void leave(ClientId client, Time now);
+  std::vector<Answer> settle(Time now);
+  bool awaited(GpuIndex gpu) const { return waiting_on_[gpu] != 0; }
+  // The oldest request of the client there that waits, or tries again at this moment; null: there is none.
+  const Request* waits(ClientId client, GpuIndex gpu, Time now) const;
+  Time patience() const { return patience_; }
+  // When settle() is due at the latest.
+  std::optional<Time> next_deadline() const;
+
+ private:
+  // A gang's number, or 0 and a client's.
+  using Unit = std::pair<std::uint32_t, ClientId>;
+  struct Share {
+    Bytes stays = 0;
+    Time grew{};
+  };
+  struct Client {
+    std::uint32_t gang = 0;
+    std::map<GpuIndex, Share> shares;
+  };
+
+  // What a decision goes by, taken once for all requests.
+  struct View {
+    std::map<Unit, ClientId> ages;
+    struct Gpu {
+      std::map<Unit, Bytes> has;    // that stays, without what is waited for
+      ClientId first = UINT32_MAX;  // the age of the oldest unit that waits there or grows
+    };
+    std::map<GpuIndex, Gpu> gpus;  // on which somebody waits
+    bool has_others(GpuIndex gpu, const Unit& unit) const;
+  };
+  enum class Verdict { kWait, kAgain, kRefuse, kRefuseInVain };
+
+  Unit unit_of(ClientId client) const;
+  // Whether what was freed there may still be on its way back to the driver.
+  bool comes_back(GpuIndex gpu, Time now) const;
+  View view(Time now) const;
+  Verdict verdict(const View& view, const Request& request, Time now) const;
+  std::optional<Unit> youngest_in_knot(const View& view, Time now) const;
+  void answer(const Request& request, Verdict verdict, Time now);
+
+  Time patience_ = kPatience;
+  std::map<ClientId, Client> clients_;
+  std::vector<Request> requests_;  // in the order in which they came
+  struct Trying {
+    Request request;
+    Time begun{};
+  };
+  std::map<std::pair<ClientId, GpuIndex>, Trying> trying_;
+  std::array<std::uint32_t, protocol::kMaxGpus> waiting_on_{};
+  std::array<Time, protocol::kMaxGpus> freed_{};       // when somebody's memory there became less
+  std::map<std::pair<Unit, GpuIndex>, Time> in_vain_;  // when a unit was refused last
+  Time settled_{};
+};
+
+}  // namespace rota::scheduler

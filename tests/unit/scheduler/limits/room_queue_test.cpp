@@ -1,0 +1,269 @@
+// Allocations that wait for memory of others: who tries, who is refused, and when.
+#include "scheduler/limits/room_queue.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+
+namespace rota::scheduler {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Time kBegin = 1000s;
+
+struct Machine {
+  RoomQueue queue;
+  Time now = kBegin;
+  std::uint32_t number = 0;
+
+  void has(ClientId client, Bytes bytes, std::uint32_t gang = 0, GpuIndex gpu = 0) {
+    queue.has(client, gpu, gang, bytes, now);
+  }
+  // A request that the driver has just refused; of `since` if it is an older one that has tried again.
+  void await(ClientId client, Bytes bytes, Time since = {}, GpuIndex gpu = 0) {
+    queue.await({.client = client,
+                 .gpu = gpu,
+                 .number = ++number,
+                 .bytes = bytes,
+                 .since = since == Time{} ? now : since,
+                 .tried = now,
+                 .most = 100});
+  }
+  // "3 again, 4 refused"
+  std::string settle(Time later = {}) {
+    now += later;
+    std::string text;
+    for (const RoomQueue::Answer& each : queue.settle(now)) {
+      text += (text.empty() ? "" : ", ") + std::to_string(each.client) + (each.again ? " again" : " refused");
+    }
+    return text;
+  }
+};
+
+TEST_CASE("who has the GPU alone is refused at once") {
+  Machine machine;
+  machine.has(1, 90);
+  machine.await(1, 20);
+  CHECK(machine.settle() == "1 refused");
+}
+
+TEST_CASE("a request waits for memory of others, and may try when they free some") {
+  Machine machine;
+  machine.has(1, 90);
+  machine.has(2, 0);
+  machine.now += RoomQueue::kGrows;
+  machine.await(2, 20);
+  CHECK(machine.settle().empty());
+  CHECK(machine.settle(1ms).empty());
+  SECTION("when they free it") {
+    machine.has(1, 10);
+    CHECK(machine.settle() == "2 again");
+  }
+  SECTION("when they end") {
+    machine.queue.leave(1, machine.now);
+    CHECK(machine.settle() == "2 again");
+  }
+  SECTION("and now and then, since programs without rota say nothing") {
+    CHECK(machine.settle(RoomQueue::kLooks) == "2 again");
+  }
+  SECTION("not before") {
+    CHECK(machine.settle(RoomQueue::kLooks - 2ms).empty());
+    CHECK(machine.queue.next_deadline() == machine.now + RoomQueue::kLooks);
+  }
+}
+
+TEST_CASE("what could never fit is refused at once") {
+  Machine machine;
+  machine.has(1, 50);
+  machine.has(2, 30);
+  machine.await(2, 71);
+  CHECK(machine.settle() == "2 refused");
+  machine.await(2, 101);
+  CHECK(machine.settle() == "2 refused");
+  machine.await(2, 70);
+  CHECK(machine.settle().empty());
+}
+
+TEST_CASE("a request is tried once more at its end and then refused, and smaller ones of its program at once") {
+  Machine machine;
+  machine.queue.set_patience(10s);
+  machine.has(1, 90);
+  machine.has(2, 0);
+  machine.await(2, 20);
+  const Time since = machine.now;
+  REQUIRE(machine.settle().empty());
+  REQUIRE(machine.queue.next_deadline() <= since + 10s);
+  CHECK(machine.settle(10s) == "2 again");
+  machine.await(2, 20, since);
+  CHECK(machine.settle() == "2 refused");
+  machine.await(2, 15);
+  CHECK(machine.settle(1ms) == "2 refused");
+  SECTION("until something is freed: then they wait again") {
+    machine.has(1, 85);
+    machine.now += 1ms;
+    machine.await(2, 18);
+    CHECK(machine.settle(RoomQueue::kComesBack + RoomQueue::kLooks) == "2 again");
+  }
+}
+
+TEST_CASE("with a patience of 0 nothing waits") {
+  Machine machine;
+  machine.queue.set_patience(0s);
+  machine.has(1, 90);
+  machine.await(2, 20);
+  CHECK(machine.settle() == "2 refused");
+}
+
+TEST_CASE("the oldest that waits goes first, and younger ones when it no longer grows") {
+  Machine machine;
+  machine.has(1, 60);
+  machine.has(2, 20);
+  machine.has(3, 20);
+  machine.now += RoomQueue::kGrows;
+  machine.await(3, 30);
+  machine.await(2, 30);
+  REQUIRE(machine.settle().empty());
+  machine.now += 1ms;
+  machine.queue.leave(1, machine.now);
+  CHECK(machine.settle() == "2 again");
+  machine.has(2, 50);
+  CHECK(machine.settle(RoomQueue::kComesBack).empty());
+  CHECK(machine.settle(RoomQueue::kGrows) == "3 again");
+}
+
+TEST_CASE("of those that wait for each other the youngest is refused, one at a time") {
+  Machine machine;
+  for (const ClientId client : {1, 2, 3}) machine.has(client, 33);
+  machine.now += RoomQueue::kGrows;
+  machine.await(2, 10);
+  machine.await(1, 10);
+  CHECK(machine.settle().empty());  // 3 may free something
+  machine.await(3, 10);
+  CHECK(machine.settle() == "3 refused");
+  CHECK(machine.settle(1ms).empty());  // it runs on, and may
+  machine.now += 1ms;
+  machine.queue.leave(3, machine.now);
+  CHECK(machine.settle() == "1 again");
+}
+
+TEST_CASE("a cycle over two GPUs is one, also of gangs of which only one member waits on each") {
+  Machine machine;
+  machine.has(1, 60, 7, 0);
+  machine.has(2, 60, 7, 1);
+  machine.has(3, 40, 8, 0);
+  machine.has(4, 40, 8, 1);
+  machine.now += RoomQueue::kGrows;
+  machine.await(1, 10, {}, 0);
+  CHECK(machine.settle().empty());
+  machine.await(4, 10, {}, 1);
+  CHECK(machine.settle() == "4 refused");
+}
+
+TEST_CASE("members of a gang do not wait for each other's memory") {
+  Machine machine;
+  machine.has(1, 60, 7);
+  machine.has(2, 40, 7);
+  machine.await(1, 10);
+  CHECK(machine.settle() == "1 refused");
+}
+
+TEST_CASE("what a program waits for is in nobody's way") {
+  Machine machine;
+  machine.has(1, 90);
+  machine.has(2, 20);  // as it says, the request included
+  machine.now += RoomQueue::kGrows;
+  machine.queue.await(
+      {.client = 2, .gpu = 0, .number = 1, .bytes = 20, .counted = 20, .since = machine.now, .tried = machine.now});
+  machine.await(1, 5);
+  CHECK(machine.settle() == "1 refused");
+}
+
+TEST_CASE("while the driver takes back what a program had, requests try often and are not refused") {
+  Machine machine;
+  machine.has(1, 90);
+  machine.now += RoomQueue::kGrows;
+  machine.await(2, 20);
+  const Time since = machine.now;
+  machine.now += 1ms;
+  machine.queue.leave(1, machine.now);
+  CHECK(machine.settle() == "2 again");
+  machine.now += 1ms;
+  machine.await(2, 20, since);
+  CHECK(machine.settle().empty());
+  CHECK(machine.settle(RoomQueue::kTries) == "2 again");
+  machine.await(2, 20, since);
+  CHECK(machine.settle(RoomQueue::kComesBack) == "2 refused");  // nobody else has anything there
+}
+
+TEST_CASE("a client's many requests are bounded") {
+  Machine machine;
+  machine.has(1, 90);
+  for (std::size_t i = 0; i <= RoomQueue::kMostOfClient; ++i) machine.await(2, 20);
+  CHECK(machine.settle() == "2 refused");
+}
+
+// Programs of random sizes that grow, on one GPU: whoever is refused ends. The driver gives what there is.
+TEST_CASE("of programs that could run one after the other one ends well at least, and every request is answered") {
+  std::mt19937 random(20261129);  // NOLINT(bugprone-random-generator-seed): reproducible
+  for (int round = 0; round < 300; ++round) {
+    Machine machine;
+    struct Program {
+      Bytes has = 0;
+      Bytes needs;
+      bool ended = false;
+      bool well = false;
+      std::optional<Time> waits_since;
+    };
+    std::map<ClientId, Program> programs;
+    const ClientId count = 2 + random() % 4;
+    for (ClientId id = 1; id <= count; ++id) programs[id].needs = 50 + random() % 51;
+    const auto used = [&] {
+      Bytes sum = 0;
+      for (const auto& [id, program] : programs) sum += program.has;
+      return sum;
+    };
+    const auto end = [&](ClientId id, bool well) {
+      programs[id].ended = true;
+      programs[id].well = well;
+      programs[id].has = 0;
+      programs[id].waits_since.reset();
+      machine.queue.leave(id, machine.now);
+    };
+    const auto step = [&](ClientId id) {
+      Program& program = programs[id];
+      const Bytes more = std::min<Bytes>(program.needs - program.has, 5);
+      if (used() + more <= 100) {
+        program.has += more;
+        program.waits_since.reset();
+        machine.has(id, program.has);
+        if (program.has == program.needs) end(id, true);
+      } else {
+        const Time since = program.waits_since.value_or(machine.now);
+        program.waits_since = since;
+        machine.has(id, program.has);
+        machine.await(id, more, since);
+      }
+    };
+    const Time latest = machine.now + 600s;
+    while (std::ranges::any_of(programs, [](const auto& each) { return !each.second.ended; })) {
+      REQUIRE(machine.now < latest);
+      machine.now += 10ms;
+      for (auto& [id, program] : programs) {
+        if (!program.ended && !program.waits_since && random() % 2 == 0) step(id);
+      }
+      for (const RoomQueue::Answer& answer : machine.queue.settle(machine.now)) {
+        REQUIRE(programs[answer.client].waits_since);
+        machine.now += 1us;
+        answer.again ? step(answer.client) : end(answer.client, false);
+      }
+    }
+    CHECK(std::ranges::any_of(programs, [](const auto& each) { return each.second.well; }));
+  }
+}
+
+}  // namespace
+}  // namespace rota::scheduler
