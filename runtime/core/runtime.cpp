@@ -44,10 +44,7 @@ Runtime* make() {
 
 }  // namespace
 
-Runtime::Runtime()
-    : memory([this](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); }, ledger,
-             memory::settings_from_environment()),
-      monitor(gate, contexts, memory) {
+Runtime::Runtime() : memory(ledger, memory::settings_from_environment()), monitor(gate, contexts, memory) {
   gate::check_reached_calls();
 }
 

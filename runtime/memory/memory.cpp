@@ -40,11 +40,9 @@ bool has_pitch(std::size_t width, std::size_t height) {
 
 }  // namespace
 
-Memory::Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings)
+Memory::Memory(Ledger& ledger, Settings settings)
     : ledger_(ledger),
       settings_(settings),
-      managed_(if_our_turn),
-      swap_(std::move(if_our_turn)),
       peers_(ledger, [this](int accessing, int owner, bool may) { swap_.set_peer(accessing, owner, may); }),
       physical_(ledger),
       own_physical_(swap_, ledger),
@@ -66,6 +64,12 @@ Memory::Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings)
     std::optional<Block> block;
     return find_block(address, &block) && block && block->address == address && block->buffer_id == id;
   });
+}
+
+void Memory::set_turns(Turns* turns) {
+  turns_ = turns != nullptr ? turns : &WithoutTurns::instance();
+  managed_.set_turns(*turns_);
+  swap_.set_turns(*turns_);
 }
 
 bool Memory::here(Place& place) {
@@ -116,12 +120,11 @@ std::uint64_t Memory::capacity(int ordinal) {
 }
 
 std::uint64_t Memory::contexts(int ordinal) const {
-  return room_.contexts ? room_.contexts(ordinal) : 0;
+  return turns_->context_bytes(ordinal);
 }
 
 std::uint64_t Memory::beside(int ordinal) const {
-  const std::uint64_t own = contexts(ordinal);
-  return room_.all_contexts ? std::max(own, room_.all_contexts(ordinal)) : own;
+  return std::max(contexts(ordinal), turns_->all_context_bytes(ordinal));
 }
 
 // Reserve room first, then call the driver, then add to the ledger.
@@ -332,9 +335,9 @@ bool Memory::sweep_deferred() {
   if (!deferred_.any() && !stream_ordered_.any()) return false;
   for (const int ordinal : deferred_.sweep()) changed(ordinal);
   for (const int ordinal : stream_ordered_.sweep()) changed(ordinal);
-  for (int ordinal = 0; room_.crowded && ordinal < kMaxDevices; ++ordinal) {
+  for (int ordinal = 0; ordinal < kMaxDevices; ++ordinal) {
     const bool swaps = devices_[static_cast<std::size_t>(ordinal)].mode.load() == protocol::MemoryMode::kSwap;
-    if (swaps && room_.crowded(ordinal)) stream_ordered_.give_back_grown(ordinal);
+    if (swaps && turns_->overcommitted(ordinal)) stream_ordered_.give_back_grown(ordinal);
   }
   return true;
 }

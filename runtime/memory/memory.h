@@ -26,13 +26,13 @@
 #include "runtime/memory/peers.h"
 #include "runtime/memory/physical.h"
 #include "runtime/memory/pools.h"
-#include "runtime/memory/room.h"
 #include "runtime/memory/settings.h"
 #include "runtime/memory/sharers.h"
 #include "runtime/memory/stream_ordered.h"
 #include "runtime/memory/swap/opened.h"
 #include "runtime/memory/swap/own_physical.h"
 #include "runtime/memory/swap/swap.h"
+#include "runtime/memory/turns.h"
 #include "scheduler/protocol/protocol.h"
 
 namespace rota::memory {
@@ -43,20 +43,17 @@ class Memory {
   using GivenAddress = FunctionRef<std::uint64_t()>;
   using GivenPitch = FunctionRef<std::uint64_t()>;
 
-  Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings);
+  Memory(Ledger& ledger, Settings settings);
 
-  // Set by the client: whether a rotad serves this process (the automatic choice is then managed memory), and what to
-  // notify when a GPU's bytes have changed.
+  // Who takes turns with this memory, as long as it lives; null: nobody. Before memory is allocated, and once it is not
+  // any more.
+  void set_turns(Turns* turns);
+
+  // Set by the client: whether a rotad serves this process (the automatic choice is then managed memory).
   void set_served(bool served);
   // The same for one GPU: rotad may serve this process on some GPUs only, and on others later. What was allocated by
   // then stays what it is.
   void set_served(int ordinal, bool served);
-  void set_observer(std::function<void(int device)> changed) { changed_ = std::move(changed); }
-  void set_room(Room room) { room_ = std::move(room); }
-  // Waits for the work of a context, as cuMemFree of memory in it does, or returns nothing: then that is not possible
-  // without disturbing something else.
-  using Synchronize = std::function<std::optional<api::CUresult>(api::CUcontext context)>;
-  void set_synchronize(Synchronize synchronize) { synchronize_ = std::move(synchronize); }
 
   // --- overrides; results are the driver's own, or CUDA_ERROR_OUT_OF_MEMORY where a limit is exceeded. None waits for
   // the GPU where the driver's own call would not.
@@ -102,7 +99,7 @@ class Memory {
   };
   Shown shown(int device, std::uint64_t total, std::uint64_t free);
   // Whether any limit applies to this process, as far as it knows. Does not ask rotad.
-  bool limited() const { return settings_.limit_bytes != kNoLimit || (room_.limited && room_.limited()); }
+  bool limited() const { return settings_.limit_bytes != kNoLimit || turns_->limited(); }
   // The most that this process may have on a GPU, alone or together with others; kNoLimit: there is no limit.
   std::uint64_t limit(int device) const;
   // Passes on the driver's result of `function` for memory at `address`. If the driver refused, perhaps because the
@@ -247,7 +244,7 @@ class Memory {
   bool reserve(int device, std::uint64_t bytes, Kind kind);
   void changed(int device) {
     if (account::wanted()) tell_account(device);
-    if (changed_) changed_(device);
+    turns_->changed(device);
   }
   Ledger& ledger() { return ledger_; }
   const Settings& settings() const { return settings_; }
@@ -293,7 +290,6 @@ class Memory {
   // there were any.
   bool free_unused_extents(int ordinal);
   api::CUresult with_room(int ordinal, const RealCall& call);
-  Room::Limit shared_limit(int device) const;
   bool roomy(const StreamOrdered::Wanted& wanted);
   bool much_is_free(const Place& place, std::uint64_t gpu_bytes);
   api::CUresult allocate_from(Backend& backend, const Place& place, api::CUdeviceptr* address, std::uint64_t bytes,
@@ -344,9 +340,7 @@ class Memory {
   driver::SpareEvents events_;
   Deferred deferred_;
   StreamOrdered stream_ordered_;
-  std::function<void(int)> changed_;
-  Room room_;
-  Synchronize synchronize_;
+  Turns* turns_ = &WithoutTurns::instance();
   std::atomic<bool> exports_{false};  // a function refused converted memory: allocations stay native from then on
   std::set<std::string> explained_;   // functions; under the lock below
   struct KeptByte {

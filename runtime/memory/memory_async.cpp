@@ -84,7 +84,7 @@ bool Memory::much_is_free(const Place& place, std::uint64_t gpu_bytes) {
 // Whether freed blocks may wait in the quick list while the pool grows: nobody lacks that room, and no limit is near.
 bool Memory::roomy(const StreamOrdered::Wanted& wanted) {
   const int device = wanted.place.device;
-  if (wanted.backing != Backing::kSwapped || limited() || (room_.crowded && room_.crowded(device))) return false;
+  if (wanted.backing != Backing::kSwapped || limited() || turns_->overcommitted(device)) return false;
   const std::uint64_t most = capacity(device);
   const std::uint64_t near = 2 * StreamOrdered::most_listed(wanted.gpu_bytes);
   return much_is_free(wanted.place, wanted.gpu_bytes) && wanted.bytes <= most && most - wanted.bytes >= near &&

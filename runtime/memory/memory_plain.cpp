@@ -18,9 +18,7 @@ api::CUresult Memory::free_plain(const Allocation& taken, bool capturing) {
   api::CUresult result = refused_by_driver();
   if (result == api::CUDA_SUCCESS) {
     std::optional<api::CUresult> waited;
-    if (synchronize_ && !capturing && !has_pool_of_driver_.load(std::memory_order_relaxed)) {
-      waited = synchronize_(context);
-    }
+    if (!capturing && !has_pool_of_driver_.load(std::memory_order_relaxed)) waited = turns_->synchronize(context);
     result = waited ? *waited : free_a_byte({.context = context, .device = taken.device});
     // Another thread is destroying the context. The memory goes with it: there is no allocation at the address.
     const bool ends = result == api::CUDA_ERROR_INVALID_CONTEXT || result == api::CUDA_ERROR_CONTEXT_IS_DESTROYED;

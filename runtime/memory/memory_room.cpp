@@ -35,18 +35,18 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
     const bool fits = ledger_.reserve(ordinal, bytes, kind);
     if (fits) {
       reserved.begin();
-      const bool allowed = !room_.may_take || room_.may_take(ordinal, bytes, kind);
+      const bool allowed = turns_->may_take(ordinal, bytes, kind);
       reserved.keep();  // by the caller, or released already
       if (allowed) return true;
     }
     if (!std::exchange(swept, true) && sweep_deferred()) continue;
     if (fits) {
       account::refused(account::OutOfMemory::kLimit);
-      if (room_.explain) room_.explain(ordinal);
+      turns_->explain_refusal(ordinal);
       return false;
     }
     if (alone) break;
-    alone = !room_.wait_for_others || !room_.wait_for_others(ordinal);
+    alone = !turns_->wait_for_others(ordinal);
   }
   account::refused(limit <= most ? account::OutOfMemory::kLimit : account::OutOfMemory::kTooLarge);
   static log::Once once;
@@ -107,12 +107,8 @@ void Memory::tell_account(int ordinal) {
 }
 
 // Limits shared with others are known once rotad has sent them.
-Room::Limit Memory::shared_limit(int ordinal) const {
-  return room_.limit ? room_.limit(ordinal) : Room::Limit{};
-}
-
 std::uint64_t Memory::limit(int ordinal) const {
-  return std::min(settings_.limit_bytes, shared_limit(ordinal).total);
+  return std::min(settings_.limit_bytes, turns_->shared_limit(ordinal).total);
 }
 
 // Tries again if others have made room or are said to be doing so: rotad has promised what this process may have.
@@ -127,14 +123,14 @@ api::CUresult Memory::with_room(int ordinal, const RealCall& call) {
   if ((swap_.drop_kept(ordinal) != 0 || freed) && again()) return result;
   const bool cleared =
       device(ordinal).served.load(std::memory_order_relaxed) && backend(ordinal).backing() == Backing::kSwapped;
-  const auto coming = [&] { return room_.coming && room_.coming(ordinal); };
+  const auto coming = [&] { return turns_->others_leave(ordinal); };
   if (cleared && driver::retry_while_freed(again, coming)) return result;
-  if (room_.make) room_.make(ordinal, again);
+  turns_->make_room(ordinal, again);
   if (result == api::CUDA_ERROR_OUT_OF_MEMORY) {
     // What other processes have that cannot leave; without a rotad nobody says.
-    const bool full = room_.fixed_of_others && room_.fixed_of_others(ordinal) != 0;
+    const bool full = turns_->fixed_of_others_bytes(ordinal) != 0;
     account::refused(full ? account::OutOfMemory::kFull : account::OutOfMemory::kDriver);
-    if (room_.full) room_.full(ordinal);
+    turns_->say_full(ordinal);
   }
   return result;
 }

@@ -65,33 +65,7 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
   tasks_.push_back(std::make_unique<Task>(gate, contexts));
   gate_.set_attendant(this);
   keeper_.close();
-  memory_.set_observer([this](int device) { usage_changed(device); });
-  memory_.set_room(
-      {.may_take = [this](int device, std::uint64_t bytes, memory::Kind kind) { return may_take(device, bytes, kind); },
-       .wait_for_others = [this](int device) { return budget_.wait_for_others(device); },
-       .served_is_known = [this](int device) { wait_until_served_is_known(device); },
-       .explain = [this](int device) { budget_.explain(device); },
-       .make = [this](int device, FunctionRef<bool()> again) { out_of_memory_.retry(device, again); },
-       .coming = [this](int device) { return published_.others_leave(device); },
-       .crowded = [this](int device) { return published_.crowded(device, now()); },
-       .limit = [this](int device) { return limits_.of(device); },
-       .refresh = [this](int device) { limits_.refresh(device); },
-       .limited = [this] { return published_.limited(); },
-       .contexts = [this](int device) { return published_.context_bytes(device); },
-       .all_contexts = [this](int device) { return published_.all_context_bytes(device); },
-       .fixed_of_others = [this](int device) { return published_.fixed_of_others_bytes(device); },
-       .full = [this](int device) { out_of_memory_.say_full(device); }});
-  memory_.set_synchronize([this](api::CUcontext context) { return contexts_.synchronize(context); });
-  memory_.swap().set_observer(
-      {.out_of_place = [this](int device) { keeper_.begin_moving(gate::bit_of(device)); },
-       .others_closed = [this](int device) { return others_closed(device); },
-       .resident = [this](int device) { usage_.changed(device); },
-       .contexts = [this](int device) { return published_.all_context_bytes(device); },
-       .fits = [this](
-                   int device, std::uint64_t bytes, std::uint64_t uncounted,
-                   FunctionRef<void()> release) { return budget_.may_take_extents(device, bytes, uncounted, release); },
-       .explain = [this](int device) { budget_.explain(device); },
-       .close_for_room = [this](int device, FunctionRef<void()> begin) { out_of_memory_.close_gate(device, begin); }});
+  memory_.set_turns(&memory_turns_);
   budget_.set_program({.extents = [this](int device) { return memory_.swap().needed_bytes(device); },
                        .may_wait = [this](int device) { return may_wait_for_room(device); }});
 }
@@ -219,10 +193,6 @@ bool Monitor::may_wait_for_room(int device) {
     usage_.changed(device);  // from its next grant on it counts with memory that waits
   }
   return true;
-}
-
-bool Monitor::may_take(int device, std::uint64_t bytes, memory::Kind kind) {
-  return device < 0 || device >= memory::kMaxDevices || budget_.may_take(device, bytes, kind);
 }
 
 bool Monitor::submits_nothing(const gate::Call& call) {

@@ -38,6 +38,7 @@
 #include "runtime/monitor/gate_keeper.h"
 #include "runtime/monitor/limits.h"
 #include "runtime/monitor/memory_places.h"
+#include "runtime/monitor/memory_turns.h"
 #include "runtime/monitor/meter.h"
 #include "runtime/monitor/now.h"
 #include "runtime/monitor/out_of_memory.h"
@@ -122,18 +123,14 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
     return waiting_.stands(so_long);
   }
   void make_room(FunctionRef<bool()> again) override;  // for the GPU of the current context
-  void usage_changed(int device) {
-    usage_.changed(device);
-    budget_.changed();
-  }
   // Whether the calling thread may wait for what rotad promises: not inside the gate, nor during a capture, since an
   // allocation that a capture forbids must fail with the driver's error. rotad is asked in those cases, too.
   bool may_wait_for_room(int device);
   // Returns once rotad has said whether it serves this process on a GPU, but waits no longer than rotad takes that has
   // to ask another one for the GPU; with ROTA_WAIT=1 until a rotad serves it.
   void wait_until_served_is_known(int device);
-  // Budget::may_take() for any device.
-  bool may_take(int device, std::uint64_t bytes, memory::Kind kind);
+  // Memory asks it (runtime/memory/turns.h).
+  bool others_closed(int device);
   // The process is exiting: from now on the monitor makes no driver calls and no thread waits; or, while memory is out
   // of place, as soon as it is back.
   void at_exit();
@@ -159,7 +156,6 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   bool stops_at_exit();
   void start_thread();
   bool make_known(const gate::Call& call);
-  bool others_closed(int device);
 
   // --- the monitor's thread
   void run();
@@ -262,6 +258,7 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   Published published_;
   Limits limits_{memory_, budget_, published_, sessions_, started_};
   OutOfMemory out_of_memory_;
+  MemoryTurns memory_turns_{{*this, gate_, contexts_, keeper_, usage_, budget_, published_, limits_, out_of_memory_}};
   std::mutex new_gpus_mutex_;
   std::vector<Conversation::Gpu> new_gpus_;
 

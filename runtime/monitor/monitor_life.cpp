@@ -152,10 +152,7 @@ Monitor::~Monitor() {
   Monitor* own = this;
   exiting.compare_exchange_strong(own, nullptr);
   gate_.set_attendant(nullptr);
-  memory_.set_observer({});
-  memory_.set_room({});
-  memory_.set_synchronize({});
-  memory_.swap().set_observer({});
+  memory_.set_turns(nullptr);
 }
 
 }  // namespace rota::turn

@@ -86,8 +86,7 @@ struct Program {
   gate::Gate gate;
   gate::Contexts contexts;
   memory::Ledger ledger;
-  memory::Memory memory{
-      [this](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); }, ledger, {.small_bytes = 0}};
+  memory::Memory memory{ledger, {.small_bytes = 0}};
   turn::Monitor monitor{gate, contexts, memory};
   api::CUcontext context = nullptr;
 };

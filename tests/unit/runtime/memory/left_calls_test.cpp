@@ -17,7 +17,6 @@
 namespace {
 
 using namespace rota;
-using memory::Room;
 using test::eventually;
 using test::Fixture;
 using test::kMiB;
@@ -27,12 +26,10 @@ constexpr std::uint64_t kBytes = 100 * kMiB;
 struct Waits : Fixture {
   explicit Waits(memory::Choice backend) : Fixture(test::limited(256 * kMiB, backend)) {
     driver.enter_context(0);
-    Room room;
-    room.may_take = [this](int, std::uint64_t, memory::Kind) {
+    turns.takes = [this](int, std::uint64_t, memory::Kind) {
       wait();
       return true;
     };
-    memory.set_room(room);
   }
   [[gnu::noinline]] api::CUresult allocate() {
     api::CUdeviceptr address = 0;
