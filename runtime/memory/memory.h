@@ -26,6 +26,7 @@
 #include "runtime/memory/peers.h"
 #include "runtime/memory/physical.h"
 #include "runtime/memory/pools.h"
+#include "runtime/memory/residency.h"
 #include "runtime/memory/settings.h"
 #include "runtime/memory/sharers.h"
 #include "runtime/memory/stream_ordered.h"
@@ -37,7 +38,7 @@
 
 namespace rota::memory {
 
-class Memory {
+class Memory final : public Residency {
  public:
   using RealCall = FunctionRef<api::CUresult()>;
   using GivenAddress = FunctionRef<std::uint64_t()>;
@@ -45,15 +46,8 @@ class Memory {
 
   Memory(Ledger& ledger, Settings settings);
 
-  // Who takes turns with this memory, as long as it lives; null: nobody. Before memory is allocated, and once it is not
-  // any more.
-  void set_turns(Turns* turns);
-
   // Set by the client: whether a rotad serves this process (the automatic choice is then managed memory).
   void set_served(bool served);
-  // The same for one GPU: rotad may serve this process on some GPUs only, and on others later. What was allocated by
-  // then stays what it is.
-  void set_served(int ordinal, bool served);
 
   // --- overrides; results are the driver's own, or CUDA_ERROR_OUT_OF_MEMORY where a limit is exceeded. None waits for
   // the GPU where the driver's own call would not.
@@ -144,11 +138,8 @@ class Memory {
   };
   // False: the driver knows the address. True: rota has to answer, with the block or that there is none.
   bool find_block(api::CUdeviceptr address, std::optional<Block>* block);
-  // The GPU whose memory an address is, on it or not; negative: it is not device memory. `booked`: set if the ledger
-  // says so; may be null.
-  int device_of(api::CUdeviceptr address, bool* booked = nullptr) const;
-  // The GPU on which an array lies; negative: not known, as of a level of a mipmapped one.
-  int device_of_array(const void* handle) const;
+  int device_of(api::CUdeviceptr address, bool* booked = nullptr) const override;
+  int device_of_array(const void* handle) const override;
   // The context of plain memory that is swapped; null: of other memory.
   api::CUcontext context_of_plain(api::CUdeviceptr address) const;
   // The byte that is passed to the driver instead of this address, whose memory may be out of place: queries of the
@@ -157,12 +148,15 @@ class Memory {
   // Whether any of these addresses is in a range of the swap backend: mapped memory for the driver, but plain memory
   // for the program, which may not map there.
   bool swaps(api::CUdeviceptr address, std::uint64_t bytes) const { return swap_.overlaps(address, bytes); }
+  // For tests.
   SwapBackend& swap() { return swap_; }
 
   // --- legacy IPC of memory that rota moves; nothing: it is the driver's matter
 
   // Whether this address is in plain memory for which rota makes handles itself.
   bool exports(api::CUdeviceptr address) const;
+  // By which number the handles name this process.
+  protocol::ProcessNumber exporter() { return swap_.exports().number(); }
   // Of such memory, which is in place and held there, and stays so from now on.
   api::CUresult export_own(api::CUipcMemHandle* handle, api::CUdeviceptr address);
   // `introduce`: a socket to the process of this number by that time; empty: there is none. Not inside the gate.
@@ -219,26 +213,68 @@ class Memory {
     bool gone_ = false;
   };
 
-  // --- the monitor
+  // --- Residency
 
-  // When the lease has come back: what of this process's managed memory is to move to the GPU, in this order
-  // (move_order.h). Not what the program wants elsewhere; up to `most` bytes together with what cannot move.
-  std::vector<Allocation> to_bring(int device, std::uint64_t most);
-  // Starts moving it. `stream` and the context belong to `device`. Returns the bytes requested.
-  std::uint64_t bring(int device, api::CUstream stream, const std::vector<Allocation>& ranges);
-  // Before the lease goes to a process that needs the room: starts moving this many bytes to the host, or as many as
-  // there are. Returns the bytes requested.
-  std::uint64_t move_out(int device, api::CUstream stream, std::uint64_t bytes);
-  // Whether memory that was freed in stream order still has to be freed in the driver.
-  bool has_deferred() const { return deferred_.any(); }
-  // Checks which frees the streams have passed: their bytes count as free. Any thread; does not wait. Returns whether
-  // there was anything to check.
-  bool sweep_deferred();
-  // Frees in the driver what the streams have passed. Only while the gate is closed and nothing of this process runs on
-  // a GPU (a drain has said so), with some context current, and under the lock that keeps contexts from being
-  // destroyed: the driver's free waits for running work, and every other call of the process with it. With an owner, a
-  // context: only what is that context's, right after the driver's own wait for its work.
-  void collect_deferred(const std::optional<Owner>& owner = std::nullopt);
+  void set_turns(Turns* turns) override;
+  Ledger& ledger() override { return ledger_; }
+  const Settings& settings() const override { return settings_; }
+  Sums sums(int device) const override {
+    return {ledger_.live_bytes(device), ledger_.fixed_bytes(device), swap_.resident_bytes(device),
+            swap_.pinned_bytes(device)};
+  }
+  std::uint64_t resident_bytes(int device) const override { return swap_.resident_bytes(device); }
+  std::uint64_t out_bytes(int device) const override { return swap_.out_bytes(device); }
+  std::uint64_t needed_bytes(int device) const override { return swap_.needed_bytes(device); }
+  // One load, once that has been decided.
+  protocol::MemoryMode mode(int device) override;
+  bool has_extents() const override { return swap_.any(); }
+  Devices reachers(int device) const override { return swap_.reachers(device); }
+  Devices reachable(Devices devices) const override { return swap_.reachable(devices); }
+  bool in_place(Devices devices) const override { return swap_.in_place(devices); }
+  bool if_in_place(Devices devices, FunctionRef<void()> work) override { return swap_.if_in_place(devices, work); }
+  bool use_if_in_place(Devices devices, FunctionRef<void()> open) override {
+    return swap_.use_if_in_place(devices, open);
+  }
+  std::optional<bool> try_use_if_in_place(Devices devices, FunctionRef<void()> open) override {
+    return swap_.try_use_if_in_place(devices, open);
+  }
+  void pin_all() override { swap_.pin(); }
+  bool all_pinned() const override { return swap_.pinned(); }
+  void set_served(int ordinal, bool served) override;
+  bool has_deferred() const override { return deferred_.any(); }
+  bool sweep_deferred() override;
+  void collect_deferred(const std::optional<Owner>& owner = std::nullopt) override;
+  std::uint64_t drop_kept(int device) override { return swap_.drop_kept(device); }
+  Moved evict(int device, std::uint64_t bytes, const Move& move) override { return swap_.evict(device, bytes, move); }
+  Moved restore(int device, const Move& move) override { return swap_.restore(device, move); }
+  std::uint64_t context_failed(api::CUcontext context, int device) override {
+    return swap_.context_failed(context, device);
+  }
+  void release_all() override { swap_.release_all(); }
+  void own_context_ended(api::CUcontext context) override { swap_.host().context_ended(context); }
+  std::vector<Allocation> to_bring(int device, std::uint64_t most) override;
+  std::uint64_t bring(int device, api::CUstream stream, const std::vector<Allocation>& ranges) override;
+  std::uint64_t move_out(int device, api::CUstream stream, std::uint64_t bytes) override;
+  void follow_host_share(protocol::UsagePage* usage, const protocol::LeasePage* lease,
+                         std::function<void()> tell) override {
+    swap_.host().follow(usage, lease, std::move(tell));
+  }
+  std::uint64_t host_bytes() const override { return swap_.host().bytes(); }
+  std::uint64_t kept_host_bytes() const override { return swap_.host().kept_bytes(); }
+  bool host_limited() const override { return swap_.host().limited(); }
+  std::uint64_t host_excess() const override { return swap_.host().excess(); }
+  bool host_low() override { return swap_.host().low(); }
+  void count_copies() override { swap_.count_copies(); }
+  void needs_no_more_host() override { swap_.host().lack(0); }
+  bool prepare_host(const std::vector<Overcommitment>& all) override { return swap_.prepare_host(all); }
+  bool has_prepared_host() const override { return swap_.host().has_prepared(); }
+  void drop_prepared_host() override { swap_.host().drop_prepared(); }
+  std::uint64_t trim_host() override { return swap_.host().trim(); }
+  std::uint64_t give_host_back(std::uint64_t bytes, bool unused_too) override {
+    return swap_.give_host_back(bytes, unused_too);
+  }
+  void serve_opener(Descriptor&& socket) override { swap_.exports().serve(std::move(socket)); }
+  void stop_serving() override { swap_.exports().stop(); }
 
   // Reserves room and waits until it may be taken; or logs why not (once).
   bool reserve(int device, std::uint64_t bytes, Kind kind);
@@ -246,10 +282,6 @@ class Memory {
     if (account::wanted()) tell_account(device);
     turns_->changed(device);
   }
-  Ledger& ledger() { return ledger_; }
-  const Settings& settings() const { return settings_; }
-  // How plain memory on this GPU is served, and why. One load, once that has been decided.
-  protocol::MemoryMode mode(int device);
 
  private:
   struct Device {

@@ -9,7 +9,7 @@
 
 #include "runtime/client/budget.h"
 #include "runtime/client/published.h"
-#include "runtime/memory/memory.h"
+#include "runtime/memory/residency.h"
 #include "runtime/memory/turns.h"
 #include "scheduler/protocol/session_list.h"
 
@@ -18,7 +18,7 @@ namespace rota::turn {
 class Limits {
  public:
   // `started`: rotad has been looked for, or never will be.
-  Limits(memory::Memory& memory, Budget& budget, const Published& published,
+  Limits(memory::Residency& memory, Budget& budget, const Published& published,
          const std::vector<protocol::SessionEntry>& sessions, const std::atomic<bool>& started)
       : memory_(memory), budget_(budget), published_(published), sessions_(sessions), started_(started) {}
 
@@ -33,7 +33,7 @@ class Limits {
   std::uint64_t before_contexts();
   memory::SharedLimit unanswered(int device, std::uint64_t said) const;
 
-  memory::Memory& memory_;
+  memory::Residency& memory_;
   Budget& budget_;
   const Published& published_;
   const std::vector<protocol::SessionEntry>& sessions_;

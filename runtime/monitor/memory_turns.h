@@ -1,11 +1,13 @@
 // What memory asks of turns (runtime/memory/turns.h), answered by the parts that know.
 #pragma once
 
+#include "runtime/client/bell.h"
 #include "runtime/client/budget.h"
 #include "runtime/client/published.h"
 #include "runtime/client/usage.h"
 #include "runtime/driver/contexts.h"
 #include "runtime/gate/gate.h"
+#include "runtime/memory/residency.h"
 #include "runtime/memory/turns.h"
 #include "runtime/monitor/gate_keeper.h"
 #include "runtime/monitor/limits.h"
@@ -22,12 +24,14 @@ class MemoryTurns final : public memory::Turns {
     Monitor& monitor;
     gate::Gate& gate;
     gate::Contexts& contexts;
+    memory::Residency& memory;
     GateKeeper& keeper;
     Usage& usage;
     Budget& budget;
     Published& published;
     Limits& limits;
     OutOfMemory& out_of_memory;
+    Bell& bell;
   };
   explicit MemoryTurns(const Parts& parts) : parts_(parts) {}
 
@@ -36,7 +40,9 @@ class MemoryTurns final : public memory::Turns {
     return parts_.contexts.synchronize(context);
   }
   bool may_take(int device, std::uint64_t bytes, memory::Kind kind) override {
-    return parts_.budget.may_take(device, bytes, kind);
+    if (!parts_.budget.may_take(device, bytes, kind)) return false;
+    if (!parts_.budget.covered(device)) wait_for_promise(device);
+    return true;
   }
   bool may_take_extents(int device, std::uint64_t bytes, std::uint64_t uncounted,
                         FunctionRef<void()> release) override {
@@ -68,6 +74,7 @@ class MemoryTurns final : public memory::Turns {
   void out_of_place(int device) override { parts_.keeper.begin_moving(gate::bit_of(device)); }
 
  private:
+  void wait_for_promise(int device);
   const Parts parts_;
 };
 

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "runtime/memory/round_up.h"
-#include "runtime/memory/swap/reach.h"
 #include "scheduler/base/host_memory.h"
 #include "scheduler/protocol/protocol.h"
 #include "scheduler/rules/context_cost.h"
@@ -169,18 +168,6 @@ void SwapBackend::context_ended(api::CUcontext context) {
   fingerprints_.forget(context);
   store_.context_ended(context);
   regions_.context_ended(context);
-}
-
-std::string SwapBackend::reached_from_outside() {
-  return memory::reached_from_outside();
-}
-
-bool SwapBackend::lets_reach(std::string_view library) {
-  return memory::lets_reach(library);
-}
-
-bool SwapBackend::being_checkpointed() {
-  return memory::being_checkpointed();
 }
 
 }  // namespace rota::memory

@@ -50,7 +50,6 @@ namespace rota::memory {
 class SwapBackend final : public Backend {
  public:
   using Found = Regions::Found;
-  using Excess = Copies::Excess;
   using Move = memory::Move;
   using Moved = memory::Moved;
 
@@ -113,11 +112,6 @@ class SwapBackend final : public Backend {
     if (device) turns_->resident_changed(*device);
   }
   std::uint64_t pinned_bytes(int device) const { return regions_.pinned_bytes(device); }
-  // Why memory may be accessed without any call that rota sees, or nothing; and whether it must not move for now
-  // (reach.h).
-  static std::string reached_from_outside();
-  static bool lets_reach(std::string_view library);
-  static bool being_checkpointed();
 
   // What the parts say, by the same names there.
   bool any() const { return regions_.any(); }
@@ -143,12 +137,13 @@ class SwapBackend final : public Backend {
 
   // --- the monitor
 
-  bool prepare_host(const std::vector<Excess>& all) { return copies_.prepare(all); }
+  bool prepare_host(const std::vector<Overcommitment>& all) { return copies_.prepare(all); }
   std::uint64_t give_host_back(std::uint64_t bytes = UINT64_MAX, bool unused_too = false) {
     return copies_.give_back(bytes, unused_too);
   }
   void count_copies() { copies_.count(); }
   HostPool& host() { return host_; }
+  const HostPool& host() const { return host_; }
   // An error that cannot be cleared has ended all work of this context: releases its memory and no longer waits for any
   // of it. Null: all contexts of the GPU have ended so; releases what belongs to none. Returns the bytes that were on
   // the GPU.

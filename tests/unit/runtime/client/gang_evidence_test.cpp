@@ -14,6 +14,7 @@
 #include "generated/driver_gates.h"
 #include "runtime/client/gang_name.h"
 #include "runtime/core/mappings.h"
+#include "runtime/memory/memory.h"
 #include "runtime/monitor/monitor.h"
 #include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_driver.h"

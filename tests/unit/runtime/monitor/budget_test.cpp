@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "generated/driver_real.h"
+#include "runtime/memory/memory.h"
 #include "runtime/monitor/monitor.h"
 #include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_driver.h"

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "runtime/memory/memory.h"
 #include "runtime/monitor/monitor.h"
 #include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_driver.h"

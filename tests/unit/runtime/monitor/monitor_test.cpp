@@ -1,5 +1,6 @@
 // A process as rotad sees it: when it requests a turn, when it gives it back, and what it does without rotad.
 #include "runtime/monitor/monitor.h"
+#include "runtime/memory/memory.h"
 
 #include <dirent.h>
 #include <signal.h>

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "generated/driver_gates.h"
+#include "runtime/memory/memory.h"
 #include "runtime/monitor/monitor.h"
 #include "runtime/turn/couplings.h"
 #include "tests/unit/runtime/eventually.h"

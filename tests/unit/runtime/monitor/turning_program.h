@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "generated/driver_gates.h"
+#include "runtime/memory/memory.h"
 #include "runtime/monitor/monitor.h"
 #include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_driver.h"
