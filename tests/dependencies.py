@@ -42,7 +42,7 @@ ALLOWED = {
     "runtime/driver": ["generated", "scheduler/base", FUNCTION_REF, DEVICES, OWN_TID, COUNTED],
     # core's runtime.h owns the parts; attach.h and tables.h lead from an address to the function.
     "runtime/hooks": ["runtime/account/account.h", "runtime/memory", "runtime/gate", "runtime/monitor", "runtime/driver", "generated",
-                      "runtime/overrides.inc", "runtime/core/runtime.h", "runtime/core/attach.h", "runtime/core/tables.h", LOG],
+                      "runtime/overrides.inc", "runtime/core/runtime.h", "runtime/core/attach.h", "runtime/core/tables.h", LOG, UNDO],
     # What simgpu says of each call's GPUs, against what the gate has found.
     "runtime/gate": ["runtime/driver", "generated", "tools/simgpu/reach_check.h", LOG, FUNCTION_REF, DEVICES, WAITERS, HELD_SIGNALS, LEFT, OWN_TID],
     # A machine's words for time and leases are what the client hands to it.

@@ -81,7 +81,7 @@ class BackendRoom {
     if (!held_) return api::CUDA_ERROR_OUT_OF_MEMORY;
     const api::CUresult result = how();
     held_ = result != api::CUDA_SUCCESS;
-    if (!held_) undo_.keep();
+    if (!held_) undo_.commit();
     return result;
   }
 

@@ -11,7 +11,6 @@
 #include "runtime/driver/context.h"
 #include "runtime/driver/own_streams.h"
 #include "runtime/driver/stream.h"
-#include "runtime/memory/reserved.h"
 #include "runtime/memory/round_up.h"
 #include "scheduler/base/host_memory.h"
 
@@ -130,14 +129,13 @@ std::uint64_t Memory::beside(int ordinal) const {
 // Reserve room first, then call the driver, then add to the ledger.
 api::CUresult Memory::allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address,
                                        bool hopeless) {
-  Reserved reserved(ledger_, what.device, what.bytes, what.kind);
-  if (!reserve(what.device, what.bytes, what.kind)) return api::CUDA_ERROR_OUT_OF_MEMORY;
-  reserved.begin();
+  Charge charge = reserve(what.device, what.bytes, what.kind);
+  if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
   // A pool's allocation went through its gate, which has already retried.
   const bool once = hopeless || what.kind.route == Route::kPool;
   const api::CUresult result = once ? call() : with_room(what.device, call);
   if (result != api::CUDA_SUCCESS) return result;
-  reserved.keep();
+  charge.commit();
   Allocation made = what;
   made.address = address();
   ledger_.add(made);
@@ -197,7 +195,9 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
   if (shares && kind.converted()) {
     const api::CUresult result = stream_ordered_.allocate(
         {.place = place, .gpu_bytes = device(place.device).total_bytes, .bytes = bytes, .backing = kind.backing},
-        backend, [&](std::uint64_t more) { return reserve(place.device, more, Kind::kShared); }, address);
+        backend,
+        [&](std::uint64_t more, const void* frame) { return reserve(place.device, more, Kind::kShared, frame); },
+        address);
     if (result == api::CUDA_SUCCESS) {
       changed(place.device);
       if (kind.backing == Backing::kUnified) peers_.settled(place, *address, bytes);
@@ -247,12 +247,11 @@ api::CUresult Memory::allocate_pitch_native(std::size_t width, std::size_t heigh
   Place place;
   if (!has_pitch(width, height) || !here(place)) return call();
   const std::uint64_t guess = round_up(width, kUsualPitch) * height;
-  Reserved reserved(ledger_, place.device, guess, Kind::kPlain);
-  if (!reserve(place.device, guess, Kind::kPlain)) return api::CUDA_ERROR_OUT_OF_MEMORY;
-  reserved.begin();
+  Charge charge = reserve(place.device, guess, Kind::kPlain);
+  if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
   const api::CUresult result = with_room(place.device, call);
   if (result != api::CUDA_SUCCESS) return result;
-  reserved.keep();
+  charge.commit();
   const std::uint64_t taken = pitch() * height;
   if (taken > guess) ledger_.charge(place.device, taken - guess, Kind::kPlain);
   if (taken < guess) ledger_.release(place.device, guess - taken, Kind::kPlain);
@@ -286,30 +285,27 @@ api::CUresult Memory::allocate_pitch(api::CUdeviceptr* address, std::size_t* pit
 }
 
 api::CUresult Memory::free(std::uint64_t address, const RealCall& call, bool capturing) {
-  const StreamOrdered::Claimed claimed = stream_ordered_.claim(address);
-  if (claimed == StreamOrdered::Claimed::kTwice) return api::CUDA_ERROR_INVALID_VALUE;
+  StreamOrdered::Claim claim = stream_ordered_.claim(address);
+  if (claim.twice()) return api::CUDA_ERROR_INVALID_VALUE;
   const api::CUresult result = free_claimed(address, call, capturing);
-  if (claimed == StreamOrdered::Claimed::kYes && result != api::CUDA_SUCCESS) stream_ordered_.unclaim(address);
+  if (result == api::CUDA_SUCCESS) claim.commit();
   return result;
 }
 
 api::CUresult Memory::free_claimed(std::uint64_t address, const RealCall& call, bool capturing) {
   // The ledger is updated before the driver is called: once it has freed the memory, another thread may get the same
   // address.
-  const std::optional<Allocation> taken = ledger_.begin_free(address);
+  Freeing taken(ledger_, address);
   // Already freed in the order of a stream: the driver, which still has it, would free it, and rota would free it
   // again.
   if (!taken && is_kept(address)) return api::CUDA_ERROR_INVALID_VALUE;
-  if (taken && taken->kind.route == Route::kServed) return free_stream_ordered(*taken);
+  if (taken && taken->kind.route == Route::kServed) return free_stream_ordered(taken);
   const bool ours = taken && (taken->kind.route == Route::kShared ||
                               (taken->kind.converted() && taken->kind.backing == Backing::kSwapped));
-  if (ours) return free_plain(*taken, capturing);
+  if (ours) return free_plain(taken, capturing);
   const api::CUresult result = call();
-  if (!taken) return result;
-  if (result != api::CUDA_SUCCESS) {
-    ledger_.cancel_free(*taken);
-    return result;
-  }
+  if (!taken || result != api::CUDA_SUCCESS) return result;
+  taken.commit();
   ledger_.finish_free(*taken);
   changed(taken->device);
   return result;

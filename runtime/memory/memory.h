@@ -18,6 +18,7 @@
 #include "runtime/driver/events.h"
 #include "runtime/driver/known_streams.h"
 #include "runtime/memory/backend.h"
+#include "runtime/memory/charge.h"
 #include "runtime/memory/deferred.h"
 #include "runtime/memory/graphs.h"
 #include "runtime/memory/ledger.h"
@@ -276,8 +277,9 @@ class Memory final : public Residency {
   void serve_opener(Descriptor&& socket) override { swap_.exports().serve(std::move(socket)); }
   void stop_serving() override { swap_.exports().stop(); }
 
-  // Reserves room and waits until it may be taken; or logs why not (once).
-  bool reserve(int device, std::uint64_t bytes, Kind kind);
+  // Reserves bytes and waits until they may be taken; or logs why not (once), and returns none. `frame`: that of the
+  // function which holds the charge.
+  Charge reserve(int device, std::uint64_t bytes, Kind kind, const void* frame = __builtin_dwarf_cfa());
   void changed(int device) {
     if (account::wanted()) tell_account(device);
     turns_->changed(device);
@@ -331,8 +333,8 @@ class Memory final : public Residency {
                                  bool hopeless = false);
   api::CUresult allocate_captured(const AsyncCall& wanted, const RealCall& call);
   api::CUresult allocate_stream_ordered(const AsyncCall& call, const StreamOrdered::Wanted& wanted, Backend& backend);
-  api::CUresult free_stream_ordered(const Allocation& taken);
-  api::CUresult free_plain(const Allocation& taken, bool capturing);
+  api::CUresult free_stream_ordered(Freeing& taken);
+  api::CUresult free_plain(Freeing& taken, bool capturing);
   bool hold_back(const Allocation& taken, const StreamOrdered::Behind& behind);
   void free_shared(const Allocation& taken, const StreamOrdered::Behind& behind);
   void give_up_extents(const Allocation& taken);

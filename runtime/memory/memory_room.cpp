@@ -6,7 +6,6 @@
 #include "runtime/driver/freed.h"
 #include "runtime/driver/gpu_number.h"
 #include "runtime/memory/memory.h"
-#include "runtime/memory/reserved.h"
 #include "scheduler/base/byte_text.h"
 
 namespace rota::memory {
@@ -18,8 +17,12 @@ constexpr int kMostOthers = 64;
 
 }  // namespace
 
-bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
-  if (ordinal < 0 || ordinal >= kMaxDevices) return true;
+Charge Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind, const void* frame) {
+  Charge charge(ledger_, ordinal, bytes, kind, frame);
+  if (ordinal < 0 || ordinal >= kMaxDevices) {
+    charge.begin();
+    return charge;
+  }
   const std::uint64_t limit = settings_.limit_bytes;
   const std::uint64_t most = capacity(ordinal);
   if (ledger_.limit(ordinal) != limit) ledger_.set_limit(ordinal, limit);
@@ -28,29 +31,27 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
   // Memory that was freed in a stream is in use until the stream reaches the free: the driver refuses then, too, and
   // does not wait (measured on an H200 for cuMemAlloc and cuMemAllocAsync after a cuMemFreeAsync of plain memory). And
   // requests of other threads that are still pending may be refused.
-  Reserved reserved(ledger_, ordinal, bytes, kind);
   bool swept = false;
   bool alone = false;  // no request is pending, so the memory in the way is in use
   for (int tries = 0; tries < kMostOthers; ++tries) {
     const bool fits = ledger_.reserve(ordinal, bytes, kind);
     if (fits) {
-      reserved.begin();
-      const bool allowed = turns_->may_take(ordinal, bytes, kind);
-      reserved.keep();  // by the caller, or released already
-      if (allowed) return true;
+      charge.begin();
+      if (turns_->may_take(ordinal, bytes, kind)) return charge;
+      charge.commit();  // released already
     }
     if (!std::exchange(swept, true) && sweep_deferred()) continue;
     if (fits) {
       account::refused(account::OutOfMemory::kLimit);
       turns_->explain_refusal(ordinal);
-      return false;
+      return charge;
     }
     if (alone) break;
     alone = !turns_->wait_for_others(ordinal);
   }
   account::refused(limit <= most ? account::OutOfMemory::kLimit : account::OutOfMemory::kTooLarge);
   static log::Once once;
-  if (limit == 0 || !once.first()) return false;
+  if (limit == 0 || !once.first()) return charge;
   const auto text = [](std::uint64_t amount) { return bytes_text(amount); };
   const std::string more = text(bytes);
   const std::string live = text(ledger_.live_bytes(ordinal));
@@ -76,7 +77,7 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
         "used at once",
         more, driver::gpu_number(ordinal), live, text(device(ordinal).total_bytes), text(contexts(ordinal)));
   }
-  return false;
+  return charge;
 }
 
 void Memory::tell_account(int ordinal) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/core/undo.h"
 #include "runtime/memory/round_up.h"
 #include "scheduler/base/host_memory.h"
 #include "scheduler/protocol/protocol.h"
@@ -26,13 +27,12 @@ bool SwapBackend::reserve(int ordinal, std::uint64_t bytes, std::uint64_t uncoun
   std::atomic<std::uint64_t>& needed = regions_.needed(ordinal);
   const auto fits = [&](std::uint64_t also) {
     needed += more;
-    struct Asking {  // also if the thread is cancelled
-      ~Asking() { needed -= more; }
-      std::atomic<std::uint64_t>& needed;
-      std::uint64_t more;
-    } asking{needed, more};
-    const bool there = turns_->may_take_extents(ordinal, more, also, [&] { needed -= std::exchange(asking.more, 0); });
-    if (there) asking.more = 0;
+    Rollback asking([&] { needed -= more; });  // also if the thread is cancelled
+    const bool there = turns_->may_take_extents(ordinal, more, also, [&] {
+      needed -= more;
+      asking.commit();
+    });
+    if (there) asking.commit();
     return there;
   };
   if (fits(uncounted)) return true;
@@ -116,6 +116,7 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
   const bool own = range.own.has_value();
   api::CUresult result = mapper_.reserve_addresses(own, bytes, address);
   if (result != api::CUDA_SUCCESS) return result;
+  Rollback reserved([&, at = *address] { mapper_.free_addresses(own, at, bytes); });
   range.address = *address;
   std::uint64_t next = range.address;
   for (Extent& extent : range.extents) {
@@ -128,14 +129,16 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
     turns_->if_our_turn(ordinal, [&] {
       placed = true;
       mapper_.add_resident(ordinal, bytes);
+      Rollback resident([&] { mapper_.take_resident(ordinal, bytes); });
       result = mapper_.populate(range, access, exports);
       if (result == api::CUDA_ERROR_OUT_OF_MEMORY && regions_.drop_kept(ordinal, bytes) != 0) {
         result = mapper_.populate(range, access, exports);
       }
-      if (result != api::CUDA_SUCCESS) return mapper_.take_resident(ordinal, bytes);
+      if (result != api::CUDA_SUCCESS) return;
       const Regions::Lock lock = regions_.lock();
       for (const Extent& extent : range.extents) regions_.catch_up(range, extent, access);
       regions_.insert(std::move(range));
+      resident.commit();
     });
     if (placed && result == api::CUDA_ERROR_OUT_OF_MEMORY && closes_gate.ask(ordinal)) {
       // Try once more: out of place behind the closed gate, or in memory that others have released in the meantime.
@@ -159,7 +162,7 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
     regions_.insert(std::move(range));
     turns_->out_of_place(ordinal);
   }
-  if (result != api::CUDA_SUCCESS) mapper_.free_addresses(own, *address, bytes);
+  if (result == api::CUDA_SUCCESS) reserved.commit();
   return result;
 }
 
