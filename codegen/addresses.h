@@ -9,7 +9,7 @@
 
 #include "codegen/model.h"
 #include "codegen/policy.h"
-#include "codegen/result.h"
+#include "scheduler/base/result.h"
 
 namespace rota::codegen {
 

@@ -7,7 +7,7 @@
 
 #include "codegen/emit.h"
 #include "codegen/extract.h"
-#include "codegen/result.h"
+#include "scheduler/base/result.h"
 
 namespace rota::codegen {
 

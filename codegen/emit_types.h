@@ -5,7 +5,7 @@
 
 #include "codegen/emit.h"
 #include "codegen/model.h"
-#include "codegen/result.h"
+#include "scheduler/base/result.h"
 
 namespace rota::codegen {
 

@@ -1,4 +1,5 @@
-// See exports.h. A separate reader, independent of tools/elf, since the generator depends on no other part of rota.
+// See exports.h. A separate reader, independent of tools/elf, since the generator uses nothing else of rota than
+// scheduler/base.
 #include <elf.h>
 
 #include <algorithm>

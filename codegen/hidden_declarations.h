@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/result.h"
+#include "scheduler/base/result.h"
 
 namespace rota::codegen {
 

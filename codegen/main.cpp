@@ -20,6 +20,8 @@
 
 namespace {
 
+using rota::Error;
+using rota::Result;
 using namespace rota::codegen;
 
 int fail(const Error& error) {

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "codegen/result.h"
+#include "scheduler/base/result.h"
 
 namespace rota::codegen {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "codegen/model.h"
-#include "codegen/result.h"
+#include "scheduler/base/result.h"
 
 namespace rota::codegen {
 

@@ -24,13 +24,14 @@ COUNTED = "runtime/core/counted.h"  # one more for as long as it lives
 WAITERS = "runtime/core/waiters.h"  # threads that wait, and signal handlers that run in them
 HELD_SIGNALS = "runtime/core/held_signals.h"  # the program's signals, held while rota's code runs
 OWN_TID = "runtime/core/own_tid.h"  # one way to ask for a thread's number
+MEMORY_FOR_TURNS = ["runtime/memory/residency.h", "runtime/memory/ledger.h"]  # what turns ask of memory, and its sums
 MAPPINGS = "runtime/core/mappings.h"  # one way to read the process's mappings
 
 # The longest prefix that fits a file says what it may include beside its own folder: folders, or single files.
 ALLOWED = {
     # What every part shares, one header per idea.
     "scheduler/base": [],
-    "codegen": [],
+    "codegen": ["scheduler/base"],
     # What the gates see of what they call.
     "generated": ["runtime/contract.h"],
     "runtime/contract.h": ["runtime/gate/scope.h", "runtime/driver/answers.h", "generated", FUNCTION_REF],
@@ -41,13 +42,15 @@ ALLOWED = {
     "runtime/driver": ["generated", "scheduler/base", FUNCTION_REF, DEVICES, OWN_TID, COUNTED],
     # core's runtime.h owns the parts; attach.h and tables.h lead from an address to the function.
     "runtime/hooks": ["runtime/account/account.h", "runtime/memory", "runtime/gate", "runtime/monitor", "runtime/driver", "generated",
-                      "runtime/overrides.inc", "runtime/core/runtime.h", "runtime/core/attach.h", "runtime/core/tables.h", LOG],
+                      "runtime/overrides.inc", "runtime/core/runtime.h", "runtime/core/attach.h", "runtime/core/tables.h", LOG, UNDO],
     # What simgpu says of each call's GPUs, against what the gate has found.
     "runtime/gate": ["runtime/driver", "generated", "tools/simgpu/reach_check.h", LOG, FUNCTION_REF, DEVICES, WAITERS, HELD_SIGNALS, LEFT, OWN_TID],
     # A machine's words for time and leases are what the client hands to it.
     "runtime/client": ["scheduler/base", "scheduler/protocol", "scheduler/rules", "scheduler/address", "generated", "runtime/turn/machine.h", "runtime/account/account.h", "runtime/driver/memory_descriptor.h",
-                       "runtime/driver/gpu_number.h", LOG, FUNCTION_REF, WAITERS, HELD_SIGNALS, MAPPINGS, DEVICES],
-    "runtime/monitor": ["scheduler/base", "runtime", "generated", "scheduler/protocol", "scheduler/rules", "scheduler/address"],
+                       "runtime/driver/gpu_number.h", LOG, FUNCTION_REF, WAITERS, HELD_SIGNALS, MAPPINGS, DEVICES, *MEMORY_FOR_TURNS],
+    # Memory only as its two interfaces show it.
+    "runtime/monitor": ["scheduler/base", "runtime/account", "runtime/client", "runtime/core", "runtime/driver", "runtime/gate", "runtime/turn", "runtime/trace",
+                        *MEMORY_FOR_TURNS, "runtime/memory/turns.h", "runtime/memory/swap/reach.h", "generated", "scheduler/protocol", "scheduler/rules", "scheduler/address"],
     "runtime/turn": ["scheduler/protocol", "scheduler/rules", DEVICES],
     "runtime/memory": ["scheduler/base", "runtime/account/account.h", "runtime/driver", "scheduler/protocol", "scheduler/rules", "generated", LOG, OWN_THREAD, FUNCTION_REF, DEVICES, UNDO],
     # Of what moves extents it knows nothing.
@@ -80,7 +83,6 @@ ALLOWED = {
 
 # (who, whom): why, and what ends it.
 EXCEPTIONS = {
-    ("runtime/client", "runtime/memory"): "the budget and the usage page read the ledger until it hands them its sums",
 }
 
 MOST_LINES = 500

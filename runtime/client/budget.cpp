@@ -53,7 +53,7 @@ constexpr Budget::Bytes kEverything{protocol::kUnlimited, protocol::kUnlimited, 
 Budget::Bytes Budget::live(int device) const {
   const std::uint64_t bytes = ledger_.live_bytes(device);
   const std::uint64_t fixed = ledger_.fixed_bytes(device);
-  return {bytes, less(bytes, fixed), fixed, program_.extents ? program_.extents(device) : 0};
+  return {bytes, less(bytes, fixed), fixed, memory_.needed_bytes(device)};
 }
 
 // What the threads that do not ask have. Under the lock.
@@ -63,9 +63,7 @@ Budget::Bytes Budget::settled(int device, const Slot& slot) const {
 
 bool Budget::may_take(int device, std::uint64_t bytes, memory::Kind kind) {
   const Bytes own{bytes, kind.movable() ? bytes : 0, kind.movable() ? 0 : bytes, 0};
-  if (!granted(device, own, {}, [&] { ledger_.release(device, bytes, kind); })) return false;
-  if (!covered(device)) wait_for_promise(device);
-  return true;
+  return granted(device, own, {}, [&] { ledger_.release(device, bytes, kind); });
 }
 
 bool Budget::may_take_extents(int device, std::uint64_t bytes, std::uint64_t uncounted, FunctionRef<void()> release) {
@@ -302,11 +300,6 @@ void Budget::wait_for_all(int device, std::uint64_t bytes) {
   Slot& here = slot(device);
   here.total.store(bytes);
   wait_for_promise(device, &here.want_all);
-}
-
-void Budget::wait_for_promise(int device) {
-  if (program_.may_wait && (!program_.may_wait(device) || covered(device))) return;
-  wait_for_promise(device, nullptr);
 }
 
 void Budget::wait_for_promise(int device, Waiters* counted) {

@@ -18,7 +18,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -27,7 +26,8 @@
 #include "runtime/client/bell.h"
 #include "runtime/core/function_ref.h"
 #include "runtime/core/waiters.h"
-#include "runtime/memory/memory.h"
+#include "runtime/memory/ledger.h"
+#include "runtime/memory/residency.h"
 #include "scheduler/protocol/protocol.h"
 
 namespace rota::turn {
@@ -42,28 +42,20 @@ class Budget {
     std::uint64_t swapped = 0;  // what extents take
   };
 
-  // What it asks the rest of the process. All on the program's threads, with no lock held; an empty function: nothing.
-  struct Program {
-    // What extents take on a GPU, including those about to be created.
-    std::function<std::uint64_t(int device)> extents = {};
-    // The calling thread is about to wait for its process's promise. False: it must not.
-    std::function<bool(int device)> may_wait = {};
-  };
-
   // `patience`: how long rotad has to answer. It answers at once, at worst after a quarter of a second.
-  Budget(memory::Ledger& ledger, Bell& bell, std::chrono::nanoseconds patience = std::chrono::seconds(5))
-      : ledger_(ledger), bell_(bell), patience_(patience) {}
-  // Set before any thread asks.
-  void set_program(Program program) { program_ = std::move(program); }
+  Budget(memory::Residency& memory, Bell& bell, std::chrono::nanoseconds patience = std::chrono::seconds(5))
+      : memory_(memory), ledger_(memory.ledger()), bell_(bell), patience_(patience) {}
 
   // --- the program's threads; `device` is below kMaxDevices
 
-  // Whether bytes that are reserved in the ledger may be taken. Asks rotad if necessary, and waits until the promise
-  // covers them. False: a limit is in the way, and they have been released.
+  // Whether limits allow bytes that are reserved in the ledger. Asks rotad if necessary. False: a limit is in the way,
+  // and they have been released.
   bool may_take(int device, std::uint64_t bytes, memory::Kind kind);
   // Whether limits allow what extents are about to take; `release` gives it back. `uncounted`: what will lie in them
   // and is not in the ledger yet, which is asked for by the way.
   bool may_take_extents(int device, std::uint64_t bytes, std::uint64_t uncounted, FunctionRef<void()> release);
+  // Waits until the promise covers what the process has there.
+  void wait_for_promise(int device) { wait_for_promise(device, nullptr); }
   // Asks for the whole GPU, which has this many bytes, and waits until they are promised or nothing can forbid them any
   // more.
   void wait_for_all(int device, std::uint64_t bytes);
@@ -167,7 +159,6 @@ class Budget {
   Slot& slot(int device) { return slots_[static_cast<std::size_t>(device)]; }
   const Slot& slot(int device) const { return slots_[static_cast<std::size_t>(device)]; }
   bool granted(int device, const Bytes& own, const Bytes& uncounted, FunctionRef<void()> release);
-  void wait_for_promise(int device);
   // `counted`: where it counts meanwhile; may be null.
   void wait_for_promise(int device, Waiters* counted);
   Bytes live(int device) const;
@@ -175,9 +166,9 @@ class Budget {
   Bytes tighten_locked(int device, Slot& slot);
   void open_locked(Slot& slot);
 
+  memory::Residency& memory_;
   memory::Ledger& ledger_;
   Bell& bell_;
-  Program program_;
   const std::chrono::nanoseconds patience_;
   std::array<Slot, kMaxDevices> slots_;
   std::mutex mutex_;

@@ -23,29 +23,22 @@ void Usage::changed(int device) {
   const int index = slot.index.load(std::memory_order_acquire);
   protocol::UsagePage* page = page_.load(std::memory_order_acquire);
   if (index < 0 || page == nullptr) return;
-  std::uint64_t bytes = 0;
-  std::uint64_t fixed = 0;
-  std::uint64_t pins = 0;
-  std::uint64_t extents = 0;
+  memory::Residency::Sums sums;
   do {
-    bytes = memory_.ledger().live_bytes(device);
-    fixed = memory_.ledger().fixed_bytes(device);
-    extents = memory_.swap().resident_bytes(device);
-    pins = memory_.swap().pinned_bytes(device);
-    const std::uint64_t resident = extents != 0 ? extents + fixed : 0;
+    sums = memory_.sums(device);
+    const std::uint64_t resident = sums.resident != 0 ? sums.resident + sums.fixed : 0;
     // The thread that writes last checks again: another thread may have written newer sums before these. A total order
     // of these stores and of the ledger's sums ensures that (no fence: TSan does not know fences).
-    show(page->gpus[index].device_bytes, bytes);
+    show(page->gpus[index].device_bytes, sums.live);
     const Pinned pinned = slot.pinned.load();
-    const std::uint64_t for_good = fixed + pins;
+    const std::uint64_t for_good = sums.fixed + sums.pinned;
     const std::uint64_t stays = pinned == Pinned::kNo ? for_good : std::max(for_good, resident);
     show(page->gpus[index].fixed_bytes, stays);
     const std::uint64_t stays_for_now = pinned == Pinned::kForNow ? stays - for_good : 0;
     show(page->gpus[index].fixed_for_now_bytes, stays_for_now);
-    show(page->gpus[index].pinned_bytes, stays - stays_for_now - fixed);
+    show(page->gpus[index].pinned_bytes, stays - stays_for_now - sums.fixed);
     show(page->gpus[index].resident_bytes, resident);
-  } while (bytes != memory_.ledger().live_bytes(device) || fixed != memory_.ledger().fixed_bytes(device) ||
-           extents != memory_.swap().resident_bytes(device) || pins != memory_.swap().pinned_bytes(device));
+  } while (sums != memory_.sums(device));
   page->gpus[index].memory_mode.store(static_cast<std::uint8_t>(memory_.mode(device)), std::memory_order_relaxed);
   const auto differs = [&](std::atomic<std::uint64_t>& told, std::uint64_t now) {
     const std::uint64_t before = told.load(std::memory_order_relaxed);
@@ -53,9 +46,9 @@ void Usage::changed(int device) {
     told.store(now, std::memory_order_relaxed);
     return true;
   };
-  const bool more_or_less = differs(slot.last_told, bytes);
-  const bool more_stays = differs(slot.pins_told, pins);
-  if (!differs(slot.resident_told, extents) && !more_or_less && !more_stays) return;
+  const bool more_or_less = differs(slot.last_told, sums.live);
+  const bool more_stays = differs(slot.pins_told, sums.pinned);
+  if (!differs(slot.resident_told, sums.resident) && !more_or_less && !more_stays) return;
   news_.store(true, std::memory_order_release);
   bell_.ring();
 }

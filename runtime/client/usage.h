@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "runtime/client/bell.h"
-#include "runtime/memory/memory.h"
+#include "runtime/memory/residency.h"
 #include "runtime/turn/machine.h"
 #include "scheduler/protocol/pages.h"
 
@@ -15,7 +15,7 @@ namespace rota::turn {
 
 class Usage {
  public:
-  Usage(memory::Memory& memory, Bell& bell) : memory_(memory), bell_(bell) {}
+  Usage(memory::Residency& memory, Bell& bell) : memory_(memory), bell_(bell) {}
 
   // Any thread: the bytes that this process has on a GPU have changed.
   void changed(int device);
@@ -60,7 +60,7 @@ class Usage {
     std::atomic<Pinned> pinned{Pinned::kNo};
   };
 
-  memory::Memory& memory_;
+  memory::Residency& memory_;
   Bell& bell_;
   std::array<Slot, kMaxDevices> slots_;
   std::atomic<protocol::UsagePage*> page_{nullptr};

@@ -9,6 +9,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/undo.h"
 #include "runtime/gate/reach_check.h"
+#include "runtime/memory/swap/reach.h"
 #include "scheduler/base/not_cancelled.h"
 
 namespace rota {
@@ -44,15 +45,12 @@ Runtime* make() {
 
 }  // namespace
 
-Runtime::Runtime()
-    : memory([this](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); }, ledger,
-             memory::settings_from_environment()),
-      monitor(gate, contexts, memory) {
+Runtime::Runtime() : memory(ledger, memory::settings_from_environment()), monitor(gate, contexts, memory) {
   gate::check_reached_calls();
 }
 
 void Runtime::mark_unevictable(const char* why, const char* function) noexcept {
-  memory.swap().pin();
+  memory.pin_all();
   if (!unevictable_.exchange(true, std::memory_order_relaxed)) {
     log::info("rota cannot see every use of this process's GPU memory: {} ({})", why, function);
   }
@@ -66,8 +64,8 @@ void Runtime::mark_unevictable(const char* why, const char* function) noexcept {
 // it first needs that. Then the library is found a moment after it has been loaded. Nor for a file that is not there.
 void Runtime::before_load(const char* name) noexcept {
   try {
-    if (!memory.swap().any() || memory.swap().pinned()) return;
-    if (!memory::SwapBackend::lets_reach(name) || inside_loader()) return;
+    if (!memory.has_extents() || memory.all_pinned()) return;
+    if (!memory::lets_reach(name) || inside_loader()) return;
     if (std::strchr(name, '/') != nullptr && access(name, F_OK) != 0) return;
     monitor.bring_back_for(name);
   } catch (...) {

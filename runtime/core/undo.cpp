@@ -98,6 +98,20 @@ Undo::Undo(Work work, void* of, int device, std::uint64_t bytes, std::uint32_t d
   if (own.record != nullptr) own.record->undo_left(this, frame);
 }
 
+Undo::Undo(Undo&& other) noexcept
+    : work_(other.work_),
+      of_(other.of_),
+      device_(other.device_),
+      bytes_(other.bytes_),
+      detail_(other.detail_),
+      frame_(other.frame_),
+      entry_(std::exchange(other.entry_, nullptr)),
+      use_(other.use_),
+      begun_(std::exchange(other.begun_, false)) {
+  // Unless somebody else has undone it, and the entry serves another object.
+  if (entry_ != nullptr && entry_->state.load(std::memory_order_relaxed) == use_) entry_->object = this;
+}
+
 void Undo::begin() {
   begun_ = true;
   UndoRecord* const record = own.get();

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 namespace rota {
 
@@ -16,13 +17,16 @@ class Undo {
   Undo(Work work, void* of, int device, std::uint64_t bytes, std::uint32_t detail = 0,
        const void* frame = __builtin_dwarf_cfa());
   ~Undo();
-  Undo(const Undo&) = delete;
-  Undo& operator=(const Undo&) = delete;
+  // To a place in the same function's frame, or in that of the function that was named.
+  Undo(Undo&& other) noexcept;
+  Undo& operator=(Undo&&) = delete;
 
   // It has begun.
   void begin();
-  // There is nothing to undo any more.
-  void keep() { over(); }
+  // Whether it has, and would be undone.
+  explicit operator bool() const { return begun_; }
+  // It has succeeded: nothing is undone.
+  void commit() { over(); }
 
  private:
   bool over();
@@ -35,6 +39,24 @@ class Undo {
   struct UndoEntry* entry_ = nullptr;
   std::uint64_t use_ = 0;  // of the entry
   bool begun_ = false;
+};
+
+// The same for what is over before the function waits for anything: nobody else undoes it. `Work` is called at the end
+// of the scope, unless commit() has been.
+template <typename Work>
+class Rollback {
+ public:
+  explicit Rollback(Work work) : work_(std::move(work)) {}
+  Rollback(Rollback&& other) noexcept : work_(std::move(other.work_)), begun_(std::exchange(other.begun_, false)) {}
+  Rollback& operator=(Rollback&&) = delete;
+  ~Rollback() {
+    if (begun_) work_();
+  }
+  void commit() { begun_ = false; }
+
+ private:
+  Work work_;
+  bool begun_ = true;
 };
 
 // Undoes what calls of other threads have begun that have been left; returns whether there were any. Reads /proc for

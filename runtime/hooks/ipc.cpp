@@ -48,7 +48,7 @@ CUresult export_own(api::CUipcMemHandle* handle, CUdeviceptr address) {
     if (result != api::CUDA_SUCCESS) return result;
   }
   runtime().monitor.shares(protocol::kSharesOwn);
-  runtime().monitor.announce(memory.swap().exports().number());
+  runtime().monitor.announce(memory.exporter());
   return api::CUDA_SUCCESS;
 }
 

@@ -6,6 +6,7 @@
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
 #include "runtime/core/runtime.h"
+#include "runtime/core/undo.h"
 #include "runtime/hooks/overrides.h"
 
 namespace rota::overrides {
@@ -82,9 +83,13 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   memory::Memory& memory = runtime().memory;
   const std::optional<Pools::Pool> known = memory.pools().forget(pool);
   const auto served = memory.serving(pool);
+  Rollback stays([&] {
+    if (known) memory.pools().made(pool, *known);
+  });
   const CUresult result = real::cuMemPoolDestroy(pool);
-  if (result != api::CUDA_SUCCESS && known) memory.pools().made(pool, *known);
-  if (result == api::CUDA_SUCCESS) memory.pool_destroyed(served);
+  if (result != api::CUDA_SUCCESS) return result;
+  stays.commit();
+  memory.pool_destroyed(served);
   return result;
 }
 

@@ -8,6 +8,7 @@
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
 #include "runtime/core/runtime.h"
+#include "runtime/core/undo.h"
 #include "runtime/hooks/overrides.h"
 
 namespace rota::overrides {
@@ -72,8 +73,11 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, std::size_t size) {
   if (runtime().memory.swaps(ptr, size) || own().overlaps(ptr, size)) return api::CUDA_ERROR_INVALID_VALUE;
   // Recorded first: once the driver has freed it, another thread may reserve it again.
   const std::uint64_t noted = own().unreserved(ptr);
+  Rollback stays([&] {
+    if (noted != 0) own().reserved(ptr, noted);
+  });
   const CUresult result = real::cuMemAddressFree(ptr, size);
-  if (result != api::CUDA_SUCCESS && noted != 0) own().reserved(ptr, noted);
+  if (result == api::CUDA_SUCCESS) stays.commit();
   return result;
 }
 

@@ -5,11 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "generated/driver_types.h"
-#include "runtime/core/function_ref.h"
 #include "runtime/core/undo.h"
 #include "runtime/memory/ledger.h"
 #include "runtime/memory/move.h"
@@ -22,11 +20,6 @@ struct Place {
       nullptr;  // the allocation ends with this context; null: with none, which only extents support
   int device = 0;
 };
-
-// Runs work of rota's own that puts something on a GPU, if this process may do so now; otherwise does nothing. Never
-// waits. The runtime provides it. Called on any of the program's threads.
-using OwnWork = FunctionRef<void()>;
-using IfOurTurn = std::function<void(int device, const OwnWork& work)>;
 
 class Backend {
  public:
@@ -88,7 +81,7 @@ class BackendRoom {
     if (!held_) return api::CUDA_ERROR_OUT_OF_MEMORY;
     const api::CUresult result = how();
     held_ = result != api::CUDA_SUCCESS;
-    if (!held_) undo_.keep();
+    if (!held_) undo_.commit();
     return result;
   }
 

@@ -42,7 +42,7 @@ void ManagedBackend::settle(const Place& place, api::CUdeviceptr address, std::u
       unified::prefetch(address, bytes, place.device, stream);
     }
   };
-  if_our_turn_(place.device, bring_now);
+  turns_->if_our_turn(place.device, bring_now);
 }
 
 // Any GPU can use Unified Memory; advised, it stays where it is and is mapped on the other GPU (peers.h).

@@ -6,16 +6,17 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <utility>
 
 #include "runtime/driver/own_streams.h"
 #include "runtime/memory/backend.h"
+#include "runtime/memory/turns.h"
 
 namespace rota::memory {
 
 class ManagedBackend final : public Backend {
  public:
-  explicit ManagedBackend(IfOurTurn if_our_turn) : if_our_turn_(std::move(if_our_turn)) {}
+  // Before there is memory.
+  void set_turns(Turns& turns) { turns_ = &turns; }
 
   Backing backing() const override { return Backing::kUnified; }
   // False if the GPU cannot page by itself: all managed memory there is moved at each launch, and the CPU may not touch
@@ -33,7 +34,7 @@ class ManagedBackend final : public Backend {
   void context_ended(api::CUcontext context) override { streams_.forget(context); }
 
  private:
-  const IfOurTurn if_our_turn_;
+  Turns* turns_ = &WithoutTurns::instance();
   driver::OwnStreams streams_;
   std::array<std::atomic<Suitability>, kMaxDevices> suitability_{};
 };

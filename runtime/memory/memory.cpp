@@ -11,7 +11,6 @@
 #include "runtime/driver/context.h"
 #include "runtime/driver/own_streams.h"
 #include "runtime/driver/stream.h"
-#include "runtime/memory/reserved.h"
 #include "runtime/memory/round_up.h"
 #include "scheduler/base/host_memory.h"
 
@@ -40,11 +39,9 @@ bool has_pitch(std::size_t width, std::size_t height) {
 
 }  // namespace
 
-Memory::Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings)
+Memory::Memory(Ledger& ledger, Settings settings)
     : ledger_(ledger),
       settings_(settings),
-      managed_(if_our_turn),
-      swap_(std::move(if_our_turn)),
       peers_(ledger, [this](int accessing, int owner, bool may) { swap_.set_peer(accessing, owner, may); }),
       physical_(ledger),
       own_physical_(swap_, ledger),
@@ -66,6 +63,12 @@ Memory::Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings)
     std::optional<Block> block;
     return find_block(address, &block) && block && block->address == address && block->buffer_id == id;
   });
+}
+
+void Memory::set_turns(Turns* turns) {
+  turns_ = turns != nullptr ? turns : &WithoutTurns::instance();
+  managed_.set_turns(*turns_);
+  swap_.set_turns(*turns_);
 }
 
 bool Memory::here(Place& place) {
@@ -116,20 +119,18 @@ std::uint64_t Memory::capacity(int ordinal) {
 }
 
 std::uint64_t Memory::contexts(int ordinal) const {
-  return room_.contexts ? room_.contexts(ordinal) : 0;
+  return turns_->context_bytes(ordinal);
 }
 
 std::uint64_t Memory::beside(int ordinal) const {
-  const std::uint64_t own = contexts(ordinal);
-  return room_.all_contexts ? std::max(own, room_.all_contexts(ordinal)) : own;
+  return std::max(contexts(ordinal), turns_->all_context_bytes(ordinal));
 }
 
 // Reserve room first, then call the driver, then add to the ledger.
 api::CUresult Memory::allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address,
                                        bool hopeless) {
-  Reserved reserved(ledger_, what.device, what.bytes, what.kind);
-  if (!reserve(what.device, what.bytes, what.kind)) return api::CUDA_ERROR_OUT_OF_MEMORY;
-  reserved.begin();
+  Charge charge = reserve(what.device, what.bytes, what.kind);
+  if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
   // A pool's allocation went through its gate, which has already retried.
   const bool once = hopeless || what.kind.route == Route::kPool;
   const std::uint64_t fixed = what.kind.movable() ? 0 : what.bytes;
@@ -138,7 +139,7 @@ api::CUresult Memory::allocate_counted(const Allocation& what, const RealCall& c
     result = await_room(what.device, {what.bytes, fixed}, call);
   }
   if (result != api::CUDA_SUCCESS) return result;
-  reserved.keep();
+  charge.commit();
   Allocation made = what;
   made.address = address();
   ledger_.add(made);
@@ -198,7 +199,9 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
   if (shares && kind.converted()) {
     const api::CUresult result = stream_ordered_.allocate(
         {.place = place, .gpu_bytes = device(place.device).total_bytes, .bytes = bytes, .backing = kind.backing},
-        backend, [&](std::uint64_t more) { return reserve(place.device, more, Kind::kShared); }, address);
+        backend,
+        [&](std::uint64_t more, const void* frame) { return reserve(place.device, more, Kind::kShared, frame); },
+        address);
     if (result == api::CUDA_SUCCESS) {
       changed(place.device);
       if (kind.backing == Backing::kUnified) peers_.settled(place, *address, bytes);
@@ -248,12 +251,11 @@ api::CUresult Memory::allocate_pitch_native(std::size_t width, std::size_t heigh
   Place place;
   if (!has_pitch(width, height) || !here(place)) return call();
   const std::uint64_t guess = round_up(width, kUsualPitch) * height;
-  Reserved reserved(ledger_, place.device, guess, Kind::kPlain);
-  if (!reserve(place.device, guess, Kind::kPlain)) return api::CUDA_ERROR_OUT_OF_MEMORY;
-  reserved.begin();
+  Charge charge = reserve(place.device, guess, Kind::kPlain);
+  if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
   const api::CUresult result = with_room(place.device, guess, guess, call);
   if (result != api::CUDA_SUCCESS) return result;
-  reserved.keep();
+  charge.commit();
   const std::uint64_t taken = pitch() * height;
   if (taken > guess) ledger_.charge(place.device, taken - guess, Kind::kPlain);
   if (taken < guess) ledger_.release(place.device, guess - taken, Kind::kPlain);
@@ -287,30 +289,27 @@ api::CUresult Memory::allocate_pitch(api::CUdeviceptr* address, std::size_t* pit
 }
 
 api::CUresult Memory::free(std::uint64_t address, const RealCall& call, bool capturing) {
-  const StreamOrdered::Claimed claimed = stream_ordered_.claim(address);
-  if (claimed == StreamOrdered::Claimed::kTwice) return api::CUDA_ERROR_INVALID_VALUE;
+  StreamOrdered::Claim claim = stream_ordered_.claim(address);
+  if (claim.twice()) return api::CUDA_ERROR_INVALID_VALUE;
   const api::CUresult result = free_claimed(address, call, capturing);
-  if (claimed == StreamOrdered::Claimed::kYes && result != api::CUDA_SUCCESS) stream_ordered_.unclaim(address);
+  if (result == api::CUDA_SUCCESS) claim.commit();
   return result;
 }
 
 api::CUresult Memory::free_claimed(std::uint64_t address, const RealCall& call, bool capturing) {
   // The ledger is updated before the driver is called: once it has freed the memory, another thread may get the same
   // address.
-  const std::optional<Allocation> taken = ledger_.begin_free(address);
+  Freeing taken(ledger_, address);
   // Already freed in the order of a stream: the driver, which still has it, would free it, and rota would free it
   // again.
   if (!taken && is_kept(address)) return api::CUDA_ERROR_INVALID_VALUE;
-  if (taken && taken->kind.route == Route::kServed) return free_stream_ordered(*taken);
+  if (taken && taken->kind.route == Route::kServed) return free_stream_ordered(taken);
   const bool ours = taken && (taken->kind.route == Route::kShared ||
                               (taken->kind.converted() && taken->kind.backing == Backing::kSwapped));
-  if (ours) return free_plain(*taken, capturing);
+  if (ours) return free_plain(taken, capturing);
   const api::CUresult result = call();
-  if (!taken) return result;
-  if (result != api::CUDA_SUCCESS) {
-    ledger_.cancel_free(*taken);
-    return result;
-  }
+  if (!taken || result != api::CUDA_SUCCESS) return result;
+  taken.commit();
   ledger_.finish_free(*taken);
   changed(taken->device);
   return result;
@@ -336,9 +335,9 @@ bool Memory::sweep_deferred() {
   if (!deferred_.any() && !stream_ordered_.any()) return false;
   for (const int ordinal : deferred_.sweep()) changed(ordinal);
   for (const int ordinal : stream_ordered_.sweep()) changed(ordinal);
-  for (int ordinal = 0; room_.crowded && ordinal < kMaxDevices; ++ordinal) {
+  for (int ordinal = 0; ordinal < kMaxDevices; ++ordinal) {
     const bool swaps = devices_[static_cast<std::size_t>(ordinal)].mode.load() == protocol::MemoryMode::kSwap;
-    if (swaps && room_.crowded(ordinal)) stream_ordered_.give_back_grown(ordinal);
+    if (swaps && turns_->overcommitted(ordinal)) stream_ordered_.give_back_grown(ordinal);
   }
   return true;
 }

@@ -18,6 +18,7 @@
 #include "runtime/driver/events.h"
 #include "runtime/driver/known_streams.h"
 #include "runtime/memory/backend.h"
+#include "runtime/memory/charge.h"
 #include "runtime/memory/deferred.h"
 #include "runtime/memory/graphs.h"
 #include "runtime/memory/ledger.h"
@@ -26,37 +27,28 @@
 #include "runtime/memory/peers.h"
 #include "runtime/memory/physical.h"
 #include "runtime/memory/pools.h"
-#include "runtime/memory/room.h"
+#include "runtime/memory/residency.h"
 #include "runtime/memory/settings.h"
 #include "runtime/memory/sharers.h"
 #include "runtime/memory/stream_ordered.h"
 #include "runtime/memory/swap/opened.h"
 #include "runtime/memory/swap/own_physical.h"
 #include "runtime/memory/swap/swap.h"
+#include "runtime/memory/turns.h"
 #include "scheduler/protocol/protocol.h"
 
 namespace rota::memory {
 
-class Memory {
+class Memory final : public Residency {
  public:
   using RealCall = FunctionRef<api::CUresult()>;
   using GivenAddress = FunctionRef<std::uint64_t()>;
   using GivenPitch = FunctionRef<std::uint64_t()>;
 
-  Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings);
+  Memory(Ledger& ledger, Settings settings);
 
-  // Set by the client: whether a rotad serves this process (the automatic choice is then managed memory), and what to
-  // notify when a GPU's bytes have changed.
+  // Set by the client: whether a rotad serves this process (the automatic choice is then managed memory).
   void set_served(bool served);
-  // The same for one GPU: rotad may serve this process on some GPUs only, and on others later. What was allocated by
-  // then stays what it is.
-  void set_served(int ordinal, bool served);
-  void set_observer(std::function<void(int device)> changed) { changed_ = std::move(changed); }
-  void set_room(Room room) { room_ = std::move(room); }
-  // Waits for the work of a context, as cuMemFree of memory in it does, or returns nothing: then that is not possible
-  // without disturbing something else.
-  using Synchronize = std::function<std::optional<api::CUresult>(api::CUcontext context)>;
-  void set_synchronize(Synchronize synchronize) { synchronize_ = std::move(synchronize); }
 
   // --- overrides; results are the driver's own, or CUDA_ERROR_OUT_OF_MEMORY where a limit is exceeded. None waits for
   // the GPU where the driver's own call would not.
@@ -102,7 +94,7 @@ class Memory {
   };
   Shown shown(int device, std::uint64_t total, std::uint64_t free);
   // Whether any limit applies to this process, as far as it knows. Does not ask rotad.
-  bool limited() const { return settings_.limit_bytes != kNoLimit || (room_.limited && room_.limited()); }
+  bool limited() const { return settings_.limit_bytes != kNoLimit || turns_->limited(); }
   // The most that this process may have on a GPU, alone or together with others; kNoLimit: there is no limit.
   std::uint64_t limit(int device) const;
   // Passes on the driver's result of `function` for memory at `address`. If the driver refused, perhaps because the
@@ -147,11 +139,8 @@ class Memory {
   };
   // False: the driver knows the address. True: rota has to answer, with the block or that there is none.
   bool find_block(api::CUdeviceptr address, std::optional<Block>* block);
-  // The GPU whose memory an address is, on it or not; negative: it is not device memory. `booked`: set if the ledger
-  // says so; may be null.
-  int device_of(api::CUdeviceptr address, bool* booked = nullptr) const;
-  // The GPU on which an array lies; negative: not known, as of a level of a mipmapped one.
-  int device_of_array(const void* handle) const;
+  int device_of(api::CUdeviceptr address, bool* booked = nullptr) const override;
+  int device_of_array(const void* handle) const override;
   // The context of plain memory that is swapped; null: of other memory.
   api::CUcontext context_of_plain(api::CUdeviceptr address) const;
   // The byte that is passed to the driver instead of this address, whose memory may be out of place: queries of the
@@ -160,12 +149,15 @@ class Memory {
   // Whether any of these addresses is in a range of the swap backend: mapped memory for the driver, but plain memory
   // for the program, which may not map there.
   bool swaps(api::CUdeviceptr address, std::uint64_t bytes) const { return swap_.overlaps(address, bytes); }
+  // For tests.
   SwapBackend& swap() { return swap_; }
 
   // --- legacy IPC of memory that rota moves; nothing: it is the driver's matter
 
   // Whether this address is in plain memory for which rota makes handles itself.
   bool exports(api::CUdeviceptr address) const;
+  // By which number the handles name this process.
+  protocol::ProcessNumber exporter() { return swap_.exports().number(); }
   // Of such memory, which is in place and held there, and stays so from now on.
   api::CUresult export_own(api::CUipcMemHandle* handle, api::CUdeviceptr address);
   // `introduce`: a socket to the process of this number by that time; empty: there is none. Not inside the gate.
@@ -222,37 +214,76 @@ class Memory {
     bool gone_ = false;
   };
 
-  // --- the monitor
+  // --- Residency
 
-  // When the lease has come back: what of this process's managed memory is to move to the GPU, in this order
-  // (move_order.h). Not what the program wants elsewhere; up to `most` bytes together with what cannot move.
-  std::vector<Allocation> to_bring(int device, std::uint64_t most);
-  // Starts moving it. `stream` and the context belong to `device`. Returns the bytes requested.
-  std::uint64_t bring(int device, api::CUstream stream, const std::vector<Allocation>& ranges);
-  // Before the lease goes to a process that needs the room: starts moving this many bytes to the host, or as many as
-  // there are. Returns the bytes requested.
-  std::uint64_t move_out(int device, api::CUstream stream, std::uint64_t bytes);
-  // Whether memory that was freed in stream order still has to be freed in the driver.
-  bool has_deferred() const { return deferred_.any(); }
-  // Checks which frees the streams have passed: their bytes count as free. Any thread; does not wait. Returns whether
-  // there was anything to check.
-  bool sweep_deferred();
-  // Frees in the driver what the streams have passed. Only while the gate is closed and nothing of this process runs on
-  // a GPU (a drain has said so), with some context current, and under the lock that keeps contexts from being
-  // destroyed: the driver's free waits for running work, and every other call of the process with it. With an owner, a
-  // context: only what is that context's, right after the driver's own wait for its work.
-  void collect_deferred(const std::optional<Owner>& owner = std::nullopt);
+  void set_turns(Turns* turns) override;
+  Ledger& ledger() override { return ledger_; }
+  const Settings& settings() const override { return settings_; }
+  Sums sums(int device) const override {
+    return {ledger_.live_bytes(device), ledger_.fixed_bytes(device), swap_.resident_bytes(device),
+            swap_.pinned_bytes(device)};
+  }
+  std::uint64_t resident_bytes(int device) const override { return swap_.resident_bytes(device); }
+  std::uint64_t out_bytes(int device) const override { return swap_.out_bytes(device); }
+  std::uint64_t needed_bytes(int device) const override { return swap_.needed_bytes(device); }
+  // One load, once that has been decided.
+  protocol::MemoryMode mode(int device) override;
+  bool has_extents() const override { return swap_.any(); }
+  Devices reachers(int device) const override { return swap_.reachers(device); }
+  Devices reachable(Devices devices) const override { return swap_.reachable(devices); }
+  bool in_place(Devices devices) const override { return swap_.in_place(devices); }
+  bool if_in_place(Devices devices, FunctionRef<void()> work) override { return swap_.if_in_place(devices, work); }
+  bool use_if_in_place(Devices devices, FunctionRef<void()> open) override {
+    return swap_.use_if_in_place(devices, open);
+  }
+  std::optional<bool> try_use_if_in_place(Devices devices, FunctionRef<void()> open) override {
+    return swap_.try_use_if_in_place(devices, open);
+  }
+  void pin_all() override { swap_.pin(); }
+  bool all_pinned() const override { return swap_.pinned(); }
+  void set_served(int ordinal, bool served) override;
+  bool has_deferred() const override { return deferred_.any(); }
+  bool sweep_deferred() override;
+  void collect_deferred(const std::optional<Owner>& owner = std::nullopt) override;
+  std::uint64_t drop_kept(int device) override { return swap_.drop_kept(device); }
+  Moved evict(int device, std::uint64_t bytes, const Move& move) override { return swap_.evict(device, bytes, move); }
+  Moved restore(int device, const Move& move) override { return swap_.restore(device, move); }
+  std::uint64_t context_failed(api::CUcontext context, int device) override {
+    return swap_.context_failed(context, device);
+  }
+  void release_all() override { swap_.release_all(); }
+  void own_context_ended(api::CUcontext context) override { swap_.host().context_ended(context); }
+  std::vector<Allocation> to_bring(int device, std::uint64_t most) override;
+  std::uint64_t bring(int device, api::CUstream stream, const std::vector<Allocation>& ranges) override;
+  std::uint64_t move_out(int device, api::CUstream stream, std::uint64_t bytes) override;
+  void follow_host_share(protocol::UsagePage* usage, const protocol::LeasePage* lease,
+                         std::function<void()> tell) override {
+    swap_.host().follow(usage, lease, std::move(tell));
+  }
+  std::uint64_t host_bytes() const override { return swap_.host().bytes(); }
+  std::uint64_t kept_host_bytes() const override { return swap_.host().kept_bytes(); }
+  bool host_limited() const override { return swap_.host().limited(); }
+  std::uint64_t host_excess() const override { return swap_.host().excess(); }
+  bool host_low() override { return swap_.host().low(); }
+  void count_copies() override { swap_.count_copies(); }
+  void needs_no_more_host() override { swap_.host().lack(0); }
+  bool prepare_host(const std::vector<Overcommitment>& all) override { return swap_.prepare_host(all); }
+  bool has_prepared_host() const override { return swap_.host().has_prepared(); }
+  void drop_prepared_host() override { swap_.host().drop_prepared(); }
+  std::uint64_t trim_host() override { return swap_.host().trim(); }
+  std::uint64_t give_host_back(std::uint64_t bytes, bool unused_too) override {
+    return swap_.give_host_back(bytes, unused_too);
+  }
+  void serve_opener(Descriptor&& socket) override { swap_.exports().serve(std::move(socket)); }
+  void stop_serving() override { swap_.exports().stop(); }
 
-  // Reserves room and waits until it may be taken; or logs why not (once).
-  bool reserve(int device, std::uint64_t bytes, Kind kind);
+  // Reserves bytes and waits until they may be taken; or logs why not (once), and returns none. `frame`: that of the
+  // function which holds the charge.
+  Charge reserve(int device, std::uint64_t bytes, Kind kind, const void* frame = __builtin_dwarf_cfa());
   void changed(int device) {
     if (account::wanted()) tell_account(device);
-    if (changed_) changed_(device);
+    turns_->changed(device);
   }
-  Ledger& ledger() { return ledger_; }
-  const Settings& settings() const { return settings_; }
-  // How plain memory on this GPU is served, and why. One load, once that has been decided.
-  protocol::MemoryMode mode(int device);
 
  private:
   struct Device {
@@ -296,7 +327,6 @@ class Memory {
   api::CUresult with_room(int ordinal, std::uint64_t bytes, std::uint64_t fixed, const RealCall& call);
   // The driver has refused `call` for good: waits for memory of others, if they may free it.
   api::CUresult await_room(int ordinal, const Refused& what, const RealCall& call);
-  Room::Limit shared_limit(int device) const;
   bool roomy(const StreamOrdered::Wanted& wanted);
   bool much_is_free(const Place& place, std::uint64_t gpu_bytes);
   api::CUresult allocate_from(Backend& backend, const Place& place, api::CUdeviceptr* address, std::uint64_t bytes,
@@ -306,8 +336,8 @@ class Memory {
                                  bool hopeless = false);
   api::CUresult allocate_captured(const AsyncCall& wanted, const RealCall& call);
   api::CUresult allocate_stream_ordered(const AsyncCall& call, const StreamOrdered::Wanted& wanted, Backend& backend);
-  api::CUresult free_stream_ordered(const Allocation& taken);
-  api::CUresult free_plain(const Allocation& taken, bool capturing);
+  api::CUresult free_stream_ordered(Freeing& taken);
+  api::CUresult free_plain(Freeing& taken, bool capturing);
   bool hold_back(const Allocation& taken, const StreamOrdered::Behind& behind);
   void free_shared(const Allocation& taken, const StreamOrdered::Behind& behind);
   void give_up_extents(const Allocation& taken);
@@ -347,9 +377,7 @@ class Memory {
   driver::SpareEvents events_;
   Deferred deferred_;
   StreamOrdered stream_ordered_;
-  std::function<void(int)> changed_;
-  Room room_;
-  Synchronize synchronize_;
+  Turns* turns_ = &WithoutTurns::instance();
   std::atomic<bool> exports_{false};  // a function refused converted memory: allocations stay native from then on
   std::set<std::string> explained_;   // functions; under the lock below
   struct KeptByte {

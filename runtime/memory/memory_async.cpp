@@ -4,6 +4,7 @@
 
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
+#include "runtime/core/undo.h"
 #include "runtime/driver/capture_mode.h"
 #include "runtime/driver/context.h"
 #include "runtime/driver/stream.h"
@@ -84,7 +85,7 @@ bool Memory::much_is_free(const Place& place, std::uint64_t gpu_bytes) {
 // Whether freed blocks may wait in the quick list while the pool grows: nobody lacks that room, and no limit is near.
 bool Memory::roomy(const StreamOrdered::Wanted& wanted) {
   const int device = wanted.place.device;
-  if (wanted.backing != Backing::kSwapped || limited() || (room_.crowded && room_.crowded(device))) return false;
+  if (wanted.backing != Backing::kSwapped || limited() || turns_->overcommitted(device)) return false;
   const std::uint64_t most = capacity(device);
   const std::uint64_t near = 2 * StreamOrdered::most_listed(wanted.gpu_bytes);
   return much_is_free(wanted.place, wanted.gpu_bytes) && wanted.bytes <= most && most - wanted.bytes >= near &&
@@ -111,9 +112,10 @@ api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const Strea
   const auto take = [&] {
     return stream_ordered_.allocate(
         how, server,
-        [&](std::uint64_t bytes) {
-          limited = !reserve(device, bytes, Kind::kServed);
-          return !limited;
+        [&](std::uint64_t bytes, const void* frame) {
+          Charge charge = reserve(device, bytes, Kind::kServed, frame);
+          limited = !charge;
+          return charge;
         },
         call.address);
   };
@@ -130,14 +132,12 @@ api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const Strea
 
 // cuMemFree of stream-ordered memory. It does not wait and needs no context (measured on an H200 and an H100); by the
 // documentation the caller must ensure that nothing uses the memory any more.
-api::CUresult Memory::free_stream_ordered(const Allocation& taken) {
+api::CUresult Memory::free_stream_ordered(Freeing& taken) {
   const api::CUresult result = refused_by_driver();
-  if (result != api::CUDA_SUCCESS) {
-    ledger_.cancel_free(taken);
-    return result;
-  }
-  stream_ordered_.free(taken, {});
-  changed(taken.device);
+  if (result != api::CUDA_SUCCESS) return result;
+  taken.commit();
+  stream_ordered_.free(*taken, {});
+  changed(taken->device);
   return api::CUDA_SUCCESS;
 }
 
@@ -162,9 +162,12 @@ api::CUresult Memory::record_behind(api::CUstream stream, bool per_thread, Strea
     const api::CUresult failed = real::cuCtxGetStreamPriorityRange(&lowest, &highest);  // as all calls, if it has
     return failed != api::CUDA_SUCCESS ? failed : api::CUDA_ERROR_OUT_OF_MEMORY;
   }
+  Rollback taken([event = behind->event, again] {
+    if (!again) real::cuEventDestroy_v2(event);
+  });
   const api::CUresult result =
       per_thread ? gates::cuEventRecord_ptsz(behind->event, stream) : gates::cuEventRecord(behind->event, stream);
-  if (!again && result != api::CUDA_SUCCESS) real::cuEventDestroy_v2(behind->event);
+  if (result == api::CUDA_SUCCESS) taken.commit();
   return result;
 }
 
@@ -174,30 +177,29 @@ api::CUresult Memory::free_async(api::CUdeviceptr address, api::CUstream stream,
   if (!capturing && !account::wanted() && !has_synchronous_.load(std::memory_order_relaxed)) {
     StreamOrdered::Behind before;
     api::CUmemoryPool unlearned = nullptr;
-    const StreamOrdered::Claimed claimed = stream_ordered_.claim_quickly(address, &before, &unlearned);
-    if (claimed == StreamOrdered::Claimed::kTwice) return api::CUDA_ERROR_INVALID_VALUE;
-    if (claimed == StreamOrdered::Claimed::kYes) {
+    StreamOrdered::Claim claim = stream_ordered_.claim_quickly(address, &before, &unlearned);
+    if (claim.twice()) return api::CUDA_ERROR_INVALID_VALUE;
+    if (claim) {
       StreamOrdered::Behind behind;
       const api::CUresult result = record_behind(stream, per_thread, &behind, before);
       if (result == api::CUDA_SUCCESS) {
+        claim.commit();
         stream_ordered_.quick_free(address, behind);
-      } else {
-        stream_ordered_.unclaim(address);
       }
       return result;
     }
     if (unlearned != nullptr) stream_ordered_.learn_threshold(unlearned);
   }
-  const StreamOrdered::Claimed claimed = stream_ordered_.claim(address);
-  if (claimed == StreamOrdered::Claimed::kTwice) return api::CUDA_ERROR_INVALID_VALUE;
+  StreamOrdered::Claim claim = stream_ordered_.claim(address);
+  if (claim.twice()) return api::CUDA_ERROR_INVALID_VALUE;
   const api::CUresult result = free_async_claimed(address, stream, per_thread, call, capturing);
-  if (claimed == StreamOrdered::Claimed::kYes && result != api::CUDA_SUCCESS) stream_ordered_.unclaim(address);
+  if (result == api::CUDA_SUCCESS) claim.commit();
   return result;
 }
 
 api::CUresult Memory::free_async_claimed(api::CUdeviceptr address, api::CUstream stream, bool per_thread,
                                          const RealCall& call, bool capturing) {
-  const std::optional<Allocation> taken = ledger_.begin_free(address);
+  Freeing taken(ledger_, address);
   if (!taken) {  // it begins no allocation, or another thread has just freed that
     const std::optional<Allocation> freed = ledger_.find(address);
     const bool refused = freed && freed->address == address && freed->kind.converted() && freed->kind.from_heap();
@@ -208,7 +210,7 @@ api::CUresult Memory::free_async_claimed(api::CUdeviceptr address, api::CUstream
   // Unified Memory.
   const bool captured = taken->kind.converted() && capturing && driver::captures(stream, per_thread);
   if (!taken->kind.converted() || captured) {
-    ledger_.cancel_free(*taken);
+    taken.cancel();
     const bool known_to_driver = !captured || (taken->kind.backing == Backing::kUnified && !served);
     return known_to_driver ? free_claimed(address, call, false) : call();
   }
@@ -219,9 +221,9 @@ api::CUresult Memory::free_async_claimed(api::CUdeviceptr address, api::CUstream
   if (capturing) relaxed.emplace();
   StreamOrdered::Behind behind;
   const api::CUresult result = record_behind(stream, per_thread, &behind);
-  if (result != api::CUDA_SUCCESS) {
-    ledger_.cancel_free(*taken);
-  } else if (served) {
+  if (result != api::CUDA_SUCCESS) return result;
+  taken.commit();
+  if (served) {
     free_shared(*taken, behind);
   } else {
     deferred_.add(*taken, behind.event, behind.context);

@@ -30,10 +30,10 @@ api::CUresult Memory::info(std::size_t* free_bytes, std::size_t* total_bytes) {
 }
 
 Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free) {
-  if (room_.refresh) room_.refresh(ordinal);
+  turns_->refresh(ordinal);
   sweep_deferred();
   if (graphs_.any()) graphs_.look(ordinal);
-  const Room::Limit shared = shared_limit(ordinal);
+  const SharedLimit shared = turns_->shared_limit(ordinal);  // known once rotad has sent it
   Shown seen{
       .total = std::min({total, settings_.limit_bytes, shared.total}), .free = 0, .own = ledger_.live_bytes(ordinal)};
   // NVML's total is all of the GPU's memory, CUDA's only the part that programs can have.
@@ -58,8 +58,8 @@ Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free
 // without rota have, and what others have that stays. Extents are larger than what has been allocated in them, and all
 // of them must be on the GPU at once.
 std::uint64_t Memory::movable_room(int ordinal, std::uint64_t own, std::uint64_t free) {
-  const std::uint64_t stays = room_.fixed_of_others ? room_.fixed_of_others(ordinal) : 0;
-  std::uint64_t left = without(without(device(ordinal).total_bytes, beside(ordinal)), stays);
+  std::uint64_t left = without(device(ordinal).total_bytes, beside(ordinal));
+  left = without(left, turns_->fixed_of_others_bytes(ordinal));
   // Without a rotad nobody makes room.
   if (!device(ordinal).served.load(std::memory_order_relaxed)) left = without(left, others(ordinal, own, free));
   if (backend(ordinal).backing() != Backing::kSwapped) return without(left, own);

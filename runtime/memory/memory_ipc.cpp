@@ -90,7 +90,7 @@ std::optional<api::CUresult> Memory::close(api::CUdeviceptr address) {
   return opened_.close(address, [this](api::CUcontext context) {
     if (const api::CUresult result = refused_by_driver(); result != api::CUDA_SUCCESS) return result;
     std::optional<api::CUresult> waited;
-    if (synchronize_ && !has_pool_of_driver_.load(std::memory_order_relaxed)) waited = synchronize_(context);
+    if (!has_pool_of_driver_.load(std::memory_order_relaxed)) waited = turns_->synchronize(context);
     if (waited) return *waited;
     api::CUdevice device = -1;
     const driver::CurrentContext its_own(context);

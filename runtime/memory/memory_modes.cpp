@@ -21,7 +21,7 @@ void Memory::set_served(int ordinal, bool served) {
 }
 
 Backend& Memory::backend_for_allocation(int ordinal) {
-  if (settings_.backend == Choice::kAutomatic && room_.served_is_known) room_.served_is_known(ordinal);
+  if (settings_.backend == Choice::kAutomatic) turns_->wait_until_served_is_known(ordinal);
   return backend(ordinal);
 }
 

@@ -1,18 +1,16 @@
 // Physical memory that the program creates itself: as memory of the driver, which stays, or as a range that rota moves.
 #include "runtime/memory/memory.h"
-#include "runtime/memory/reserved.h"
 #include "scheduler/rules/largest_extent.h"
 
 namespace rota::memory {
 
 api::CUresult Memory::create_physical(Physical::Handle* handle, std::uint64_t bytes, int ordinal,
                                       const RealCall& call) {
-  Reserved reserved(ledger_, ordinal, bytes, Kind::kPhysical);
-  if (!reserve(ordinal, bytes, Kind::kPhysical)) return api::CUDA_ERROR_OUT_OF_MEMORY;
-  reserved.begin();
+  Charge charge = reserve(ordinal, bytes, Kind::kPhysical);
+  if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
   const api::CUresult result = with_room(ordinal, bytes, bytes, call);
   if (result != api::CUDA_SUCCESS) return result;
-  reserved.keep();
+  charge.commit();
   physical_.created(*handle, ordinal, bytes);
   changed(ordinal);
   return result;
@@ -29,14 +27,13 @@ std::optional<api::CUresult> Memory::create_moving(Physical::Handle* handle, std
   // Leave it to the driver to refuse an invalid size.
   if (handle == nullptr || bytes == 0 || bytes % swap_.granularity(ordinal) != 0) return std::nullopt;
   BackendRoom room(swap_, ordinal, bytes, bytes);
-  Reserved reserved(ledger_, ordinal, bytes, Kind::kMovingPhysical);
-  if (!reserve(ordinal, bytes, Kind::kMovingPhysical)) return api::CUDA_ERROR_OUT_OF_MEMORY;
-  reserved.begin();
+  Charge charge = reserve(ordinal, bytes, Kind::kMovingPhysical);
+  if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
   api::CUdeviceptr range = 0;
   const auto call = [&] { return room.allocate([&] { return swap_.allocate_own(ordinal, &range, bytes, *making); }); };
   const api::CUresult result = room ? with_room(ordinal, bytes, 0, call) : call();
   if (result == api::CUDA_SUCCESS) {
-    reserved.keep();
+    charge.commit();
     *handle = own_physical_.created(range, bytes, wanted);
     changed(ordinal);
     return result;

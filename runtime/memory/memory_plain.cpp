@@ -13,33 +13,29 @@ namespace rota::memory {
 // byte is freed instead where a synchronization might do something else: to a capture (Contexts::synchronize), or to a
 // pool of the driver's, which it trims. Then the driver refuses what it would have refused, with the same effect.
 // No context has to be current (Numba frees after it has popped its last one).
-api::CUresult Memory::free_plain(const Allocation& taken, bool capturing) {
-  const auto context = reinterpret_cast<api::CUcontext>(taken.owner.id);
+api::CUresult Memory::free_plain(Freeing& taken, bool capturing) {
+  const auto context = reinterpret_cast<api::CUcontext>(taken->owner.id);
   api::CUresult result = refused_by_driver();
   if (result == api::CUDA_SUCCESS) {
     std::optional<api::CUresult> waited;
-    if (synchronize_ && !capturing && !has_pool_of_driver_.load(std::memory_order_relaxed)) {
-      waited = synchronize_(context);
-    }
-    result = waited ? *waited : free_a_byte({.context = context, .device = taken.device});
+    if (!capturing && !has_pool_of_driver_.load(std::memory_order_relaxed)) waited = turns_->synchronize(context);
+    result = waited ? *waited : free_a_byte({.context = context, .device = taken->device});
     // Another thread is destroying the context. The memory goes with it: there is no allocation at the address.
     const bool ends = result == api::CUDA_ERROR_INVALID_CONTEXT || result == api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (ends) result = api::CUDA_ERROR_INVALID_VALUE;
   }
-  if (result != api::CUDA_SUCCESS) {
-    ledger_.cancel_free(taken);
-    return result;
-  }
-  if (taken.kind.route == Route::kShared) {
-    free_shared(taken, {});
+  if (result != api::CUDA_SUCCESS) return result;
+  taken.commit();
+  if (taken->kind.route == Route::kShared) {
+    free_shared(*taken, {});
   } else if (capturing) {
     // Captures may still refer to it: the monitor frees it once none does and the GPU is idle.
-    deferred_.add(taken, nullptr, nullptr);
-    ledger_.uncharge(taken);
-  } else if (!hold_back(taken, {})) {
-    give_up_extents(taken);
+    deferred_.add(*taken, nullptr, nullptr);
+    ledger_.uncharge(*taken);
+  } else if (!hold_back(*taken, {})) {
+    give_up_extents(*taken);
   }
-  changed(taken.device);
+  changed(taken->device);
   return result;
 }
 

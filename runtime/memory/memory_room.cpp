@@ -6,7 +6,6 @@
 #include "runtime/driver/freed.h"
 #include "runtime/driver/gpu_number.h"
 #include "runtime/memory/memory.h"
-#include "runtime/memory/reserved.h"
 #include "scheduler/base/byte_text.h"
 
 namespace rota::memory {
@@ -18,8 +17,12 @@ constexpr int kMostOthers = 64;
 
 }  // namespace
 
-bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
-  if (ordinal < 0 || ordinal >= kMaxDevices) return true;
+Charge Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind, const void* frame) {
+  Charge charge(ledger_, ordinal, bytes, kind, frame);
+  if (ordinal < 0 || ordinal >= kMaxDevices) {
+    charge.begin();
+    return charge;
+  }
   const std::uint64_t limit = settings_.limit_bytes;
   const std::uint64_t most = capacity(ordinal);
   if (ledger_.limit(ordinal) != limit) ledger_.set_limit(ordinal, limit);
@@ -28,29 +31,27 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
   // Memory that was freed in a stream is in use until the stream reaches the free: the driver refuses then, too, and
   // does not wait (measured on an H200 for cuMemAlloc and cuMemAllocAsync after a cuMemFreeAsync of plain memory). And
   // requests of other threads that are still pending may be refused.
-  Reserved reserved(ledger_, ordinal, bytes, kind);
   bool swept = false;
   bool alone = false;  // no request is pending, so the memory in the way is in use
   for (int tries = 0; tries < kMostOthers; ++tries) {
     const bool fits = ledger_.reserve(ordinal, bytes, kind);
     if (fits) {
-      reserved.begin();
-      const bool allowed = !room_.may_take || room_.may_take(ordinal, bytes, kind);
-      reserved.keep();  // by the caller, or released already
-      if (allowed) return true;
+      charge.begin();
+      if (turns_->may_take(ordinal, bytes, kind)) return charge;
+      charge.commit();  // released already
     }
     if (!std::exchange(swept, true) && sweep_deferred()) continue;
     if (fits) {
       account::refused(account::OutOfMemory::kLimit);
-      if (room_.explain) room_.explain(ordinal);
-      return false;
+      turns_->explain_refusal(ordinal);
+      return charge;
     }
     if (alone) break;
-    alone = !room_.wait_for_others || !room_.wait_for_others(ordinal);
+    alone = !turns_->wait_for_others(ordinal);
   }
   account::refused(limit <= most ? account::OutOfMemory::kLimit : account::OutOfMemory::kTooLarge);
   static log::Once once;
-  if (limit == 0 || !once.first()) return false;
+  if (limit == 0 || !once.first()) return charge;
   const auto text = [](std::uint64_t amount) { return bytes_text(amount); };
   const std::string more = text(bytes);
   const std::string live = text(ledger_.live_bytes(ordinal));
@@ -76,7 +77,7 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
         "used at once",
         more, driver::gpu_number(ordinal), live, text(device(ordinal).total_bytes), text(contexts(ordinal)));
   }
-  return false;
+  return charge;
 }
 
 void Memory::tell_account(int ordinal) {
@@ -107,12 +108,8 @@ void Memory::tell_account(int ordinal) {
 }
 
 // Limits shared with others are known once rotad has sent them.
-Room::Limit Memory::shared_limit(int ordinal) const {
-  return room_.limit ? room_.limit(ordinal) : Room::Limit{};
-}
-
 std::uint64_t Memory::limit(int ordinal) const {
-  return std::min(settings_.limit_bytes, shared_limit(ordinal).total);
+  return std::min(settings_.limit_bytes, turns_->shared_limit(ordinal).total);
 }
 
 // Tries again if others have made room or are said to be doing so: rotad has promised what this process may have.
@@ -128,9 +125,9 @@ api::CUresult Memory::with_room(int ordinal, std::uint64_t bytes, std::uint64_t 
   if ((swap_.drop_kept(ordinal) != 0 || freed) && again()) return result;
   const bool cleared =
       device(ordinal).served.load(std::memory_order_relaxed) && backend(ordinal).backing() == Backing::kSwapped;
-  const auto coming = [&] { return room_.coming && room_.coming(ordinal); };
+  const auto coming = [&] { return turns_->others_leave(ordinal); };
   if (cleared && driver::retry_while_freed(again, coming)) return result;
-  if (room_.make) room_.make(ordinal, again);
+  turns_->make_room(ordinal, again);
   return result == api::CUDA_ERROR_OUT_OF_MEMORY ? await_room(ordinal, refused, call) : result;
 }
 
@@ -140,12 +137,12 @@ api::CUresult Memory::await_room(int ordinal, const Refused& what, const RealCal
     result = call();
     return result != api::CUDA_ERROR_OUT_OF_MEMORY;
   };
-  if (room_.await) room_.await(ordinal, what, again);
+  turns_->await_room(ordinal, what, again);
   if (result == api::CUDA_ERROR_OUT_OF_MEMORY) {
     // What other processes have that cannot leave; without a rotad nobody says.
-    const bool full = room_.fixed_of_others && room_.fixed_of_others(ordinal) != 0;
+    const bool full = turns_->fixed_of_others_bytes(ordinal) != 0;
     account::refused(full ? account::OutOfMemory::kFull : account::OutOfMemory::kDriver);
-    if (room_.full) room_.full(ordinal);
+    turns_->say_full(ordinal);
   }
   return result;
 }

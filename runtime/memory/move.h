@@ -52,6 +52,12 @@ struct Move {
   std::vector<Allocation> ranges = {};
 };
 
+// By how much the memory of all programs on a GPU exceeds it.
+struct Overcommitment {
+  int device;
+  std::uint64_t bytes;
+};
+
 struct Moved {
   std::uint64_t bytes = 0;         // copied
   std::uint64_t without_copy = 0;  // of memory that left unchanged, unused or kept, and of fresh memory that came

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/core/undo.h"
+
 namespace rota::memory {
 
 std::uint64_t Physical::fresh(Handle handle, const Piece& piece) {
@@ -102,11 +104,12 @@ api::CUresult Physical::unmap(std::uint64_t address, std::uint64_t size, Functio
   if (!any) return call();  // the ledger would look through all of its shards
   // Removed from the ledger first: once the driver has unmapped them, another thread may map something else there.
   const std::vector<Allocation> mappings = ledger_.take_range(address, size, Kind::kMapping);
-  const api::CUresult result = call();
-  if (result != api::CUDA_SUCCESS) {
+  Rollback stay([&] {
     for (const Allocation& mapping : mappings) ledger_.add(mapping);
-    return result;
-  }
+  });
+  const api::CUresult result = call();
+  if (result != api::CUDA_SUCCESS) return result;
+  stay.commit();
   const std::lock_guard lock(state_->mutex);
   for (const Allocation& mapping : mappings) {
     const int device = drop(mapping.owner.id, &Piece::mappings, 1);

@@ -158,26 +158,17 @@ bool StreamOrdered::pay(const Wanted& wanted, const PoolPointer& pool, const Hea
   const int device = wanted.place.device;
   if (taken.charge > wanted.bytes) ledger_.release(device, taken.charge - wanted.bytes, pool->kind());
   if (is_paid(wanted, taken)) return true;
-  struct Unpaid {
-    ~Unpaid() {
-      if (!paid) {
-        if (!owner.put_back(wanted, pool, taken, true)) {
-          owner.ledger_.release(pool->device, taken.charge, pool->kind());
-        }
-        return;
-      }
-      const std::lock_guard lock(owner.mutex_);
-      pool->unpaid -= taken.bytes;
-      pool->publish();
-    }
-    StreamOrdered& owner;
-    const Wanted& wanted;
-    const PoolPointer& pool;
-    const Heap::Taken& taken;
-    bool paid = false;
-  } unpaid{*this, wanted, pool, taken};
-  unpaid.paid = reserve(wanted.bytes - taken.charge);
-  return unpaid.paid;
+  Rollback back([&] {
+    if (!put_back(wanted, pool, taken, true)) ledger_.release(pool->device, taken.charge, pool->kind());
+  });
+  Charge charge = reserve(wanted.bytes - taken.charge, __builtin_dwarf_cfa());
+  if (!charge) return false;
+  charge.commit();
+  back.commit();
+  const std::lock_guard lock(mutex_);
+  pool->unpaid -= taken.bytes;
+  pool->publish();
+  return true;
 }
 
 void StreamOrdered::enter(const Wanted& wanted, const Heap::Taken& taken, api::CUdeviceptr* into) {
@@ -263,30 +254,26 @@ std::optional<Heap::Taken> StreamOrdered::take_behind(const Wanted& wanted, cons
     queue = Fences::queue_of(taken->stream, taken->fence);
     event = fences_.hold(queue, taken->fence);
   }
-  // Also if the thread is cancelled while it waits for room.
-  struct Awaited {
-    ~Awaited() {
-      Lock lock(owner.mutex_);
-      owner.fences_.let_go(lock, queue, fence);
-    }
-    StreamOrdered& owner;
-    const Fences::Queue& queue;
-    Heap::Fence fence;
-  };
-  const Awaited awaited{*this, queue, taken->fence};
-  bool used = pay(wanted, pool, *taken, reserve);
-  if (used && event != nullptr) {
-    const api::CUresult result = wanted.per_thread ? gates::cuStreamWaitEvent_ptsz(wanted.stream, event, 0)
-                                                   : gates::cuStreamWaitEvent(wanted.stream, event, 0);
-    if (result != api::CUDA_SUCCESS) {
-      ledger_.release(wanted.place.device, wanted.bytes, pool->kind());
-      Heap::Taken unpaid = *taken;
-      unpaid.charge = 0;
-      put_back(wanted, pool, unpaid, false);
-      used = false;
-    }
-  }
-  return used ? taken : std::nullopt;
+  // In each case, also if the thread is cancelled while it waits for room.
+  const Rollback awaited([&, fence = taken->fence] {
+    Lock lock(mutex_);
+    fences_.let_go(lock, queue, fence);
+  });
+  if (!pay(wanted, pool, *taken, reserve)) return std::nullopt;
+  if (event == nullptr) return taken;
+  Rollback back([&] {
+    Heap::Taken unpaid = *taken;
+    unpaid.charge = 0;
+    put_back(wanted, pool, unpaid, false);
+  });
+  Charge charge(ledger_, wanted.place.device, wanted.bytes, pool->kind());
+  charge.begin();
+  const api::CUresult result = wanted.per_thread ? gates::cuStreamWaitEvent_ptsz(wanted.stream, event, 0)
+                                                 : gates::cuStreamWaitEvent(wanted.stream, event, 0);
+  if (result != api::CUDA_SUCCESS) return std::nullopt;
+  charge.commit();
+  back.commit();
+  return taken;
 }
 
 api::CUresult StreamOrdered::allocate(const Wanted& wanted, Backend& backend, const Reserve& reserve,
@@ -297,14 +284,14 @@ api::CUresult StreamOrdered::allocate(const Wanted& wanted, Backend& backend, co
     return api::CUDA_SUCCESS;
   }
   api::CUresult result = api::CUDA_ERROR_OUT_OF_MEMORY;
-  if (reserve(wanted.bytes)) {
+  if (Charge charge = reserve(wanted.bytes, __builtin_dwarf_cfa())) {
     Heap::Taken taken;
     result = grow(wanted, pool, backend, &taken);
     if (result == api::CUDA_SUCCESS) {
+      charge.commit();
       enter(wanted, taken, address);
       return result;
     }
-    ledger_.release(wanted.place.device, wanted.bytes, pool->kind());
   }
   if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
   const driver::RelaxedCapture relaxed;

@@ -26,10 +26,12 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "runtime/core/function_ref.h"
 #include "runtime/memory/backend.h"
+#include "runtime/memory/charge.h"
 #include "runtime/memory/deferred.h"
 #include "runtime/memory/fences.h"
 #include "runtime/memory/heap.h"
@@ -43,8 +45,8 @@ namespace rota::memory {
 // Any thread may call each function.
 class StreamOrdered {
  public:
-  // Reserves room for this many bytes, or returns false. May wait.
-  using Reserve = FunctionRef<bool(std::uint64_t bytes)>;
+  // Reserves this many bytes, or none. `frame`: that of the function which holds the charge. May wait.
+  using Reserve = FunctionRef<Charge(std::uint64_t bytes, const void* frame)>;
 
   struct Wanted {
     Place place;                              // the stream's, or for plain memory the thread's
@@ -78,15 +80,36 @@ class StreamOrdered {
 
   // --- the quick list (quick_list.h): the same, with the block's entry in the ledger left as it is
 
-  // Whoever frees a block that the list might take claims it first, however it is then freed.
-  enum class Claimed : std::uint8_t { kNothing, kYes, kTwice };  // kTwice: it is freed, or another thread is freeing it
-  Claimed claim(std::uint64_t address);
-  // It was not freed after all. Only after kYes.
-  void unclaim(std::uint64_t address);
-  // The same, where the list takes it: otherwise kNothing. `before`: what it was received behind; its event can be
-  // recorded once more, if it is of the stream's context. `pool`: learn_threshold() has to be called for it before the
-  // list takes anything from it; or null.
-  Claimed claim_quickly(std::uint64_t address, Behind* before, api::CUmemoryPool* pool);
+  // Whoever frees a block that the list might take claims it first, however it is then freed. False: it is no such
+  // block, or is freed already. Undone unless it is freed.
+  class Claim {
+   public:
+    Claim(Claim&& other) noexcept
+        : owner_(other.owner_), address_(other.address_), claimed_(std::exchange(other.claimed_, Claimed::kNothing)) {}
+    Claim& operator=(Claim&&) = delete;
+    ~Claim() {
+      if (claimed_ == Claimed::kYes) owner_.unclaim(address_);
+    }
+    explicit operator bool() const { return claimed_ == Claimed::kYes; }
+    // It is freed, or another thread is freeing it.
+    bool twice() const { return claimed_ == Claimed::kTwice; }
+    // It is freed now, or about to be.
+    void commit() { claimed_ = Claimed::kNothing; }
+
+   private:
+    friend StreamOrdered;
+    enum class Claimed : std::uint8_t { kNothing, kYes, kTwice };
+    Claim(StreamOrdered& owner, std::uint64_t address, Claimed claimed)
+        : owner_(owner), address_(address), claimed_(claimed) {}
+    StreamOrdered& owner_;
+    const std::uint64_t address_;
+    Claimed claimed_;
+  };
+  Claim claim(std::uint64_t address);
+  // The same, where the list takes it: otherwise nothing is claimed. `before`: what it was received behind; its event
+  // can be recorded once more, if it is of the stream's context. `pool`: learn_threshold() has to be called for it
+  // before the list takes anything from it; or null.
+  Claim claim_quickly(std::uint64_t address, Behind* before, api::CUmemoryPool* pool);
   // Frees it; takes the event.
   void quick_free(std::uint64_t address, const Behind& behind);
   // The most bytes of blocks in the list, on a GPU of this size: more, and all of it is freed properly. And up to what
@@ -195,7 +218,10 @@ class StreamOrdered {
   void free_properly(std::uint64_t address, const Behind& behind);
   void flush(std::vector<Fences::Queue>* queues = nullptr);
   void flush_and_look(Lock& lock);
-  Claimed claim(Live& live);
+  Claim::Claimed claim(Live& live);
+  Claim::Claimed claimed(std::uint64_t address);
+  Claim::Claimed claimed_quickly(std::uint64_t address, Behind* before, api::CUmemoryPool* pool);
+  void unclaim(std::uint64_t address);
   Lives::iterator live_at(std::uint64_t address);
   void forget(Lives::iterator live);
   void forget(std::uint64_t address, std::uint64_t bytes);

@@ -27,21 +27,33 @@ std::uint64_t StreamOrdered::most_listed(std::uint64_t gpu_bytes) {
 }
 
 // With the lock held.
-StreamOrdered::Claimed StreamOrdered::claim(Live& live) {
+StreamOrdered::Claim::Claimed StreamOrdered::claim(Live& live) {
+  using Claimed = Claim::Claimed;
   if (live.use != Live::Use::kUsed) return Claimed::kTwice;
   live.use = Live::Use::kClaimed;
   not_used_.fetch_add(1, std::memory_order_relaxed);
   return Claimed::kYes;
 }
 
-StreamOrdered::Claimed StreamOrdered::claim(std::uint64_t address) {
+StreamOrdered::Claim StreamOrdered::claim(std::uint64_t address) {
+  return {*this, address, claimed(address)};
+}
+
+StreamOrdered::Claim StreamOrdered::claim_quickly(std::uint64_t address, Behind* before, api::CUmemoryPool* pool) {
+  return {*this, address, claimed_quickly(address, before, pool)};
+}
+
+StreamOrdered::Claim::Claimed StreamOrdered::claimed(std::uint64_t address) {
+  using Claimed = Claim::Claimed;
   if (!any_quick_.load(std::memory_order_acquire)) return Claimed::kNothing;
   const std::lock_guard lock(mutex_);
   const auto found = live_at(address);
   return found == live_.end() || found->second.pool == nullptr ? Claimed::kNothing : claim(found->second);
 }
 
-StreamOrdered::Claimed StreamOrdered::claim_quickly(std::uint64_t address, Behind* before, api::CUmemoryPool* pool) {
+StreamOrdered::Claim::Claimed StreamOrdered::claimed_quickly(std::uint64_t address, Behind* before,
+                                                             api::CUmemoryPool* pool) {
+  using Claimed = Claim::Claimed;
   if (!any_quick_.load(std::memory_order_acquire)) return Claimed::kNothing;
   const std::lock_guard lock(mutex_);
   const auto found = live_at(address);

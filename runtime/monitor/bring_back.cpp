@@ -100,7 +100,7 @@ class OwnContext {
 // Moves extents of one GPU, in a stream of one of its contexts. If that context ends meanwhile, nothing has failed:
 // what did not move can move in another one.
 template <typename Move>
-memory::Moved with_stream(gate::Contexts& contexts, memory::SwapBackend& swap, int device, const ExchangeOf& exchange,
+memory::Moved with_stream(gate::Contexts& contexts, memory::Residency& memory, int device, const ExchangeOf& exchange,
                           FunctionRef<bool()> stopping, FunctionRef<bool()> idle, const Move& move) {
   const gate::ContextLife life = contexts.any(device);
   std::optional<OwnContext> own;
@@ -147,7 +147,7 @@ memory::Moved with_stream(gate::Contexts& contexts, memory::SwapBackend& swap, i
                                         .exchange = exchange(device),
                                         .context = own ? nullptr : context});
   if (stream != nullptr) within([&] { real::cuStreamDestroy_v2(stream); });
-  if (own) swap.host().context_ended(context);
+  if (own) memory.own_context_ended(context);
   if (ended) {
     all.failed = false;
     all.error = api::CUDA_SUCCESS;
@@ -162,13 +162,13 @@ memory::Moved with_stream(gate::Contexts& contexts, memory::SwapBackend& swap, i
 // Memory of contexts that an error has ended permanently need not be moved any more: the program sees that error. Nor
 // does memory that belongs to no context, if all of the GPU's contexts have ended like that. Returns the bytes that
 // were on the GPU. No context ends during that: its handle would be the next one's, whose memory is in use.
-std::uint64_t release_failed(gate::Contexts& contexts, memory::Memory& memory, int device) {
+std::uint64_t release_failed(gate::Contexts& contexts, memory::Residency& memory, int device) {
   std::uint64_t bytes = 0;
   contexts.while_all_live([&] {
     const std::vector<api::CUcontext> failed = contexts.failed(device);
-    for (const api::CUcontext context : failed) bytes += memory.swap().context_failed(context, device);
+    for (const api::CUcontext context : failed) bytes += memory.context_failed(context, device);
     if (!failed.empty() && std::find(failed.begin(), failed.end(), contexts.any(device).context) != failed.end()) {
-      bytes += memory.swap().context_failed(nullptr, device);
+      bytes += memory.context_failed(nullptr, device);
     }
   });
   return bytes;
@@ -176,14 +176,13 @@ std::uint64_t release_failed(gate::Contexts& contexts, memory::Memory& memory, i
 
 }  // namespace
 
-Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destination& from, const ExchangeOf& exchange,
+Left swap_out(gate::Contexts& contexts, memory::Residency& memory, const Destination& from, const ExchangeOf& exchange,
               FunctionRef<bool()> stopping) {
   const std::uint64_t released = release_failed(contexts, memory, from.device);
   if (released >= from.most) return {.bytes = released};
   const auto idle = [] { return true; };
-  const auto all = with_stream(contexts, memory.swap(), from.device, exchange, stopping, idle, [&](const auto& one) {
-    return memory.swap().evict(from.device, from.most - released, one);
-  });
+  const auto all = with_stream(contexts, memory, from.device, exchange, stopping, idle,
+                               [&](const auto& one) { return memory.evict(from.device, from.most - released, one); });
   return {.bytes = released + all.bytes + all.without_copy,
           .copied = all.bytes,
           .spared = all.spared,
@@ -191,23 +190,23 @@ Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destinatio
           .lacks_host = all.lacks_host};
 }
 
-Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& destinations,
+Back bring_back(gate::Contexts& contexts, memory::Residency& memory, const std::vector<Destination>& destinations,
                 const ExchangeOf& exchange, FunctionRef<bool()> stopping, FunctionRef<bool()> idle) {
   Back back;
   Devices devices = 0;
   for (const auto& [device, most] : destinations) {
     devices |= bit_of(device);
-    if (memory.swap().out_bytes(device) != 0) release_failed(contexts, memory, device);
-    if (memory.swap().out_bytes(device) == 0) continue;
+    if (memory.out_bytes(device) != 0) release_failed(contexts, memory, device);
+    if (memory.out_bytes(device) == 0) continue;
     std::size_t free = 0;
     const auto all =
-        with_stream(contexts, memory.swap(), device, exchange, stopping, idle, [&, device = device](const auto& one) {
-          if (memory.swap().host().low() && idle()) one.within([&] { memory.swap().give_host_back(); });
-          memory.swap().count_copies();
-          if (const std::uint64_t excess = memory.swap().host().excess(); excess != 0 && idle()) {
-            one.within([&] { memory.swap().give_host_back(excess, true); });
+        with_stream(contexts, memory, device, exchange, stopping, idle, [&, device = device](const auto& one) {
+          if (memory.host_low() && idle()) one.within([&] { memory.give_host_back(UINT64_MAX, false); });
+          memory.count_copies();
+          if (const std::uint64_t excess = memory.host_excess(); excess != 0 && idle()) {
+            one.within([&] { memory.give_host_back(excess, true); });
           }
-          const auto brought = memory.swap().restore(device, one);
+          const auto brought = memory.restore(device, one);
           std::size_t total = 0;
           if (brought.lacking != 0) one.within([&] { real::cuMemGetInfo_v2(&free, &total); });
           return brought;
@@ -218,7 +217,7 @@ Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vec
     if (all.error != api::CUDA_SUCCESS) back.error = all.error;
     if (all.lacking != 0) back.shortages.push_back({device, all.lacking, free});
   }
-  back.resident = memory.swap().in_place(devices);
+  back.resident = memory.in_place(devices);
   if (!back.resident) return back;
   Moves moves(contexts);
   for (const auto& [device, most] : destinations) {
@@ -233,7 +232,7 @@ Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vec
   return back;
 }
 
-std::uint64_t move_out(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& from,
+std::uint64_t move_out(gate::Contexts& contexts, memory::Residency& memory, const std::vector<Destination>& from,
                        Clock::time_point latest, FunctionRef<bool()> stopping) {
   Moves moves(contexts);
   for (const auto& [device, most] : from) {

@@ -9,7 +9,7 @@
 
 #include "runtime/core/function_ref.h"
 #include "runtime/driver/contexts.h"
-#include "runtime/memory/memory.h"
+#include "runtime/memory/residency.h"
 
 namespace rota::turn {
 
@@ -45,14 +45,14 @@ struct Back {
 //
 // Extents (memory/swap/swap.h) have to be there before work runs: as many as the driver has room for are brought back,
 // the rest in another attempt. Host memory is unpinned only once `idle` says that no work of the process runs.
-Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& destinations,
+Back bring_back(gate::Contexts& contexts, memory::Residency& memory, const std::vector<Destination>& destinations,
                 const ExchangeOf& exchange, FunctionRef<bool()> stopping, FunctionRef<bool()> idle);
 
 // Makes room for the next process while no work of this one runs: otherwise the faults and prefetches of the other
 // would make it piece by piece. `most` is how much has to leave each GPU. Waits until the memory has left, at most as
 // long as a slow link takes (10 GB/s; 15 to 17 measured), and not beyond `latest`: the rest leaves while others run.
 // Returns the bytes that were asked to leave. Called by the monitor.
-std::uint64_t move_out(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& from,
+std::uint64_t move_out(gate::Contexts& contexts, memory::Residency& memory, const std::vector<Destination>& from,
                        std::chrono::steady_clock::time_point latest, FunctionRef<bool()> stopping);
 
 // The same for extents, which have to leave before others get the room. The gate is closed, the process's work has
@@ -64,7 +64,7 @@ struct Left {
   bool failed = false;
   bool lacks_host = false;  // the host has no memory for the rest
 };
-Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destination& from, const ExchangeOf& exchange,
+Left swap_out(gate::Contexts& contexts, memory::Residency& memory, const Destination& from, const ExchangeOf& exchange,
               FunctionRef<bool()> stopping);
 
 }  // namespace rota::turn

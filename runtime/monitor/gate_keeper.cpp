@@ -3,7 +3,7 @@
 namespace rota::turn {
 
 bool GateKeeper::open(gate::Devices devices) {
-  return swap_.use_if_in_place(swap_.reachable(devices), [&] {
+  return memory_.use_if_in_place(memory_.reachable(devices), [&] {
     gate::out_of_place.fetch_and(~devices);
     gate_.open(devices);
   });
@@ -11,21 +11,21 @@ bool GateKeeper::open(gate::Devices devices) {
 
 // It uses memory as any call of a turn does.
 void GateKeeper::admit(gate::Devices devices) {
-  swap_.use_if_in_place(swap_.reachable(devices), [&] {
+  memory_.use_if_in_place(memory_.reachable(devices), [&] {
     gate::out_of_place.fetch_and(~devices);
     gate_.admit(devices);
   });
 }
 
 bool GateKeeper::open_for_good() {
-  return swap_.use_if_in_place(memory::kAllDevices, [this] {
+  return memory_.use_if_in_place(memory::kAllDevices, [this] {
     gate::out_of_place.store(0);
     gate_.open_for_good();
   });
 }
 
 std::optional<bool> GateKeeper::try_open_for_good() {
-  return swap_.try_use_if_in_place(memory::kAllDevices, [this] {
+  return memory_.try_use_if_in_place(memory::kAllDevices, [this] {
     gate::out_of_place.store(0);
     gate_.open_for_good();
   });

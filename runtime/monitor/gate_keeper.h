@@ -7,13 +7,13 @@
 #include <optional>
 
 #include "runtime/gate/gate.h"
-#include "runtime/memory/memory.h"
+#include "runtime/memory/residency.h"
 
 namespace rota::turn {
 
 class GateKeeper {
  public:
-  GateKeeper(gate::Gate& gate, memory::SwapBackend& swap) : gate_(gate), swap_(swap) {}
+  GateKeeper(gate::Gate& gate, memory::Residency& memory) : gate_(gate), memory_(memory) {}
 
   // After it returns no call enters that reaches these GPUs, except for those that submit nothing.
   void close(gate::Devices devices = gate::kAllDevices) { gate_.close(devices); }
@@ -21,7 +21,7 @@ class GateKeeper {
   void begin_moving(gate::Devices devices) { gate::out_of_place.fetch_or(devices); }
   // They do not wait any more if all memory of these GPUs is in place.
   void end_moving(gate::Devices devices) {
-    swap_.if_in_place(devices, [&] { gate::out_of_place.fetch_and(~devices); });
+    memory_.if_in_place(devices, [&] { gate::out_of_place.fetch_and(~devices); });
   }
   // False, and nothing has changed: an allocation has ended up out of place.
   bool open(gate::Devices devices);
@@ -38,7 +38,7 @@ class GateKeeper {
 
  private:
   gate::Gate& gate_;
-  memory::SwapBackend& swap_;
+  memory::Residency& memory_;
 };
 
 }  // namespace rota::turn

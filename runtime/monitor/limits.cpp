@@ -20,7 +20,7 @@ constexpr auto kLooks = 50us;
 
 }  // namespace
 
-memory::Room::Limit Limits::of(int device) {
+memory::SharedLimit Limits::of(int device) {
   if (device < 0 || device >= memory::kMaxDevices) return {};
   if (!started_.load(std::memory_order_acquire)) return {.total = before_contexts()};
   const protocol::LeasePage* const page = published_.page();
@@ -29,13 +29,13 @@ memory::Room::Limit Limits::of(int device) {
   const bool known = budget_.wait_until_known(device);
   const auto here = published_.gpu(device);
   const std::uint64_t total = page->limit_bytes.load(std::memory_order_relaxed);
-  if (!here) return known ? memory::Room::Limit{} : unanswered(device, total);
+  if (!here) return known ? memory::SharedLimit{} : unanswered(device, total);
   if (total == protocol::kUnlimited) return {};
   return {total, budget_.available(device, here->lease.left_bytes.load())};
 }
 
 // As far as it is known here while rotad does not answer, for `said` in its page: what others use of it is not.
-memory::Room::Limit Limits::unanswered(int device, std::uint64_t said) const {
+memory::SharedLimit Limits::unanswered(int device, std::uint64_t said) const {
   std::uint64_t total = said;
   for (const protocol::SessionEntry& session : sessions_) total = std::min(total, session.device_bytes);
   if (total == protocol::kUnlimited) return {};

@@ -9,7 +9,8 @@
 
 #include "runtime/client/budget.h"
 #include "runtime/client/published.h"
-#include "runtime/memory/memory.h"
+#include "runtime/memory/residency.h"
+#include "runtime/memory/turns.h"
 #include "scheduler/protocol/session_list.h"
 
 namespace rota::turn {
@@ -17,11 +18,11 @@ namespace rota::turn {
 class Limits {
  public:
   // `started`: rotad has been looked for, or never will be.
-  Limits(memory::Memory& memory, Budget& budget, const Published& published,
+  Limits(memory::Residency& memory, Budget& budget, const Published& published,
          const std::vector<protocol::SessionEntry>& sessions, const std::atomic<bool>& started)
       : memory_(memory), budget_(budget), published_(published), sessions_(sessions), started_(started) {}
 
-  memory::Room::Limit of(int device);
+  memory::SharedLimit of(int device);
   // The program asks what is free: waits for what rotad says of the GPU, at most a quarter of a second and only the
   // first time after a context was made there.
   void refresh(int device);
@@ -30,9 +31,9 @@ class Limits {
 
  private:
   std::uint64_t before_contexts();
-  memory::Room::Limit unanswered(int device, std::uint64_t said) const;
+  memory::SharedLimit unanswered(int device, std::uint64_t said) const;
 
-  memory::Memory& memory_;
+  memory::Residency& memory_;
   Budget& budget_;
   const Published& published_;
   const std::vector<protocol::SessionEntry>& sessions_;

@@ -2,19 +2,20 @@
 #pragma once
 
 #include "runtime/gate/reached.h"
-#include "runtime/memory/memory.h"
+#include "runtime/memory/residency.h"
 
 namespace rota::turn {
 
 class LedgerPlaces final : public MemoryPlaces {
  public:
-  explicit LedgerPlaces(memory::Memory& memory) : memory_(memory) {}
-  std::uint64_t changes() const override { return memory_.ledger().changes(); }
+  explicit LedgerPlaces(memory::Residency& memory) : memory_(memory), ledger_(memory.ledger()) {}
+  std::uint64_t changes() const override { return ledger_.changes(); }
   int device_of(std::uint64_t address, bool* booked) const override { return memory_.device_of(address, booked); }
   int device_of_array(const void* handle) const override { return memory_.device_of_array(handle); }
 
  private:
-  memory::Memory& memory_;
+  const memory::Residency& memory_;
+  const memory::Ledger& ledger_;
 };
 
 }  // namespace rota::turn

@@ -48,7 +48,7 @@ bool wants_to_wait() {
 
 }  // namespace
 
-Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& memory,
+Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Residency& memory,
                  std::chrono::nanoseconds for_now_patience)
     : gate_(gate),
       contexts_(contexts),
@@ -60,43 +60,13 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
       graphs_(reached_),
       gang_(sessions_.empty() ? std::string() : sessions_.back().id),
       usage_(memory, bell_),
-      budget_(memory.ledger(), bell_),
+      budget_(memory, bell_),
       out_of_memory_(gate, contexts, memory, budget_, published_, rooms_, bell_, {served_, stopping_},
                      for_now_patience) {
   tasks_.push_back(std::make_unique<Task>(gate, contexts));
   gate_.set_attendant(this);
   keeper_.close();
-  memory_.set_observer([this](int device) { usage_changed(device); });
-  memory_.set_room(
-      {.may_take = [this](int device, std::uint64_t bytes, memory::Kind kind) { return may_take(device, bytes, kind); },
-       .wait_for_others = [this](int device) { return budget_.wait_for_others(device); },
-       .served_is_known = [this](int device) { wait_until_served_is_known(device); },
-       .explain = [this](int device) { budget_.explain(device); },
-       .make = [this](int device, FunctionRef<bool()> again) { out_of_memory_.retry(device, again); },
-       .await = [this](int device, const memory::Refused& what,
-                       FunctionRef<bool()> again) { out_of_memory_.await(device, what, again); },
-       .coming = [this](int device) { return published_.others_leave(device); },
-       .crowded = [this](int device) { return published_.crowded(device, now()); },
-       .limit = [this](int device) { return limits_.of(device); },
-       .refresh = [this](int device) { limits_.refresh(device); },
-       .limited = [this] { return published_.limited(); },
-       .contexts = [this](int device) { return published_.context_bytes(device); },
-       .all_contexts = [this](int device) { return published_.all_context_bytes(device); },
-       .fixed_of_others = [this](int device) { return published_.fixed_of_others_bytes(device); },
-       .full = [this](int device) { out_of_memory_.say_full(device); }});
-  memory_.set_synchronize([this](api::CUcontext context) { return contexts_.synchronize(context); });
-  memory_.swap().set_observer(
-      {.out_of_place = [this](int device) { keeper_.begin_moving(gate::bit_of(device)); },
-       .others_closed = [this](int device) { return others_closed(device); },
-       .resident = [this](int device) { usage_.changed(device); },
-       .contexts = [this](int device) { return published_.all_context_bytes(device); },
-       .fits = [this](
-                   int device, std::uint64_t bytes, std::uint64_t uncounted,
-                   FunctionRef<void()> release) { return budget_.may_take_extents(device, bytes, uncounted, release); },
-       .explain = [this](int device) { budget_.explain(device); },
-       .close_for_room = [this](int device, FunctionRef<void()> begin) { out_of_memory_.close_gate(device, begin); }});
-  budget_.set_program({.extents = [this](int device) { return memory_.swap().needed_bytes(device); },
-                       .may_wait = [this](int device) { return may_wait_for_room(device); }});
+  memory_.set_turns(&memory_turns_);
 }
 
 // --- the program's threads
@@ -196,7 +166,7 @@ gate::Devices Monitor::reached_at_once(const gate::Call& call) {
 // always wait).
 gate::Devices Monitor::with_memory(gate::Devices devices) const {
   const gate::Devices out = gate::out_of_place.load() & ~devices;
-  return out == 0 ? devices : devices | (out & memory_.swap().reachable(devices));
+  return out == 0 ? devices : devices | (out & memory_.reachable(devices));
 }
 
 void Monitor::couples(gate::Devices devices) {
@@ -210,22 +180,6 @@ bool Monitor::may_submit(const gate::Call& call) {
 
 void Monitor::shares(std::uint32_t what) {
   if ((shares_.fetch_or(what) & what) != what) usage_.tell();
-}
-
-bool Monitor::may_wait_for_room(int device) {
-  if (gate::may_not_wait() || contexts_.captures() != 0) {
-    bell_.ring();
-    return false;
-  }
-  // Allocations do not check each time which frees streams have passed.
-  if (!memory_.sweep_deferred() || !budget_.covered(device)) {
-    usage_.changed(device);  // from its next grant on it counts with memory that waits
-  }
-  return true;
-}
-
-bool Monitor::may_take(int device, std::uint64_t bytes, memory::Kind kind) {
-  return device < 0 || device >= memory::kMaxDevices || budget_.may_take(device, bytes, kind);
 }
 
 bool Monitor::submits_nothing(const gate::Call& call) {
@@ -276,9 +230,8 @@ void Monitor::run() {
       rotad_.hang_up_if_unread(now(), std::ranges::any_of(tasks_, waits));
     }
     // Memory that arrived although this process already had what it needs.
-    const bool lacks = std::ranges::any_of(tasks_, [this](const auto& task) {
-      return task->machine.grant() != 0 && !memory_.swap().in_place(task->devices);
-    });
+    const bool lacks = std::ranges::any_of(
+        tasks_, [this](const auto& task) { return task->machine.grant() != 0 && !memory_.in_place(task->devices); });
     if (rotad_ && !lacks) rotad_->drop_extents();
     add_gpus();
     if (rotad_) rotad_.announce_gpus();
@@ -305,7 +258,7 @@ void Monitor::run() {
     const auto has_unneeded = [this] { return memory_.has_deferred() || has_unneeded_host(); };
     const bool collects = (undisturbed && has_unneeded()) || (runs && host_pauses_.presses(now()));
     if (collects && host_pauses_.due(now())) collect_if_idle();
-    if (all_still() && memory_.swap().host().kept_bytes() != 0) give_host_back_if_low();
+    if (all_still() && memory_.kept_host_bytes() != 0) give_host_back_if_low();
     if (!stopping() && !prepare_host()) sleep(heard, event_seen);
   }
   gate_.set_metered(false);
@@ -452,10 +405,9 @@ event::Look Monitor::look(Task& task) {
   seen.lacking = rotad_.lacking(task.devices);
   seen.unasked = rotad_.unasked(task.devices, task.machine.grant());
   // Its work may use memory of other GPUs.
-  const memory::Devices reachable = memory_.swap().reachable(task.devices);
-  seen.resident = memory_.swap().in_place(reachable);
-  if (!seen.resident && memory_.swap().in_place(task.devices))
-    couplings_->ask(reachable, Couplings::When::kAtOnce, now());
+  const memory::Devices reachable = memory_.reachable(task.devices);
+  seen.resident = memory_.in_place(reachable);
+  if (!seen.resident && memory_.in_place(task.devices)) couplings_->ask(reachable, Couplings::When::kAtOnce, now());
   // First: who goes on from there is inside.
   const bool wakes = machine.gate_open() && now() - task.opened_at < kWakes;
   seen.about_to_call = gate_.held_up(task.devices) + (wakes ? gate_.standing(task.devices) : 0);

@@ -34,11 +34,12 @@
 #include "runtime/gate/gate.h"
 #include "runtime/gate/graph_reach.h"
 #include "runtime/gate/reached.h"
-#include "runtime/memory/memory.h"
+#include "runtime/memory/residency.h"
 #include "runtime/monitor/bring_back.h"
 #include "runtime/monitor/gate_keeper.h"
 #include "runtime/monitor/limits.h"
 #include "runtime/monitor/memory_places.h"
+#include "runtime/monitor/memory_turns.h"
 #include "runtime/monitor/meter.h"
 #include "runtime/monitor/now.h"
 #include "runtime/monitor/out_of_memory.h"
@@ -59,7 +60,7 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
  public:
   // Closes the gate: the first submitting call starts the monitor. Opens no socket and starts no thread.
   // `for_now_patience`: see OutOfMemory.
-  Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& memory,
+  Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Residency& memory,
           std::chrono::nanoseconds for_now_patience = std::chrono::minutes(1));
   ~Monitor() override;  // only in tests; in a program it is never destroyed
 
@@ -113,7 +114,7 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   void settle_reach();
   bool may_submit(const gate::Call& call) override;
   bool submits_nothing(const gate::Call& call) override;
-  void unseen() override { memory_.swap().pin(); }
+  void unseen() override { memory_.pin_all(); }
   // For so long no memory leaves from now on. What is leaving or out comes back.
   void keep_in_place(Time so_long);
   // The same for as long as a library takes to load, by which memory may be reached: returns once all memory is in
@@ -123,18 +124,11 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
     return waiting_.stands(so_long);
   }
   void make_room(FunctionRef<bool()> again) override;  // for the GPU of the current context
-  void usage_changed(int device) {
-    usage_.changed(device);
-    budget_.changed();
-  }
-  // Whether the calling thread may wait for what rotad promises: not inside the gate, nor during a capture, since an
-  // allocation that a capture forbids must fail with the driver's error. rotad is asked in those cases, too.
-  bool may_wait_for_room(int device);
   // Returns once rotad has said whether it serves this process on a GPU, but waits no longer than rotad takes that has
   // to ask another one for the GPU; with ROTA_WAIT=1 until a rotad serves it.
   void wait_until_served_is_known(int device);
-  // Budget::may_take() for any device.
-  bool may_take(int device, std::uint64_t bytes, memory::Kind kind);
+  // Memory asks it (runtime/memory/turns.h).
+  bool others_closed(int device);
   // The process is exiting: from now on the monitor makes no driver calls and no thread waits; or, while memory is out
   // of place, as soon as it is back.
   void at_exit();
@@ -160,7 +154,6 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   bool stops_at_exit();
   void start_thread();
   bool make_known(const gate::Call& call);
-  bool others_closed(int device);
 
   // --- the monitor's thread
   void run();
@@ -204,7 +197,7 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   bool prepare_host();
   void keep_to_host_share();
   // The host lacks memory that this process could give back.
-  bool has_unneeded_host() { return memory_.swap().host().low() || memory_.swap().host().excess() != 0; }
+  bool has_unneeded_host() { return memory_.host_low() || memory_.host_excess() != 0; }
   void meter();
   Timing::Wish look_at_timing();
   void look_at_activity(Task& task);
@@ -233,8 +226,8 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
 
   gate::Gate& gate_;
   gate::Contexts& contexts_;
-  memory::Memory& memory_;
-  GateKeeper keeper_{gate_, memory_.swap()};
+  memory::Residency& memory_;
+  GateKeeper keeper_{gate_, memory_};
 
   const std::vector<protocol::SessionEntry> sessions_;
 
@@ -264,6 +257,8 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   Published published_;
   Limits limits_{memory_, budget_, published_, sessions_, started_};
   OutOfMemory out_of_memory_;
+  MemoryTurns memory_turns_{
+      {*this, gate_, contexts_, memory_, keeper_, usage_, budget_, published_, limits_, out_of_memory_, bell_}};
   std::mutex new_gpus_mutex_;
   std::vector<Conversation::Gpu> new_gpus_;
 

@@ -106,7 +106,7 @@ void Monitor::at_exit() {
 
 // Whether memory of this process can be out of place, now or once it allocates some.
 bool Monitor::swaps() const {
-  if (memory_.swap().any()) return true;
+  if (memory_.has_extents()) return true;
   for (int device = 0; device < memory::kMaxDevices; ++device) {
     if (touches(device) && memory_.mode(device) == protocol::MemoryMode::kSwap) return true;
   }
@@ -117,7 +117,7 @@ bool Monitor::swaps() const {
 bool Monitor::stops_at_exit() {
   const std::optional<bool> opened = keeper_.try_open_for_good();
   if (opened == true) {
-    memory_.swap().pin();
+    memory_.pin_all();
     for (const auto& task : tasks_) publish_pins(*task);
     stop();
   }
@@ -132,7 +132,7 @@ bool Monitor::stops_at_exit() {
 void Monitor::stop() {
   stopping_.store(true, std::memory_order_release);
   contexts_.shut();
-  memory_.swap().exports().stop();
+  memory_.stop_serving();
   bell_.ring();
   budget_.release_all();
   service_.give_up();
@@ -152,10 +152,7 @@ Monitor::~Monitor() {
   Monitor* own = this;
   exiting.compare_exchange_strong(own, nullptr);
   gate_.set_attendant(nullptr);
-  memory_.set_observer({});
-  memory_.set_room({});
-  memory_.set_synchronize({});
-  memory_.swap().set_observer({});
+  memory_.set_turns(nullptr);
 }
 
 }  // namespace rota::turn

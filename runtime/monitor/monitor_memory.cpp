@@ -6,6 +6,7 @@
 
 #include "runtime/core/log.h"
 #include "runtime/driver/gpu_number.h"
+#include "runtime/memory/swap/reach.h"
 #include "runtime/monitor/bring_back.h"
 #include "runtime/monitor/monitor.h"
 #include "scheduler/base/byte_text.h"
@@ -66,8 +67,8 @@ memory::Exchange Monitor::exchange(int device) {
 event::Brought Monitor::bring_memory_back(Task& task) {
   if (restores_.lost()) return {.resident = false, .lost = true};
   if (const GpuMask without_room = rotad_.lacking(task.devices); without_room != 0) return {true, without_room};
-  const memory::Devices reachable = memory_.swap().reachable(task.devices);
-  if (!memory_.swap().in_place(reachable) && memory::SwapBackend::being_checkpointed()) return {.resident = false};
+  const memory::Devices reachable = memory_.reachable(task.devices);
+  if (!memory_.in_place(reachable) && memory::being_checkpointed()) return {.resident = false};
   std::vector<Destination> destinations;
   for (const Conversation::Gpu& gpu : rotad_.gpus()) {
     if (task.has(gpu.device)) destinations.push_back({gpu.device, budget_.promised(gpu.device)});
@@ -87,7 +88,7 @@ event::Brought Monitor::bring_memory_back(Task& task) {
   usage_.moved_in(back.bytes, now() - begun);
   rotad_.send_news();
   keeper_.end_moving(task.devices);
-  const bool resident = back.resident && memory_.swap().in_place(reachable);
+  const bool resident = back.resident && memory_.in_place(reachable);
   if (back.resident) restores_.succeeded();
   if (back.error != api::CUDA_SUCCESS && lose_memory(back.error)) return {.resident = false, .lost = true};
   const Time ended = now();
@@ -108,7 +109,7 @@ bool Monitor::lose_memory(api::CUresult error) {
       "are lost, and every call that needs the GPU returns this error from now on. End the program and start it again",
       name, static_cast<int>(error), Restores::kLongestRefusal / 1s);
   keeper_.begin_moving(gate::kAllDevices);
-  memory_.swap().release_all();
+  memory_.release_all();
   keeper_.refuse(error);
   return true;
 }
@@ -116,11 +117,11 @@ bool Monitor::lose_memory(api::CUresult error) {
 // Called while no work of this process runs: the driver waits for kernels before it unpins memory (measured on an
 // H100).
 void Monitor::give_host_back_if_low() {
-  if (!memory_.swap().host().low()) return;
+  if (!memory_.host_low()) return;
   for (const Conversation::Gpu& gpu : rotad_.gpus()) {
     const gate::ContextLife context = contexts_.any(gpu.device);
     if (!context) continue;
-    contexts_.within(context, [&] { memory_.swap().host().trim(); });
+    contexts_.within(context, [&] { memory_.trim_host(); });
     return;
   }
 }
@@ -129,25 +130,23 @@ void Monitor::give_host_back_if_low() {
 // what is spare and more than that. What is pinned only while no work of this process runs: here, at the end of a turn,
 // or behind a gate that is closed for it (collect_if_idle()).
 void Monitor::keep_to_host_share() {
-  memory::SwapBackend& swap = memory_.swap();
-  memory::HostPool& host = swap.host();
-  if (host.bytes() == 0 && !host.limited()) return host_pauses_.exceeds(false, now());
-  if (chores_.count.due(now(), host.limited() ? Chores::kBetweenCounts : Chores::kBetweenUnlimitedCounts)) {
-    swap.count_copies();
+  if (memory_.host_bytes() == 0 && !memory_.host_limited()) return host_pauses_.exceeds(false, now());
+  if (chores_.count.due(now(), memory_.host_limited() ? Chores::kBetweenCounts : Chores::kBetweenUnlimitedCounts)) {
+    memory_.count_copies();
     const bool asked =
         rotad_ && std::any_of(rotad_.gpus().begin(), rotad_.gpus().end(), [this](const Conversation::Gpu& gpu) {
           return gpu.index >= 0 && rotad_->to_clear(gpu.index) != 0;
         });
-    if (!asked) host.lack(0);
+    if (!asked) memory_.needs_no_more_host();
   }
-  if (host.excess() != 0 && host.has_prepared()) host.drop_prepared();
-  host_pauses_.exceeds(host.excess() != 0, now());
-  if (host.excess() == 0) return;
+  if (memory_.host_excess() != 0 && memory_.has_prepared_host()) memory_.drop_prepared_host();
+  host_pauses_.exceeds(memory_.host_excess() != 0, now());
+  if (memory_.host_excess() == 0) return;
   if (!all_still()) return;
   for (const Conversation::Gpu& gpu : rotad_.gpus()) {
     const gate::ContextLife context = contexts_.any(gpu.device);
     if (!context) continue;
-    contexts_.within(context, [&] { swap.give_host_back(host.excess(), true); });
+    contexts_.within(context, [&] { memory_.give_host_back(memory_.host_excess(), true); });
     return;
   }
 }
@@ -155,23 +154,22 @@ void Monitor::keep_to_host_share() {
 // Called while others lack room that this process will have to make, so that the first memory to leave need not wait
 // for host memory. Returns whether there is more to do. Calls no driver.
 bool Monitor::prepare_host() {
-  memory::HostPool& host = memory_.swap().host();
   // It needs no driver calls, so this is possible while the GPU works.
-  if (host.has_prepared() && host.low()) host.drop_prepared();
-  const bool moves = rotad_ && memory_.swap().any() && !memory_.swap().pinned();
+  if (memory_.has_prepared_host() && memory_.host_low()) memory_.drop_prepared_host();
+  const bool moves = rotad_ && memory_.has_extents() && !memory_.all_pinned();
   const auto drains = [](const auto& task) { return task->machine.phase() == Phase::kDraining; };
   if (!moves || std::ranges::any_of(tasks_, drains)) return false;
-  std::vector<memory::SwapBackend::Excess> all;
+  std::vector<memory::Overcommitment> all;
   for (const Conversation::Gpu& gpu : rotad_.gpus()) {
     if (gpu.index < 0) continue;
     const std::uint64_t too_much = rotad_->gpu(gpu.index).too_much_bytes.load(std::memory_order_relaxed);
     if (too_much != 0) all.push_back({gpu.device, too_much});
   }
-  if (all.empty() && !host.has_prepared()) return false;
-  const bool more = memory_.swap().prepare_host(all);
+  if (all.empty() && !memory_.has_prepared_host()) return false;
+  const bool more = memory_.prepare_host(all);
   if (std::exchange(prepares_, more) && !more) {
     log::debug("{} bytes of host memory are ready for memory that may have to leave the GPU",
-               memory_.swap().host().kept_bytes());
+               memory_.kept_host_bytes());
   }
   return more;
 }
@@ -185,10 +183,10 @@ void Monitor::publish_pins(Task& task) {
   for (const Conversation::Gpu& gpu : rotad_.gpus()) {
     if (!task.has(gpu.device)) continue;
     if (!holds) usage_.set_short(gpu.device, 0, 0);
-    const bool stranded = memory_.swap().resident_bytes(gpu.device) != 0 && contexts_.none(gpu.device);
+    const bool stranded = memory_.resident_bytes(gpu.device) != 0 && contexts_.none(gpu.device);
     Usage::Pinned pinned = Usage::Pinned::kNo;
     if (!holds && (!task.machine.still() || stuck)) pinned = Usage::Pinned::kForNow;
-    if (memory_.swap().pinned() || stranded) pinned = Usage::Pinned::kForGood;
+    if (memory_.all_pinned() || stranded) pinned = Usage::Pinned::kForGood;
     if (exits_.load() && pinned == Usage::Pinned::kForGood) pinned = Usage::Pinned::kForNow;  // it is gone soon
     const Usage::Pinned before = usage_.set_pinned(gpu.device, pinned);
     if (before == pinned) continue;
@@ -205,10 +203,10 @@ bool Monitor::open(Task& task) {
 
 // Whether memory may be accessed without a call that rota sees: then it no longer leaves the GPU.
 bool Monitor::pins_what_is_reached() {
-  const std::string outside = memory::SwapBackend::reached_from_outside();
+  const std::string outside = memory::reached_from_outside();
   if (outside.empty()) return false;
   log::warn("{}, so GPU memory may be reached without any CUDA call: this program's memory stays on the GPU", outside);
-  memory_.swap().pin();
+  memory_.pin_all();
   reached_from_outside_ = true;
   return true;
 }
@@ -216,7 +214,7 @@ bool Monitor::pins_what_is_reached() {
 // rota does not see the opening of a device, so a device that is opened while memory is swapped out is found a little
 // later. The memory comes back with a turn that no thread at the gate waits for.
 void Monitor::look_outside() {
-  if (reached_from_outside_ || memory_.swap().all_in_place() || !chores_.look_outside.due(now())) return;
+  if (reached_from_outside_ || memory_.all_in_place() || !chores_.look_outside.due(now())) return;
   pins_what_is_reached();
 }
 
@@ -248,7 +246,7 @@ void Monitor::bring_back_for(std::string_view library) {
 
 // Extents move only where all work that may use them is proven to have finished and no call uses addresses or captures.
 void Monitor::swap_out_of_the_way(Task& task, const std::vector<Destination>& from) {
-  if (memory_.swap().pinned() || pins_what_is_reached()) return;
+  if (memory_.all_pinned() || pins_what_is_reached()) return;
   if (kept()) {
     task.stuck_until = std::max(task.stuck_until, kept_until_.load());
     return;
@@ -257,12 +255,12 @@ void Monitor::swap_out_of_the_way(Task& task, const std::vector<Destination>& fr
     task.stuck_until = std::max(task.stuck_until, now() + kExits);
     return;
   }
-  if (memory::SwapBackend::being_checkpointed()) {
+  if (memory::being_checkpointed()) {
     task.stuck_until = std::max(task.stuck_until, now() + kCheckpointed);
     return;
   }
   gate::Devices users = task.devices;
-  for (const Destination& each : from) users |= memory_.swap().reachers(each.device) & touched();
+  for (const Destination& each : from) users |= memory_.reachers(each.device) & touched();
   // Work of other tasks may use it, or a call has used it with another GPU: they take their turns together first.
   couplings_->ask(couplings_->with(users, now()), Couplings::When::kAtOnce, now());
   if (couplings_->with(task.devices, now()) != task.devices) {
@@ -283,7 +281,7 @@ void Monitor::swap_out_of_the_way(Task& task, const std::vector<Destination>& fr
   // Check once more, for calls that hold memory in place: from now on they wait.
   keeper_.close(task.devices);
   // Check again: a thread that pins after this, or keeps memory in place, sees that it may be out and waits for it.
-  if (none_captures && !memory_.swap().pinned() && !kept() &&
+  if (none_captures && !memory_.all_pinned() && !kept() &&
       gate_.wait_until_empty(std::chrono::steady_clock::now() + 5ms, task.devices)) {
     for (const Destination& each : from) {
       const Time begun = now();
@@ -321,7 +319,7 @@ void Monitor::move_out_of_the_way(Task& task, GpuMask gpus) {
   for (const Conversation::Gpu& gpu : rotad_.gpus()) {
     if (gpu.index < 0 || (gpus >> gpu.index & 1) == 0) continue;
     from.push_back({gpu.device, rotad_->to_clear(gpu.index)});
-    if (memory_.swap().resident_bytes(gpu.device) != 0) extents.push_back(from.back());
+    if (memory_.resident_bytes(gpu.device) != 0) extents.push_back(from.back());
   }
   if (!extents.empty()) return swap_out_of_the_way(task, extents);
   if (!memory_.settings().move_out) return;
@@ -341,10 +339,9 @@ void Monitor::collect() {
     if (!context) continue;
     contexts_.within(context, [&] {
       memory_.collect_deferred();
-      memory::SwapBackend& swap = memory_.swap();
-      if (swap.host().low()) swap.give_host_back();
-      if (const std::uint64_t excess = swap.host().excess(); excess != 0)
-        swap.give_host_back(excess, host_pauses_.presses(now()));
+      if (memory_.host_low()) memory_.give_host_back(UINT64_MAX, false);
+      if (const std::uint64_t excess = memory_.host_excess(); excess != 0)
+        memory_.give_host_back(excess, host_pauses_.presses(now()));
     });
     return;
   }

@@ -12,7 +12,7 @@ namespace rota::turn {
 
 void Monitor::rotad_came(Connection& connection) {
   for (const auto& task : tasks_) task->sampler.connected(connection.usage());
-  memory_.swap().host().follow(connection.usage(), connection.page(), [this] { usage_.tell(); });
+  memory_.follow_host_share(connection.usage(), connection.page(), [this] { usage_.tell(); });
 }
 
 void Monitor::rotad_went() {
@@ -21,7 +21,7 @@ void Monitor::rotad_went() {
     task->told.reset();
     task->served = 0;
   }
-  memory_.swap().host().follow(nullptr, nullptr, {});
+  memory_.follow_host_share(nullptr, nullptr, {});
   publish_room();
   to_all(event::Lost{});
 }
@@ -37,7 +37,7 @@ void Monitor::serves(int device, bool is) {
 }
 
 void Monitor::introduced(Descriptor&& socket) {
-  memory_.swap().exports().serve(std::move(socket));
+  memory_.serve_opener(std::move(socket));
 }
 
 void Monitor::announce(const protocol::ProcessNumber& number) {

@@ -26,7 +26,7 @@ constexpr Time kSayOthers = 2s;
 // one task with this GPU's.
 bool Monitor::others_closed(int device) {
   const gate::Devices own = gate::bit_of(device);
-  const gate::Devices others = memory_.swap().reachers(device) & touched() & ~own;
+  const gate::Devices others = memory_.reachers(device) & touched() & ~own;
   const auto settled = [&] { return stopping() || !gate_.closed(own) || gate_.all_closed(others); };
   if (settled()) return true;
   if (couplings_->ask(own | others, Couplings::When::kAtOnce, now())) bell_.ring();

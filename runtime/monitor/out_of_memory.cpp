@@ -61,7 +61,7 @@ void OutOfMemory::retry_context(int device, FunctionRef<bool()> again) {
 
 void OutOfMemory::retry(int device, FunctionRef<bool()> again, Time patience) {
   if (device < 0 || device >= memory::kMaxDevices) return;
-  if (memory_.swap().drop_kept(device) != 0 && again()) return;
+  if (memory_.drop_kept(device) != 0 && again()) return;
   if (!served()) return;
   if (gate::may_not_wait() || contexts_.captures() != 0) return;
   std::size_t total = 0;

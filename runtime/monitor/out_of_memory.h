@@ -14,7 +14,7 @@
 #include "runtime/core/function_ref.h"
 #include "runtime/driver/contexts.h"
 #include "runtime/gate/gate.h"
-#include "runtime/memory/memory.h"
+#include "runtime/memory/residency.h"
 
 namespace rota::turn {
 
@@ -27,7 +27,7 @@ class OutOfMemory {
   // `for_now_patience`: how long a call waits for memory of others that cannot leave for now. Longer than rota takes to
   // find that a process cannot be drained and to try again (Machine::kFirstVerdict), since without the room the call
   // fails. A judgment.
-  OutOfMemory(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& memory, Budget& budget,
+  OutOfMemory(gate::Gate& gate, gate::Contexts& contexts, memory::Residency& memory, Budget& budget,
               const Published& published, RoomRequests& rooms, Bell& bell, Process process,
               std::chrono::nanoseconds for_now_patience)
       : gate_(gate),
@@ -67,7 +67,7 @@ class OutOfMemory {
 
   gate::Gate& gate_;
   gate::Contexts& contexts_;
-  memory::Memory& memory_;
+  memory::Residency& memory_;
   Budget& budget_;
   const Published& published_;
   RoomRequests& rooms_;

@@ -186,7 +186,7 @@ struct Bench {
 
   Rate with_rota(const Route& route, memory::Choice choice) {
     memory::Ledger ledger;
-    memory::Memory memory([](int, const memory::OwnWork& work) { work(); }, ledger, {.backend = choice});
+    memory::Memory memory(ledger, {.backend = choice});
     memory.pools().made(kOwnPool, {.device = 0, .kind = memory::Kind::kAsync, .replaceable = true});
     const auto allocate = [&](api::CUdeviceptr* address, std::uint64_t bytes, api::CUstream stream) {
       std::size_t pitch = 0;

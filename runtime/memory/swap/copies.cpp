@@ -6,7 +6,7 @@
 
 namespace rota::memory {
 
-bool Copies::prepare(const std::vector<Excess>& all) {
+bool Copies::prepare(const std::vector<Overcommitment>& all) {
   // Blocks by size, the largest first, as they leave, and by where they are best.
   std::map<std::pair<std::uint64_t, int>, std::size_t, std::greater<>> wanted;
   {

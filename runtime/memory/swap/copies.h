@@ -17,14 +17,9 @@ class Copies {
  public:
   Copies(Regions& regions, HostPool& host, Store& store) : regions_(regions), host_(host), store_(store) {}
 
-  // By how much the memory of all programs on a GPU exceeds it.
-  struct Excess {
-    int device;
-    std::uint64_t bytes;
-  };
   // Prepares a little more space on the host for extents on these GPUs that have none there yet, up to as many bytes as
   // may have to leave. False: there is enough, or the host has none to spare. Space that is not needed is released.
-  bool prepare(const std::vector<Excess>& all);
+  bool prepare(const std::vector<Overcommitment>& all);
   // Space for an extent of this GPU; null: there is none. Copies of what is on this GPU stay: what leaves next goes to
   // their places. With some context current.
   Store::Slot reserve(int device, std::uint64_t bytes);

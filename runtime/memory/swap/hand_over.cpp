@@ -8,6 +8,7 @@
 
 #include "generated/driver_real.h"
 #include "runtime/core/log.h"
+#include "runtime/core/undo.h"
 #include "runtime/memory/ledger.h"
 
 namespace rota::memory {
@@ -25,14 +26,14 @@ PhysicalHandle import_from(const MemoryDescriptor& memory, int device) {
     log::debug("memory from another program cannot be used: error {}", static_cast<int>(result));
     return 0;
   }
+  Rollback imported([&] { real::cuMemRelease(handle); });
   api::CUmemAllocationProp properties{};
   result = real::cuMemGetAllocationPropertiesFromHandle(&properties, handle);
-  if (result == api::CUDA_SUCCESS && properties.type == api::CU_MEM_ALLOCATION_TYPE_PINNED &&
-      properties.location.type == api::CU_MEM_LOCATION_TYPE_DEVICE && properties.location.id == device) {
-    return handle;
-  }
-  real::cuMemRelease(handle);
-  return 0;
+  const bool fits = result == api::CUDA_SUCCESS && properties.type == api::CU_MEM_ALLOCATION_TYPE_PINNED &&
+                    properties.location.type == api::CU_MEM_LOCATION_TYPE_DEVICE && properties.location.id == device;
+  if (!fits) return 0;
+  imported.commit();
+  return handle;
 }
 
 // CU_MEM_CREATE_USAGE_HW_DECOMPRESS, a macro of cuda.h.

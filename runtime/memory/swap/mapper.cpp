@@ -40,13 +40,13 @@ std::vector<std::uint64_t> mappings_of(const Extent& extent) {
 
 void Mapper::add_resident(int device, std::uint64_t bytes) {
   resident_[static_cast<std::size_t>(device)] += bytes;
-  if (changed_) changed_(device);
+  turns_->resident_changed(device);
 }
 
 void Mapper::take_resident(int device, std::uint64_t bytes) {
   if (bytes == 0) return;
   resident_[static_cast<std::size_t>(device)] -= bytes;
-  if (changed_) changed_(device);
+  turns_->resident_changed(device);
 }
 
 // --- addresses: each range has a reservation of its own, but for what the program creates itself, which is cut from

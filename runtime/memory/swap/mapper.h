@@ -9,7 +9,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <mutex>
 #include <set>
 #include <vector>
@@ -18,15 +17,15 @@
 #include "runtime/memory/swap/access.h"
 #include "runtime/memory/swap/extent.h"
 #include "runtime/memory/swap/hand_over.h"
+#include "runtime/memory/turns.h"
 
 namespace rota::memory {
 
 // All functions: any thread, with no lock held but that of the ranges where it says so.
 class Mapper {
  public:
-  // Called when resident_bytes() of a GPU has changed, before the driver is asked for more and after it has taken
-  // something back. With no lock held. Set before there are ranges.
-  void set_resident_changed(std::function<void(int device)> changed) { changed_ = std::move(changed); }
+  // Who is told when resident_bytes() has changed. Before there are ranges.
+  void set_turns(Turns& turns) { turns_ = &turns; }
 
   // What this process has on the GPU, used or not.
   std::uint64_t resident_bytes(int device) const { return resident_[static_cast<std::size_t>(device)].load(); }
@@ -70,7 +69,7 @@ class Mapper {
   void add_stuck(Stuck&& stuck);
   bool is_stuck_at(std::uint64_t address, std::uint64_t bytes) const;
 
-  std::function<void(int device)> changed_;
+  Turns* turns_ = &WithoutTurns::instance();
   std::array<std::atomic<std::uint64_t>, kMaxDevices> resident_{};
   std::mutex mutex_;  // the fields below; taken after the lock of the ranges
   std::vector<Stuck> stuck_;

@@ -11,6 +11,7 @@
 
 #include "generated/driver_real.h"
 #include "runtime/core/log.h"
+#include "runtime/core/undo.h"
 #include "runtime/memory/swap/access.h"
 #include "runtime/memory/swap/exports.h"
 #include "scheduler/protocol/packet.h"
@@ -137,6 +138,7 @@ std::optional<Opened::Memory> Opened::import(const ExportedHandle& handle, const
   if (real::cuMemAddressReserve(&mapped, all, 0, 0, 0) != api::CUDA_SUCCESS) return std::nullopt;
   memory.mapped = mapped;
   memory.address += mapped;
+  Rollback opened([&] { unmap(memory, all); });
   std::uint64_t next = mapped;
   for (std::size_t index = 0; index < handles.all.size(); ++index) {
     if (real::cuMemMap(next, memory.extents[index], 0, handles.all[index], 0) != api::CUDA_SUCCESS) {
@@ -147,9 +149,9 @@ std::optional<Opened::Memory> Opened::import(const ExportedHandle& handle, const
   }
   Access access;
   if (place.device != device) access[place.device] = api::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  if (next - mapped == all && give_access(mapped, all, device, access) == api::CUDA_SUCCESS) return memory;
-  unmap(memory, all);
-  return std::nullopt;
+  if (next - mapped != all || give_access(mapped, all, device, access) != api::CUDA_SUCCESS) return std::nullopt;
+  opened.commit();
+  return memory;
 }
 
 void Opened::unmap(const Memory& memory, std::uint64_t all) {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/core/undo.h"
 #include "runtime/memory/round_up.h"
-#include "runtime/memory/swap/reach.h"
 #include "scheduler/base/host_memory.h"
 #include "scheduler/protocol/protocol.h"
 #include "scheduler/rules/context_cost.h"
@@ -16,7 +16,7 @@ namespace rota::memory {
 // without rota have. With the lock held.
 std::uint64_t SwapBackend::most(int ordinal) {
   const std::uint64_t total = devices_.of(ordinal).total;
-  const std::uint64_t known = observer_.contexts ? observer_.contexts(ordinal) : 0;
+  const std::uint64_t known = turns_->all_context_bytes(ordinal);
   return total - std::min(total, known != 0 ? known : protocol::assumed_context(total));
 }
 
@@ -27,21 +27,19 @@ bool SwapBackend::reserve(int ordinal, std::uint64_t bytes, std::uint64_t uncoun
   std::atomic<std::uint64_t>& needed = regions_.needed(ordinal);
   const auto fits = [&](std::uint64_t also) {
     needed += more;
-    struct Asking {  // also if the thread is cancelled
-      ~Asking() { needed -= more; }
-      std::atomic<std::uint64_t>& needed;
-      std::uint64_t more;
-    } asking{needed, more};
-    const bool there =
-        !observer_.fits || observer_.fits(ordinal, more, also, [&] { needed -= std::exchange(asking.more, 0); });
-    if (there) asking.more = 0;
+    Rollback asking([&] { needed -= more; });  // also if the thread is cancelled
+    const bool there = turns_->may_take_extents(ordinal, more, also, [&] {
+      needed -= more;
+      asking.commit();
+    });
+    if (there) asking.commit();
     return there;
   };
   if (fits(uncounted)) return true;
   // If a limit on what is allocated is in the way, memory that was freed in the meantime may count for it.
   const bool freed = free_unused_ && free_unused_(ordinal);
   if ((freed || uncounted != 0) && fits(0)) return true;
-  if (observer_.explain) observer_.explain(ordinal);
+  turns_->explain_refusal(ordinal);
   return false;
 }
 
@@ -59,15 +57,12 @@ class SwapBackend::ClosesGate {
   }
   ClosesGate(const ClosesGate&) = delete;
   ClosesGate& operator=(const ClosesGate&) = delete;
-  // False: it has been called before.
+  // False: it has been called before, or is of no use.
   bool ask(int ordinal) {
-    if (asked_ || !owner_.observer_.close_for_room) return false;
-    asked_ = true;
-    owner_.observer_.close_for_room(ordinal, [this, ordinal] {
+    return !std::exchange(asked_, true) && owner_.turns_->close_gate(ordinal, [this, ordinal] {
       closes_ = ordinal;
       ++owner_.regions_.out_of_place(ordinal);
     });
-    return true;
   }
 
  private:
@@ -121,6 +116,7 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
   const bool own = range.own.has_value();
   api::CUresult result = mapper_.reserve_addresses(own, bytes, address);
   if (result != api::CUDA_SUCCESS) return result;
+  Rollback reserved([&, at = *address] { mapper_.free_addresses(own, at, bytes); });
   range.address = *address;
   std::uint64_t next = range.address;
   for (Extent& extent : range.extents) {
@@ -130,17 +126,19 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
   ClosesGate closes_gate(*this);
   for (bool placed = false; !placed;) {
     // Inside the gate, so that the monitor moves nothing until the range is in the books.
-    if_our_turn_(ordinal, [&] {
+    turns_->if_our_turn(ordinal, [&] {
       placed = true;
       mapper_.add_resident(ordinal, bytes);
+      Rollback resident([&] { mapper_.take_resident(ordinal, bytes); });
       result = mapper_.populate(range, access, exports);
       if (result == api::CUDA_ERROR_OUT_OF_MEMORY && regions_.drop_kept(ordinal, bytes) != 0) {
         result = mapper_.populate(range, access, exports);
       }
-      if (result != api::CUDA_SUCCESS) return mapper_.take_resident(ordinal, bytes);
+      if (result != api::CUDA_SUCCESS) return;
       const Regions::Lock lock = regions_.lock();
       for (const Extent& extent : range.extents) regions_.catch_up(range, extent, access);
       regions_.insert(std::move(range));
+      resident.commit();
     });
     if (placed && result == api::CUDA_ERROR_OUT_OF_MEMORY && closes_gate.ask(ordinal)) {
       // Try once more: out of place behind the closed gate, or in memory that others have released in the meantime.
@@ -149,10 +147,10 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
       continue;
     }
     if (placed) break;
-    if (observer_.others_closed && !observer_.others_closed(ordinal)) continue;
+    if (!turns_->others_closed(ordinal)) continue;
     const Regions::Lock lock = regions_.lock();
     bool open = false;
-    if_our_turn_(ordinal, [&] { open = true; });
+    turns_->if_our_turn(ordinal, [&] { open = true; });
     if (open) continue;
     placed = true;
     // The driver would refuse it on the GPU. Memory that could never be there at once would keep the gate closed
@@ -162,9 +160,9 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
       break;
     }
     regions_.insert(std::move(range));
-    if (observer_.out_of_place) observer_.out_of_place(ordinal);
+    turns_->out_of_place(ordinal);
   }
-  if (result != api::CUDA_SUCCESS) mapper_.free_addresses(own, *address, bytes);
+  if (result == api::CUDA_SUCCESS) reserved.commit();
   return result;
 }
 
@@ -173,18 +171,6 @@ void SwapBackend::context_ended(api::CUcontext context) {
   fingerprints_.forget(context);
   store_.context_ended(context);
   regions_.context_ended(context);
-}
-
-std::string SwapBackend::reached_from_outside() {
-  return memory::reached_from_outside();
-}
-
-bool SwapBackend::lets_reach(std::string_view library) {
-  return memory::lets_reach(library);
-}
-
-bool SwapBackend::being_checkpointed() {
-  return memory::being_checkpointed();
 }
 
 }  // namespace rota::memory

@@ -42,6 +42,7 @@
 #include "runtime/memory/swap/sharing.h"
 #include "runtime/memory/swap/store/host_store.h"
 #include "runtime/memory/swap/swap_devices.h"
+#include "runtime/memory/turns.h"
 #include "scheduler/protocol/protocol.h"
 
 namespace rota::memory {
@@ -49,36 +50,14 @@ namespace rota::memory {
 class SwapBackend final : public Backend {
  public:
   using Found = Regions::Found;
-  using Excess = Copies::Excess;
   using Move = memory::Move;
   using Moved = memory::Moved;
 
-  explicit SwapBackend(IfOurTurn if_our_turn) : if_our_turn_(std::move(if_our_turn)) {}
-
-  // Callbacks, set before there are ranges: one is called with a lock held when an allocation ends up out of place (the
-  // gate is then closed); one with no lock when resident_bytes() of a GPU has changed, before the driver is asked for
-  // more and after it has taken something back.
-  struct Observer {
-    std::function<void(int device)> out_of_place;
-    // Fresh memory is about to be out of place on this GPU, whose gate is closed. Returns whether work of others that
-    // may use it cannot run either. If not, waits until that may be so. With no lock held.
-    std::function<bool(int device)> others_closed = {};
-    std::function<void(int device)> resident;
-    // What all processes have on a GPU besides their allocations, as far as known. With a lock held.
-    std::function<std::uint64_t(int device)> contexts;
-    // Whether this many more bytes, which needed_bytes() already counts, can be there at once next to what others have
-    // there. If not, `release` has given them back. `uncounted` as in Backend::reserve(). With no lock held.
-    std::function<bool(int device, std::uint64_t bytes, std::uint64_t uncounted, FunctionRef<void()> release)> fits;
-    // Says once why not. With no lock held.
-    std::function<void(int device)> explain = {};
-    // The driver has no room for fresh memory. If others have some there that can leave, and this thread may wait for
-    // the monitor: calls `begin`, from which on in_place() is false, and returns once the gate is closed or never will
-    // be. Otherwise returns at once, and the monitor sees nothing of it. With no lock held.
-    std::function<void(int device, FunctionRef<void()> begin)> close_for_room = {};
-  };
-  void set_observer(Observer observer) {
-    mapper_.set_resident_changed(observer.resident);
-    observer_ = std::move(observer);
+  explicit SwapBackend(Turns& turns = WithoutTurns::instance()) { set_turns(turns); }
+  // Before there are ranges.
+  void set_turns(Turns& turns) {
+    turns_ = &turns;
+    mapper_.set_turns(turns);
   }
   // Called to free unused ranges that wait to be freed when no more fit on a GPU. Returns whether there were any. Set
   // before there are ranges.
@@ -130,14 +109,9 @@ class SwapBackend final : public Backend {
   // The range that holds this address, which is in place and held there, stays until it is freed.
   void pin(std::uint64_t address) {
     const std::optional<int> device = regions_.pin(address);
-    if (device && observer_.resident) observer_.resident(*device);
+    if (device) turns_->resident_changed(*device);
   }
   std::uint64_t pinned_bytes(int device) const { return regions_.pinned_bytes(device); }
-  // Why memory may be accessed without any call that rota sees, or nothing; and whether it must not move for now
-  // (reach.h).
-  static std::string reached_from_outside();
-  static bool lets_reach(std::string_view library);
-  static bool being_checkpointed();
 
   // What the parts say, by the same names there.
   bool any() const { return regions_.any(); }
@@ -163,12 +137,13 @@ class SwapBackend final : public Backend {
 
   // --- the monitor
 
-  bool prepare_host(const std::vector<Excess>& all) { return copies_.prepare(all); }
+  bool prepare_host(const std::vector<Overcommitment>& all) { return copies_.prepare(all); }
   std::uint64_t give_host_back(std::uint64_t bytes = UINT64_MAX, bool unused_too = false) {
     return copies_.give_back(bytes, unused_too);
   }
   void count_copies() { copies_.count(); }
   HostPool& host() { return host_; }
+  const HostPool& host() const { return host_; }
   // An error that cannot be cleared has ended all work of this context: releases its memory and no longer waits for any
   // of it. Null: all contexts of the GPU have ended so; releases what belongs to none. Returns the bytes that were on
   // the GPU.
@@ -181,8 +156,7 @@ class SwapBackend final : public Backend {
   std::uint64_t most(int device);
   api::CUresult make(Range&& range, api::CUdeviceptr* address);
 
-  const IfOurTurn if_our_turn_;
-  Observer observer_;
+  Turns* turns_;
   std::function<bool(int device)> free_unused_;
   HostPool host_;
   HostStore store_{host_};

@@ -14,7 +14,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-Result<Api> unite_headers(const std::vector<std::string>& headers) {
+rota::Result<Api> unite_headers(const std::vector<std::string>& headers) {
   static std::vector<Model> models;
   models.clear();
   for (std::size_t i = 0; i < headers.size(); ++i)

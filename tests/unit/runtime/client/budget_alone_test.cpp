@@ -6,6 +6,7 @@
 #include "runtime/client/budget.h"
 #include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_driver.h"
+#include "tests/unit/runtime/fake_residency.h"
 
 using namespace rota;
 using namespace std::chrono_literals;
@@ -15,8 +16,7 @@ namespace {
 constexpr std::uint64_t kMega = 1 << 20;
 
 struct Alone {
-  explicit Alone(std::chrono::nanoseconds patience = 20s) : budget(ledger, bell, patience) {
-    budget.set_program({.extents = [this](int) { return extents.load(); }, .may_wait = {}});
+  explicit Alone(std::chrono::nanoseconds patience = 20s) : budget(memory, bell, patience) {
     budget.serve(true);
     budget.limit(0);
   }
@@ -42,9 +42,10 @@ struct Alone {
     return budget.may_take(0, bytes, kind);
   }
   test::FakeDriver driver;
-  memory::Ledger ledger;
+  test::FakeResidency memory;
+  memory::Ledger& ledger = memory.books;
+  std::atomic<std::uint64_t>& extents = memory.needed;
   turn::Bell bell;
-  std::atomic<std::uint64_t> extents{0};
   turn::Budget budget;
 };
 

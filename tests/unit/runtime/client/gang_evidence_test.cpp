@@ -14,6 +14,7 @@
 #include "generated/driver_gates.h"
 #include "runtime/client/gang_name.h"
 #include "runtime/core/mappings.h"
+#include "runtime/memory/memory.h"
 #include "runtime/monitor/monitor.h"
 #include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_driver.h"
@@ -86,8 +87,7 @@ struct Program {
   gate::Gate gate;
   gate::Contexts contexts;
   memory::Ledger ledger;
-  memory::Memory memory{
-      [this](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); }, ledger, {.small_bytes = 0}};
+  memory::Memory memory{ledger, {.small_bytes = 0}};
   turn::Monitor monitor{gate, contexts, memory};
   api::CUcontext context = nullptr;
 };

@@ -57,9 +57,7 @@ TEST_CASE("a thread whose record cannot be allocated pins the process's memory b
   gate::Gate gate;
   gate::Contexts contexts;
   memory::Ledger ledger;
-  memory::Memory memory{[&](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); },
-                        ledger,
-                        {.backend = memory::Choice::kSwap, .limit_bytes = UINT64_MAX, .move_out = true}};
+  memory::Memory memory{ledger, {.backend = memory::Choice::kSwap, .limit_bytes = UINT64_MAX, .move_out = true}};
   turn::Monitor monitor(gate, contexts, memory);
   CHECK_FALSE(memory.swap().pinned());
   std::thread([] { look(); }).join();

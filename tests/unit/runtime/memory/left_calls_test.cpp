@@ -17,7 +17,6 @@
 namespace {
 
 using namespace rota;
-using memory::Room;
 using test::eventually;
 using test::Fixture;
 using test::kMiB;
@@ -27,12 +26,10 @@ constexpr std::uint64_t kBytes = 100 * kMiB;
 struct Waits : Fixture {
   explicit Waits(memory::Choice backend) : Fixture(test::limited(256 * kMiB, backend)) {
     driver.enter_context(0);
-    Room room;
-    room.may_take = [this](int, std::uint64_t, memory::Kind) {
+    turns.takes = [this](int, std::uint64_t, memory::Kind) {
       wait();
       return true;
     };
-    memory.set_room(room);
   }
   [[gnu::noinline]] api::CUresult allocate() {
     api::CUdeviceptr address = 0;
@@ -55,6 +52,23 @@ TEST_CASE("an allocation that throws, or whose thread ends, while it waits leave
     f.allocate();
   }).join();
   CHECK(f.live() == 0);
+}
+
+TEST_CASE("a free that throws, or whose thread ends, leaves the memory to be freed again") {
+  Fixture f(test::limited(256 * kMiB));
+  f.driver.enter_context(0);
+  api::CUdeviceptr address = 0;
+  REQUIRE(f.memory.allocate(&address, kBytes) == api::CUDA_SUCCESS);
+  const auto throws = []() -> api::CUresult { throw std::runtime_error("a handler's"); };
+  CHECK_THROWS_AS(f.memory.free(address, throws), std::runtime_error);
+  std::thread([&] {
+    f.driver.enter_context(0);
+    f.memory.free(address, []() -> api::CUresult { pthread_exit(nullptr); });
+  }).join();
+  CHECK(f.ledger.live_bytes(0) == kBytes);
+  CHECK(f.memory.free(address, [] { return api::CUDA_SUCCESS; }) == api::CUDA_SUCCESS);
+  CHECK(f.ledger.live_bytes(0) == 0);
+  CHECK_FALSE(f.ledger.find(address));
 }
 
 // TSan and ASan follow no jump.
@@ -152,9 +166,35 @@ TEST_CASE("nested calls are undone one by one, also more of them than are rememb
   {
     Undo kept(count, &undone, 0, 1);
     kept.begin();
-    kept.keep();
+    kept.commit();
   }
   CHECK(undone == 21);
+}
+
+TEST_CASE("what is to be undone moves with its object, and is undone once, by whoever is first") {
+  std::uint64_t undone = 0;
+  const auto count = [](void* of, int, std::uint64_t bytes, std::uint32_t) {
+    *static_cast<std::uint64_t*>(of) += bytes;
+  };
+  {
+    Undo first(count, &undone, 0, 1);
+    first.begin();
+    const Undo second(std::move(first));
+    CHECK_FALSE(first);
+    CHECK(second);
+    // Another one where the first was: it would be taken for a call that was left, if the entry still named that place.
+    first.~Undo();
+    new (&first) Undo(count, &undone, 0, 100);
+    CHECK(undone == 0);
+  }
+  CHECK(undone == 1);
+  {
+    Undo begun(count, &undone, 0, 10);
+    begun.begin();
+    Undo kept(std::move(begun));
+    kept.commit();
+  }
+  CHECK(undone == 1);
 }
 
 #endif

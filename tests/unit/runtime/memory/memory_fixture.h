@@ -5,20 +5,16 @@
 
 #include "runtime/memory/memory.h"
 #include "tests/unit/runtime/fake_driver.h"
+#include "tests/unit/runtime/memory/fake_turns.h"
 
 namespace rota::test {
 
 inline constexpr std::uint64_t kMiB = 1 << 20;
 
 struct Fixture {
-  explicit Fixture(memory::Settings settings = {})
-      : memory(
-            [this](int, const memory::OwnWork& work) {
-              if (our_turn) work();
-            },
-            ledger, settings) {}
+  explicit Fixture(memory::Settings settings = {}) : memory(ledger, settings) { memory.set_turns(&turns); }
   FakeDriver driver;
-  bool our_turn = true;
+  FakeTurns turns;
   memory::Ledger ledger;
   memory::Memory memory;
 };

@@ -29,7 +29,7 @@ TEST_CASE("without rotad plain memory stays plain; with one it is managed, settl
   CHECK(f.ledger.live_bytes(0) == 2 * kMiB);
   CHECK(f.ledger.fixed_bytes(0) == kMiB);
   // While others have the GPU nothing is moved there.
-  f.our_turn = false;
+  f.turns.our_turn = false;
   REQUIRE(f.memory.allocate(&second, kMiB) == api::CUDA_SUCCESS);
   CHECK(f.driver.prefetches.load() == 1);
 }

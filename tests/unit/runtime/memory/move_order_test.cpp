@@ -93,7 +93,7 @@ TEST_CASE("a turn is judged by what was allocated since the one before began") {
   f.memory.bring(0, kStream, f.memory.to_bring(0, UINT64_MAX));
   CHECK(moved == Pieces{{table, 8 * kMiB}, {weights, 64 * kMiB}});
   CHECK(moved_to == 0);
-  f.our_turn = false;
+  f.turns.our_turn = false;
   const auto activations = take(128 * kMiB);
   watch(f.driver);
   f.memory.bring(0, kStream, f.memory.to_bring(0, UINT64_MAX));

@@ -91,18 +91,16 @@ TEST_CASE("an allocation that is refused counts for nothing, neither while it is
   f.memory.sweep_deferred();
   f.memory.pool_attribute_set(kPool, api::CU_MEMPOOL_ATTR_USED_MEM_HIGH);
   used_meanwhile = UINT64_MAX;
-  Room room;
-  room.may_take = [](int, std::uint64_t bytes, Kind kind) {
+  f.turns.takes = [](int, std::uint64_t bytes, Kind kind) {
     used_meanwhile = used(*program);
     program->ledger.release(0, bytes, kind);
     return false;
   };
-  f.memory.set_room(room);
   api::CUdeviceptr address = 0;
   CHECK(f.take(30 * kMiB, &address) == api::CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(used_meanwhile == 0);
   CHECK(f.attribute(api::CU_MEMPOOL_ATTR_USED_MEM_HIGH) == 0);
-  f.memory.set_room({});
+  f.turns.takes = {};
   f.taken(30 * kMiB);
   CHECK(used(f) == 30 * kMiB);
   CHECK(f.attribute(api::CU_MEMPOOL_ATTR_USED_MEM_HIGH) == 30 * kMiB);

@@ -329,9 +329,7 @@ TEST_CASE(
   }
   SECTION("programs have more together than the GPU has") {
     Quick f(UINT64_MAX);
-    Room room;
-    room.crowded = [](int) { return true; };
-    f.memory.set_room(room);
+    f.turns.is_overcommitted = true;
     CHECK(reserved_by_rounds(f, 10) <= kOfOneRound);
   }
   SECTION("a limit applies") {
@@ -346,9 +344,7 @@ TEST_CASE(
   SECTION("the process has nearly all that the GPU has for it") {
     Quick f(UINT64_MAX);
     constexpr std::uint64_t capacity = 900 * kMiB;
-    Room room;
-    room.contexts = [](int) { return 1024 * kMiB - capacity; };
-    f.memory.set_room(room);
+    f.turns.contexts = 1024 * kMiB - capacity;
     f.taken(capacity - 100 * kMiB);
     const std::uint64_t before = f.reserved();
     CHECK(reserved_by_rounds(f, 10) <= before + kOfOneRound);
@@ -357,27 +353,22 @@ TEST_CASE(
 
 TEST_CASE("what a pool has grown by for the quick list is given back once programs have more than the GPU has") {
   Quick f(UINT64_MAX);
-  static bool crowded;
-  crowded = false;
-  Room room;
-  room.crowded = [](int) { return crowded; };
-  f.memory.set_room(room);
   const api::CUdeviceptr held = f.taken(512);
   const std::uint64_t grown = reserved_by_rounds(f, 10);
   f.memory.sweep_deferred();
   CHECK(f.reserved() == grown);
-  crowded = true;
+  f.turns.is_overcommitted = true;
   f.memory.sweep_deferred();
   CHECK(f.reserved() < grown);
   CHECK(f.reserved() != 0);
   CHECK(f.ledger.find(held));
   CHECK(f.memory.has_deferred());  // which the monitor frees
   // What the program needed at once, and wants kept, stays.
-  crowded = false;
+  f.turns.is_overcommitted = false;
   const api::CUdeviceptr large = f.taken(8 * kMiB);
   f.free(large);
   f.memory.sweep_deferred();
-  crowded = true;
+  f.turns.is_overcommitted = true;
   f.memory.sweep_deferred();
   CHECK(f.reserved() >= 8 * kMiB);
 }

@@ -24,9 +24,9 @@ constexpr std::uint64_t kBytes = 100 << 10;
 struct Shared : Served {
   template <typename... Arguments>
   explicit Shared(Arguments&&... arguments) : Served(std::forward<Arguments>(arguments)...) {
-    memory.set_synchronize([](api::CUcontext of) {
+    turns.synchronizes = [](api::CUcontext of) {
       return driver::current_context() == of ? std::optional(real::cuCtxSynchronize()) : std::nullopt;
-    });
+    };
   }
   api::CUdeviceptr plain(std::uint64_t bytes = kBytes) {
     api::CUdeviceptr address = 0;

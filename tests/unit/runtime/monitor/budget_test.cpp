@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "generated/driver_real.h"
+#include "runtime/memory/memory.h"
 #include "runtime/monitor/monitor.h"
 #include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_driver.h"
@@ -57,8 +58,7 @@ struct Rotad : test::FakeRotad {
 
 struct Program {
   explicit Program(std::size_t gpu_bytes = 1024 * kMega, std::uint64_t limit = UINT64_MAX)
-      : memory([this](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); }, ledger,
-               {.backend = memory::Choice::kManaged, .limit_bytes = limit}) {
+      : memory(ledger, {.backend = memory::Choice::kManaged, .limit_bytes = limit}) {
     driver.device_bytes = gpu_bytes;
     context = driver.enter_context(0);
     monitor.context_made(context, 0, true);

@@ -127,8 +127,7 @@ TEST_CASE("memory of a context that has failed is released, and not that of the 
   gate::Gate gate;
   gate::Contexts contexts;
   memory::Ledger ledger;
-  memory::Memory memory([&](int, const memory::OwnWork& work) { work(); }, ledger,
-                        {.backend = memory::Choice::kSwap, .limit_bytes = UINT64_MAX, .move_out = true});
+  memory::Memory memory(ledger, {.backend = memory::Choice::kSwap, .limit_bytes = UINT64_MAX, .move_out = true});
   const api::CUcontext context = driver.enter_context(0);
   contexts.add(context, 0, true);
   api::CUdeviceptr address = 0;

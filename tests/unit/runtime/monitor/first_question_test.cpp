@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "runtime/memory/memory.h"
 #include "runtime/monitor/monitor.h"
 #include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_driver.h"
@@ -36,9 +37,7 @@ struct Program {
   gate::Gate gate;
   gate::Contexts contexts;
   memory::Ledger ledger;
-  memory::Memory memory{[this](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); },
-                        ledger,
-                        {.backend = memory::Choice::kManaged, .limit_bytes = memory::kNoLimit}};
+  memory::Memory memory{ledger, {.backend = memory::Choice::kManaged, .limit_bytes = memory::kNoLimit}};
   turn::Monitor monitor{gate, contexts, memory};
   api::CUcontext context = nullptr;
 };

@@ -16,6 +16,7 @@
 #include "runtime/client/budget.h"
 #include "runtime/gate/gate.h"
 #include "tests/unit/runtime/eventually.h"
+#include "tests/unit/runtime/fake_residency.h"
 #include "tests/unit/runtime/monitor/turning_program.h"
 
 using namespace rota;
@@ -249,9 +250,10 @@ TEST_CASE("a thread that jumps out of an allocation that waits for room keeps no
 
 TEST_CASE("a thread that waits for what limits allow jumps out once rotad has answered, and keeps nobody waiting") {
   const Watchdog watchdog;
-  memory::Ledger ledger;
+  test::FakeResidency memory;
+  memory::Ledger& ledger = memory.books;
   turn::Bell bell;
-  turn::Budget budget(ledger, bell);
+  turn::Budget budget(memory, bell);
   budget.serve(true);
   budget.limit(0);
   REQUIRE(ledger.reserve(0, 1, memory::Kind::kConverted));

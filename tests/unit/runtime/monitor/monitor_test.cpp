@@ -1,5 +1,6 @@
 // A process as rotad sees it: when it requests a turn, when it gives it back, and what it does without rotad.
 #include "runtime/monitor/monitor.h"
+#include "runtime/memory/memory.h"
 
 #include <dirent.h>
 #include <signal.h>
@@ -25,12 +26,7 @@ using test::eventually;
 namespace {
 
 struct Program {
-  Program()
-      : memory([this](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); }, ledger,
-               {.small_bytes = 0}),
-        monitor(gate, contexts, memory) {
-    context = driver.enter_context(0);
-  }
+  Program() : memory(ledger, {.small_bytes = 0}), monitor(gate, contexts, memory) { context = driver.enter_context(0); }
   void make_context() { monitor.context_made(context, 0, true); }
   static void launch() { gates::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); }
   // A thread that launches once, with the context current.
@@ -229,7 +225,7 @@ TEST_CASE("threads that allocate and free at once leave the true sum in the usag
       both.arrive_and_wait();
       if (round % 2 == 0 && !program.ledger.reserve(0, bytes, memory::Kind::kPlain)) std::abort();
       if (round % 2 == 1) program.ledger.release(0, bytes, memory::Kind::kPlain);
-      program.monitor.usage_changed(0);
+      program.memory.changed(0);
       both.arrive_and_wait();
       if (looks && rotad.usage().gpus[0].device_bytes.load() != program.ledger.live_bytes(0)) wrong.fetch_add(1);
     }

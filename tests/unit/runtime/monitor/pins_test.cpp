@@ -382,8 +382,7 @@ TEST_CASE("the gate stays closed for whoever ends while its memory is out") {
   gate::Gate gate;
   gate::Contexts contexts;
   memory::Ledger ledger;
-  memory::Memory memory([&](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); }, ledger,
-                        {.backend = memory::Choice::kSwap, .limit_bytes = UINT64_MAX});
+  memory::Memory memory(ledger, {.backend = memory::Choice::kSwap, .limit_bytes = UINT64_MAX});
   auto monitor = std::make_unique<turn::Monitor>(gate, contexts, memory);
   const api::CUcontext context = driver.enter_context(0);
   monitor->context_made(context, 0, true);

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "generated/driver_gates.h"
+#include "runtime/memory/memory.h"
 #include "runtime/monitor/monitor.h"
 #include "runtime/turn/couplings.h"
 #include "tests/unit/runtime/eventually.h"
@@ -23,8 +24,7 @@ namespace {
 // A program with contexts on two GPUs.
 struct Program {
   explicit Program(test::FakeRotad& rotad)
-      : memory([this](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); }, ledger,
-               {.backend = memory::Choice::kNative, .small_bytes = 0}),
+      : memory(ledger, {.backend = memory::Choice::kNative, .small_bytes = 0}),
         monitor(gate, contexts, memory),
         rotad(rotad) {
     for (int device : {1, 0}) monitor.context_made(driver.enter_context(device), device, true);
@@ -185,8 +185,7 @@ TEST_CASE("what was not served takes no turns, and does not keep the other GPU f
   gate::Gate gate;
   gate::Contexts contexts;
   memory::Ledger ledger;
-  memory::Memory memory([&](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); }, ledger,
-                        {.small_bytes = 0});
+  memory::Memory memory(ledger, {.small_bytes = 0});
   turn::Monitor monitor(gate, contexts, memory);
   monitor.context_made(driver.enter_context(0), 0, true);
   Program::launch();
@@ -210,8 +209,7 @@ TEST_CASE("GPUs are coupled without one that takes no turns, and then get theirs
   gate::Gate gate;
   gate::Contexts contexts;
   memory::Ledger ledger;
-  memory::Memory memory([&](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); }, ledger,
-                        {.small_bytes = 0});
+  memory::Memory memory(ledger, {.small_bytes = 0});
   turn::Monitor monitor(gate, contexts, memory);
   for (int device : {2, 1, 0}) monitor.context_made(driver.enter_context(device), device, true);
   REQUIRE(eventually([&] { return !gate.closed(4); }));

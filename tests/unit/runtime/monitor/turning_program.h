@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "generated/driver_gates.h"
+#include "runtime/memory/memory.h"
 #include "runtime/monitor/monitor.h"
 #include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_driver.h"
@@ -45,8 +46,7 @@ struct Program {
   explicit Program(
       memory::Choice backend = memory::Choice::kManaged, bool move_out = true,
       void (*prepare)(FakeDriver&) = [](FakeDriver&) {}, std::chrono::nanoseconds for_now_patience = 1min)
-      : memory([this](int device, const memory::OwnWork& work) { gate.run_if_open(device, work); }, ledger,
-               {.backend = backend, .limit_bytes = UINT64_MAX, .move_out = move_out}),
+      : memory(ledger, {.backend = backend, .limit_bytes = UINT64_MAX, .move_out = move_out}),
         monitor(gate, contexts, memory, for_now_patience) {
     driver.device_bytes = 1024 * kMega;
     prepare(driver);

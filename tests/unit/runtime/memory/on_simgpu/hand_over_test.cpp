@@ -206,7 +206,7 @@ TEST_CASE("memory that came with somebody's contents and serves an allocation th
     EXPECT(between.out().bytes == kLarge);
     CUdeviceptr fresh = 0;
     {
-      Swap other([](int, const memory::OwnWork&) {});  // whose gate is closed
+      Swap other(no_turn);
       EXPECT(memory::BackendRoom(other, 0, kLarge, 0).allocate({between.carrier.context, 0}, &fresh) == CUDA_SUCCESS);
       EXPECT(other.restore(0, between.mover()).taken_over == kLarge);
       expect_pattern(fresh, kLarge, 0, "fresh");

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "generated/driver_real.h"
+#include "tests/unit/runtime/memory/fake_turns.h"
 #include "tests/unit/runtime/memory/on_simgpu/machine.h"
 
 namespace rota::test {
@@ -47,6 +48,9 @@ inline void check(const std::function<void()>& program, std::uint64_t gpu_bytes 
 // --- moving
 
 using Swap = memory::SwapBackend;
+
+// Of a process whose gate is closed.
+inline FakeTurns no_turn{false};
 
 inline Swap& swap() {
   return runtime().memory.swap();

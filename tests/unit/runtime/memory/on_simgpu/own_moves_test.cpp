@@ -441,10 +441,8 @@ TEST_CASE("a mapping that is unmapped leaves the ledger, although another thread
 TEST_CASE("memory that is made at a released address while others come back is not taken for what was there") {
   check([] {
     Carrier carrier(enter(0));
-    bool ours = true;
-    Swap own([&ours](int, const memory::OwnWork& work) {
-      if (ours) work();
-    });
+    FakeTurns turns;
+    Swap own(turns);
     EXPECT(own.serves(0));
     const auto make = [&own](const memory::Making& making) {
       CUdeviceptr address = 0;
@@ -455,7 +453,7 @@ TEST_CASE("memory that is made at a released address while others come back is n
     std::vector<CUdeviceptr> all;
     for (int number = 0; number < 3; ++number) all.push_back(make({}));
     std::sort(all.begin(), all.end());  // as they come back
-    ours = false;
+    turns.our_turn = false;
     EXPECT(!own.evict(0, kAll, carrier.mover()).failed && own.resident_bytes(0) == 0);
     const memory::Making wanted{.exportable = false, .for_rdma = true};
     CUdeviceptr made = 0;

@@ -175,7 +175,7 @@ struct Swapped {
       ++pattern;
     }
   }
-  Swap swap{[](int, const memory::OwnWork&) {}};  // the gate is closed
+  Swap swap{no_turn};
   std::uint64_t bytes;
   std::vector<CUdeviceptr> blocks;
 };

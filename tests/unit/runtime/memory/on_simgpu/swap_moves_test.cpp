@@ -135,42 +135,33 @@ TEST_CASE("what the driver has no room for ends up out of place, behind a gate t
   check([] {
     const CUcontext context = enter(0);
     Carrier carrier(context);
-    bool open = true;
     bool closes = true;
     int asked = 0;
-    bool told = false;
-    Swap grows([&](int, const memory::OwnWork& work) {
-      if (open) work();
-    });
-    grows.set_observer(
-        {.out_of_place = [&](int) { told = true; },
-         .resident = {},
-         .contexts = {},
-         .fits = {},
-         .close_for_room =
-             [&](int, const std::function<void()>& begin) {
-               ++asked;
-               EXPECT(grows.all_in_place());
-               if (!closes) return;
-               begin();
-               EXPECT(!grows.use_if_in_place(rota::memory::kAllDevices, [] {}));  // the monitor sees it and closes
-               open = false;
-             }});
+    FakeTurns turns;
+    Swap grows(turns);
+    turns.closes_gate = [&](FunctionRef<void()> begin) {
+      ++asked;
+      EXPECT(grows.all_in_place());
+      if (!closes) return;
+      begin();
+      EXPECT(!grows.use_if_in_place(rota::memory::kAllDevices, [] {}));  // the monitor sees it and closes
+      turns.our_turn = false;
+    };
     EXPECT(grows.serves(0));
     fails_with = CUDA_ERROR_OUT_OF_MEMORY;
     CUdeviceptr address = 0;
     for (const Symbol symbol : {Symbol::k_cuMemCreate, Symbol::k_cuMemMap, Symbol::k_cuMemSetAccess}) {
       fails_at = {{symbol, kAlways}};
       asked = 0;
-      told = false;
+      turns.told_out_of_place = false;
       EXPECT_OK(take(grows, {context, 0}, &address, 8 * kMiB));
       EXPECT(asked == 1);
-      EXPECT(told);
+      EXPECT(turns.told_out_of_place);
       EXPECT(grows.out_bytes(0) == 8 * kMiB);
       EXPECT(!grows.use_if_in_place(rota::memory::kAllDevices, [] {}));
       fails_at.clear();
       grows.restore(0, carrier.mover());
-      EXPECT(grows.use_if_in_place(memory::kAllDevices, [&] { open = true; }));
+      EXPECT(grows.use_if_in_place(memory::kAllDevices, [&] { turns.our_turn = true; }));
       EXPECT_OK(real::cuMemsetD8_v2(address, 7, 8 * kMiB));
       EXPECT_OK(real::cuCtxSynchronize());
       grows.free(address);
@@ -194,7 +185,7 @@ TEST_CASE("what the driver has no room for ends up out of place, behind a gate t
 TEST_CASE("a program that has no turn is refused more extents than the GPU can hold at once") {
   check([] {
     const CUcontext context = enter(0);
-    Swap never([](int, const memory::OwnWork&) {});  // the gate is closed
+    Swap never(no_turn);
     EXPECT(never.serves(0));
     std::vector<CUdeviceptr> blocks;
     CUdeviceptr address = 0;
@@ -214,8 +205,9 @@ TEST_CASE("a program that has no turn is refused more extents than the GPU can h
 TEST_CASE("a program that has no turn is refused what would not fit beside everybody's contexts") {
   check([] {
     const CUcontext context = enter(0);
-    Swap never([](int, const memory::OwnWork&) {});  // the gate is closed
-    never.set_observer({.out_of_place = {}, .resident = {}, .contexts = [](int) { return 100 * kMiB; }, .fits = {}});
+    FakeTurns turns(false);
+    turns.all_contexts = 100 * kMiB;
+    Swap never(turns);
     CUdeviceptr address = 0;
     EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, take(never, {context, 0}, &address, kGpuBytes - 99 * kMiB));
     EXPECT_OK(take(never, {context, 0}, &address, kGpuBytes - 100 * kMiB));
@@ -231,26 +223,20 @@ TEST_CASE(
     enter(0);
     std::uint64_t most = 20 * kMiB;
     int asked = 0;
-    int waits = 0;
-    swap().set_observer({.out_of_place = [](int) {},
-                         .resident = [](int) {},
-                         .contexts = {},
-                         .fits =
-                             [&](int device, std::uint64_t bytes, std::uint64_t, const std::function<void()>& release) {
-                               ++asked;
-                               EXPECT(device == 0 && bytes % (2 * kMiB) == 0);
-                               const bool fits = swap().needed_bytes(0) <= most;
-                               if (!fits) release();
-                               return fits;
-                             }});
-    memory::Room room;
-    room.make = [&](int, const std::function<bool()>&) { ++waits; };
-    runtime().memory.set_room(room);
+    static FakeTurns turns;
+    turns.takes_extents = [&](int device, std::uint64_t bytes, FunctionRef<void()> release) {
+      ++asked;
+      EXPECT(device == 0 && bytes % (2 * kMiB) == 0);
+      const bool fits = swap().needed_bytes(0) <= most;
+      if (!fits) release();
+      return fits;
+    };
+    runtime().memory.set_turns(&turns);
     const CUdeviceptr large = allocate(11 * kMiB, 1);  // 12 MiB of extents
     EXPECT(swap().needed_bytes(0) == 12 * kMiB);
     CUdeviceptr other = 0;
     EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemAlloc_v2(&other, 9 * kMiB));
-    EXPECT(waits == 0);
+    EXPECT(turns.room_made == 0);
     EXPECT(swap().needed_bytes(0) == 12 * kMiB && charged(0) == 11 * kMiB);
     EXPECT_OK(cu.cuMemAlloc_v2(&other, 8 * kMiB));
     // Small ones share a span, which counts as a whole.
@@ -273,15 +259,13 @@ TEST_CASE(
 TEST_CASE("what was freed in a stream's order and has been passed makes room for an allocation of another size") {
   check([] {
     enter(0);
-    swap().set_observer({.out_of_place = [](int) {},
-                         .resident = [](int) {},
-                         .contexts = {},
-                         .fits =
-                             [&](int, std::uint64_t, std::uint64_t, const std::function<void()>& release) {
-                               const bool fits = swap().needed_bytes(0) <= 20 * kMiB;
-                               if (!fits) release();
-                               return fits;
-                             }});
+    static FakeTurns turns;
+    turns.takes_extents = [](int, std::uint64_t, FunctionRef<void()> release) {
+      const bool fits = swap().needed_bytes(0) <= 20 * kMiB;
+      if (!fits) release();
+      return fits;
+    };
+    runtime().memory.set_turns(&turns);
     CUstream stream = nullptr;
     EXPECT_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     const CUdeviceptr first = allocate(12 * kMiB, 1);

@@ -1,0 +1,54 @@
+// What an allocation or a free has changed in the ledger before the driver has been asked, and what is undone unless
+// that succeeds.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "runtime/core/undo.h"
+#include "runtime/memory/ledger.h"
+
+namespace rota::memory {
+
+// Bytes that are reserved in the ledger for an allocation; none, if it is false. commit() once they belong to an entry.
+class Charge : public Undo {
+ public:
+  // Of bytes that are about to be reserved: begin() once they are. `frame`: that of the function which holds the
+  // charge.
+  Charge(Ledger& ledger, int device, std::uint64_t bytes, Kind kind, const void* frame = __builtin_dwarf_cfa())
+      : Undo(&release, &ledger, device, bytes,
+             static_cast<std::uint32_t>(kind.route) << 8 | static_cast<std::uint32_t>(kind.backing), frame) {}
+
+ private:
+  static void release(void* ledger, int device, std::uint64_t bytes, std::uint32_t kind) {
+    static_cast<Ledger*>(ledger)->release(device, bytes,
+                                          {static_cast<Route>(kind >> 8), static_cast<Backing>(kind & 0xff)});
+  }
+};
+
+// The entry that begins at an address, while it is being freed: live again unless that succeeds.
+class Freeing {
+ public:
+  Freeing(Ledger& ledger, std::uint64_t address) : ledger_(ledger), taken_(ledger.begin_free(address)), open_(taken_) {}
+  ~Freeing() { cancel(); }
+  Freeing(const Freeing&) = delete;
+  Freeing& operator=(const Freeing&) = delete;
+
+  // False: there is none, or another thread frees it.
+  explicit operator bool() const { return taken_.has_value(); }
+  const Allocation& operator*() const { return *taken_; }
+  const Allocation* operator->() const { return &*taken_; }
+  // It is freed, or will be.
+  void commit() { open_ = false; }
+  void cancel() {
+    if (open_) ledger_.cancel_free(*taken_);
+    open_ = false;
+  }
+
+ private:
+  Ledger& ledger_;
+  const std::optional<Allocation> taken_;
+  bool open_;
+};
+
+}  // namespace rota::memory
