@@ -22,6 +22,8 @@ api::CUresult Memory::export_own(api::CUipcMemHandle* handle, api::CUdeviceptr a
   const auto made = swap_.exports().handle_of(block->address, block->bytes, block->buffer_id);
   if (!made) return api::CUDA_ERROR_OPERATING_SYSTEM;
   swap_.pin(block->address);
+  // With what is small its span is pinned, also once nothing is left in it.
+  if (block->span_bytes != 0) stream_ordered_.keep_no_plain(block->device);
   *handle = *made;
   return api::CUDA_SUCCESS;
 }

@@ -158,6 +158,8 @@ class StreamOrdered {
   void trim_to_threshold(api::CUmemoryPool pool);
   // At a shortage on a GPU: all unused spans there, of plain memory as well.
   void trim_all(int device);
+  // From now on unused spans of plain memory on this GPU go back at once.
+  void keep_no_plain(int device);
   // Releases unused spans by which pools of this GPU have grown rather than empty the list.
   void give_back_grown(int device);
   // Asks the driver for the threshold unless it is known. It is the program's to change, by a call that says so here.

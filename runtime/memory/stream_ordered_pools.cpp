@@ -146,6 +146,11 @@ void StreamOrdered::trim_all(int device) {
   if (const auto pool = plain_.find(device); pool != plain_.end()) trim(*pool->second, 0);
 }
 
+void StreamOrdered::keep_no_plain(int device) {
+  const std::lock_guard lock(mutex_);
+  pool_of(nullptr, device)->keep = 0;
+}
+
 void StreamOrdered::give_back_grown(int device) {
   if (!any()) return;
   const std::lock_guard lock(mutex_);

@@ -78,8 +78,10 @@ void RoomQueue::leave(ClientId client, Time now) {
   const Unit unit = unit_of(client);
   clients_.erase(found);
   const auto is_of_unit = [&](const auto& each) { return unit_of(each.first) == unit; };
-  if (std::ranges::any_of(clients_, is_of_unit)) return;
-  std::erase_if(in_vain_, [&](const auto& each) { return each.first.first == unit; });
+  const bool last = std::ranges::none_of(clients_, is_of_unit);
+  std::erase_if(in_vain_, [&](const auto& each) {
+    return each.first.first == Unit{0, client} || (last && each.first.first == unit);
+  });
 }
 
 RoomQueue::Verdict RoomQueue::verdict(const View& view, const Request& request, Time now) const {

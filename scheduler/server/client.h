@@ -40,7 +40,12 @@ struct Server::Client : Program {
   std::string innermost_session;            // the last; the same
   std::uint32_t shares = 0;                 // UsagePage::shares, as last read
   std::map<std::uint32_t, scheduler::Bytes> pinned;  // by GPU index: GpuUsage::pinned_bytes, as limits know it
-  std::map<std::uint32_t, scheduler::Bytes> stays;   // the same: fixed_bytes, while somebody waits for room there
+  struct Stays {
+    scheduler::Bytes bytes = 0;
+    std::uint32_t gang = 0;
+    friend bool operator==(const Stays&, const Stays&) = default;
+  };
+  std::map<std::uint32_t, Stays> stays;  // by GPU index: of what is fixed, as told while somebody waits for room there
   // A Tighten has been sent and not answered; another one is due after the answer.
   bool tightening = false;
   bool tighten_again = false;

@@ -175,10 +175,11 @@ void Server::tell_stays(Client& client, std::uint32_t gpu) {
   const protocol::GpuUsage& usage = client.usage->gpus[gpu];
   const scheduler::Bytes fixed = usage.fixed_bytes.load(std::memory_order_relaxed);
   const scheduler::Bytes leaves = usage.fixed_for_now_bytes.load(std::memory_order_relaxed);
-  const scheduler::Bytes bytes = std::min(fixed - std::min(fixed, leaves), protocol::kMaxGpuBytes);
-  const auto [known, fresh] = client.stays.try_emplace(gpu, bytes);
-  if (!fresh && std::exchange(known->second, bytes) == bytes) return;
-  carry_out(apply(scheduler::limit::Stays{client.id, gpu, client.gang, bytes}).outcome);
+  const Client::Stays now{.bytes = std::min(fixed - std::min(fixed, leaves), protocol::kMaxGpuBytes),
+                          .gang = client.gang};
+  const auto [known, fresh] = client.stays.try_emplace(gpu, now);
+  if (!fresh && std::exchange(known->second, now) == now) return;
+  carry_out(apply(scheduler::limit::Stays{client.id, gpu, now.gang, now.bytes}).outcome);
 }
 
 scheduler::event::Usage Server::usage_of(const Program& program, std::uint32_t gpu) const {

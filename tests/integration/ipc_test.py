@@ -202,6 +202,18 @@ class Small(Ipc):
         self.ends_well(exporter, importer)
 
     # ctest labels: unsanitized
+    def test_nothing_stays_pinned_once_exported_allocations_are_freed(self):
+        exporter = self.program()
+        memory = [self.exported(exporter, 64 * KIB, 1) for _ in range(100)]
+        def fixed():
+            return sum(gpu["fixed_bytes"] for client in self.clients() for gpu in (client["use"] or {"gpus": {}})["gpus"].values())
+        self.eventually(lambda: fixed() >= 100 * 64 * KIB, "it is pinned")
+        for address, _ in memory:
+            self.assertEqual(self.ask(exporter, "free", address), 0)
+        self.eventually(lambda: fixed() == 0, lambda: f"nothing is pinned: {fixed()}")
+        self.ends_well(exporter)
+
+    # ctest labels: unsanitized
     def test_an_opener_sees_no_more_neighbours_than_natively(self):
         exporter, importer = self.program(), self.program()
         for _ in range(170):
