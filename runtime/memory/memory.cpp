@@ -55,14 +55,7 @@ Memory::Memory(Ledger& ledger, Settings settings)
                   }
                 }),
       stream_ordered_(ledger, deferred_, events_) {
-  swap_.set_free_unused([this](int ordinal) { return free_unused_extents(ordinal); });
-  swap_.set_in_use(
-      [this](std::uint64_t address, std::uint64_t bytes) { return stream_ordered_.in_use(address, bytes); });
-  swap_.exports().set_closed([this](std::uint64_t serial) { closed_by_others(serial); });
-  swap_.exports().set_lives([this](std::uint64_t address, std::uint64_t id) {
-    std::optional<Block> block;
-    return find_block(address, &block) && block && block->address == address && block->buffer_id == id;
-  });
+  swap_.set_contents(*this);
 }
 
 void Memory::set_turns(Turns* turns) {
@@ -342,7 +335,16 @@ bool Memory::sweep_deferred() {
   return true;
 }
 
-bool Memory::free_unused_extents(int ordinal) {
+bool Memory::in_use(std::uint64_t address, std::uint64_t bytes) {
+  return stream_ordered_.in_use(address, bytes);
+}
+
+bool Memory::lives(std::uint64_t address, std::uint64_t id) {
+  std::optional<Block> block;
+  return find_block(address, &block) && block && block->address == address && block->buffer_id == id;
+}
+
+bool Memory::free_unused(int ordinal) {
   const driver::RelaxedCapture relaxed;
   sweep_deferred();
   stream_ordered_.trim_all(ordinal);

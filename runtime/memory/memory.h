@@ -39,7 +39,7 @@
 
 namespace rota::memory {
 
-class Memory final : public Residency {
+class Memory final : public Residency, Contents {
  public:
   using RealCall = FunctionRef<api::CUresult()>;
   using GivenAddress = FunctionRef<std::uint64_t()>;
@@ -322,7 +322,9 @@ class Memory final : public Residency {
   std::uint64_t unkept_byte(int ordinal);
   // For more room on a GPU: frees extents that nothing of the program uses, and what pools keep there. Returns whether
   // there were any.
-  bool free_unused_extents(int ordinal);
+  bool free_unused(int ordinal) override;
+  bool in_use(std::uint64_t address, std::uint64_t bytes) override;
+  bool lives(std::uint64_t address, std::uint64_t id) override;
   // `fixed`: of `bytes`, what cannot leave the GPU.
   api::CUresult with_room(int ordinal, std::uint64_t bytes, std::uint64_t fixed, const RealCall& call);
   // The driver has refused `call` for good: waits for memory of others, if they may free it.
@@ -341,7 +343,7 @@ class Memory final : public Residency {
   bool hold_back(const Allocation& taken, const StreamOrdered::Behind& behind);
   void free_shared(const Allocation& taken, const StreamOrdered::Behind& behind);
   void give_up_extents(const Allocation& taken);
-  void closed_by_others(std::uint64_t serial);
+  void closed_by_others(std::uint64_t serial) override;
   void forget_held_back(api::CUcontext context);
   api::CUresult free_a_byte(const Place& place);
   static api::CUresult refused_by_driver();

@@ -121,7 +121,7 @@ api::CUresult Memory::with_room(int ordinal, std::uint64_t bytes, std::uint64_t 
     result = call();
     return result != api::CUDA_ERROR_OUT_OF_MEMORY;
   };
-  const bool freed = free_unused_extents(ordinal);
+  const bool freed = free_unused(ordinal);
   if ((swap_.drop_kept(ordinal) != 0 || freed) && again()) return result;
   const bool cleared =
       device(ordinal).served.load(std::memory_order_relaxed) && backend(ordinal).backing() == Backing::kSwapped;

@@ -23,7 +23,8 @@ Moved Eviction::run(std::uint64_t bytes) {
   make_reachable();
   const bool gives = move_.exchange.give && move_.exchange.gives();
   std::deque<Candidate> candidates = on_gpu();
-  for (Candidate& each : candidates) each.without_copy = each.without_copy || !what_.in_use(each.address, each.bytes);
+  for (Candidate& each : candidates)
+    each.without_copy = each.without_copy || !what_.contents->in_use(each.address, each.bytes);
   candidates = eviction_order(std::move(candidates), gives ? bytes : 0);
   std::deque<Leaving> chosen;
   std::uint64_t most = kExaminedFirst;
@@ -130,7 +131,7 @@ std::deque<Eviction::Leaving> Eviction::choose(std::deque<Candidate>& all, std::
 // Checks on the GPU what they contain. They count as moving during that, since they have to stay mapped. What no
 // allocation lies in is not examined: nothing has been written there since the gate closed.
 void Eviction::examine(std::deque<Leaving>& chosen) {
-  for (Leaving& each : chosen) each.unused = !what_.in_use(each.address, each.bytes);
+  for (Leaving& each : chosen) each.unused = !what_.contents->in_use(each.address, each.bytes);
   if (move_.context == nullptr) return;
   std::vector<Leaving*> examined;
   {

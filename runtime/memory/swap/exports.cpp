@@ -101,7 +101,7 @@ void Exports::close(std::uint64_t serial, Opener& opener) {
     ended = open.ended;
     open_.erase(serial);
   }
-  if (ended && closed_) closed_(serial);
+  if (ended) contents_->closed_by_others(serial);
 }
 
 // --- the answers
@@ -109,7 +109,7 @@ void Exports::close(std::uint64_t serial, Opener& opener) {
 Exports::Told Exports::told(const exports::Question& question, const Exported& exported) {
   Told told;
   const std::uint64_t address = exported.address;
-  if (!lives_ || !lives_(address, exported.id)) return told;
+  if (!contents_->lives(address, exported.id)) return told;
   const std::lock_guard answering(answering_);
   if (stopped_.load()) return told;
   // Held during the driver's call, so that the memory is not released meanwhile, and its handle becomes another's.

@@ -10,7 +10,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -18,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/memory/swap/contents.h"
 #include "runtime/memory/swap/exported_handle.h"
 #include "runtime/memory/swap/regions.h"
 #include "scheduler/base/descriptor.h"
@@ -56,14 +56,9 @@ struct Answer {
 
 class Exports {
  public:
-  explicit Exports(Regions& regions) : regions_(regions) {}
-
-  // Whether the allocation of this number still begins at the address. Set before there are any.
-  void set_lives(std::function<bool(std::uint64_t address, std::uint64_t id)> lives) { lives_ = std::move(lives); }
-
-  // Called by a thread of rota's, with no lock held, when nobody has memory open any more that has ended, with what
-  // ends() said. Set before there is any.
-  void set_closed(std::function<void(std::uint64_t serial)> closed) { closed_ = std::move(closed); }
+  Exports(Regions& regions, Contents& contents) : regions_(regions), contents_(&contents) {}
+  // Before there are any.
+  void set_contents(Contents& contents) { contents_ = &contents; }
 
   // --- any thread, with no lock held
 
@@ -74,7 +69,7 @@ class Exports {
   protocol::ProcessNumber number();
   bool is_own(const ExportedHandle& handle);
   // The allocation at this address ends: nobody opens it from now on. Its serial, if somebody has it open: then
-  // `set_closed`'s function is called once nobody has.
+  // Contents::closed_by_others() is called once nobody has.
   std::optional<std::uint64_t> ends(std::uint64_t address);
 
   // --- the monitor
@@ -115,8 +110,7 @@ class Exports {
   void close(std::uint64_t serial, Opener& opener);
 
   Regions& regions_;
-  std::function<bool(std::uint64_t, std::uint64_t)> lives_;
-  std::function<void(std::uint64_t)> closed_;
+  Contents* contents_;
   std::mutex mutex_;  // the fields below
   protocol::ProcessNumber number_{};
   std::map<std::uint64_t, Exported> exported_;        // by address

@@ -12,10 +12,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <utility>
 
 #include "runtime/memory/move.h"
+#include "runtime/memory/swap/contents.h"
 #include "runtime/memory/swap/copies.h"
 #include "runtime/memory/swap/fingerprints.h"
 #include "runtime/memory/swap/mapper.h"
@@ -35,20 +35,14 @@ struct Movable {
   HostPool& host;
   Store& store;
   Fingerprints& fingerprints;
-  // Whether an allocation lies in a part of a range, or may: the contents of the rest need not be kept. Without it all
-  // of it counts as in use. Called with no lock held.
-  std::function<bool(std::uint64_t address, std::uint64_t bytes)> in_use = [](std::uint64_t, std::uint64_t) {
-    return true;
-  };
+  Contents* contents;
 };
 
 class Mover {
  public:
   explicit Mover(Movable what) : what_(std::move(what)) {}
-  // Set before there are ranges.
-  void set_in_use(std::function<bool(std::uint64_t address, std::uint64_t bytes)> in_use) {
-    what_.in_use = std::move(in_use);
-  }
+  // Before there are ranges.
+  void set_contents(Contents& contents) { what_.contents = &contents; }
 
   // Makes `bytes` of room, or as much as possible: kept ranges first, then extents that have come in and were not used,
   // then others (eviction_order.h). Where the host has no memory for them, waits until other processes have given

@@ -37,7 +37,7 @@ bool SwapBackend::reserve(int ordinal, std::uint64_t bytes, std::uint64_t uncoun
   };
   if (fits(uncounted)) return true;
   // If a limit on what is allocated is in the way, memory that was freed in the meantime may count for it.
-  const bool freed = free_unused_ && free_unused_(ordinal);
+  const bool freed = contents_->free_unused(ordinal);
   if ((freed || uncounted != 0) && fits(0)) return true;
   turns_->explain_refusal(ordinal);
   return false;

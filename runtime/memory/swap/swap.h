@@ -24,7 +24,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -32,6 +31,7 @@
 
 #include "runtime/core/function_ref.h"
 #include "runtime/memory/backend.h"
+#include "runtime/memory/swap/contents.h"
 #include "runtime/memory/swap/copies.h"
 #include "runtime/memory/swap/exports.h"
 #include "runtime/memory/swap/fingerprints.h"
@@ -59,12 +59,11 @@ class SwapBackend final : public Backend {
     turns_ = &turns;
     mapper_.set_turns(turns);
   }
-  // Called to free unused ranges that wait to be freed when no more fit on a GPU. Returns whether there were any. Set
-  // before there are ranges.
-  void set_free_unused(std::function<bool(int device)> free_unused) { free_unused_ = std::move(free_unused); }
-  // As in Movable. Set before there are ranges.
-  void set_in_use(std::function<bool(std::uint64_t address, std::uint64_t bytes)> in_use) {
-    mover_.set_in_use(std::move(in_use));
+  // What lies in the ranges: by default each is one allocation. Before there are ranges.
+  void set_contents(Contents& contents) {
+    contents_ = &contents;
+    mover_.set_contents(contents);
+    exports_.set_contents(contents);
   }
 
   // --- Backend
@@ -157,7 +156,8 @@ class SwapBackend final : public Backend {
   api::CUresult make(Range&& range, api::CUdeviceptr* address);
 
   Turns* turns_;
-  std::function<bool(int device)> free_unused_;
+  WholeRanges whole_ranges_;
+  Contents* contents_ = &whole_ranges_;
   HostPool host_;
   HostStore store_{host_};
   Fingerprints fingerprints_;
@@ -166,9 +166,9 @@ class SwapBackend final : public Backend {
   Regions regions_{devices_, mapper_, store_};
   Sharing sharing_{regions_};
   OwnMappings own_mappings_{regions_, sharing_};
-  Exports exports_{regions_};
+  Exports exports_{regions_, whole_ranges_};
   Copies copies_{regions_, host_, store_};
-  Mover mover_{{devices_, mapper_, regions_, copies_, host_, store_, fingerprints_}};
+  Mover mover_{{devices_, mapper_, regions_, copies_, host_, store_, fingerprints_, &whole_ranges_}};
   std::atomic<bool> pinned_{false};
 };
 

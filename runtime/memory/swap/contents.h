@@ -1,0 +1,31 @@
+// What the swap backend asks of the allocator above it: what lies in its ranges.
+#pragma once
+
+#include <cstdint>
+
+namespace rota::memory {
+
+// Called with no lock held.
+class Contents {
+ public:
+  virtual ~Contents() = default;
+  // Whether an allocation lies in a part of a range, or may: the contents of the rest need not be kept. The monitor.
+  virtual bool in_use(std::uint64_t address, std::uint64_t bytes) = 0;
+  // No more ranges fit on the GPU: frees those unused ones that wait to be freed. Returns whether there were any.
+  virtual bool free_unused(int device) = 0;
+  // Whether the allocation of this number (Found::buffer_id) still begins at the address. A thread of rota's.
+  virtual bool lives(std::uint64_t address, std::uint64_t id) = 0;
+  // Nobody has memory open any more that has ended, with what Exports::ends() said. A thread of rota's.
+  virtual void closed_by_others(std::uint64_t serial) = 0;
+};
+
+// All of each range is one allocation, which nobody else opens.
+class WholeRanges final : public Contents {
+ public:
+  bool in_use(std::uint64_t, std::uint64_t) override { return true; }
+  bool free_unused(int) override { return false; }
+  bool lives(std::uint64_t, std::uint64_t) override { return false; }
+  void closed_by_others(std::uint64_t) override {}
+};
+
+}  // namespace rota::memory
