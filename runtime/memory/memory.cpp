@@ -328,7 +328,7 @@ bool Memory::sweep_deferred() {
   if (!deferred_.any() && !stream_ordered_.any()) return false;
   for (const int ordinal : deferred_.sweep()) changed(ordinal);
   for (const int ordinal : stream_ordered_.sweep()) changed(ordinal);
-  for (int ordinal = 0; ordinal < kMaxDevices; ++ordinal) {
+  for (int ordinal = 0; swap_.any() && ordinal < kMaxDevices; ++ordinal) {
     const bool swaps = devices_[static_cast<std::size_t>(ordinal)].mode.load() == protocol::MemoryMode::kSwap;
     if (swaps && turns_->overcommitted(ordinal)) stream_ordered_.give_back_grown(ordinal);
   }
