@@ -108,7 +108,8 @@ TEST_CASE("a process with more than it may have or the GPU has brings what fits 
   f.driver.device_bytes = 160 * kMiB;
   f.driver.enter_context(0);
   api::CUdeviceptr address = 0;
-  REQUIRE(f.memory.reserve(0, 10 * kMiB, Kind::kAsync));
+  const Charge fixed = f.memory.reserve(0, 10 * kMiB, Kind::kAsync);
+  REQUIRE(fixed);
   for (int i = 0; i < 4; ++i) REQUIRE(f.memory.allocate(&address, 50 * kMiB) == api::CUDA_SUCCESS);
   // 160 less a sixteenth, less 10.
   CHECK(f.memory.bring(0, kStream, f.memory.to_bring(0, UINT64_MAX)) == 140 * kMiB);
