@@ -343,7 +343,7 @@ void Conversation::send_room_requests() {
   for (auto& [device, request] : parts_.rooms.take_untold()) {
     const Gpu* const there = gpu(device);
     if (there == nullptr || there->index < 0) {
-      parts_.rooms.answered({.gpu = 0, .number = request.number, .again = 0, .padding = 0});
+      parts_.rooms.answered({.gpu = 0, .number = request.number, .answer = {}, .padding = 0});
       continue;
     }
     request.gpu = static_cast<std::uint32_t>(there->index);

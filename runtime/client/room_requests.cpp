@@ -4,15 +4,20 @@ namespace rota::turn {
 
 std::uint32_t RoomRequests::ask(int device, const protocol::AwaitRoom& request) {
   const std::lock_guard lock(mutex_);
-  Open open{.device = device, .request = request, .told = false, .answer = {}};
+  Open open{.device = device, .request = request, .told = false, .answer = {}, .heard = Clock::now()};
   open.request.number = ++last_;
   open_.emplace(last_, open);
   return last_;
 }
 
-std::optional<bool> RoomRequests::answer(std::uint32_t number) const {
+std::optional<bool> RoomRequests::answer(std::uint32_t number, Clock::duration patience) {
   const std::lock_guard lock(mutex_);
-  return open_.at(number).answer;
+  Open& open = open_.at(number);
+  if (open.answer) return open.answer;
+  const Clock::duration silent = Clock::now() - open.heard;
+  if (silent > patience) return false;
+  if (silent > patience / 2) open.told = false;
+  return std::nullopt;
 }
 
 void RoomRequests::end(std::uint32_t number) {
@@ -22,7 +27,10 @@ void RoomRequests::end(std::uint32_t number) {
 
 void RoomRequests::connected() {
   const std::lock_guard lock(mutex_);
-  for (auto& [number, open] : open_) open.told = open.answer.has_value();
+  for (auto& [number, open] : open_) {
+    open.told = open.answer.has_value();
+    open.heard = Clock::now();
+  }
 }
 
 std::vector<std::pair<int, protocol::AwaitRoom>> RoomRequests::take_untold() {
@@ -36,7 +44,12 @@ std::vector<std::pair<int, protocol::AwaitRoom>> RoomRequests::take_untold() {
 
 void RoomRequests::answered(const protocol::TryAgain& answer) {
   const std::lock_guard lock(mutex_);
-  if (const auto open = open_.find(answer.number); open != open_.end()) open->second.answer = answer.again != 0;
+  const auto open = open_.find(answer.number);
+  if (open == open_.end()) return;
+  open->second.heard = Clock::now();
+  if (answer.answer != protocol::TryAgain::Answer::kWaits) {
+    open->second.answer = answer.answer == protocol::TryAgain::Answer::kAgain;
+  }
 }
 
 }  // namespace rota::turn

@@ -2,6 +2,7 @@
 // the program's threads ask and wait, and the monitor's thread carries the questions to rotad and the answers back.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -15,10 +16,12 @@ namespace rota::turn {
 
 class RoomRequests {
  public:
+  using Clock = std::chrono::steady_clock;
   // Any thread. `request`: without the GPU's index and the number. Returns its number; end() must follow.
   std::uint32_t ask(int device, const protocol::AwaitRoom& request);
-  // Whether the driver may be asked again; nothing: there is no answer yet.
-  std::optional<bool> answer(std::uint32_t number) const;
+  // Whether the driver may be asked again; nothing: there is no answer yet. A rotad that says nothing for `patience`
+  // has refused, and one that has said only that the request waits is asked again in between.
+  std::optional<bool> answer(std::uint32_t number, Clock::duration patience);
   void end(std::uint32_t number);
 
   // The monitor. A new rotad is asked everything again.
@@ -33,8 +36,9 @@ class RoomRequests {
     protocol::AwaitRoom request;
     bool told = false;
     std::optional<bool> answer;
+    Clock::time_point heard;  // from a rotad, or asked
   };
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::map<std::uint32_t, Open> open_;
   std::uint32_t last_ = 0;
 };

@@ -30,6 +30,8 @@ constexpr auto kForNowLooks = 5ms;
 // How long a thread goes on waiting after a signal handler has run in it before that is said, as for threads at the
 // gate.
 constexpr auto kSaySignal = 500ms;
+// How long rotad has to say that an allocation waits, now and again. It says so at once. A judgment.
+constexpr auto kAnswers = 5s;
 // How long a call may wait for room, its turns included, before that is said. A judgment.
 constexpr Time kSayWait = 2s;
 // How long a context waits for memory of others that can leave and does not: without a context a program cannot run at
@@ -59,14 +61,19 @@ void OutOfMemory::retry_context(int device, FunctionRef<bool()> again) {
   retry(device, again, kContextWaits);
 }
 
+// The GPU's bytes; 0: the calling thread must not wait, or the process wants more than there is.
+std::uint64_t OutOfMemory::what_may_be_waited_for(int device) const {
+  if (!served() || gate::may_not_wait() || contexts_.captures() != 0) return 0;
+  std::size_t total = 0;
+  if (real::cuDeviceTotalMem_v2(&total, device) != api::CUDA_SUCCESS) return 0;
+  return memory_.ledger().live_bytes(device) > total ? 0 : total;
+}
+
 void OutOfMemory::retry(int device, FunctionRef<bool()> again, Time patience) {
   if (device < 0 || device >= memory::kMaxDevices) return;
   if (memory_.drop_kept(device) != 0 && again()) return;
-  if (!served()) return;
-  if (gate::may_not_wait() || contexts_.captures() != 0) return;
-  std::size_t total = 0;
-  if (real::cuDeviceTotalMem_v2(&total, device) != api::CUDA_SUCCESS || total == 0) return;
-  if (memory_.ledger().live_bytes(device) > total) return;
+  const std::uint64_t total = what_may_be_waited_for(device);
+  if (total == 0) return;
   static log::Once once;
   // A process without a turn has to wait for one: the present holder would only lose its turn. A turn that ends before
   // the others have cleared (a program that has just started goes first) says nothing about whether there is room.
@@ -114,7 +121,7 @@ std::string OutOfMemory::awaited(int device) const {
 }
 
 void OutOfMemory::await(int device, const memory::Refused& what, FunctionRef<bool()> again) {
-  if (device < 0 || device >= memory::kMaxDevices || gate::may_not_wait() || contexts_.captures() != 0) return;
+  if (device < 0 || device >= memory::kMaxDevices || what_may_be_waited_for(device) == 0) return;
   protocol::AwaitRoom request{};
   const auto ns = [](std::chrono::steady_clock::time_point time) {
     return static_cast<std::uint64_t>(std::chrono::nanoseconds(time.time_since_epoch()).count());
@@ -142,10 +149,15 @@ bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request) {
   bell_.ring();
   std::optional<std::chrono::steady_clock::time_point> interrupted;
   const auto begun = std::chrono::steady_clock::time_point(std::chrono::nanoseconds(request.since_ns));
+  auto rung = std::chrono::steady_clock::now();
   bool said = false;
   std::optional<bool> answer;
-  while (!(answer = rooms_.answer(number)) && served() && !stopping()) {
+  while (!(answer = rooms_.answer(number, kAnswers)) && served() && !stopping()) {
     if (interrupted_sleep(kForNowLooks) && !interrupted) interrupted = std::chrono::steady_clock::now();
+    if (const auto at = std::chrono::steady_clock::now(); at > rung + kAnswers / 2) {  // it is asked again
+      rung = at;
+      bell_.ring();
+    }
     awaits_.stands(std::chrono::steady_clock::now() - begun);
     if (!interrupted || said || std::chrono::steady_clock::now() - *interrupted < kSaySignal) continue;
     said = true;

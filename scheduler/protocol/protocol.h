@@ -108,7 +108,7 @@ enum class Kind : std::uint16_t {
   kTighten = 108,     // Tighten: answered by kState for each GPU
   kExtent = 110,      // Extent, with one descriptor: somebody's memory, for this client's use
   kIntroduced = 111,  // Introduced, with one descriptor if it was done: a socket to the other client
-  kTryAgain = 112,    // TryAgain: the answer to kAwaitRoom, sooner or later
+  kTryAgain = 112,    // TryAgain: to kAwaitRoom, at once that it waits, and sooner or later the answer
   // The rows of a Snapshot: in this order, but that gangs come before sessions.
   kStatusGpu = 120,
   kStatusProgram = 121,
@@ -247,7 +247,8 @@ struct Introduced {
 
 // The driver has no room for an allocation, since others have memory there that cannot leave. The client waits, outside
 // its gate, until rotad says that it may try again, and asks again if it is refused once more. rotad has others try
-// first, or refuses, as limits/room_queue.h says.
+// first, or refuses, as limits/room_queue.h says. While it waits the client says the same again every few seconds, and
+// gives up on a rotad that does not answer.
 struct AwaitRoom {
   std::uint32_t gpu;
   std::uint32_t number;         // comes back with the answer
@@ -259,9 +260,10 @@ struct AwaitRoom {
 };
 
 struct TryAgain {
+  enum class Answer : std::uint32_t { kRefused = 0, kAgain = 1, kWaits = 2 };
   std::uint32_t gpu;
   std::uint32_t number;
-  std::uint32_t again;  // 0: the allocation is refused
+  Answer answer;
   std::uint32_t padding;
 };
 

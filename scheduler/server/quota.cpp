@@ -88,6 +88,10 @@ void Server::await_room(Client& client, const protocol::AwaitRoom& wanted) {
   for (const auto& [id, other] : clients_) {
     if (other->gpus().contains(wanted.gpu)) tell_stays(*other, wanted.gpu);
   }
+  Message waits{.kind = Kind::kTryAgain};
+  waits.body.try_again = {
+      .gpu = wanted.gpu, .number = wanted.number, .answer = protocol::TryAgain::Answer::kWaits, .padding = 0};
+  tell(client, waits);
   carry_out(apply(limit::AwaitRoom{{.client = client.id,
                                     .gpu = wanted.gpu,
                                     .number = wanted.number,
@@ -139,7 +143,10 @@ void Server::carry_out(const Quota::Outcome& outcome) {
     if (found == clients_.end()) continue;
     Message message{.kind = Kind::kTryAgain};
     message.body.try_again = {
-        .gpu = answer.gpu, .number = answer.number, .again = answer.again ? 1U : 0U, .padding = 0};
+        .gpu = answer.gpu,
+        .number = answer.number,
+        .answer = answer.again ? protocol::TryAgain::Answer::kAgain : protocol::TryAgain::Answer::kRefused,
+        .padding = 0};
     tell(*found->second, message);
   }
   for (const scheduler::ClientId id : outcome.tighten) {

@@ -278,6 +278,12 @@ class FakeRotad {
                                    message.body.add_gpu.number};
         }
         if (answers_gpus_.load()) send(client, &answer, sizeof answer, MSG_NOSIGNAL);
+      } else if (message.kind == protocol::Kind::kAwaitRoom) {
+        protocol::Message answer{.version = protocol::kVersion, .kind = protocol::Kind::kTryAgain};
+        answer.body.try_again = {
+            .gpu = message.body.await_room.gpu, .number = message.body.await_room.number, .answer = {}, .padding = 0};
+        send(client, &answer, sizeof answer, MSG_NOSIGNAL);
+        changed();
       } else if (message.kind == protocol::Kind::kReserve && !keeps_limits_.load()) {
         protocol::Message answer{.version = protocol::kVersion, .kind = protocol::Kind::kReserved};
         answer.body.reserved = {.gpu = message.body.reserve.gpu,
