@@ -64,9 +64,11 @@ ALLOWED = {
     "scheduler/core": ["scheduler/base", "scheduler/protocol", "scheduler/rules"],
     # Accounts of sessions, users, cgroups and the host; what is on the GPUs is in the core's books.
     "scheduler/limits": ["scheduler/base", "scheduler/core", "scheduler/protocol", "scheduler/rules"],
+    # What programs have done, summed up, as text for Prometheus.
+    "scheduler/metrics": ["scheduler/base", "scheduler/protocol"],
     # The events of both as text.
     "scheduler/log": ["scheduler/core", "scheduler/limits"],
-    "scheduler/server": ["scheduler/base", "scheduler/core", "scheduler/limits", "scheduler/log", "scheduler/protocol", "scheduler/rules", "scheduler/address"],
+    "scheduler/server": ["scheduler/base", "scheduler/core", "scheduler/limits", "scheduler/log", "scheduler/metrics", "scheduler/protocol", "scheduler/rules", "scheduler/address"],
     "tools": ["scheduler/base", "scheduler/core", "scheduler/protocol", "scheduler/rules", "scheduler/address", "generated", "runtime/trace/format.h", "runtime/trace/names.h",
               "runtime/account/format.h", "runtime/account/test_interface.h", "runtime/client/admission.h", "runtime/client/gang_name.h", "runtime/preload/symbol_list.h",
               "runtime/preload/standard_error.h", "runtime/preload/cuda/locate.h", "runtime/preload/cuda/clean_environment.h", "runtime/preload/attachment.h"],

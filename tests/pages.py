@@ -115,11 +115,11 @@ def parsed_options():
     keys = {}
     for name, body in re.findall(r"^\w[\w:<>, ]* (\w+)\(const toml::\w+& \w+\) \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL):
         keys[name] = re.findall(r'\bkey == "(\w+)"', body)
-    tables = {"config_of": "", "all_limits": "limits.", "limits_of": "limits.*."}
+    tables = {"config_of": "", "all_limits": "limits.", "limits_of": "limits.*.", "metrics_of": "metrics."}
     for name in keys:
         if keys[name] and name not in tables:
             raise LookupError(f"tests/pages.py does not know which table of rotad.toml {name} of {CONFIGURATION_PARSER} reads")
-    return {prefix + key for name, prefix in tables.items() for key in keys[name]} - {"limits"}
+    return {prefix + key for name, prefix in tables.items() for key in keys[name]} - {"limits", "metrics"}
 
 
 def known_variables():

@@ -264,6 +264,7 @@ Message Conversation::message_of(const protocol::SessionEntry& session) {
   std::strncpy(told.id, session.id.c_str(), protocol::kSessionLength - 1);
   told.device_bytes = session.device_bytes;
   told.host_bytes = session.host_bytes;
+  std::strncpy(told.name, session.name.c_str(), protocol::kSessionLength - 1);
   return message;
 }
 

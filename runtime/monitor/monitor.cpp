@@ -29,11 +29,23 @@ constexpr Time kWakes = 50ms;
 // The largest GPU that rotad accepts (scheduler/server/decode.cpp).
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 48;
 
+// What started the process calls it, for people: the notebook whose kernel it is, or the Slurm job.
+std::string name_from_environment() {
+  // NOLINTBEGIN(concurrency-mt-unsafe)
+  if (const char* notebook = std::getenv("JPY_SESSION_NAME")) return protocol::as_session_name(notebook);
+  if (const char* job = std::getenv("SLURM_JOB_ID")) return protocol::as_session_name(std::string("Slurm job ") + job);
+  // NOLINTEND(concurrency-mt-unsafe)
+  return {};
+}
+
 // Read once: the program may change its environment.
 std::vector<protocol::SessionEntry> sessions_from_environment() {
   const char* text = std::getenv("ROTA_SESSION");  // NOLINT(concurrency-mt-unsafe)
   if (text == nullptr) return {};
-  if (auto sessions = protocol::parse_sessions(text)) return *sessions;
+  if (auto sessions = protocol::parse_sessions(text)) {
+    if (!sessions->empty() && sessions->back().name.empty()) sessions->back().name = name_from_environment();
+    return *sessions;
+  }
   log::warn(
       "ROTA_SESSION is '{}', which is not a value that `rota run` sets: its limits cannot be read, so every allocation "
       "is refused; unset it",

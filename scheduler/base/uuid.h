@@ -1,6 +1,7 @@
 // A GPU's or MIG instance's UUID, and as text: "GPU-6ba7b810-9dad-11d1-80b4-00c04fd430c8", as nvidia-smi writes it.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -12,7 +13,7 @@ namespace rota {
 // As cuDeviceGetUuid_v2 gives it.
 struct Uuid {
   std::uint8_t bytes[16];
-  friend bool operator==(const Uuid&, const Uuid&) = default;
+  friend auto operator<=>(const Uuid&, const Uuid&) = default;
 };
 
 inline std::string uuid_text(const Uuid& uuid) {

@@ -152,8 +152,9 @@ class Quota {
     GpuIndex gpu;
     std::uint32_t number;  // the number of the ask
     bool granted;
-    Reservation reserved;  // what it may have from now on, even if it was refused
-    std::string why;       // set if it was refused
+    Reservation reserved;              // what it may have from now on, even if it was refused
+    std::string why;                   // set if it was refused,
+    protocol::RefusalReason reason{};  // and so is this
   };
   struct Outcome {
     std::vector<Answer> answers;
@@ -336,6 +337,7 @@ class Quota {
   static const Reservation& in(const Account& account, const Member& member, GpuIndex gpu) {
     return account.shared ? member.counted[gpu] : member.reserved[gpu];
   }
+  static protocol::RefusalReason reason_of(const Refusal& by);
   Answer grant(ClientId client, Member& member, GpuIndex gpu, const Ask& ask, Outcome& outcome);
   Answer refuse(ClientId client, const Member& member, GpuIndex gpu, const Ask& ask, const Refusal& by) const;
   bool call_back(ClientId client, GpuIndex gpu, Ask& ask, const Refusal& by, Outcome& outcome, Time now);

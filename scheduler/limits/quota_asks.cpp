@@ -32,6 +32,17 @@ std::string fitting(const std::string& name, const std::string& rest) {
 
 }  // namespace
 
+protocol::RefusalReason Quota::reason_of(const Refusal& by) {
+  using protocol::RefusalReason;
+  if (by.account == nullptr) return RefusalReason::kGpuFull;
+  const std::string& key = by.account->key;
+  if (key.starts_with("process ")) return by.host ? RefusalReason::kProcessHostLimit : RefusalReason::kProcessGpuLimit;
+  if (key.starts_with("session ")) return by.host ? RefusalReason::kSessionHostLimit : RefusalReason::kSessionGpuLimit;
+  if (key.starts_with("user ")) return by.host ? RefusalReason::kUserHostLimit : RefusalReason::kUserGpuLimit;
+  if (key.starts_with("cgroup ")) return by.host ? RefusalReason::kCgroupHostLimit : RefusalReason::kCgroupGpuLimit;
+  return RefusalReason::kHostMemory;
+}
+
 // A question to clients what they do not need on a GPU.
 struct Quota::Call {
   std::uint32_t round = 0;
@@ -55,7 +66,7 @@ Quota::Answer Quota::grant(ClientId client, Member& member, GpuIndex gpu, const 
   }
   member.granted[gpu] = granted;
   book(client, member, gpu, most_of(granted, member.reserved[gpu]), outcome);
-  return {client, gpu, ask.number, true, member.reserved[gpu], {}};
+  return {client, gpu, ask.number, true, member.reserved[gpu], {}, {}};
 }
 
 Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu, const Ask& ask,
@@ -75,7 +86,8 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
                     bytes_text(total(gpu)),
                     outside(gpu) == 0 ? "" : fmt::format("programs without rota have {}, ", bytes_text(outside(gpu))),
                     bytes_text(books_.gpu(gpu).contexts), bytes_text(gpus_[gpu].stays),
-                    bytes_text(most_swapped(gpu, member, member.there[gpu].moves)), bytes_text(more))};
+                    bytes_text(most_swapped(gpu, member, member.there[gpu].moves)), bytes_text(more)),
+        reason_of(by)};
   }
   const Account& account = *by.account;
   // Memory that moves out as a whole is asked for by itself, in extents, when it is among the GPU's bytes already.
@@ -98,7 +110,7 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
   const std::string& remedy = by.host ? account.remedy.host : account.remedy.device;
   if (!remedy.empty()) why += ": " + remedy;
   why = fitting(account.name, why);
-  return {client, gpu, ask.number, false, member.reserved[gpu], why};
+  return {client, gpu, ask.number, false, member.reserved[gpu], why, reason_of(by)};
 }
 
 // Asks others to report what they do not need: the clients of the account, or for the host all that use the GPU. For

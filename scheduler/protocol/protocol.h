@@ -185,6 +185,7 @@ struct Session {
   char id[kSessionLength];     // NUL-terminated
   std::uint64_t device_bytes;  // the most that all its clients may have on each GPU; kUnlimited: no limit
   std::uint64_t host_bytes;    // the most of it that may have to be in the host's memory; the same
+  char name[kSessionLength];   // for people, NUL-terminated; empty: none
 };
 
 inline constexpr std::uint32_t kMostInGang = 256;  // clients
@@ -418,6 +419,8 @@ inline RowAdded add_row(Snapshot& all, Message row) {
     case Kind::kStatusGpu:
       return add(all.gpus, body.gpu, body.gpu.name);
     case Kind::kStatusProgram:
+      make_printable(body.program.session_name);
+      make_printable(body.program.container);
       return add(all.programs, body.program, body.program.name);
     case Kind::kStatusTask:
       if (body.task.mode > static_cast<MemoryMode>(kLastMemoryMode)) body.task.mode = MemoryMode::kUnknown;

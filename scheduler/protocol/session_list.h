@@ -1,5 +1,5 @@
-// The sessions that a process belongs to, as `rota run` passes them on in ROTA_SESSION: ID[,gpu=BYTES][,host=BYTES],
-// with those of nested `rota run`s separated by colons.
+// The sessions that a process belongs to, as `rota run` passes them on in ROTA_SESSION:
+// ID[,gpu=BYTES][,host=BYTES][,name=TEXT], with those of nested `rota run`s separated by colons.
 #pragma once
 
 #include <optional>
@@ -16,8 +16,19 @@ struct SessionEntry {
   std::string id;
   std::uint64_t device_bytes = kUnlimited;  // the limit for all its processes on each GPU
   std::uint64_t host_bytes = kUnlimited;    // how much of that may have to be in host memory
+  std::string name{};                       // for people; empty: none
   friend bool operator==(const SessionEntry&, const SessionEntry&) = default;
 };
+
+// The name, as far as a session can have it: of a path that is too long the end.
+inline std::string as_session_name(std::string_view text) {
+  if (text.size() >= kSessionLength) text.remove_prefix(text.size() - kSessionLength + 1);
+  std::string name = printable(text);
+  for (char& letter : name) {
+    if (letter == ',' || letter == ':') letter = '_';
+  }
+  return name;
+}
 
 // Removes the part of `text` before `separator`, and the separator, and returns that part.
 inline std::string_view take_until(std::string_view& text, char separator) {
@@ -37,6 +48,10 @@ inline std::optional<std::vector<SessionEntry>> parse_sessions(std::string_view 
     while (!entry.empty()) {
       std::string_view bytes = take_until(entry, ',');
       const std::string_view name = take_until(bytes, '=');
+      if (name == "name" && bytes.size() < kSessionLength) {
+        session.name = printable(bytes);
+        continue;
+      }
       const auto parsed = parse_bytes(bytes);
       if (!parsed || (name != "gpu" && name != "host")) return std::nullopt;
       (name == "gpu" ? session.device_bytes : session.host_bytes) = *parsed;
@@ -50,6 +65,7 @@ inline std::string session_text(const SessionEntry& session) {
   std::string text = session.id;
   if (session.device_bytes != kUnlimited) text += ",gpu=" + std::to_string(session.device_bytes);
   if (session.host_bytes != kUnlimited) text += ",host=" + std::to_string(session.host_bytes);
+  if (!session.name.empty()) text += ",name=" + session.name;
   return text;
 }
 

@@ -1,6 +1,7 @@
 // What rotad knows at one moment: GPUs, programs, their tasks, sessions, accounts. `rota status` and everything else
 // that shows rotad's state are views of it. A row is what the wire carries, and no row is larger than a message, so a
-// new figure takes a field here, a line in scheduler/server/snapshot.cpp that fills it, and one in each view.
+// new figure takes a field here, a line in scheduler/server/snapshot.cpp that fills it, and one in each view. Only
+// totals.h's rows stay within rotad.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "scheduler/protocol/memory_mode.h"
+#include "scheduler/protocol/totals.h"
 #include "scheduler/protocol/types.h"
 
 namespace rota::protocol {
@@ -84,7 +86,9 @@ struct ProgramRow {
   std::uint64_t waited_ns;
   std::uint32_t overrun;  // not 0: so is one of its tasks
   std::uint32_t padding;
-  Moves moves;  // of a program that swaps; 0 from any other
+  Moves moves;                        // of a program that swaps; 0 from any other
+  char session_name[kSessionLength];  // of the innermost session that has one; empty: none has
+  char container[kContainerLength];   // the beginning of its id; empty: it is in none
 };
 
 inline constexpr std::uint32_t kKnowsBusy = 1;
@@ -194,6 +198,9 @@ struct Snapshot {
   std::vector<SessionRow> sessions;
   std::vector<AccountRow> accounts;
   DaemonRow daemon{};
+  // Within rotad alone (totals.h).
+  std::vector<GpuTotals> gpu_totals;
+  std::vector<SeriesRow> series;
 
   // Null: it does not use that GPU.
   const TaskRow* task(std::uint32_t client, std::uint32_t gpu) const {

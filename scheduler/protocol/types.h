@@ -20,6 +20,7 @@ inline constexpr std::size_t kNameLength = 64;          // bytes, NUL included
 inline constexpr std::size_t kTextLength = 192;         // bytes, NUL included
 inline constexpr std::size_t kVersionLength = 24;       // bytes, NUL included
 inline constexpr std::size_t kSessionLength = 64;       // bytes, NUL included
+inline constexpr std::size_t kContainerLength = 16;     // bytes, NUL included
 inline constexpr std::size_t kSocketPathLength = 4096;  // bytes, NUL included, as any path's (base/unix_address.h)
 // No limit, of an amount in bytes.
 inline constexpr std::uint64_t kUnlimited = UINT64_MAX;

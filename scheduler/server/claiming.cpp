@@ -15,6 +15,7 @@
 #include "scheduler/server/client.h"
 #include "scheduler/server/decode.h"
 #include "scheduler/server/gangs.h"
+#include "scheduler/server/guarded.h"
 #include "scheduler/server/log.h"
 
 namespace rota::server {
@@ -90,6 +91,7 @@ void Server::serve_gpu(Client& client, const protocol::AddGpu& named) {
     publish_limits(client);
     publish_contexts_of(client, scheduler::bit(index));
     publish_contexts(index);
+    guarded("count what a program does", [&] { track(client, index); });
   } else {
     gpus_.remove_client(index);  // named again, to be measured: counted once
   }

@@ -8,7 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/metrics/book.h"
+#include "scheduler/metrics/turns.h"
 #include "scheduler/server/moves.h"
+#include "scheduler/server/paced_lines.h"
 #include "scheduler/server/server.h"
 
 namespace rota::server {
@@ -26,6 +29,12 @@ struct Measurement {
   unsigned absent = 0;                    // readings in a row in which the driver no longer named its process
   bool known = false;                     // has been measured
   bool current = false;                   // by the latest reading, too
+};
+
+// What is counted of a client on one GPU.
+struct Tracked {
+  metrics::Book::Place place;
+  metrics::Turns turns;
 };
 
 struct Server::Client : Program {
@@ -54,7 +63,8 @@ struct Server::Client : Program {
   std::set<std::uint32_t> took_over;              // GPUs where it has received memory from others
   protocol::ProcessNumber announced{};            // of the process, if it has exported memory; zeros: it has not
   bool was_passed_over = false;                   // and the log says so
-  unsigned revocations = 0;
+  PacedLines revocation_lines;
+  PacedLines refusal_lines;
   scheduler::Quota::HostUse host;    // as last reported
   std::uint64_t in_host_memory = 0;  // at least so much, when that last mattered,
   scheduler::Time resident_at{};     // which was then
@@ -62,6 +72,10 @@ struct Server::Client : Program {
   Page<protocol::LeasePage> lease;
   Page<protocol::UsagePage> usage;
   Burst burst;                                            // of its moves
+  std::optional<protocol::SeriesKey> series;              // whose it is, once it uses a GPU
+  std::map<std::uint32_t, Tracked> tracked;               // by GPU index
+  protocol::Moves moved{};                                // as they were last counted,
+  scheduler::Time moved_at{};                             // which was then
   std::optional<asio::posix::stream_descriptor> process;  // its pidfd
 };
 

@@ -49,6 +49,7 @@ std::uint32_t Server::watch_of(const Client& client, const Task& task) const {
 
 // The order is the one that protocol.h promises to readers.
 void Server::publish(Client& client) {
+  follow(client);
   protocol::LeasePage& page = *client.lease;
   bool regrants = false;
   for (const Task& task : client.tasks) {
@@ -271,6 +272,7 @@ void Server::tell_activity(LastActivity& last, const scheduler::event::Activity&
 void Server::note_moves(Client& client) {
   const auto moved = client.burst.read(moves_of(*client.usage), now());
   if (!moved) return;
+  count_burst(client, *moved);
   const std::string text = text_of(*moved);
   log::debug("client {} ({}, pid {}) has moved {}", client.id, client.name, client.pid, text);
   event_log_.remark(fmt::format("moved {} pid {}: {}", client.id, client.pid, text), modelled_now());

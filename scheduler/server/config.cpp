@@ -1,6 +1,7 @@
 #include "scheduler/server/config.h"
 
 #include <fmt/format.h>
+#include <limits.h>
 #include <toml++/toml.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <string_view>
 
 #include "scheduler/base/byte_size.h"
+#include "scheduler/server/listen_address.h"
 
 namespace rota::server {
 namespace {
@@ -116,6 +118,48 @@ std::chrono::nanoseconds duration_of(const toml::node& node) {
   return *duration;
 }
 
+std::string listen_of(const toml::node& node) {
+  std::string text = text_of(node, "\"127.0.0.1:9410\"");
+  if (parse_listen_address(text)) return text;
+  complain(node, fmt::format("'{}' is not a numeric address with a port: use e.g. \"127.0.0.1:9410\" or \"[::1]:9410\"",
+                             text));
+}
+
+std::string textfile_of(const toml::node& node) {
+  std::string text = text_of(node, "\"/var/lib/prometheus/node-exporter/rota.prom\"");
+  if (text.starts_with('/') && text.ends_with(".prom") && text.size() < PATH_MAX) return text;
+  complain(node, fmt::format("'{}' is not an absolute path that ends with .prom, as node_exporter reads them", text));
+}
+
+MetricsSettings metrics_of(const toml::node& node) {
+  MetricsSettings metrics;
+  const toml::node* listen = nullptr;
+  each_entry(table_of(node, "[metrics]"), [&](const std::string& key, const toml::node& value) {
+    if (key == "listen") {
+      listen = &value;
+      metrics.listen = listen_of(value);
+    } else if (key == "allow_remote") {
+      const auto yes = value.value_exact<bool>();
+      if (!yes) complain(value, "true or false is expected");
+      metrics.allow_remote = *yes;
+    } else if (key == "textfile") {
+      metrics.textfile = textfile_of(value);
+    } else if (key == "interval") {
+      metrics.interval = duration_of(value);
+      if (metrics.interval < std::chrono::seconds(1)) complain(value, "the interval is at least a second");
+    } else {
+      complain(value, fmt::format("'{}' is unknown: use listen, allow_remote, textfile or interval", key));
+    }
+  });
+  if (listen != nullptr && !metrics.allow_remote && !parse_listen_address(metrics.listen)->loopback) {
+    complain(*listen,
+             fmt::format("other machines reach {}, and whoever does reads the names of users and sessions: use "
+                         "127.0.0.1, or add allow_remote = true",
+                         metrics.listen));
+  }
+  return metrics;
+}
+
 Config config_of(const toml::table& file) {
   Config config;
   each_entry(file, [&](const std::string& key, const toml::node& value) {
@@ -155,10 +199,13 @@ Config config_of(const toml::table& file) {
       const auto memory_wait = config.limits.memory_wait;
       config.limits = all_limits(value);
       config.limits.memory_wait = memory_wait;
+    } else if (key == "metrics") {
+      config.metrics = metrics_of(value);
     } else {
       complain(
           value,
-          fmt::format("'{}' is unknown: use mode, quantum, grace, memory_wait, trust, visibility or [limits]", key));
+          fmt::format(
+              "'{}' is unknown: use mode, quantum, grace, memory_wait, trust, visibility, [limits] or [metrics]", key));
     }
   });
   return config;

@@ -1,6 +1,7 @@
 // rotad.toml: what an administrator sets for a machine. scheduler/CONFIGURATION.md describes it.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <optional>
 #include <string>
@@ -25,6 +26,15 @@ struct LimitSettings {
   bool operator==(const LimitSettings&) const = default;
 };
 
+// Where figures for Prometheus are to be had.
+struct MetricsSettings {
+  std::string listen;                                            // ListenAddress; empty: nowhere
+  bool allow_remote = false;                                     // it may be an address that other machines reach
+  std::string textfile;                                          // for node_exporter; empty: none
+  std::chrono::nanoseconds interval = std::chrono::seconds(15);  // at which it is written
+  bool operator==(const MetricsSettings&) const = default;
+};
+
 // Which programs a trust domain can see; root in rotad's own container can see all.
 enum class Visibility { kAll, kOwn };
 
@@ -36,6 +46,7 @@ struct Config {
   std::optional<Trust> trust;
   std::optional<Visibility> visibility;
   LimitSettings limits;
+  MetricsSettings metrics;
 };
 
 // What rotad goes by: the command line, then the file, then the defaults.
@@ -44,6 +55,7 @@ struct Configuration {
   LimitSettings limits;
   Trust trust = Trust::kUser;
   Visibility visibility = Visibility::kAll;
+  MetricsSettings metrics;
   std::string file;  // empty: there is none
 };
 

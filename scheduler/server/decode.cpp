@@ -46,6 +46,7 @@ Result<Message> decode(const void* bytes, std::size_t length) {
       return message;
     case Kind::kSession:
       make_printable(message.body.session.id);
+      make_printable(message.body.session.name);
       return message;
     case Kind::kGang:
       make_printable(message.body.gang.name);

@@ -96,6 +96,9 @@ void Server::on_descriptors(Connection& connection, const Message& message) {
 // The giver, and by now even the taker, may be gone.
 void Server::on_passed_on(scheduler::ClientId giver, scheduler::ClientId taker, const protocol::Extent& extent) {
   handed_over_[extent.gpu] += extent.bytes;
+  if (const GpuEntry* const gpu = gpus_.at(extent.gpu)) {
+    if (protocol::GpuTotals* const totals = book_.gpu(gpu->uuid)) totals->handed_over_bytes += extent.bytes;
+  }
   if (const auto found = clients_.find(taker); found != clients_.end()) found->second->took_over.insert(extent.gpu);
   log::debug("client {}: hands {} bytes of GPU {} to client {}", giver, extent.bytes, gpus_.number(extent.gpu), taker);
 }

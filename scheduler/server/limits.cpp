@@ -49,7 +49,7 @@ bool is_within(const std::string& path, const std::string& above) {
 
 }  // namespace
 
-std::vector<std::string> unknown_names(const Configuration& configuration) {
+std::vector<std::string> warnings_about(const Configuration& configuration) {
   std::vector<std::string> lines;
   for (const auto& [name, unused] : configuration.limits.users) {
     if (name.find_first_not_of("0123456789") == std::string::npos || number_of(name)) continue;
@@ -68,6 +68,12 @@ std::vector<std::string> unknown_names(const Configuration& configuration) {
     lines.push_back(
         fmt::format("{}: there is no cgroup '{}' on this machine now, so its limits apply to nobody until there is",
                     configuration.file, path));
+  }
+  const MetricsSettings& metrics = configuration.metrics;
+  if (configuration.visibility == Visibility::kOwn && (!metrics.listen.empty() || !metrics.textfile.empty())) {
+    lines.push_back(
+        fmt::format("{}: visibility is \"own\", but whoever reaches {} reads the names of all users and sessions there",
+                    configuration.file, metrics.listen.empty() ? metrics.textfile : metrics.listen));
   }
   return lines;
 }
@@ -146,8 +152,8 @@ Quota::Membership LimitBook::membership(const protocol::Session& session, const 
   Quota::Remedy remedy = raise_in_file("limits.session");
   if (session.device_bytes <= settings_.session.device) remedy.device = "raise `rota run --gpu-mem`";
   if (session.host_bytes <= settings_.session.host) remedy.host = "raise `rota run --host-mem`";
-  return {fmt::format("session {} {}", domain.key(), session.id), fmt::format("session {}", session.id), limits,
-          remedy};
+  return {fmt::format("session {} {}", domain.key(), session.id),
+          fmt::format("session {}", session.name[0] == '\0' ? session.id : session.name), limits, remedy};
 }
 
 // Memory that has been moved out of the GPUs is no longer available on the host although it is reserved, and its size

@@ -17,8 +17,8 @@
 
 namespace rota::server {
 
-// What is named and not there: lines for the log.
-std::vector<std::string> unknown_names(const Configuration& configuration);
+// What is named and not there, and what one setting tells although another hides it: lines for the log.
+std::vector<std::string> warnings_about(const Configuration& configuration);
 
 class LimitBook {
  public:

@@ -15,6 +15,7 @@
 #include "scheduler/address/socket_path.h"
 #include "scheduler/base/unix_address.h"
 #include "scheduler/server/client.h"
+#include "scheduler/server/metrics_server.h"
 #include "scheduler/server/place.h"
 
 namespace rota::server {
@@ -134,8 +135,10 @@ Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, Options optio
   Result<EventLog> events = EventLog();
   if (!options.event_log.empty()) events = EventLog::create(options.event_log, options.settings);
   if (!events) return events.error();
-  return std::unique_ptr<Server>(new Server(io, std::move(options), *locks, std::move(std::get<LockFile>(*lock)),
+  std::unique_ptr<Server> server(new Server(io, std::move(options), *locks, std::move(std::get<LockFile>(*lock)),
                                             std::move(*listener), std::move(*control), std::move(*events)));
+  if (const auto set = server->set_metrics(server->options_.metrics); !set) return set.error();
+  return server;
 }
 
 Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile lock, Listener listener,

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdlib>
+#include <mutex>
 
 #include "scheduler/base/printable.h"
 
@@ -39,6 +40,7 @@ bool has_room() {
 }
 
 constexpr std::size_t kLongest = PIPE_BUF - 64;  // without what the pattern adds
+std::mutex writing;                              // the loop, and the thread that serves metrics
 std::size_t lost = 0;
 bool journal = false;
 
@@ -68,11 +70,11 @@ const char* journal_level(spdlog::level::level_enum level) {
 
 }  // namespace
 
-void start(const std::string& level) {
+void start(const std::string& level, bool dated) {
   spdlog::set_default_logger(spdlog::stderr_logger_st("rotad"));  // spdlog's own default writes to stdout
   journal = writes_to_journal();
   // The journal has the program's name and the time itself.
-  spdlog::set_pattern(journal ? "%v" : "rotad: %l: %v");
+  spdlog::set_pattern(journal ? "%v" : dated ? "%Y-%m-%dT%H:%M:%S.%e%z rotad: %l: %v" : "rotad: %l: %v");
   spdlog::set_level(spdlog::level::from_str(level));
 }
 
@@ -81,6 +83,7 @@ bool enabled(Level level) {
 }
 
 void write(Level level, const std::string& line) {
+  const std::lock_guard lock(writing);
   if (!has_room()) {
     ++lost;
     return;

@@ -10,8 +10,9 @@ namespace rota::server::log {
 
 enum class Level { kDebug, kInfo, kWarn, kError };
 
-// "error", "warn", "info" or "debug"; lines below it are dropped.
-void start(const std::string& level);
+// "error", "warn", "info" or "debug"; lines below it are dropped. `dated`: each line begins with the time, unless it
+// goes to the journal, which adds that.
+void start(const std::string& level, bool dated = true);
 bool enabled(Level level);
 void write(Level level, const std::string& line);
 

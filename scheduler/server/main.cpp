@@ -88,6 +88,7 @@ rota::Result<rota::server::Configuration> configuration_of(const CommandLine& sa
   all.visibility = file->visibility.value_or(all.visibility);
   all.limits = std::move(file->limits);
   if (said.memory_wait) all.limits.memory_wait = said.memory_wait;
+  all.metrics = std::move(file->metrics);
   return all;
 }
 
@@ -102,7 +103,7 @@ int check_config(const CommandLine& said) {
     printf("there is no rotad.toml: rotad would start with its defaults\n");
     return 0;
   }
-  for (const std::string& line : rota::server::unknown_names(*configuration)) rota::server::log::warn("{}", line);
+  for (const std::string& line : rota::server::warnings_about(*configuration)) rota::server::log::warn("{}", line);
   printf("%s can be read\n", configuration->file.c_str());
   return 0;
 }
@@ -224,7 +225,7 @@ int main(int argc, char** argv) try {
   }
 
   if (!recorded.empty()) return replay(recorded);
-  rota::server::log::start(level);
+  rota::server::log::start(level, !check);
   // A peer that is gone is an error of that send, not the end of the daemon.
   signal(SIGPIPE, SIG_IGN);
   // The same for a file that may not grow, under a limit on the size of files.
@@ -245,7 +246,7 @@ int main(int argc, char** argv) try {
     return 1;
   }
   static_cast<rota::server::Configuration&>(options) = std::move(*configuration);
-  for (const std::string& line : rota::server::unknown_names(options)) rota::server::log::warn("{}", line);
+  for (const std::string& line : rota::server::warnings_about(options)) rota::server::log::warn("{}", line);
   if (idle_exit > 0) options.idle_exit = std::chrono::milliseconds(static_cast<long>(idle_exit * 1e3));
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread yet
   options.time_scale = rota::server::ModelledTime::scale_of(std::getenv("ROTA_SIM_TIME_SCALE"));

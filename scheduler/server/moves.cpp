@@ -30,6 +30,15 @@ std::optional<protocol::Moves> Burst::read(const protocol::Moves& sums, schedule
   if (moves && !since_) since_ = now;
   if (!since_ || (moves && now - *since_ < kLongest)) return std::nullopt;
   since_.reset();
+  return tell(sums);
+}
+
+std::optional<protocol::Moves> Burst::end(const protocol::Moves& sums) {
+  if (fields(told_) == fields(sums)) return std::nullopt;
+  return tell(sums);
+}
+
+protocol::Moves Burst::tell(const protocol::Moves& sums) {
   const protocol::Moves before = std::exchange(told_, sums);
   return protocol::Moves{.out_bytes = more(sums.out_bytes, before.out_bytes),
                          .out_ns = more(sums.out_ns, before.out_ns),

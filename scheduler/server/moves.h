@@ -17,8 +17,12 @@ class Burst {
 
   // Takes a reading, each later than the one before; returns what has moved since the last burst, if a burst has ended.
   std::optional<protocol::Moves> read(const protocol::Moves& sums, scheduler::Time now);
+  // The last reading: what has moved since the last burst, if anything has.
+  std::optional<protocol::Moves> end(const protocol::Moves& sums);
 
  private:
+  protocol::Moves tell(const protocol::Moves& sums);
+
   protocol::Moves told_{};
   protocol::Moves last_{};
   std::optional<scheduler::Time> since_;  // nothing: nothing moves

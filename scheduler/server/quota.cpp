@@ -135,7 +135,7 @@ void Server::carry_out(const Quota::Outcome& outcome) {
                              .fixed_bytes = answer.reserved.fixed,
                              .swapped_bytes = answer.reserved.swapped};
     set_text(message.body.reserved.text, answer.why);
-    if (!answer.granted) log::debug("client {}: {}", answer.client, answer.why);
+    if (!answer.granted) report_refused(*found->second, answer);
     tell(*found->second, message);
   }
   for (const scheduler::RoomQueue::Answer& answer : outcome.rooms) {

@@ -42,13 +42,21 @@ Result<std::string> Server::reload() {
     log::warn("nothing has changed: {}", read.error().text);
     return Error{"nothing has changed: " + read.error().text};
   }
-  for (const std::string& line : unknown_names(*read)) log::warn("{}", line);
+  const bool other_metrics = read->metrics != metrics_settings_;
+  if (other_metrics) {  // first: it can fail
+    if (const auto set = set_metrics(read->metrics); !set) {
+      log::warn("nothing has changed: {}", set.error().text);
+      return Error{"nothing has changed: " + set.error().text};
+    }
+  }
+  for (const std::string& line : warnings_about(*read)) log::warn("{}", line);
   std::string changed;
   const auto note = [&](const char* what) { changed += fmt::format("{}{}", changed.empty() ? "" : ", ", what); };
   if (read->limits != limits_.settings()) {
     note("limits");
     change_limits(read->limits);
   }
+  if (other_metrics) note("metrics");
   if (std::exchange(visibility_, read->visibility) != read->visibility) note("visibility");
   if (!same(read->settings, core_.settings())) {
     note("mode, quantum or grace");

@@ -1,5 +1,4 @@
 // What the log says of decisions about single programs.
-#include <bit>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -12,20 +11,55 @@
 
 namespace rota::server {
 
-// The first time, the second, the fourth and so on.
-void Server::report_revoked(Client& client, const scheduler::Decision& decision) const {
-  if (const Task* const task = client.tasks.with_id(decision.client); task != nullptr && task->withdrawn) {
-    log::info("client {} ({}, pid {}) has not drained in time to join its gang: others run at the same time", client.id,
-              client.name, client.pid);
+namespace {
+
+// Of lines about the same client.
+std::string left_out_text(unsigned lines) {
+  return lines == 0 ? "" : fmt::format(" ({} such lines are left out before this one)", lines);
+}
+
+}  // namespace
+
+std::string Server::who(const Client& client) {
+  const std::string session = session_name(client);
+  return fmt::format("client {} ({}, pid {}, {}{}{})", client.id, client.name, client.pid, user_names_.of(client.uid),
+                     session.empty() ? "" : ", session ", session);
+}
+
+void Server::report_revoked(Client& client, const scheduler::Decision& decision) {
+  const Task* const task = client.tasks.with_id(decision.client);
+  count_revocation(client, task);
+  if (task != nullptr && task->withdrawn) {
+    log::info("{} has not drained in time to join its gang: others run at the same time", who(client));
     return;
   }
-  if (!std::has_single_bit(++client.revocations)) return;
+  const auto left_out = client.revocation_lines.next(now());
+  if (!left_out) return;
+  std::string gpus;
+  std::uint64_t bytes = 0;
+  for (const std::uint32_t gpu : task != nullptr ? GpuSet(task->gpus) : client.gpus()) {
+    gpus += fmt::format("{}{}", gpus.empty() ? "" : ", ", gpus_.number(gpu));
+    bytes += client.usage->gpus[gpu].device_bytes.load();
+  }
   log::warn(
-      "client {} ({}, pid {}) did not give its GPU back within {} ms of the end of its turn{}: others run at the same "
-      "time",
-      client.id, client.name, client.pid,
-      std::chrono::duration_cast<std::chrono::milliseconds>(core_.settings().grace).count(),
-      client.revocations == 1 ? "" : fmt::format(", {} times so far", client.revocations));
+      "{} did not give GPU {} back within {} ms of the end of its turn, and has {} there: others run at the same "
+      "time{}",
+      who(client), gpus, std::chrono::duration_cast<std::chrono::milliseconds>(core_.settings().grace).count(),
+      rota::bytes_text(bytes), left_out_text(*left_out));
+}
+
+void Server::report_refused(Client& client, const scheduler::Quota::Answer& answer) {
+  count_refusal(client, answer.gpu, answer.reason);
+  const auto left_out = client.refusal_lines.next(now());
+  if (!left_out) return;
+  log::info("{} was refused memory on GPU {}: {}{}", who(client), gpus_.number(answer.gpu), answer.why,
+            left_out_text(*left_out));
+}
+
+// What nobody was told of it.
+void Server::report_left_out(const Client& client) {
+  const unsigned lines = client.refusal_lines.left_out() + client.revocation_lines.left_out();
+  if (lines != 0) log::info("{} was refused memory or revoked {} times more", who(client), lines);
 }
 
 // Once for each client: while its memory does not fit, that is decided anew every ten seconds.

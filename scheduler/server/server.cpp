@@ -17,6 +17,7 @@
 #include "scheduler/server/gangs.h"
 #include "scheduler/server/guarded.h"
 #include "scheduler/server/log.h"
+#include "scheduler/server/metrics_server.h"
 
 namespace rota::server {
 
@@ -54,6 +55,7 @@ void Server::start() {
 void Server::stop() {
   if (stopped_) return;
   stopped_ = true;
+  metrics_.reset();
   if (!listener_inherited_ && is_at(options_.socket, socket_id_)) unlink(options_.socket.c_str());
   // Left to the end of the process, which closes without waiting: connections that nobody has accepted may have sent
   // descriptors.
@@ -126,6 +128,7 @@ void Server::on_message(Connection& connection, const Message& message) {
       read_usage(client);
       if (claims_.withdrawing()) break;  // it asks again
       on_want(client, message.body.want, now() - started_ < std::chrono::seconds(protocol::kReclaimSeconds));
+      follow(client);
       break;
     case Kind::kGiveBack:
       read_usage(client);
@@ -320,6 +323,7 @@ void Server::remove_client(ClientId id, const char* why) {
     unlink(clients_note().c_str());
   }
   idle_since_ = now();
+  report_left_out(client);
   log::debug("client {} ({}, pid {}) is gone: {}", id, client.name, client.pid, why);
   forget_client(id);
 }
@@ -327,6 +331,7 @@ void Server::remove_client(ClientId id, const char* why) {
 // May be repeated.
 void Server::forget_client(ClientId id) {
   Client& client = *gone_.at(id);
+  untrack(client);
   end_tasks(client);
   carry_out(apply(limit::Leave{id}).outcome);
   for (const std::uint32_t gpu : client.gpus()) {

@@ -23,6 +23,7 @@
 #include "scheduler/core/claims.h"
 #include "scheduler/limits/limit_event.h"
 #include "scheduler/limits/quota.h"
+#include "scheduler/metrics/book.h"
 #include "scheduler/server/assumed_contexts.h"
 #include "scheduler/server/config.h"
 #include "scheduler/server/connection.h"
@@ -44,6 +45,8 @@
 namespace rota::server {
 
 namespace limit = scheduler::limit;
+
+class MetricsServer;
 
 struct Options : Configuration {
   // Reads what may change while rotad runs; without it nothing can be read again.
@@ -214,7 +217,10 @@ class Server final : public ConnectionOwner, private Leases {
   void publish(const Client& client, const Task& task);
   static bool may_share_with(const Client& client, const Client& other);
   std::uint32_t watch_of(const Client& client, const Task& task) const;
-  void report_revoked(Client& client, const scheduler::Decision& decision) const;
+  std::string who(const Client& client);
+  void report_revoked(Client& client, const scheduler::Decision& decision);
+  void report_refused(Client& client, const scheduler::Quota::Answer& answer);
+  void report_left_out(const Client& client);
   void report_passed_over(Client& client, const scheduler::Decision& decision) const;
   void read_usage(Client& client);
   void tell_pinned(Client& client, std::uint32_t gpu);
@@ -237,10 +243,24 @@ class Server final : public ConnectionOwner, private Leases {
   // Exists while programs use GPUs, for a later rotad to find.
   std::string clients_note() const { return options_.socket + ".clients"; }
   void note_clients() const;
+  // totals.cpp
+  static std::string session_name(const Client& client);
+  void track(Client& client, std::uint32_t gpu);
+  void untrack(Client& client);
+  void follow(Client& client);
+  void count(Client& client);
+  void count_moves(Client& client);
+  void count_burst(Client& client, const protocol::Moves& moved);
+  void count_revocation(Client& client, const Task* task);
+  void count_refusal(Client& client, std::uint32_t gpu, protocol::RefusalReason reason);
+  void add_gauges(const Client& client);
+  Result<bool> set_metrics(const MetricsSettings& settings);
+  void want_metrics();
   // snapshot.cpp
   struct SnapshotWork;
   void make_snapshot();
-  bool add_to_snapshot(SnapshotWork& work) const;
+  void make_snapshot_for_metrics();
+  bool add_to_snapshot(SnapshotWork& work);
   void send_snapshot(Connection& connection, const std::shared_ptr<const SnapshotWork>& snapshot,
                      Budget::Share share) const;
   protocol::GpuRow gpu_row(std::uint32_t index, const GpuEntry& entry) const;
@@ -340,6 +360,8 @@ class Server final : public ConnectionOwner, private Leases {
   std::uint32_t next_other_ = 0;  // the client that the reading of all has come to
   std::uint32_t refusals_logged_ = 0;
   std::map<std::uint32_t, std::uint64_t> handed_over_;  // bytes, by GPU index
+  metrics::Book book_;
+  MetricsSettings metrics_settings_;
   bool stopped_ = false;
   bool accepting_ = false;  // each is begun again if it was given up for want of memory
   bool keeping_house_ = false;
@@ -378,8 +400,9 @@ class Server final : public ConnectionOwner, private Leases {
   Paced host_pass_;
   Paced others_pass_;
   Paced activity_pass_;
-  // Last: its thread answers to all of the above.
+  // Last: their threads answer to all of the above.
   Meter meter_;
+  std::unique_ptr<MetricsServer> metrics_;  // null: nobody wants any
 };
 
 // Raises the limit on open descriptors as far as this process may, and returns it. A client uses two.

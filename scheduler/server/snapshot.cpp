@@ -10,6 +10,7 @@
 #include "scheduler/server/decode.h"
 #include "scheduler/server/gangs.h"
 #include "scheduler/server/guarded.h"
+#include "scheduler/server/metrics_server.h"
 #include "scheduler/server/processor_time.h"
 
 namespace rota::server {
@@ -72,6 +73,7 @@ void hide(protocol::ProgramRow& program) {
   program.pid = 0;
   program.uid = protocol::kHiddenUser;
   program.session = 0;
+  program.session_name[0] = program.container[0] = '\0';
   set_text(program.name, protocol::kHiddenProgram);
 }
 
@@ -87,6 +89,7 @@ struct Server::SnapshotWork {
   std::vector<std::string> accounts;  // the same
   scheduler::ClientId next_client = 0;
   std::vector<std::pair<std::weak_ptr<Connection>, Budget::Share>> askers;
+  bool for_metrics = false;
 
   bool shows(Message& row, std::size_t at, const TrustDomain* only) const;
 };
@@ -101,6 +104,12 @@ void Server::on_status(Connection& connection) {
   if (snapshot_ == nullptr) make_snapshot();
 }
 
+void Server::make_snapshot_for_metrics() {
+  if (next_snapshot_ == nullptr) next_snapshot_ = std::make_shared<SnapshotWork>();
+  next_snapshot_->for_metrics = true;
+  if (snapshot_ == nullptr) make_snapshot();
+}
+
 void Server::make_snapshot() {
   if (stopped_) return;
   if (snapshot_ == nullptr) snapshot_ = std::move(next_snapshot_);
@@ -110,13 +119,16 @@ void Server::make_snapshot() {
   const std::chrono::nanoseconds before = processor_time();
   const bool made = guarded("say what rotad knows", [&] { whole = add_to_snapshot(*snapshot_); });
   // The beginning is charged with the message.
-  const auto asker = snapshot_->askers.front().first.lock();
+  const auto asker = snapshot_->askers.empty() ? nullptr : snapshot_->askers.front().first.lock();
   if (asker != nullptr && !begins) {
     guarded("charge a user", [&] { time_budget_->spend(asker->domain().payer(), processor_time() - before); });
   }
   if (made && !whole) return asio::post(io_, [this] { make_snapshot(); });
   const std::shared_ptr<SnapshotWork> done = std::exchange(snapshot_, nullptr);
   auto askers = std::exchange(done->askers, {});
+  if (done->for_metrics && metrics_ != nullptr) {
+    metrics_->publish(made ? std::shared_ptr<const Snapshot>(done, &done->rows) : nullptr);
+  }
   for (auto& [weak, share] : askers) {
     const auto connection = weak.lock();
     if (connection == nullptr) continue;
@@ -165,13 +177,18 @@ bool Server::SnapshotWork::shows(Message& row, std::size_t at, const TrustDomain
 }
 
 // Adds rows of some clients more; returns whether all are there.
-bool Server::add_to_snapshot(SnapshotWork& work) const {
+bool Server::add_to_snapshot(SnapshotWork& work) {
   int clients = 0;
+  if (work.for_metrics && work.next_client == 0) book_.begin_gauges();
   sums_.clear();
   const Within writing(keeps_sums_);
   auto next = clients_.lower_bound(work.next_client);
   for (; next != clients_.end() && clients < kClientsAtOnce; ++next, ++clients) {
-    const Client& client = *next->second;
+    Client& client = *next->second;
+    if (work.for_metrics) {
+      count(client);
+      add_gauges(client);
+    }
     work.rows.programs.push_back(program_row(client));
     work.programs.push_back(client.domain);
     for (const std::uint32_t gpu : client.gpus()) work.rows.tasks.push_back(task_row(client, gpu));
@@ -199,6 +216,9 @@ bool Server::add_to_snapshot(SnapshotWork& work) const {
     }
   }
   work.rows.daemon = daemon_row();
+  if (!work.for_metrics) return true;
+  work.rows.gpu_totals = book_.gpus();
+  work.rows.series = book_.rows(now());
   return true;
 }
 
@@ -242,6 +262,8 @@ protocol::ProgramRow Server::program_row(const Client& client) const {
     row.session = session->second.number;
   }
   set_text(row.name, client.name);
+  set_text(row.session_name, session_name(client));
+  if (client.series) set_text(row.container, client.series->container);
   row.gpus = client.gpus().mask();
   std::uint64_t held_since = 0;
   std::uint64_t waits_since = 0;

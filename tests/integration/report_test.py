@@ -54,9 +54,6 @@ class RunReport(Case):
             self.assertIn(why, result.stderr)
             self.assertIn("the program is not started", result.stderr)
             self.assertFalse((self.scratch / "touched").exists())
-        result = self.call(ROTA, "run", "--name", "x", "--", "true")
-        self.assertEqual(result.returncode, 125)
-        self.assertIn("--report", result.stderr)
 
     def test_a_report_that_can_no_longer_be_written_goes_to_stderr(self):
         target = self.scratch / "r.txt"

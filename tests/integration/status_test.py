@@ -1,10 +1,11 @@
-"""What `rota status` says about how programs share a GPU, and why."""
+"""What `rota status` says about how programs share a GPU, and why, and the forms in which it says so."""
 import fcntl
+import json
 import os
 import termios
 import unittest
 
-from harness import Case, PROGRAMS, ROTA
+from harness import Case, PROGRAMS, ROOT, ROTA, SHIMS
 from sim_case import program
 
 
@@ -79,6 +80,99 @@ class Why(Case):
         self.assertIn("in turns, each of 2 s: rotad is in exclusive mode", self.checked(ROTA, "status").stdout)
         for child in both:
             self.assertEqual(self.finish(child).returncode, 0)
+
+
+KINDS = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None), "integer": int, "number": (int, float)}
+
+
+def wrong(value, schema, where="status"):
+    """What of a value is not as its schema says; a field that the schema does not have is wrong too: it is to be added there."""
+    if "const" in schema and value != schema["const"] or "enum" in schema and value not in schema["enum"]:
+        yield f"{where} is {value!r}"
+    kinds = schema.get("type", [])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if kinds and not any(isinstance(value, KINDS[kind]) and not (isinstance(value, bool) and kind != "boolean") for kind in kinds):
+        yield f"{where} is {value!r}, not {kinds}"
+    elif isinstance(value, dict):
+        known, rest = schema.get("properties", {}), schema.get("additionalProperties")
+        yield from (f"{where} has no {name}" for name in schema.get("required", []) if name not in value)
+        for name, part in value.items():
+            if name in known or rest:
+                yield from wrong(part, known.get(name, rest), f"{where}.{name}")
+            else:
+                yield f"{where}.{name} is not in the schema"
+    elif isinstance(value, list):
+        for number, part in enumerate(value):
+            yield from wrong(part, schema["items"], f"{where}[{number}]")
+    elif "minimum" in schema and value is not None and value < schema["minimum"]:
+        yield f"{where} is {value}"
+
+
+class Forms(Case):
+    memory = "1G"
+
+    def hold(self, *options, **environment):
+        child = self.start(ROTA, "run", *options, "--", PROGRAMS / "memhog", "--bytes", "20M", "--hold", **environment)
+        self.assertEqual(child.stdout.readline(), "ready\n")
+        return child
+
+    # ctest labels: unsanitized
+    def test_the_json_is_as_its_schema_says_with_programs_limits_and_gangs_and_without(self):
+        schema = json.loads((ROOT / "tools/rota/status/status.schema.json").read_text())
+        self.start_daemon()
+        self.assertEqual(list(wrong(self.status(), schema)), [])
+        self.hold("--name", "train", "--gpu-mem", "100M", "--memory", "swap")
+        self.hold("--gang", "ranks")
+        status = self.status()
+        self.assertEqual(list(wrong(status, schema)), [])
+        for part in "gpus", "clients", "gangs", "sessions", "limits":
+            self.assertTrue(status[part], part)
+        spoilt = {**status, "daemon": {**status["daemon"], "pid": "1"}, "news": 1}
+        self.assertEqual(len(list(wrong(spoilt, schema))), 2)
+
+    # ctest labels: unsanitized
+    def test_sessions_have_the_name_that_they_were_given_or_that_of_their_notebook_or_job(self):
+        self.start_daemon()
+        named = self.hold("--name", "train", "--gpu-mem", "100M")
+        notebook = self.hold(JPY_SESSION_NAME="/home/alice/work/plots, final.ipynb")
+        job = self.hold(SLURM_JOB_ID="4711")
+        unnamed = self.hold()
+        names = {client["pid"]: client["session_name"] for client in self.clients()}
+        self.assertEqual(names, {named.pid: "train", notebook.pid: "/home/alice/work/plots_ final.ipynb", job.pid: "Slurm job 4711", unnamed.pid: None})
+        text = self.checked(ROTA, "status").stdout
+        self.assertRegex(text, rf"pid {named.pid} .*memhog, session train,")
+        self.assertRegex(text, r"(?m)^ +process +allocated +for +program$")
+        self.assertIn("  session train, 1 program:", text)
+        long = self.hold("--name", "a,b:c\x1b[2J" + "x" * 60)
+        self.assertEqual(next(client["session_name"] for client in self.clients() if client["pid"] == long.pid), "[2J" + "x" * 60)
+        refused = self.call(ROTA, "run", "--name", "", "--", "true")
+        self.assertEqual((refused.returncode, "the name is empty" in refused.stderr), (125, True), refused.stderr)
+
+    # ctest labels: unsanitized
+    def test_all_gpus_of_the_machine_are_shown_in_their_order_whether_or_not_programs_use_them(self):
+        nvml = {"LD_LIBRARY_PATH": f"{SHIMS}/simgpu/nvml:{self.environment['LD_LIBRARY_PATH']}", "ROTA_SIM_GPUS": "3"}
+        self.start_daemon()
+        self.hold(CUDA_VISIBLE_DEVICES="1", **nvml)
+        text = self.checked(ROTA, "status", **nvml).stdout
+        status = json.loads(self.checked(ROTA, "status", "--json", **nvml).stdout)
+        self.assertEqual([gpu["index"] for gpu in status["machine_gpus"]], [0, 1, 2])
+        uuids = [gpu["uuid"] for gpu in status["machine_gpus"]]
+        self.assertEqual([gpu["uuid"] for gpu in status["gpus"]], [uuids[1]])
+        places = [text.index(f"GPU {number}  ") for number in range(3)]
+        self.assertEqual(places, sorted(places))
+        self.assertEqual(text.count("no program uses it under this rotad; "), 2)
+        self.assertRegex(text, r"no program uses it under this rotad; \d+ MiB of 1\.0 GiB in use")
+
+    def test_watch_shows_it_again_and_again_until_nobody_reads(self):
+        self.start_daemon()
+        watch = self.start(ROTA, "status", "--watch", "0.1")
+        lines = [watch.stdout.readline() for _ in range(9)]
+        self.assertGreaterEqual(sum(line.startswith("rotad pid ") for line in lines), 2, lines)
+        watch.stdout.close()
+        self.assertNotEqual(watch.wait(timeout=60), 0)
+        watch = self.start(ROTA, "status", "--json", "--watch", "0.1")
+        self.assertEqual({json.loads(watch.stdout.readline())["schema_version"] for _ in range(3)}, {1})
+        self.assertNotEqual(self.call(ROTA, "status", "--watch", "0").returncode, 0)
 
 
 class Idle(Case):

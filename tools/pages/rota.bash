@@ -25,18 +25,18 @@ _rota() {
     "report --format") COMPREPLY=($(compgen -W "text json junit html github" -- "$now")); return ;;
     "trace show --addresses") COMPREPLY=($(compgen -W "stable raw" -- "$now")); return ;;
     "trace export --format") COMPREPLY=($(compgen -W "chrome" -- "$now")); return ;;
-    "run --quantum"|"run --gpu-mem"|"run --host-mem"|"run --gang"|"run --report"|"run --name"|"try -n"|"try --copies"|"try --rounds"|"try --quantum"|"try --gpu-mem"|"try --host-mem"|"demo -n"|"demo --copies"|"sim --profile"|"sim --memory"|"sim --driver"|"sim --kernels"|"sim --fault"|"sim --time-scale"|"sim --state"|"control --socket"|"doctor --timeout"|"trace --dir"|"trace --max-bytes"|"ci --report-dir"|"ci --junit"|"ci --json"|"ci --html"|"ci --name"|"ci --repeat"|"ci --gpus-per-test"|"ci --hang-after"|"ci --baseline"|"ci --update"|"ci --fail-on"|"ci --suppress"|"ci --sim"|"ci --quantum"|"ci --gpu-mem"|"ci --host-mem"|"report -o"|"report --output"|"report --baseline"|"report --update"|"report --fail-on"|"report --suppress"|"trace show --pid"|"trace show --function"|"trace show --exclude"|"trace show --elements"|"trace export -o"|"trace export --output") COMPREPLY=($(compgen -f -- "$now")); return ;;
+    "run --quantum"|"run --gpu-mem"|"run --host-mem"|"run --name"|"run --gang"|"run --report"|"try -n"|"try --copies"|"try --rounds"|"try --quantum"|"try --gpu-mem"|"try --host-mem"|"try --name"|"demo -n"|"demo --copies"|"sim --profile"|"sim --memory"|"sim --driver"|"sim --kernels"|"sim --fault"|"sim --time-scale"|"sim --state"|"status --watch"|"control --socket"|"doctor --timeout"|"trace --dir"|"trace --max-bytes"|"ci --report-dir"|"ci --junit"|"ci --json"|"ci --html"|"ci --repeat"|"ci --gpus-per-test"|"ci --hang-after"|"ci --baseline"|"ci --update"|"ci --fail-on"|"ci --suppress"|"ci --sim"|"ci --quantum"|"ci --gpu-mem"|"ci --host-mem"|"ci --name"|"report -o"|"report --output"|"report --baseline"|"report --update"|"report --fail-on"|"report --suppress"|"trace show --pid"|"trace show --function"|"trace show --exclude"|"trace show --elements"|"trace export -o"|"trace export --output") COMPREPLY=($(compgen -f -- "$now")); return ;;
   esac
   case $command in
-    "run") options="-h --help --mode --quantum --memory --gpu-mem --host-mem --oversubscribe --gang --system-preload --report --name" ;;
-    "try") options="-h --help -n --copies --rounds --json --mode --quantum --memory --gpu-mem --host-mem --oversubscribe" ;;
+    "run") options="-h --help --mode --quantum --memory --gpu-mem --host-mem --name --oversubscribe --gang --system-preload --report" ;;
+    "try") options="-h --help -n --copies --rounds --json --mode --quantum --memory --gpu-mem --host-mem --name --oversubscribe" ;;
     "demo") options="-h --help -n --copies --sim --json" ;;
     "sim") options="-h --help --gpu --profile --memory --driver --kernels --unregistered --fault --time-scale --virtual-clock --state" ;;
-    "status") options="-h --help --json" ;;
+    "status") options="-h --help --json --watch" ;;
     "control") options="-h --help --socket" ;;
     "doctor") options="-h --help --json --verbose --timeout" ;;
     "trace") options="-h --help --dir --append --max-bytes" ;;
-    "ci") options="-h --help --report-dir --junit --json --html --name --github --suggest --repeat --gpus-per-test --hang-after --system-preload --baseline --update --fail-on --suppress --sim --mode --quantum --memory --gpu-mem --host-mem --oversubscribe" ;;
+    "ci") options="-h --help --report-dir --junit --json --html --github --suggest --repeat --gpus-per-test --hang-after --system-preload --baseline --update --fail-on --suppress --sim --mode --quantum --memory --gpu-mem --host-mem --name --oversubscribe" ;;
     "report") options="-h --help --format -o --output --baseline --update --fail-on --suppress" ;;
     "trace show") options="-h --help --pid --function --exclude --errors --lookups --json --addresses --no-times --mangled --elements" ;;
     "trace export") options="-h --help --format -o --output" ;;

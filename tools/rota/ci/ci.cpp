@@ -60,7 +60,6 @@ void register_ci(CLI::App& app) {
   ci->add_option("--junit", options->junit, "file for the report as JUnit XML");
   ci->add_option("--json", options->json, "file for the report as JSON");
   ci->add_option("--html", options->html, "file for the report as one page");
-  ci->add_option("--name", options->name, "what the report calls the job");
   ci->add_flag("--github", options->github,
                "annotations for GitHub Actions on standard output (default there: GITHUB_ACTIONS=true)");
   ci->add_flag("--suggest", options->suggest,
@@ -93,6 +92,7 @@ void register_ci(CLI::App& app) {
     launch->command = tool::program_of(*ci);
     if (!sim->empty()) throw CLI::RuntimeError(on_simulated(*sim, *ci, launch->command));
     options->launch = *launch;
+    options->name = launch->name;
     options->github = options->github || is_set("GITHUB_ACTIONS", "true");
     throw CLI::RuntimeError(run_rig(*options));
   });

@@ -19,7 +19,8 @@ struct LaunchOptions {
   bool daemon = true;              // find a rotad; start the user's own if none answers
   std::string mode;                // used if a rotad has to be started; empty: its default
   std::string quantum;             // likewise
-  protocol::SessionEntry session;  // limits; its id is chosen here
+  std::string name;                // of the job; empty: none
+  protocol::SessionEntry session;  // limits and name; its id is chosen here
 };
 
 // Replaces this process by the program: its pid, terminal, signals and exit status are its own. Returns only if it

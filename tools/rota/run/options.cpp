@@ -40,6 +40,15 @@ void add_launch_options(CLI::App& command, const std::shared_ptr<LaunchOptions>&
                "limit on the memory of the program and all that it starts, together, on each GPU, as in 8G");
   bytes_option("--host-mem", options->session.host_bytes,
                "limit on how much of that memory may have to be in the host's memory while others use the GPU");
+  command
+      .add_option_function<std::string>(
+          "--name",
+          [options](const std::string& text) {
+            options->name = text;
+            options->session.name = protocol::as_session_name(text);
+          },
+          "what `rota status`, metrics and the report call the program and all that it starts")
+      ->check([](const std::string& text) { return text.empty() ? "the name is empty" : std::string(); });
   command.add_flag_callback(
       "--oversubscribe", [options] { options->environment.emplace_back("ROTA_OVERSUBSCRIBE", "1"); },
       "let the program have more memory than the GPU (up to most of what is left of the host's)");

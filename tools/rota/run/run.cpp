@@ -31,13 +31,12 @@ void register_run(CLI::App& app) {
       "--report", reported->target,
       "afterwards write what the program and all that it starts did on GPUs: to a file .txt, .json, .xml (JUnit) or "
       ".html, or to a folder all of them with what they were made of, for rota report");
-  run->add_option("--name", reported->name, "what the report calls the job");
   // Everything from the program's name on belongs to the program, whatever it looks like: no positional option may take
   // part of it. (main.cpp removes a "--" in front of it.)
   run->prefix_command();
   run->callback([options, reported, wanted, run] {
     options->command = program_of(*run);
-    if (wanted->count() == 0 && !reported->name.empty()) throw CLI::RequiresError("--name", "--report");
+    reported->name = options->name;
     if (wanted->count() > 0) throw CLI::RuntimeError(report::run_and_report(*options, *reported));
     throw CLI::RuntimeError(run_in_place(*options));
   });

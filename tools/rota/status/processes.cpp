@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <array>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -14,7 +15,18 @@ constexpr int kSuccess = 0;
 constexpr int kInsufficientSize = 7;
 constexpr auto kPatience = std::chrono::seconds(2);
 
-std::optional<unsigned> count() {
+struct Memory {
+  unsigned long long total;
+  unsigned long long free;
+  unsigned long long used;
+};
+
+struct Utilization {
+  unsigned gpu;
+  unsigned memory;
+};
+
+std::optional<Machine> ask() {
   // Never closed: it may have started threads.
   void* const library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return std::nullopt;
@@ -28,6 +40,14 @@ std::optional<unsigned> count() {
   int (*device)(unsigned, void**) = nullptr;
   // Asked with room for none, it answers how many there are, whatever an entry looks like.
   int (*processes)(void*, unsigned*, void*) = nullptr;
+  int (*text_of_uuid)(void*, char*, unsigned) = nullptr;
+  int (*text_of_name)(void*, char*, unsigned) = nullptr;
+  int (*memory)(void*, Memory*) = nullptr;
+  int (*utilization)(void*, Utilization*) = nullptr;
+  find(text_of_uuid, "nvmlDeviceGetUUID");
+  find(text_of_name, "nvmlDeviceGetName");
+  find(memory, "nvmlDeviceGetMemoryInfo");
+  find(utilization, "nvmlDeviceGetUtilizationRates");
   if (!find(initialise, "nvmlInit_v2") || !find(shutdown, "nvmlShutdown") || !find(devices, "nvmlDeviceGetCount_v2") ||
       !find(device, "nvmlDeviceGetHandleByIndex_v2") ||
       (!find(processes, "nvmlDeviceGetComputeRunningProcesses_v3") &&
@@ -36,25 +56,40 @@ std::optional<unsigned> count() {
       initialise() != kSuccess) {
     return std::nullopt;
   }
-  unsigned all = 0;
+  Machine machine;
   unsigned gpus = 0;
   if (devices(&gpus) != kSuccess) gpus = 0;
   for (unsigned index = 0; index < gpus; ++index) {
     void* handle = nullptr;
+    if (device(index, &handle) != kSuccess) continue;
     unsigned here = 0;
-    if (device(index, &handle) == kSuccess && processes(handle, &here, nullptr) == kInsufficientSize) all += here;
+    if (processes(handle, &here, nullptr) == kInsufficientSize) machine.processes += here;
+    std::array<char, 96> text{};
+    if (text_of_uuid == nullptr || text_of_uuid(handle, text.data(), text.size()) != kSuccess) continue;
+    MachineGpu& gpu = machine.gpus.emplace_back();
+    gpu.number = index;
+    gpu.uuid = text.data();
+    text = {};
+    if (text_of_name != nullptr && text_of_name(handle, text.data(), text.size()) == kSuccess) gpu.name = text.data();
+    Memory bytes{};
+    if (memory != nullptr && memory(handle, &bytes) == kSuccess) {
+      gpu.total_bytes = bytes.total;
+      gpu.used_bytes = bytes.used;
+    }
+    Utilization busy{};
+    if (utilization != nullptr && utilization(handle, &busy) == kSuccess) gpu.busy_percent = busy.gpu;
   }
   shutdown();
-  return all;
+  return machine;
 }
 
 }  // namespace
 
-std::optional<unsigned> processes_on_gpus() {
+std::optional<Machine> ask_machine() {
   // On a failing GPU NVML may never return: its thread is left behind then.
-  auto answer = std::make_shared<std::promise<std::optional<unsigned>>>();
+  auto answer = std::make_shared<std::promise<std::optional<Machine>>>();
   auto comes = answer->get_future();
-  std::thread([answer] { answer->set_value(count()); }).detach();
+  std::thread([answer] { answer->set_value(ask()); }).detach();
   if (comes.wait_for(kPatience) != std::future_status::ready) return std::nullopt;
   return comes.get();
 }

@@ -1,12 +1,19 @@
-// How many processes use GPUs, whether or not they run under rota: `rota status` does not say that nothing runs while
-// something does.
+// The machine's GPUs and what is on them by NVML, whether or not it runs under rota.
 #pragma once
 
 #include <optional>
+#include <vector>
+
+#include "tools/rota/status/request.h"
 
 namespace rota::tool {
 
-// By NVML, of all GPUs together. Nothing: NVML is not there, or does not answer within two seconds.
-std::optional<unsigned> processes_on_gpus();
+struct Machine {
+  std::vector<MachineGpu> gpus;  // in nvidia-smi's order
+  unsigned processes = 0;        // that use them, in all
+};
+
+// Nothing: NVML is not there, or does not answer within two seconds.
+std::optional<Machine> ask_machine();
 
 }  // namespace rota::tool

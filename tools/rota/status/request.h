@@ -19,10 +19,21 @@ struct StatusProgram {
   std::string command;
 };
 
+// A GPU of this machine, as NVML shows it.
+struct MachineGpu {
+  unsigned number = 0;  // nvidia-smi's
+  std::string uuid;
+  std::string name;
+  std::uint64_t total_bytes = 0;
+  std::uint64_t used_bytes = 0;
+  std::optional<unsigned> busy_percent;  // of the last moment; nothing: the driver does not say
+};
+
 // What rotad knows, and what this machine shows besides.
 struct Status : protocol::Snapshot {
   std::vector<GpuHolder> elsewhere;     // GPUs that other rotads have
   std::optional<unsigned> processes;    // that NVML lists, if neither this rotad nor another one has a GPU
+  std::vector<MachineGpu> machine;      // all GPUs, in nvidia-smi's order; empty: NVML does not say
   std::vector<StatusProgram> commands;  // of the programs, in their order; see find_programs()
   std::vector<Uncovered> uncovered;     // programs that should be clients and are not; see uncovered_programs()
 };

@@ -2,12 +2,16 @@
 #include "tools/rota/status/status.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
 
 #include "scheduler/address/socket_path.h"
 #include "scheduler/address/unresponsive.h"
@@ -17,6 +21,7 @@
 #include "tools/rota/report/format.h"
 #include "tools/rota/status/processes.h"
 #include "tools/rota/status/sharing.h"
+#include "tools/rota/status/words.h"
 
 namespace rota::tool {
 
@@ -46,47 +51,6 @@ std::string swap_text(const protocol::ProgramRow& client, const protocol::TaskRo
   return text;
 }
 
-struct ServedHow {
-  const char* option;  // the word of --memory, for programs
-  const char* mode;    // for people
-  std::string reason;  // or empty
-};
-
-ServedHow served_how(protocol::MemoryMode mode) {
-  using protocol::MemoryMode;
-  switch (mode) {
-    case MemoryMode::kUnified:
-      return {"managed", "Unified Memory", {}};
-    case MemoryMode::kNativeChosen:
-      return {"native", "native", "ROTA_MEMORY=native"};
-    case MemoryMode::kNativeNoManaged:
-      return {"native", "native", "no managed memory"};
-    case MemoryMode::kNativeNoPaging:
-      return {"native", "native", "no concurrent managed access"};
-    case MemoryMode::kNativeShared:
-      return {"native", "native", "handed to other processes"};
-    case MemoryMode::kNativeWatched:
-      return {"native", "native", "a tool or debugger watches it"};
-    case MemoryMode::kNativeRefused:
-      return {"native", "native from now on", "a function refused Unified Memory"};
-    case MemoryMode::kSwap:
-      return {"swap", "swap", {}};
-    case MemoryMode::kUnifiedMps:
-    case MemoryMode::kUnifiedMig:
-    case MemoryMode::kUnifiedConfidential:
-    case MemoryMode::kUnifiedCoherent:
-      return {"managed", "Unified Memory", fmt::format("swap has not been tested {}", protocol::untested_where(mode))};
-    case MemoryMode::kUnknown:
-      break;
-  }
-  return {"unknown", "unknown", {}};
-}
-
-// Where a figure for a client's memory comes from.
-const char* source(bool measured) {
-  return measured ? "measured" : "reported";
-}
-
 // What others have on a GPU, if any.
 std::string outside_text(const protocol::GpuRow& gpu) {
   if (gpu.outside_bytes == 0) return {};
@@ -107,6 +71,26 @@ std::string nobody_text(std::optional<unsigned> processes) {
   return others.empty() ? "no program uses a GPU under rota\n" : "no program uses a GPU under this rotad\n" + others;
 }
 
+std::optional<unsigned> processes_of(const std::optional<Machine>& machine) {
+  return machine ? std::optional(machine->processes) : std::nullopt;
+}
+
+const MachineGpu* machine_gpu(const Status& status, const std::string& uuid) {
+  const auto found = std::ranges::find(status.machine, uuid, &MachineGpu::uuid);
+  return found == status.machine.end() ? nullptr : &*found;
+}
+
+std::string busy_text(const MachineGpu* gpu) {
+  return gpu == nullptr || !gpu->busy_percent ? "" : fmt::format(", {}% busy", *gpu->busy_percent);
+}
+
+// One that no program uses under this rotad.
+std::string unused_text(const MachineGpu& gpu) {
+  return fmt::format("\nGPU {}  {}  {}\n  no program uses it under this rotad; {} of {} in use{}\n", gpu.number,
+                     printable(gpu.name), printable(gpu.uuid), size_text(gpu.used_bytes), size_text(gpu.total_bytes),
+                     busy_text(&gpu));
+}
+
 // Programs that this rotad has accepted while another one has their GPU.
 std::string without_turns_text(const Status& status) {
   std::string text;
@@ -118,17 +102,14 @@ std::string without_turns_text(const Status& status) {
   return text;
 }
 
-nlohmann::json measured_or_null(bool measured, std::uint64_t bytes) {
-  return measured ? nlohmann::json(bytes) : nlohmann::json(nullptr);
-}
-
 // On one line that people can read.
 std::string shown_command(const std::string& command) {
   constexpr std::size_t kMost = 400;
   return report::printable_beginning(command, kMost);
 }
 
-int show(bool json) {
+// Of one moment; nothing: it has said why there is none.
+std::optional<std::string> look(bool json) {
   const protocol::SocketSearch search = protocol::find_rotad();
   if (search.skipped_count != 0) write_message("rota: " + skipped_text(search) + "\n");
   const Descriptor rotad(search.descriptor);
@@ -142,43 +123,61 @@ int show(bool json) {
           fmt::format("rota: cannot talk to the rotad at {}: {}\n", search.candidate.path, strerror(search.error)));
     }
     for (const GpuHolder& holder : holders) write_message("rota: " + holder_text(holder) + "\n");
-    if (holders.empty()) write_message(others_text(processes_on_gpus()));
-    return 1;
+    if (holders.empty()) write_message(others_text(processes_of(ask_machine())));
+    return std::nullopt;
   }
   Answer answer = ask_status(rotad.get());
   std::optional<Status>& status = answer.status;
   if (answer.silent) {
     write_message(fmt::format("rota: {}\n",
                               protocol::unresponsive_text(search.candidate.path, protocol::listener_of(rotad.get()))));
-    return 1;
+    return std::nullopt;
   }
   if (!status) {
     write_message(fmt::format("rota: the rotad at {} does not answer, or belongs to another version of rota\n",
                               search.candidate.path));
-    return 1;
+    return std::nullopt;
   }
   find_programs(*status);
   leave_out(holders, status->daemon.pid, search.candidate.path, served(*status));
   status->elsewhere = std::move(holders);
-  if (status->gpus.empty() && status->elsewhere.empty()) status->processes = processes_on_gpus();
+  std::optional<Machine> machine = ask_machine();
+  if (status->gpus.empty() && status->elsewhere.empty()) status->processes = processes_of(machine);
+  if (machine) status->machine = std::move(machine->gpus);
+  // rotad has the numbers of whichever program named a GPU first where it does not reach NVML.
+  for (protocol::GpuRow& gpu : status->gpus) {
+    if (const MachineGpu* const known = machine_gpu(*status, uuid_text(gpu.uuid))) gpu.number = known->number;
+  }
   status->uncovered = uncovered_programs(search.candidate.path);
-  const std::string text =
-      json ? status_as_json(*status, search.candidate.path) : status_as_text(*status, search.candidate.path);
-  return print("rota status", text) ? 0 : 1;
+  return json ? status_as_json(*status, search.candidate.path) : status_as_text(*status, search.candidate.path);
 }
 
-std::string gang_why(const protocol::GangRow& gang) {
-  switch (gang.why) {
-    case protocol::GangWhy::kNamed:
-      return "named by --gang";
-    case protocol::GangWhy::kCollective:
-      return "use collective kernels";
-    case protocol::GangWhy::kMemory:
-      return "share memory";
-    case protocol::GangWhy::kNone:
-      break;
+int show(bool json) {
+  const std::optional<std::string> text = look(json);
+  return text && print("rota status", *text) ? 0 : 1;
+}
+
+// On a terminal each replaces the one before, otherwise it follows that after an empty line, as JSON in a line of its
+// own. Goes on where rotad ends and comes back, until nobody reads.
+int watch(bool json, double every) {
+  const bool terminal = isatty(STDOUT_FILENO) == 1 && !json;
+  for (bool first = true;; first = false) {
+    const std::optional<std::string> text = look(json);
+    std::string shown = text.value_or("");
+    if (json) {
+      std::erase(shown, '\n');
+      shown += '\n';
+    } else if (terminal) {
+      // Line by line over what is there, so that nothing flickers.
+      std::string lines = "\x1b[H";
+      for (const char letter : shown) lines += letter == '\n' ? "\x1b[K\n" : std::string(1, letter);
+      shown = (first ? "\x1b[2J" : "") + lines + "\x1b[J";
+    } else if (!first) {
+      shown = "\n" + shown;
+    }
+    if (text && !print("rota status", shown)) return 1;
+    std::this_thread::sleep_for(std::chrono::duration<double>(every));
   }
-  return "for a reason that this release does not know";
 }
 
 std::string gang_doing(const protocol::GangRow& gang) {
@@ -194,141 +193,56 @@ std::string gang_doing(const protocol::GangRow& gang) {
   return gang.drains != 0 ? ", come to rest since their turn is over" : "";
 }
 
-}  // namespace
-
-std::string status_as_json(const Status& status, const std::string& socket) {
-  nlohmann::json gpus = nlohmann::json::array();
-  for (const protocol::GpuRow& gpu : status.gpus) {
-    gpus.push_back({{"uuid", uuid_text(gpu.uuid)},
-                    {"index", gpu.number},
-                    {"mode", scheduler::mode_name(gpu.mode)},
-                    {"total_bytes", gpu.total_bytes},
-                    {"used_bytes", gpu.used_bytes},
-                    {"source", source(gpu.measured != 0)},
-                    {"driver_used_bytes", measured_or_null(gpu.measured != 0, gpu.driver_used_bytes)},
-                    {"driver_free_bytes", measured_or_null(gpu.measured != 0, gpu.driver_free_bytes)},
-                    {"handed_over_bytes", gpu.handed_over_bytes},
-                    {"outside_bytes", gpu.outside_bytes},
-                    {"sharing", sharing_json(gpu)},
-                    {"clients", gpu.clients},
-                    {"holders", gpu.holders},
-                    {"waiters", gpu.waiters},
-                    {"name", gpu.name}});
+std::string gpu_text(const Status& status, const protocol::GpuRow& gpu) {
+  std::string text = fmt::format("\nGPU {}  {}  {}\n  {} of {} allocated by {} program{}; {} hold{} it, {} wait{}\n",
+                                 gpu.number, gpu.name, uuid_text(gpu.uuid), size_text(gpu.used_bytes),
+                                 size_text(gpu.total_bytes), gpu.clients, gpu.clients == 1 ? "" : "s", gpu.holders,
+                                 gpu.holders == 1 ? "s" : "", gpu.waiters, gpu.waiters == 1 ? "s" : "");
+  text += gpu.measured != 0 ? fmt::format("  {} in use and {} free, measured", size_text(gpu.driver_used_bytes),
+                                          size_text(gpu.driver_free_bytes))
+                            : "  memory in use is not measured, only what programs report is known";
+  text += fmt::format("{}{}\n", busy_text(machine_gpu(status, uuid_text(gpu.uuid))), outside_text(gpu));
+  if (const std::string sharing = sharing_text(gpu); !sharing.empty()) text += fmt::format("  {}\n", sharing);
+  if (gpu.handed_over_bytes != 0) {
+    text += fmt::format("  {} handed over from program to program so far\n", size_text(gpu.handed_over_bytes));
   }
-  nlohmann::json clients = nlohmann::json::array();
+  text += fmt::format("  {:<6} {:<12} {:>10}  {:>9}  {}\n", "", "process", "allocated", "for", "program");
   for (std::size_t i = 0; i < status.programs.size(); ++i) {
     const protocol::ProgramRow& client = status.programs[i];
-    nlohmann::json touched = nlohmann::json::array();
-    nlohmann::json memory = nlohmann::json::object();
-    bool measured = false;
-    for (const protocol::GpuRow& gpu : status.gpus) {
-      const TaskRow* task = status.task(client.client, gpu.index);
-      if (task == nullptr) continue;
-      measured = measured || task->measured != 0;
-      touched.push_back(uuid_text(gpu.uuid));
+    const TaskRow* task = status.task(client.client, gpu.index);
+    if (task == nullptr) continue;
+    const bool holds = task->holds != 0;
+    const char* doing = task->waits != 0 ? "waits" : holds ? "holds" : "idle";
+    std::string more;
+    if (const std::string session = session_of(client); !session.empty()) more += fmt::format(", session {}", session);
+    if (task->mode != protocol::MemoryMode::kUnknown) {
       const ServedHow how = served_how(task->mode);
-      memory[uuid_text(gpu.uuid)] = {{"mode", how.option},
-                                     {"reason", how.reason},
-                                     {"source", source(task->measured != 0)},
-                                     {"bytes", task->device_bytes},
-                                     {"context_bytes", task->context_bytes},
-                                     {"resident_bytes", task->resident_bytes}};
+      more += fmt::format(", memory: {}", how.mode);
+      if (!how.reason.empty()) more += fmt::format(" ({})", how.reason);
+      if (task->mode == protocol::MemoryMode::kSwap) more += swap_text(client, *task) + staying_text(task, holds);
     }
-    const auto session = std::ranges::find(status.sessions, client.session, &protocol::SessionRow::number);
-    const auto sum = [&](std::uint64_t TaskRow::* bytes) { return status.sum(client.client, bytes); };
-    clients.push_back({{"pid", client.pid},
-                       {"uid", client.uid},
-                       {"name", client.name},
-                       {"holds", client.held_gpus != 0},
-                       {"waits", client.wanted_gpus != 0},
-                       {"session", session == status.sessions.end() ? nullptr : nlohmann::json(session->id)},
-                       {"bytes", sum(&TaskRow::device_bytes)},
-                       {"context_bytes", sum(&TaskRow::context_bytes)},
-                       {"driver_bytes", measured_or_null(measured, sum(&TaskRow::driver_bytes))},
-                       {"promised_bytes", sum(&TaskRow::promised_bytes)},
-                       {"asked_bytes", sum(&TaskRow::asked_bytes)},
-                       {"resident_bytes", sum(&TaskRow::resident_bytes)},
-                       {"moved",
-                        {{"out_bytes", client.moves.out_bytes},
-                         {"out_ns", client.moves.out_ns},
-                         {"in_bytes", client.moves.in_bytes},
-                         {"in_ns", client.moves.in_ns},
-                         {"spared_bytes", client.moves.spared_bytes}}},
-                       {"overrun", client.overrun != 0},
-                       {"use", use_json(status, client)},
-                       {"since_ns", client.since_ns},
-                       {"gpus", touched},
-                       {"memory", memory}});
-    if (i >= status.commands.size()) continue;
-    clients.back()["user"] = status.commands[i].user;
-    clients.back()["command"] = status.commands[i].command;
+    more += fmt::format(", contexts and modules: {} {}", size_text(task->context_bytes),
+                        task->measured != 0 ? "measured" : "assumed");
+    if (task->gang != 0) more += fmt::format(", gang {}", task->gang);
+    if (task->asked_bytes != 0) more += fmt::format(", waits for room for {}", size_text(task->asked_bytes));
+    if (task->awaited_bytes != 0) {
+      more += fmt::format(", an allocation of {} has waited {:.1f} s for others to free memory or end",
+                          size_text(task->awaited_bytes), static_cast<double>(task->awaited_ns) / 1e9);
+    }
+    if (task->overrun != 0) more += ", did not give the GPU back in time: others run at the same time";
+    text += fmt::format("  {:<6} pid {:<8} {:>10}  {:>9}  {}{}\n", doing,
+                        client.pid == 0 ? "?" : std::to_string(client.pid), size_text(task->device_bytes),
+                        fmt::format("{:.1f} s", static_cast<double>(task->since_ns) / 1e9),
+                        report::printable(client.name), more);
+    if (const std::string use = use_text(task, gpu); !use.empty()) text += fmt::format("         {}\n", use);
+    if (i < status.commands.size() && !status.commands[i].user.empty()) {
+      text += fmt::format("         {}: {}\n", status.commands[i].user, shown_command(status.commands[i].command));
+    }
   }
-  const auto limit = [](std::uint64_t bytes) {
-    return bytes == protocol::kUnlimited ? nlohmann::json(nullptr) : nlohmann::json(bytes);
-  };
-  nlohmann::json limits = nlohmann::json::array();
-  for (const protocol::AccountRow& account : status.accounts) {
-    limits.push_back({{"of", account.name},
-                      {"clients", account.clients},
-                      {"gpu_limit_bytes", limit(account.device_limit)},
-                      {"gpu_bytes", account.device_used},
-                      {"host_limit_bytes", limit(account.host_limit)},
-                      {"host_bytes", account.host_used},
-                      {"host_swap_bytes", account.host_swap_bytes},
-                      {"host_spare_bytes", account.host_spare_bytes}});
-  }
-  nlohmann::json without = nlohmann::json::array();
-  for (const Uncovered& one : status.uncovered) {
-    without.push_back({{"pid", one.process},
-                       {"command", one.command},
-                       {"limited", one.limited},
-                       {"why", one.why},
-                       {"remedy", one.remedy}});
-  }
-  nlohmann::json elsewhere = nlohmann::json::array();
-  for (const GpuHolder& holder : status.elsewhere) {
-    elsewhere.push_back({{"uuid", holder.gpu},
-                         {"name", holder.name},
-                         {"pid", holder.pid},
-                         {"uid", holder.uid},
-                         {"user", holder.user},
-                         {"socket", holder.socket},
-                         {"programs", holder.programs},
-                         {"machine", holder.machine},
-                         {"answers", holder.how == Holding::kAnswers},
-                         {"file", holder.file}});
-  }
-  nlohmann::json sessions = nlohmann::json::array();
-  for (const protocol::SessionRow& session : status.sessions) {
-    sessions.push_back({{"id", session.id}, {"programs", session.programs}});
-  }
-  nlohmann::json gangs = nlohmann::json::array();
-  for (const protocol::GangRow& gang : status.gangs) {
-    gangs.push_back({{"number", gang.number},
-                     {"name", gang.name},
-                     {"why", gang_why(gang)},
-                     {"programs", gang.programs},
-                     {"size", gang.size == 0 ? nlohmann::json(nullptr) : nlohmann::json(gang.size)},
-                     {"drains", gang.drains != 0},
-                     {"apart", gang.apart != protocol::GangApart::kNo}});
-  }
-  const nlohmann::json whole = {{"daemon",
-                                 {{"pid", status.daemon.pid},
-                                  {"socket", socket},
-                                  {"version", status.daemon.rota_version},
-                                  {"grants", status.daemon.grants},
-                                  {"quantum_ns", status.daemon.quantum_ns},
-                                  {"mode", scheduler::mode_name(status.daemon.mode)}}},
-                                {"gpus", gpus},
-                                {"elsewhere", elsewhere},
-                                {"clients", clients},
-                                {"gangs", gangs},
-                                {"sessions", sessions},
-                                {"limits", limits},
-                                {"without_rota", without}};
-  // A program's name may be any bytes.
-  return whole.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return text;
 }
+
+}  // namespace
 
 std::string status_as_text(const Status& status, const std::string& socket) {
   std::string text =
@@ -341,51 +255,17 @@ std::string status_as_text(const Status& status, const std::string& socket) {
     const bool nobody = status.elsewhere.empty() && status.programs.empty();
     text += nobody ? nobody_text(status.processes) : "this rotad has no GPU\n";
   }
+  // In nvidia-smi's order, whether or not anything runs there.
+  std::multimap<unsigned, std::string> gpus;
+  std::set<std::string> shown;
   for (const protocol::GpuRow& gpu : status.gpus) {
-    text += fmt::format("\nGPU {}  {}  {}\n  {} of {} allocated by {} program{}; {} hold{} it, {} wait{}\n", gpu.number,
-                        gpu.name, uuid_text(gpu.uuid), size_text(gpu.used_bytes), size_text(gpu.total_bytes),
-                        gpu.clients, gpu.clients == 1 ? "" : "s", gpu.holders, gpu.holders == 1 ? "s" : "", gpu.waiters,
-                        gpu.waiters == 1 ? "s" : "");
-    text += gpu.measured != 0 ? fmt::format("  {} in use and {} free, measured", size_text(gpu.driver_used_bytes),
-                                            size_text(gpu.driver_free_bytes))
-                              : "  memory in use is not measured, only what programs report is known";
-    text += fmt::format("{}\n", outside_text(gpu));
-    if (const std::string sharing = sharing_text(gpu); !sharing.empty()) text += fmt::format("  {}\n", sharing);
-    if (gpu.handed_over_bytes != 0) {
-      text += fmt::format("  {} handed over from program to program so far\n", size_text(gpu.handed_over_bytes));
-    }
-    for (std::size_t i = 0; i < status.programs.size(); ++i) {
-      const protocol::ProgramRow& client = status.programs[i];
-      const TaskRow* task = status.task(client.client, gpu.index);
-      if (task == nullptr) continue;
-      const bool holds = task->holds != 0;
-      const char* doing = task->waits != 0 ? "waits" : holds ? "holds" : "idle";
-      std::string more;
-      if (task->mode != protocol::MemoryMode::kUnknown) {
-        const ServedHow how = served_how(task->mode);
-        more += fmt::format(", memory: {}", how.mode);
-        if (!how.reason.empty()) more += fmt::format(" ({})", how.reason);
-        if (task->mode == protocol::MemoryMode::kSwap) more += swap_text(client, *task) + staying_text(task, holds);
-      }
-      more += fmt::format(", contexts and modules: {} {}", size_text(task->context_bytes),
-                          task->measured != 0 ? "measured" : "assumed");
-      if (task->gang != 0) more += fmt::format(", gang {}", task->gang);
-      if (task->asked_bytes != 0) more += fmt::format(", waits for room for {}", size_text(task->asked_bytes));
-      if (task->awaited_bytes != 0) {
-        more += fmt::format(", an allocation of {} has waited {:.1f} s for others to free memory or end",
-                            size_text(task->awaited_bytes), static_cast<double>(task->awaited_ns) / 1e9);
-      }
-      if (task->overrun != 0) more += ", did not give the GPU back in time: others run at the same time";
-      text += fmt::format("  {:<6} pid {:<8} {:>10}  {:>9}  {}{}\n", doing,
-                          client.pid == 0 ? "?" : std::to_string(client.pid), size_text(task->device_bytes),
-                          fmt::format("{:.1f} s", static_cast<double>(task->since_ns) / 1e9),
-                          report::printable(client.name), more);
-      if (const std::string use = use_text(task, gpu); !use.empty()) text += fmt::format("         {}\n", use);
-      if (i < status.commands.size() && !status.commands[i].user.empty()) {
-        text += fmt::format("         {}: {}\n", status.commands[i].user, shown_command(status.commands[i].command));
-      }
-    }
+    gpus.emplace(gpu.number, gpu_text(status, gpu));
+    shown.insert(uuid_text(gpu.uuid));
   }
+  for (const MachineGpu& gpu : status.machine) {
+    if (!shown.contains(gpu.uuid)) gpus.emplace(gpu.number, unused_text(gpu));
+  }
+  for (const auto& [number, lines] : gpus) text += lines;
   if (!status.gangs.empty()) text += "\nGangs: programs that have their turns together\n";
   for (const protocol::GangRow& gang : status.gangs) {
     text += fmt::format("  {}  {}: {}{} program{}, {}{}\n", gang.number, report::printable(gang.name), gang.programs,
@@ -427,9 +307,12 @@ std::string status_as_text(const Status& status, const std::string& socket) {
 
 void register_status(CLI::App& app) {
   auto json = std::make_shared<bool>(false);
+  auto every = std::make_shared<double>(0);
   CLI::App* status = app.add_subcommand("status", "show GPUs, who holds them and who waits");
-  status->add_flag("--json", *json, "for programs");
-  status->callback([json] { throw CLI::RuntimeError(show(*json)); });
+  status->add_flag("--json", *json, "for programs, as share/rota/status.schema.json describes");
+  status->add_option("--watch", *every, "show it again and again, every so many seconds, until it is ended")
+      ->check(CLI::Range(0.1, 86400.0));
+  status->callback([json, every] { throw CLI::RuntimeError(*every != 0 ? watch(*json, *every) : show(*json)); });
 }
 
 }  // namespace rota::tool

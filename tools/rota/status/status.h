@@ -10,7 +10,7 @@ namespace rota::tool {
 
 void register_status(CLI::App& app);
 
-// One JSON object with "daemon", "gpus", "elsewhere" (GPUs that other rotads have) and "clients".
+// One JSON object, as status.schema.json describes it.
 std::string status_as_json(const Status& status, const std::string& socket);
 // Lines for a person.
 std::string status_as_text(const Status& status, const std::string& socket);

@@ -41,6 +41,25 @@ std::string problem(const std::string& text) {
 
 }  // namespace
 
+TEST_CASE("metrics are for this machine alone, unless the file says that others may reach them") {
+  const File file("[metrics]\nlisten = \"127.0.0.1:9410\"\ntextfile = \"/run/rota.prom\"\ninterval = \"30s\"\n");
+  const auto config = read_config(file.path);
+  REQUIRE(config);
+  CHECK(config->metrics.listen == "127.0.0.1:9410");
+  CHECK(config->metrics.textfile == "/run/rota.prom");
+  CHECK(config->metrics.interval == std::chrono::seconds(30));
+  const File all("[metrics]\nallow_remote = true\nlisten = \"0.0.0.0:9410\"\n");
+  CHECK(read_config(all.path));
+  CHECK_THAT(problem("[metrics]\nlisten = \"0.0.0.0:9410\"\n"),
+             Contains("line 2: other machines reach 0.0.0.0:9410") && Contains("allow_remote = true"));
+  CHECK_THAT(problem("[metrics]\nlisten = \"localhost:9410\"\n"), Contains("use e.g. \"127.0.0.1:9410\""));
+  CHECK_THAT(problem("[metrics]\nlisten = 9410\n"), Contains("a string is expected"));
+  CHECK_THAT(problem("[metrics]\ntextfile = \"rota.prom\"\n"), Contains("not an absolute path that ends with .prom"));
+  CHECK_THAT(problem("[metrics]\ninterval = \"10ms\"\n"), Contains("at least a second"));
+  CHECK_THAT(problem("[metrics]\nallow_remote = \"yes\"\n"), Contains("true or false"));
+  CHECK_THAT(problem("[metrics]\nport = 1\n"), Contains("'port' is unknown: use listen, allow_remote, textfile or"));
+}
+
 TEST_CASE("an empty configuration sets nothing") {
   const File file("# nothing\n");
   const auto config = read_config(file.path);
@@ -94,8 +113,9 @@ TEST_CASE("what cannot be read is named by line, with what may stand there") {
   CHECK_THAT(problem("[limits]\nuser = 8\n"), Contains("a table is expected"));
   CHECK_THAT(problem("[limits]\ngroup = {}\n"), Contains("'group' is unknown: use process, session, user, users"));
   CHECK_THAT(problem("[limits.cgroups]\njobs = {}\n"), Contains("cgroup 'jobs' has to begin with /"));
-  CHECK_THAT(problem("[limit]\n"),
-             Contains("'limit' is unknown: use mode, quantum, grace, memory_wait, trust, visibility or [limits]"));
+  CHECK_THAT(
+      problem("[limit]\n"),
+      Contains("'limit' is unknown: use mode, quantum, grace, memory_wait, trust, visibility, [limits] or [metrics]"));
   CHECK_THAT(problem("mode = \n"), Contains("line 1"));
 }
 

@@ -149,7 +149,8 @@ struct Peer {
   bool live() {
     if (!hello()) return false;
     Message session = message(Kind::kSession);
-    session.body.session = {.id = "a-session-with-a-long-name", .device_bytes = 1 << 28, .host_bytes = 1 << 28};
+    session.body.session = {
+        .id = "a-session-with-a-long-name", .device_bytes = 1 << 28, .host_bytes = 1 << 28, .name = {}};
     send(session);
     const auto gpu = add_gpu();
     if (!gpu) return false;

@@ -1,0 +1,48 @@
+// Serves figures to Prometheus over HTTP, and writes them into a file, on a thread of its own. It has a copy of a
+// snapshot, which it asks for when somebody wants figures and the one that it has is older than a second: so rotad's
+// loop never waits for a scraper, and does nothing for metrics while there is none.
+//
+// HTTP is what a scraper needs and no more: one GET for each connection. Libraries for it, such as cpp-httplib, occupy
+// one of their few threads for each connection, so that peers that say nothing keep others out, and Debian has that one
+// as a shared library alone, which rota's packages cannot rely on.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "scheduler/base/result.h"
+#include "scheduler/protocol/snapshot.h"
+#include "scheduler/server/config.h"
+
+namespace rota::server {
+
+class MetricsServer {
+ public:
+  // On the server's thread: publish() is to be called before long.
+  using Ask = std::function<void()>;
+
+  // Listens where the settings say; where `former` listens at the same place, with it. The error says what is in the
+  // way, and what helps.
+  static Result<std::unique_ptr<MetricsServer>> open(const MetricsSettings& settings, Ask ask,
+                                                     const MetricsServer* former = nullptr);
+  // Starts the thread; false: it cannot be started.
+  bool start();
+  // Removes the file. Waits for the thread for two seconds at most: a file system may hang.
+  ~MetricsServer();
+  MetricsServer(const MetricsServer&) = delete;
+  MetricsServer& operator=(const MetricsServer&) = delete;
+
+  // Any thread. Null: none could be made.
+  void publish(std::shared_ptr<const protocol::Snapshot> snapshot);
+
+ private:
+  struct Shared;
+  struct Peer;
+  explicit MetricsServer(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+
+  const std::shared_ptr<Shared> shared_;
+  std::thread thread_;
+};
+
+}  // namespace rota::server
