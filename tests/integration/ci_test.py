@@ -72,6 +72,15 @@ class Rig(Case):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertGreater(sum(test["use"]["waited_ns"] for test in report["tests"]), 0)
 
+    def test_tests_that_share_a_gpu_have_no_more_gpu_time_than_passes(self):
+        self.build(**{f"t{number}": [PROGRAMS / "spinner", "--seconds", "1.5", "--kernel-us", "20000"] for number in range(4)})
+        self.environment["ROTA_SIM_TIME_SCALE"] = "1"  # kernels take their time
+        result, report = self.rig("--mode", "concurrent")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        passed = max(test["end_ns"] for test in report["tests"]) - min(test["begin_ns"] for test in report["tests"])
+        self.assertGreater(report["total"]["gpu_ns"], 0)
+        self.assertLessEqual(report["total"]["gpu_ns"], 1.02 * passed)
+
     def test_a_test_that_comes_to_a_stop_is_placed_and_ended(self):
         # Its kernel runs until its standard input closes, which does not happen.
         fifo = self.scratch / "fifo"

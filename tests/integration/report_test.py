@@ -34,7 +34,7 @@ class RunReport(Case):
         self.assertEqual(json.loads((self.scratch / "r.json").read_text())["job"]["exit_code"], 7)
         self.assertEqual(list(self.temporary().iterdir()), [], "something was left behind")
 
-    def test_a_folder_keeps_the_session_and_takes_no_second_one(self):
+    def test_a_folder_keeps_the_session(self):
         folder = self.scratch / "reports" / "first"
         self.assertEqual(self.call(ROTA, "run", "--report", f"{folder}/", "--name", "nightly", "--", "true").returncode, 0)
         self.assertLessEqual({"session.json", "report.txt", "report.json", "junit.xml", "report.html"}, {path.name for path in folder.iterdir()})
@@ -42,10 +42,57 @@ class RunReport(Case):
         self.assertEqual((session["name"], session["command"], session["exit_code"]), ("nightly", ["true"], 0))
         self.assertLess(session["begin_ns"], session["end_ns"])
         self.assertIn("nightly", self.checked(ROTA, "report", folder).stdout)
-        again = self.report(folder, "touch", self.scratch / "touched")
-        self.assertEqual(again.returncode, 125)
-        self.assertIn("another job's report is there", again.stderr)
+
+    def test_an_earlier_report_is_replaced_and_anything_else_is_refused_and_stays(self):
+        folder = self.scratch / "out"
+        for command in ([ROTA, "run", "--report", f"{folder}/"], [ROTA, "ci", "--report-dir", folder]):
+            for code in (3, 4):
+                result = self.call(*command, "--", "sh", "-c", f"{PROGRAMS}/saxpy; exit {code}")
+                self.assertEqual(result.returncode, code, result.stderr)
+                self.assertEqual(json.loads((folder / "report.json").read_text())["job"]["exit_code"], code)
+                self.assertEqual(len(list(folder.rglob("*.account"))), 1)
+        for target in ("r.html", "r.txt"):
+            for _ in range(2):
+                self.assertEqual(self.report(self.scratch / target, "true").returncode, 0)
+        for place in ("notes.txt", "tests/test_mine.py", "processes/12-13", "mine/12-13.account", "session.json"):
+            for target in (folder, self.scratch / "fresh"):
+                with self.subTest(place=place, target=target.name):
+                    mine = target / place
+                    mine.parent.mkdir(parents=True, exist_ok=True)
+                    before = mine.read_bytes() if mine.exists() else b""
+                    mine.write_text("mine")
+                    held = sorted(target.rglob("*"))
+                    for command in ([ROTA, "run", "--report", f"{target}/"], [ROTA, "ci", "--report-dir", target]):
+                        refused = self.call(*command, "--", "touch", self.scratch / "touched")
+                        self.assertEqual(refused.returncode, 125, refused.stderr)
+                        self.assertIn("is not of a report of rota's: nothing there was changed", refused.stderr)
+                    self.assertEqual(sorted(target.rglob("*")), held)
+                    self.assertEqual(mine.read_text(), "mine")
+                    mine.unlink()
+                    if mine.parent.name == "mine":
+                        mine.parent.rmdir()
+                    if before:
+                        mine.write_bytes(before)
         self.assertFalse((self.scratch / "touched").exists())
+
+    def test_files_that_options_name_may_lie_in_the_reports_folder(self):
+        folder = self.scratch / "out"
+        self.checked(ROTA, "ci", "--report-dir", folder, "--", "true")
+        for _ in range(2):
+            result = self.call(ROTA, "ci", "--report-dir", folder, "--json", folder / "own.json", "--update", folder / "known.json", "--", "true")
+            self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertTrue((folder / "known.json").exists())
+
+    def test_the_report_of_a_job_that_still_runs_is_not_replaced(self):
+        folder = self.scratch / "out"
+        first = self.start(ROTA, "ci", "--report-dir", folder, "--", "sh", "-c", "echo ready; exec cat")
+        self.assertEqual(first.stdout.readline(), "ready\n")
+        refused = self.call(ROTA, "run", "--report", f"{folder}/", "--", "true")
+        self.assertEqual(refused.returncode, 125)
+        self.assertIn("another job that is still running", refused.stderr)
+        first.communicate(timeout=PATIENCE)
+        self.assertEqual(first.returncode, 0)
+        self.assertEqual(json.loads((folder / "report.json").read_text())["job"]["exit_code"], 0)
 
     def test_a_report_that_cannot_be_written_is_said_before_the_job_starts(self):
         for target, why in (self.scratch / "nowhere" / "r.txt", "there is no folder"), (self.scratch / "r.csv", ".csv is no format of reports"):

@@ -61,7 +61,7 @@ complete -c rota -n '__fish_seen_subcommand_from trace' -l dir -r -F -d 'folder 
 complete -c rota -n '__fish_seen_subcommand_from trace' -l append -d 'add to a folder that already holds other runs'
 complete -c rota -n '__fish_seen_subcommand_from trace' -l max-bytes -r -F -d 'size limit of a process\'s trace, such as 64M (default: ROTA_TRACE_MAX_BYTES, else 1G)'
 complete -c rota -n '__fish_seen_subcommand_from ci' -s h -l help -d 'Print this help message and exit'
-complete -c rota -n '__fish_seen_subcommand_from ci' -l report-dir -r -F -d 'folder to keep: the report in all formats, and what it was made of, for rota report'
+complete -c rota -n '__fish_seen_subcommand_from ci' -l report-dir -r -F -d 'folder to keep: the report in all formats, and what it was made of, for rota report; replaces an earlier report'
 complete -c rota -n '__fish_seen_subcommand_from ci' -l junit -r -F -d 'file for the report as JUnit XML'
 complete -c rota -n '__fish_seen_subcommand_from ci' -l json -r -F -d 'file for the report as JSON'
 complete -c rota -n '__fish_seen_subcommand_from ci' -l html -r -F -d 'file for the report as one page'

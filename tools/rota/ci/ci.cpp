@@ -56,7 +56,8 @@ void register_ci(CLI::App& app) {
   auto options = std::make_shared<RigOptions>();
   auto sim = std::make_shared<std::string>();
   ci->add_option("--report-dir", options->report_folder,
-                 "folder to keep: the report in all formats, and what it was made of, for rota report");
+                 "folder to keep: the report in all formats, and what it was made of, for rota report; replaces an "
+                 "earlier report");
   ci->add_option("--junit", options->junit, "file for the report as JUnit XML");
   ci->add_option("--json", options->json, "file for the report as JSON");
   ci->add_option("--html", options->html, "file for the report as one page");

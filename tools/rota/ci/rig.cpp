@@ -28,6 +28,7 @@
 #include "tools/rota/ci/thread.h"
 #include "tools/rota/report/format.h"
 #include "tools/rota/report/record.h"
+#include "tools/rota/report/report_folder.h"
 #include "tools/rota/run/output.h"
 #include "tools/rota/run/wait.h"
 #include "tools/rota/try/output_folder.h"
@@ -189,6 +190,16 @@ class Watcher {
   std::thread thread_;
 };
 
+// What may lie in the report's folder besides the report.
+std::vector<report::NamedFile> named_files(const RigOptions& options) {
+  std::vector<report::NamedFile> files;
+  for (const std::string& path : {options.junit, options.json, options.html, options.judging.baseline,
+                                  options.judging.update, options.judging.suppressions}) {
+    files.push_back({.option = "", .path = path});
+  }
+  return files;
+}
+
 struct Output {
   std::string path;
   report::Format format;
@@ -208,7 +219,7 @@ Result<std::vector<Output>> outputs_of(const RigOptions& options) {
   auto files = report::files_of_folder("--report-dir", options.report_folder, true);
   for (const auto& [option, path] :
        {std::pair("--junit", options.junit), std::pair("--json", options.json), std::pair("--html", options.html)}) {
-    files.push_back({option, path});
+    files.push_back({.option = option, .path = path});
   }
   if (const auto checked = options.judging.check_files(std::move(files)); !checked) return checked.error();
   return all;
@@ -333,11 +344,13 @@ int run_rig(const RigOptions& options) {
   }
   std::optional<attempt::OutputFolder> temporary;
   std::string folder;
+  Descriptor lock;  // of the report's folder
   if (!options.report_folder.empty()) {
     attempt::OutputFolder::remove_stale(kTemporary);
-    const auto prepared = report::prepare_folder(options.report_folder);
+    auto prepared = report::prepare_folder(options.report_folder, named_files(options));
     if (!prepared) return refuse("--report-dir " + prepared.error().text);
-    folder = *prepared;
+    folder = prepared->path;
+    lock = std::move(prepared->lock);
   } else {
     temporary.emplace(kTemporary);
     std::string problem = temporary->problem();
@@ -378,7 +391,8 @@ int run_rig(const RigOptions& options) {
     written &= static_cast<bool>(result);
   };
   for (const Output& output : *outputs) write(report::write_file(output.path, render(*made, output.format)));
-  if (!options.report_folder.empty()) written &= report::write_report(*made, {.path = folder, .format = std::nullopt});
+  if (!options.report_folder.empty())
+    written &= report::write_report(*made, {.path = folder, .format = std::nullopt, .lock = {}});
   write(options.judging.write_update(*made));
   tool::write_message(report::text_report(*made), tool::kReportPatience);
   if (options.suggest) written &= tool::print("rota ci", suggestions(made->model));

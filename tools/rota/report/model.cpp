@@ -10,6 +10,7 @@
 
 #include "tools/rota/report/ending.h"
 #include "tools/rota/report/format.h"
+#include "tools/rota/report/gpu_time.h"
 
 namespace rota::report {
 namespace {
@@ -162,7 +163,7 @@ void measure_within(TestReport& test, const ProcessReport* host, bool alone) {
     last.calls = host->use.calls;
     last.errors = host->use.errors;
     last.waited_ns = host->use.waited_ns;
-    last.busy_ns = host->use.gpu_ns;
+    last.busy_ns = account.busy_ns;
     after = last;
   }
   Use& use = test.use;
@@ -176,6 +177,10 @@ void measure_within(TestReport& test, const ProcessReport* host, bool alone) {
   test.growth_bytes = static_cast<std::int64_t>(after->used_bytes - before.used_bytes);
   use.peak_bytes = use.peak_at_most_bytes = after->peak_bytes;
   use.gpu_ns = less(after->busy_ns, before.busy_ns);
+  if (host != nullptr) {
+    const Realtime end = record.end_ns != 0 ? record.end_ns : last_moment(*host, Bound::kMost);
+    use.gpu_ns = static_cast<std::uint64_t>(static_cast<double>(use.gpu_ns) * gpu_share(*host, record.begin_ns, end));
+  }
   use.waited_ns = less(after->waited_ns, before.waited_ns);
   use.launches = less(after->launches, before.launches);
   use.copies = less(after->copies, before.copies);
@@ -456,6 +461,7 @@ Model make_model(Session session) {
     test.record = std::move(record);
     model.tests.push_back(std::move(test));
   }
+  divide_gpu_time(model.processes);
   Assignment(model).assign();
   for (TestReport& test : model.tests) {
     if (test.record.outcome == "died" && !test.record.within.empty()) {

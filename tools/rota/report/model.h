@@ -40,11 +40,12 @@ struct ProcessReport {
   ProcessAccount account;
   Use use;
   std::map<std::string, ObjectCount> objects;
-  std::string ending;             // a sentence: "ended with 0", "killed by SIGKILL"
-  bool ended_by_itself = false;   // so what it left alive, it left on purpose or forgot
-  std::optional<EndRecord> end;   // if `rota run` saw it
-  std::vector<std::size_t> test;  // indices of the tests that it belongs to
-  bool hosts_tests = false;       // tests ran within it
+  std::string ending;              // a sentence: "ended with 0", "killed by SIGKILL"
+  bool ended_by_itself = false;    // so what it left alive, it left on purpose or forgot
+  std::optional<EndRecord> end;    // if `rota run` saw it
+  std::vector<std::size_t> test;   // indices of the tests that it belongs to
+  bool hosts_tests = false;        // tests ran within it
+  std::vector<double> gpu_shares;  // by step of its timeline (gpu_time.h)
 };
 
 struct TestReport {

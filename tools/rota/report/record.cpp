@@ -20,6 +20,7 @@
 #include <string_view>
 
 #include "tools/rota/report/format.h"
+#include "tools/rota/report/report_folder.h"
 #include "tools/rota/report/uncovered_watch.h"
 #include "tools/rota/report/upkeep.h"
 #include "tools/rota/run/output.h"
@@ -36,15 +37,6 @@ using nlohmann::ordered_json;
 // Processes that are about to end when the command has ended, such as workers of a pool, get that long.
 constexpr int kGraceMs = 1000;
 constexpr int kStepMs = 20;
-
-struct FolderFile {
-  const char* name;
-  Format format;
-};
-constexpr FolderFile kFolderFiles[] = {{"report.txt", Format::kText},
-                                       {"report.json", Format::kJson},
-                                       {"junit.xml", Format::kJunit},
-                                       {"report.html", Format::kHtml}};
 
 void say(const std::string& line) {
   tool::write_message("rota: " + printable(line) + "\n");
@@ -235,23 +227,6 @@ Result<bool> check_file(const std::string& path) {
   return true;
 }
 
-Result<std::string> prepare_folder(const std::string& path) {
-  std::error_code error;
-  std::string folder = fs::absolute(path, error).lexically_normal().string();
-  if (folder.ends_with('/') && folder.size() > 1) folder.pop_back();
-  const auto refuse = [&](const std::string& why) { return Error{fmt::format("{}: {}", path, why)}; };
-  if (fs::exists(fs::path(folder) / kSessionFile, error)) {
-    return refuse("another job's report is there: name another folder, or remove this one");
-  }
-  if (const auto made = make_session_folders(folder); !made) {
-    return refuse(made.error().text + "; name another one");
-  }
-  if (access(folder.c_str(), W_OK | X_OK) != 0) {
-    return refuse(fmt::format("cannot be written: {}; name another folder", std::strerror(errno)));
-  }
-  return folder;
-}
-
 std::vector<NamedFile> files_of_folder(const std::string& option, const std::string& folder, bool reports) {
   std::vector<NamedFile> files;
   if (folder.empty()) return files;
@@ -282,11 +257,11 @@ Result<Target> prepare_target(const std::string& path) {
   }
   if (format) {
     if (const auto checked = check_file(path); !checked) return Error{"--report " + checked.error().text};
-    return Target{.path = absolute.string(), .format = format};
+    return Target{.path = absolute.string(), .format = format, .lock = {}};
   }
   auto folder = prepare_folder(path);
   if (!folder) return Error{"--report " + folder.error().text};
-  return Target{.path = std::move(*folder), .format = std::nullopt};
+  return Target{.path = std::move(folder->path), .format = std::nullopt, .lock = std::move(folder->lock)};
 }
 
 Result<Report> make_report(const std::string& folder, Demands demands, const std::function<void(Session&)>& complete) {
@@ -297,24 +272,6 @@ Result<Report> make_report(const std::string& folder, Demands demands, const std
   report.judgement = judge(report.model, demands);
   report.suppressions = std::move(demands.suppressions);
   return report;
-}
-
-Result<bool> make_session_folders(const std::string& folder, bool temporary) {
-  for (const char* inside : {kProcessFolder, kTestFolder, kLostFolder}) {
-    std::error_code error;
-    fs::create_directories(fs::path(folder) / inside, error);
-    if (error) return Error{fmt::format("cannot make the folder {}/{}: {}", folder, inside, error.message())};
-    // A process of another user can leave its name at least; the rest is for this one.
-    if (inside == std::string_view(kLostFolder)) {
-      fs::permissions(fs::path(folder) / inside, fs::perms::all | fs::perms::sticky_bit, error);
-    } else if (temporary) {
-      fs::permissions(fs::path(folder) / inside, fs::perms::owner_all, error);
-    }
-  }
-  std::error_code ignored;
-  constexpr auto kPass = fs::perms::group_exec | fs::perms::others_exec;
-  if (temporary) fs::permissions(folder, fs::perms::owner_all | kPass, ignored);
-  return true;
 }
 
 Result<int> run_session(tool::LaunchOptions options, const tool::TakenSignals& signals, const std::string& folder,

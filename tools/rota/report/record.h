@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "scheduler/base/descriptor.h"
 #include "tools/rota/report/files.h"
 #include "tools/rota/report/outputs.h"
 #include "tools/rota/run/launch.h"
@@ -23,14 +24,14 @@ struct Recording {
 struct Target {
   std::string path;  // absolute
   std::optional<Format> format;
+  Descriptor lock;  // a folder's
 };
 
 // Checks, and for a folder makes, what can be checked before the job runs. The error says what to do.
 Result<Target> prepare_target(const std::string& path);
 
-// The parts of that, for a file and for a folder; the folder's absolute path is returned. Errors begin with the path.
+// The part of that for a file; report_folder.h has the one for a folder. Errors begin with the path.
 Result<bool> check_file(const std::string& path);
-Result<std::string> prepare_folder(const std::string& path);
 // The files that a folder of reports is going to have, or, without the reports, those that they are made of.
 std::vector<NamedFile> files_of_folder(const std::string& option, const std::string& folder, bool reports);
 
@@ -43,10 +44,6 @@ Result<int> run_session(tool::LaunchOptions options, const tool::TakenSignals& s
                         const std::string& name, const std::function<void(int)>& signalled = nullptr,
                         const std::function<bool(pid_t)>& own = nullptr,
                         const std::function<tool::LaunchOptions()>& in_place = nullptr);
-// The folders in a session's folder; in a temporary one, which nobody else may read, others may pass to what they
-// write.
-Result<bool> make_session_folders(const std::string& folder, bool temporary = false);
-
 // Returns how the program ended; kNotRun without having started it, where the report could not be written.
 inline constexpr int kNotRun = 125;
 int run_and_report(tool::LaunchOptions options, const Recording& recording);
