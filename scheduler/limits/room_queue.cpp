@@ -152,7 +152,12 @@ std::vector<RoomQueue::Answer> RoomQueue::settle(Time now) {
       const Verdict verdict = said(each);
       if (verdict == Verdict::kWait) return false;
       answer(each, verdict, now);
-      answers.push_back({each.client, each.gpu, each.number, verdict == Verdict::kAgain});
+      answers.push_back({.client = each.client,
+                         .gpu = each.gpu,
+                         .number = each.number,
+                         .again = verdict == Verdict::kAgain,
+                         .bytes = each.bytes,
+                         .waited = now - each.since});
       return true;
     });
   };

@@ -56,6 +56,8 @@ class RoomQueue {
     GpuIndex gpu;
     std::uint32_t number;
     bool again;  // the driver may be asked again; otherwise the request is refused
+    Bytes bytes = 0;
+    Time waited{};
   };
 
   void set_patience(Time patience) { patience_ = patience; }

@@ -148,6 +148,7 @@ void Server::carry_out(const Quota::Outcome& outcome) {
         .answer = answer.again ? protocol::TryAgain::Answer::kAgain : protocol::TryAgain::Answer::kRefused,
         .padding = 0};
     tell(*found->second, message);
+    if (!answer.again) report_no_room(*found->second, answer);
   }
   for (const scheduler::ClientId id : outcome.tighten) {
     const auto found = clients_.find(id);

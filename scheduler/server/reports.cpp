@@ -56,6 +56,20 @@ void Server::report_refused(Client& client, const scheduler::Quota::Answer& answ
             left_out_text(*left_out));
 }
 
+// An allocation that the driver had refused has waited in vain.
+void Server::report_no_room(Client& client, const scheduler::RoomQueue::Answer& answer) {
+  count_refusal(client, answer.gpu, protocol::RefusalReason::kGpuFull);
+  const auto left_out = client.refusal_lines.next(now());
+  if (!left_out) return;
+  const scheduler::Bytes others = quota_.fixed_of_others(client.id, answer.gpu);
+  const auto waited = static_cast<double>(answer.waited.count()) / 1e9;
+  const std::string in_the_way = others == 0 ? ""
+                                             : fmt::format(", others have {} that cannot leave, and it waited {:.1f} s",
+                                                           rota::bytes_text(others), waited);
+  log::info("{} was refused {} on GPU {}: the driver has no room{}{}", who(client), rota::bytes_text(answer.bytes),
+            gpus_.number(answer.gpu), in_the_way, left_out_text(*left_out));
+}
+
 // What nobody was told of it.
 void Server::report_left_out(const Client& client) {
   const unsigned lines = client.refusal_lines.left_out() + client.revocation_lines.left_out();

@@ -220,6 +220,7 @@ class Server final : public ConnectionOwner, private Leases {
   std::string who(const Client& client);
   void report_revoked(Client& client, const scheduler::Decision& decision);
   void report_refused(Client& client, const scheduler::Quota::Answer& answer);
+  void report_no_room(Client& client, const scheduler::RoomQueue::Answer& answer);
   void report_left_out(const Client& client);
   void report_passed_over(Client& client, const scheduler::Decision& decision) const;
   void read_usage(Client& client);

@@ -113,7 +113,7 @@ class MemoryWait(Case):
         self.assertRegex(stderr, rf"rota: waiting for memory on GPU 0, which others have: pid {holder.pid} .* 200 MiB, and which cannot leave it; `rota status` says more")
         self.assertEqual(self.finish(holder).returncode, 0)
         daemon.terminate()
-        daemon.wait()
+        self.assertRegex(self.finish(daemon).stderr, rf"pid {waiter.pid}.* was refused 100 MiB on GPU 0: the driver has no room, others have \d+ MiB that cannot leave, and it waited 2\.\d s")
         self.assertIn("all as recorded", self.checked(ROTAD, "--replay", log).stdout)
 
     # ctest labels: unsanitized
