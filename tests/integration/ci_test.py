@@ -81,6 +81,17 @@ class Rig(Case):
         self.assertGreater(report["total"]["gpu_ns"], 0)
         self.assertLessEqual(report["total"]["gpu_ns"], 1.02 * passed)
 
+    def test_tests_whose_time_outs_ended_them_while_they_waited_are_named_with_the_remedy(self):
+        folder = self.build(**{name: [PROGRAMS / "spinner", "--seconds", "100"] for name in ("one", "other")})
+        with (folder / "CTestTestfile.cmake").open("a", encoding="utf-8") as tests:
+            tests.write("set_tests_properties(one other PROPERTIES TIMEOUT 2)\n")
+        result, report = self.rig("--mode", "exclusive")
+        self.assertEqual(result.returncode, 8, result.stderr)
+        self.assertEqual([test["outcome"] for test in report["tests"]], ["timeout", "timeout"])
+        [note] = [note for note in report["notes"] if "own time-out" in note]
+        self.assertRegex(note, r"(one|other) \(waited .* Give longer time-outs \(ctest: TIMEOUT")
+        self.assertIn(note, result.stderr)
+
     def test_a_test_that_comes_to_a_stop_is_placed_and_ended(self):
         # Its kernel runs until its standard input closes, which does not happen.
         fifo = self.scratch / "fifo"

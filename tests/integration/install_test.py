@@ -131,7 +131,10 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
             return self.checked("bash", "--norc", "-c", script).stdout.split()
         self.assertEqual(completed("rota", "st"), ["status"])
         self.assertEqual(completed("rota", "sim", "--gpu", "h"), ["h200", "h100"])
+        self.assertEqual(completed("rota", "ci", "--sim", "h"), ["h200", "h100"])
         self.assertEqual(completed("rota", "run", "--memory", "s"), ["swap"])
+        self.assertEqual(completed("rota", "control", "mode", "e"), ["exclusive"])
+        self.assertEqual(completed("rota", "control", "m"), ["mode"])
         self.assertEqual(completed("rota", "trace", "show", "--lo"), ["--lookups"])
         self.assertIn("groups", completed("rota", "run", "--", "group"))
 
@@ -146,6 +149,8 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
             return [each.split("\t")[0] for each in self.checked("fish", "--no-config", "-c", f"source {page}; complete -C '{line}'", **environment).stdout.splitlines()]
         self.assertEqual(completed("rota st"), ["status"])
         self.assertIn("h100", completed("rota sim --gpu h"))
+        self.assertIn("h100", completed("rota ci --sim h"))
+        self.assertEqual(completed("rota control mode e"), ["exclusive"])
         self.assertIn("swap", completed("rota run --memory s"))
         self.assertEqual(completed("rota trace show --lo"), ["--lookups"])
 

@@ -86,7 +86,9 @@ void register_ci(CLI::App& app) {
   ci->add_option("--sim", *sim, "run on simulated GPUs, such as h100 or h200x2 (rota sim says more)");
   tool::add_launch_options(*ci, launch);
   ci->footer(
-      "With --baseline, a test whose needs are known there begins its GPU work when they fit. Exit status: the "
+      "With --baseline, a test whose needs are known there begins its GPU work when they fit. Waiting for the GPU "
+      "counts "
+      "against a test's own time-out. Exit status: the "
       "command's, if that is not 0; 3 if there are findings; 125 if the rig failed.");
   ci->prefix_command();
   ci->callback([=] {

@@ -45,6 +45,28 @@ TEST_CASE("a test that waited for half of its time is named, and so is one that 
   CHECK(any_has(rig_notes(model), "ended was ended while it waited for room beside the other tests"));
 }
 
+TEST_CASE("tests that their own time-outs ended although they waited are named together, with the remedy") {
+  Model model;
+  for (const char* name : {"a", "b", "worked", "passed"}) model.tests.push_back(test(name, 100, 110, 8));
+  for (std::size_t i = 0; i < 3; ++i) model.tests[i].record.outcome = "timeout";
+  model.tests[2].use.waited_ns = 0;
+  model.tests.push_back(test("py", 100, 110, 3));
+  model.tests.back().record.runner = "pytest";
+  model.tests.back().record.outcome = "failed";
+  model.tests.back().record.message = "Failed: Timeout (>10.0s) from pytest-timeout.";
+  const auto notes = rig_notes(model);
+  CHECK(
+      notes.front() ==
+      "3 tests were ended by their own time-out, in which waiting for the GPU counts: a (waited 8.0 s of its 10.0 s), "
+      "b (waited 8.0 s of its 10.0 s), py (waited 3.0 s of its 10.0 s). Give longer time-outs (ctest: TIMEOUT or "
+      "--timeout; pytest: --timeout), or run fewer at once, such as 3");
+  CHECK_FALSE(any_has(notes, "worked"));
+  CHECK(any_has(notes, "passed waited 8.0 s of its 10.0 s for the GPU"));
+  model.tests = {test("a", 100, 110, 8)};
+  model.tests[0].record.outcome = "timeout";
+  CHECK(any_has(rig_notes(model), "1 test was ended by its own time-out"));
+}
+
 TEST_CASE("how many tests at once were worth it") {
   Model model;
   for (int i = 0; i < 8; ++i) model.tests.push_back(test("t", 100, 110, 7));
