@@ -167,7 +167,7 @@ class Client {
   }
   void session(int number) {
     Message session = message(Kind::kSession);
-    session.body.session = {.id = {}, .device_bytes = kGpuBytes, .host_bytes = kUnlimited};
+    session.body.session = {.id = {}, .device_bytes = kGpuBytes, .host_bytes = kUnlimited, .name = {}};
     fmt::format_to_n(session.body.session.id, kSessionLength - 1, "{}", number);
     send(session);
   }

@@ -20,12 +20,14 @@ _rota() {
     "try --memory") COMPREPLY=($(compgen -W "managed native swap" -- "$now")); return ;;
     "sim --gpu") COMPREPLY=($(compgen -W "h200 h100 a100 l4 t4 rtx4090 mig-1g" -- "$now")); return ;;
     "sim --unregistered") COMPREPLY=($(compgen -W "fail skip" -- "$now")); return ;;
+    "ci --sim") COMPREPLY=($(compgen -W "h200 h100 a100 l4 t4 rtx4090 mig-1g" -- "$now")); return ;;
     "ci --mode") COMPREPLY=($(compgen -W "automatic exclusive concurrent" -- "$now")); return ;;
     "ci --memory") COMPREPLY=($(compgen -W "managed native swap" -- "$now")); return ;;
     "report --format") COMPREPLY=($(compgen -W "text json junit html github" -- "$now")); return ;;
     "trace show --addresses") COMPREPLY=($(compgen -W "stable raw" -- "$now")); return ;;
     "trace export --format") COMPREPLY=($(compgen -W "chrome" -- "$now")); return ;;
-    "run --quantum"|"run --gpu-mem"|"run --host-mem"|"run --name"|"run --gang"|"run --report"|"try -n"|"try --copies"|"try --rounds"|"try --quantum"|"try --gpu-mem"|"try --host-mem"|"try --name"|"demo -n"|"demo --copies"|"sim --profile"|"sim --memory"|"sim --driver"|"sim --kernels"|"sim --fault"|"sim --time-scale"|"sim --state"|"status --watch"|"control --socket"|"doctor --timeout"|"trace --dir"|"trace --max-bytes"|"ci --report-dir"|"ci --junit"|"ci --json"|"ci --html"|"ci --repeat"|"ci --gpus-per-test"|"ci --hang-after"|"ci --baseline"|"ci --update"|"ci --fail-on"|"ci --suppress"|"ci --sim"|"ci --quantum"|"ci --gpu-mem"|"ci --host-mem"|"ci --name"|"report -o"|"report --output"|"report --baseline"|"report --update"|"report --fail-on"|"report --suppress"|"trace show --pid"|"trace show --function"|"trace show --exclude"|"trace show --elements"|"trace export -o"|"trace export --output") COMPREPLY=($(compgen -f -- "$now")); return ;;
+    "control mode") COMPREPLY=($(compgen -W "automatic exclusive concurrent" -- "$now")); return ;;
+    "run --quantum"|"run --gpu-mem"|"run --host-mem"|"run --name"|"run --gang"|"run --report"|"try -n"|"try --copies"|"try --rounds"|"try --quantum"|"try --gpu-mem"|"try --host-mem"|"try --name"|"demo -n"|"demo --copies"|"sim --profile"|"sim --memory"|"sim --driver"|"sim --kernels"|"sim --fault"|"sim --time-scale"|"sim --state"|"status --watch"|"control --socket"|"doctor --timeout"|"trace --dir"|"trace --max-bytes"|"ci --report-dir"|"ci --junit"|"ci --json"|"ci --html"|"ci --repeat"|"ci --gpus-per-test"|"ci --hang-after"|"ci --baseline"|"ci --update"|"ci --fail-on"|"ci --suppress"|"ci --quantum"|"ci --gpu-mem"|"ci --host-mem"|"ci --name"|"report -o"|"report --output"|"report --baseline"|"report --update"|"report --fail-on"|"report --suppress"|"trace show --pid"|"trace show --function"|"trace show --exclude"|"trace show --elements"|"trace export -o"|"trace export --output") COMPREPLY=($(compgen -f -- "$now")); return ;;
   esac
   case $command in
     "run") options="-h --help --mode --quantum --memory --gpu-mem --host-mem --name --oversubscribe --gang --system-preload --report" ;;
