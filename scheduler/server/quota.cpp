@@ -20,6 +20,8 @@ namespace {
 
 constexpr std::size_t kMostSessions = 16;
 constexpr std::chrono::seconds kAskKernel{1};
+// A judgment.
+constexpr std::chrono::milliseconds kReadRooms{100};
 
 template <typename Said>
 scheduler::Reservation reservation(const Said& said) {
@@ -85,9 +87,14 @@ void Server::await_room(Client& client, const protocol::AwaitRoom& wanted) {
   const auto time = [this](std::uint64_t ns) {
     return std::min(now(), scheduler::Time(static_cast<std::int64_t>(std::min<std::uint64_t>(ns, INT64_MAX))));
   };
-  for (const auto& [id, other] : clients_) {
-    if (other->gpus().contains(wanted.gpu)) tell_stays(*other, wanted.gpu);
+  // While somebody waits, each page that is read is told; before that, all are read, but not for every request.
+  if (now() >= rooms_read_[wanted.gpu] + kReadRooms) {
+    for (const auto& [id, other] : clients_) {
+      if (other->gpus().contains(wanted.gpu)) tell_stays(*other, wanted.gpu);
+    }
+    rooms_read_[wanted.gpu] = now();
   }
+  tell_stays(client, wanted.gpu);
   Message waits{.kind = Kind::kTryAgain};
   waits.body.try_again = {
       .gpu = wanted.gpu, .number = wanted.number, .answer = protocol::TryAgain::Answer::kWaits, .padding = 0};

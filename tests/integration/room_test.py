@@ -78,7 +78,7 @@ class Room(Case):
         self.check_right(grows, 10)
 
     def test_a_program_that_a_full_gpu_refuses_says_who_has_memory_there(self):
-        self.start_daemon()
+        self.start_daemon("--memory-wait", "0")
         other = self.start(ROTA, "run", "--memory", "native", "--", PROGRAMS / "memhog", "--share", "0.7", "--hold")
         self.assertEqual(other.stdout.readline().strip(), "ready")
         result = self.call(ROTA, "run", "--memory", "native", "--", PROGRAMS / "memhog", "--share", "0.6", "--rounds", "1")

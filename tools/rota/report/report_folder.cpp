@@ -103,6 +103,8 @@ Result<Content> content_of(const fs::path& folder, const std::vector<NamedFile>&
     }
     if (error || !content.stranger.empty()) break;
   }
+  // Whoever has no descriptor for this has none for a report either: the command runs without one.
+  if (error == std::errc::too_many_files_open) return Content{};
   if (error) return Error{fmt::format("cannot be read: {}", error.message())};
   // By its description a folder is known as rota's, so that goes last: what was removed in part can be removed again.
   std::ranges::stable_partition(content.own, [](const fs::path& path) { return path.filename() != kSessionFile; });
