@@ -343,6 +343,10 @@ void Conversation::send_room_requests() {
   if (!connection_) return;
   for (auto& [device, request] : parts_.rooms.take_untold()) {
     const Gpu* const there = gpu(device);
+    if (there != nullptr && there->index < 0 && !there->refused && !there->unusable) {
+      parts_.rooms.untold(request.number);  // a new rotad has yet to say how it calls the GPU
+      continue;
+    }
     if (there == nullptr || there->index < 0) {
       parts_.rooms.answered({.gpu = 0, .number = request.number, .answer = {}, .padding = 0});
       continue;

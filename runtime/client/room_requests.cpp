@@ -42,6 +42,11 @@ std::vector<std::pair<int, protocol::AwaitRoom>> RoomRequests::take_untold() {
   return all;
 }
 
+void RoomRequests::untold(std::uint32_t number) {
+  const std::lock_guard lock(mutex_);
+  if (const auto open = open_.find(number); open != open_.end()) open->second.told = false;
+}
+
 void RoomRequests::answered(const protocol::TryAgain& answer) {
   const std::lock_guard lock(mutex_);
   const auto open = open_.find(answer.number);

@@ -28,6 +28,8 @@ class RoomRequests {
   void connected();
   // Returned once to each rotad, with the device that it concerns.
   std::vector<std::pair<int, protocol::AwaitRoom>> take_untold();
+  // It could not be told yet.
+  void untold(std::uint32_t number);
   void answered(const protocol::TryAgain& answer);
 
  private:

@@ -122,22 +122,21 @@ std::uint64_t Memory::beside(int ordinal) const {
 // Reserve room first, then call the driver, then add to the ledger.
 api::CUresult Memory::allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address,
                                        bool hopeless) {
-  Charge charge = reserve(what.device, what.bytes, what.kind);
-  if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
-  // A pool's allocation went through its gate, which has already retried.
-  const bool once = hopeless || what.kind.route == Route::kPool;
-  const std::uint64_t fixed = what.kind.movable() ? 0 : what.bytes;
-  api::CUresult result = once ? call() : with_room(what.device, what.bytes, fixed, call);
-  if (result == api::CUDA_ERROR_OUT_OF_MEMORY && once && !hopeless) {
-    result = await_room(what.device, {what.bytes, fixed}, call);
-  }
-  if (result != api::CUDA_SUCCESS) return result;
-  charge.commit();
-  Allocation made = what;
-  made.address = address();
-  ledger_.add(made);
-  changed(what.device);
-  return result;
+  return with_waiting(what.device, what.bytes, [&](bool first, bool& refused) {
+    Charge charge = reserve(what.device, what.bytes, what.kind);
+    if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
+    // A pool's allocation went through its gate, which has already retried.
+    const bool once = hopeless || !first || what.kind.route == Route::kPool;
+    const api::CUresult result = once ? call() : with_room(what.device, call);
+    refused = result == api::CUDA_ERROR_OUT_OF_MEMORY && !hopeless;
+    if (result != api::CUDA_SUCCESS) return result;
+    charge.commit();
+    Allocation made = what;
+    made.address = address();
+    ledger_.add(made);
+    changed(what.device);
+    return result;
+  });
 }
 
 api::CUresult Memory::allocate_native(std::uint64_t bytes, Kind kind, const RealCall& call,
@@ -244,21 +243,24 @@ api::CUresult Memory::allocate_pitch_native(std::size_t width, std::size_t heigh
   Place place;
   if (!has_pitch(width, height) || !here(place)) return call();
   const std::uint64_t guess = round_up(width, kUsualPitch) * height;
-  Charge charge = reserve(place.device, guess, Kind::kPlain);
-  if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
-  const api::CUresult result = with_room(place.device, guess, guess, call);
-  if (result != api::CUDA_SUCCESS) return result;
-  charge.commit();
-  const std::uint64_t taken = pitch() * height;
-  if (taken > guess) ledger_.charge(place.device, taken - guess, Kind::kPlain);
-  if (taken < guess) ledger_.release(place.device, guess - taken, Kind::kPlain);
-  ledger_.add({.address = address(),
-               .bytes = taken,
-               .owner = Owner::of(place.context),
-               .device = place.device,
-               .kind = Kind::kPlain});
-  changed(place.device);
-  return result;
+  return with_waiting(place.device, guess, [&](bool first, bool& refused) {
+    Charge charge = reserve(place.device, guess, Kind::kPlain);
+    if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
+    const api::CUresult result = first ? with_room(place.device, call) : call();
+    refused = result == api::CUDA_ERROR_OUT_OF_MEMORY;
+    if (result != api::CUDA_SUCCESS) return result;
+    charge.commit();
+    const std::uint64_t taken = pitch() * height;
+    if (taken > guess) ledger_.charge(place.device, taken - guess, Kind::kPlain);
+    if (taken < guess) ledger_.release(place.device, guess - taken, Kind::kPlain);
+    ledger_.add({.address = address(),
+                 .bytes = taken,
+                 .owner = Owner::of(place.context),
+                 .device = place.device,
+                 .kind = Kind::kPlain});
+    changed(place.device);
+    return result;
+  });
 }
 
 api::CUresult Memory::allocate_pitch(api::CUdeviceptr* address, std::size_t* pitch, std::size_t width,

@@ -325,10 +325,12 @@ class Memory final : public Residency, Contents {
   bool free_unused(int ordinal) override;
   bool in_use(std::uint64_t address, std::uint64_t bytes) override;
   bool lives(std::uint64_t address, std::uint64_t id) override;
-  // `fixed`: of `bytes`, what cannot leave the GPU.
-  api::CUresult with_room(int ordinal, std::uint64_t bytes, std::uint64_t fixed, const RealCall& call);
-  // The driver has refused `call` for good: waits for memory of others, if they may free it.
-  api::CUresult await_room(int ordinal, const Refused& what, const RealCall& call);
+  api::CUresult with_room(int ordinal, const RealCall& call);
+  // An attempt at an allocation, which charges for it itself: `first`, and again where others may have freed memory.
+  // Sets `refused` if it is the driver that has no room. While this waits nothing is charged.
+  using Attempt = FunctionRef<api::CUresult(bool first, bool& refused)>;
+  api::CUresult with_waiting(int ordinal, std::uint64_t bytes, Attempt attempt);
+  void say_refused(int ordinal);
   bool roomy(const StreamOrdered::Wanted& wanted);
   bool much_is_free(const Place& place, std::uint64_t gpu_bytes);
   api::CUresult allocate_from(Backend& backend, const Place& place, api::CUdeviceptr* address, std::uint64_t bytes,

@@ -6,14 +6,17 @@ namespace rota::memory {
 
 api::CUresult Memory::create_physical(Physical::Handle* handle, std::uint64_t bytes, int ordinal,
                                       const RealCall& call) {
-  Charge charge = reserve(ordinal, bytes, Kind::kPhysical);
-  if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
-  const api::CUresult result = with_room(ordinal, bytes, bytes, call);
-  if (result != api::CUDA_SUCCESS) return result;
-  charge.commit();
-  physical_.created(*handle, ordinal, bytes);
-  changed(ordinal);
-  return result;
+  return with_waiting(ordinal, bytes, [&](bool first, bool& refused) {
+    Charge charge = reserve(ordinal, bytes, Kind::kPhysical);
+    if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
+    const api::CUresult result = first ? with_room(ordinal, call) : call();
+    refused = result == api::CUDA_ERROR_OUT_OF_MEMORY;
+    if (result != api::CUDA_SUCCESS) return result;
+    charge.commit();
+    physical_.created(*handle, ordinal, bytes);
+    changed(ordinal);
+    return result;
+  });
 }
 
 std::optional<api::CUresult> Memory::create_moving(Physical::Handle* handle, std::uint64_t bytes,
@@ -31,7 +34,8 @@ std::optional<api::CUresult> Memory::create_moving(Physical::Handle* handle, std
   if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
   api::CUdeviceptr range = 0;
   const auto call = [&] { return room.allocate([&] { return swap_.allocate_own(ordinal, &range, bytes, *making); }); };
-  const api::CUresult result = room ? with_room(ordinal, bytes, 0, call) : call();
+  const api::CUresult result = room ? with_room(ordinal, call) : call();
+  if (room && result == api::CUDA_ERROR_OUT_OF_MEMORY) say_refused(ordinal);
   if (result == api::CUDA_SUCCESS) {
     charge.commit();
     *handle = own_physical_.created(range, bytes, wanted);

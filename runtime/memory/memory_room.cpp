@@ -113,10 +113,9 @@ std::uint64_t Memory::limit(int ordinal) const {
 }
 
 // Tries again if others have made room or are said to be doing so: rotad has promised what this process may have.
-api::CUresult Memory::with_room(int ordinal, std::uint64_t bytes, std::uint64_t fixed, const RealCall& call) {
+api::CUresult Memory::with_room(int ordinal, const RealCall& call) {
   api::CUresult result = call();
   if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
-  const Refused refused{bytes, fixed};
   const auto again = [&] {
     result = call();
     return result != api::CUDA_ERROR_OUT_OF_MEMORY;
@@ -128,23 +127,31 @@ api::CUresult Memory::with_room(int ordinal, std::uint64_t bytes, std::uint64_t 
   const auto coming = [&] { return turns_->others_leave(ordinal); };
   if (cleared && driver::retry_while_freed(again, coming)) return result;
   turns_->make_room(ordinal, again);
-  return result == api::CUDA_ERROR_OUT_OF_MEMORY ? await_room(ordinal, refused, call) : result;
+  return result;
 }
 
-api::CUresult Memory::await_room(int ordinal, const Refused& what, const RealCall& call) {
-  api::CUresult result = api::CUDA_ERROR_OUT_OF_MEMORY;
-  const auto again = [&] {
-    result = call();
-    return result != api::CUDA_ERROR_OUT_OF_MEMORY;
-  };
-  turns_->await_room(ordinal, what, again);
-  if (result == api::CUDA_ERROR_OUT_OF_MEMORY) {
-    // What other processes have that cannot leave; without a rotad nobody says.
-    const bool full = turns_->fixed_of_others_bytes(ordinal) != 0;
-    account::refused(full ? account::OutOfMemory::kFull : account::OutOfMemory::kDriver);
-    turns_->say_full(ordinal);
-  }
+api::CUresult Memory::with_waiting(int ordinal, std::uint64_t bytes, Attempt attempt) {
+  bool refused = false;
+  api::CUresult result = attempt(true, refused);
+  if (!refused) [[likely]]
+    return result;
+  changed(ordinal);  // what was charged meanwhile is not in anybody's way
+  turns_->await_room(ordinal, {bytes}, [&] {
+    refused = false;
+    result = attempt(false, refused);
+    if (refused) changed(ordinal);
+    return !refused;
+  });
+  if (refused) say_refused(ordinal);
   return result;
+}
+
+// By the driver, for good.
+void Memory::say_refused(int ordinal) {
+  // What other processes have that cannot leave; without a rotad nobody says.
+  const bool full = turns_->fixed_of_others_bytes(ordinal) != 0;
+  account::refused(full ? account::OutOfMemory::kFull : account::OutOfMemory::kDriver);
+  turns_->say_full(ordinal);
 }
 
 }  // namespace rota::memory

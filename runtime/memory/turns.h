@@ -27,7 +27,6 @@ struct SharedLimit {
 // An allocation that the driver has refused.
 struct Refused {
   std::uint64_t bytes;
-  std::uint64_t fixed;  // the part of them that the ledger counts as memory that cannot leave
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
 };
 

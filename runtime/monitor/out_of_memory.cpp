@@ -127,7 +127,6 @@ void OutOfMemory::await(int device, const memory::Refused& what, FunctionRef<boo
     return static_cast<std::uint64_t>(std::chrono::nanoseconds(time.time_since_epoch()).count());
   };
   request.bytes = what.bytes;
-  request.counted_bytes = what.fixed;
   request.since_ns = request.tried_ns = ns(what.since);
   bool done = false;
   const auto tried = [&] { return done = again(); };
@@ -137,7 +136,8 @@ void OutOfMemory::await(int device, const memory::Refused& what, FunctionRef<boo
   }
 }
 
-// rotad's answer, for which this waits outside the gate: the process's turn can end meanwhile.
+// rotad's answer, or that of the next rotad, for which this waits outside the gate: the process's turn can end
+// meanwhile.
 bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request) {
   awaited_on_ = device;
   const std::uint32_t number = rooms_.ask(device, request);
@@ -152,7 +152,7 @@ bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request) {
   auto rung = std::chrono::steady_clock::now();
   bool said = false;
   std::optional<bool> answer;
-  while (!(answer = rooms_.answer(number, kAnswers)) && served() && !stopping()) {
+  while (!(answer = rooms_.answer(number, kAnswers)) && !stopping()) {
     if (interrupted_sleep(kForNowLooks) && !interrupted) interrupted = std::chrono::steady_clock::now();
     if (const auto at = std::chrono::steady_clock::now(); at > rung + kAnswers / 2) {  // it is asked again
       rung = at;

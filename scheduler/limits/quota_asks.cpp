@@ -237,6 +237,7 @@ Quota::Outcome Quota::await_room(RoomQueue::Request request, Time now) {
   request.since = std::min(request.since, now);
   request.tried = std::min(request.tried, now);
   const Bytes contexts = found->second.contexts[request.gpu];
+  request.others = fixed_of_others(request.client, request.gpu) != 0;
   request.most = total(request.gpu) - std::min(total(request.gpu), contexts);
   rooms_.await(request);
   settle_rooms(outcome, now);

@@ -10,29 +10,32 @@ RoomQueue::Unit RoomQueue::unit_of(ClientId client) const {
   return gang != 0 ? Unit{gang, 0} : Unit{0, client};
 }
 
+void RoomQueue::Freed::at(Time now, const Unit& unit) {
+  if (unit != by) by_others = latest;
+  latest = now;
+  by = unit;
+}
+
 bool RoomQueue::comes_back(GpuIndex gpu, Time now) const {
-  return freed_[gpu] != Time{} && now < freed_[gpu] + kComesBack;
+  return freed_[gpu].latest != Time{} && now < freed_[gpu].latest + kComesBack;
 }
 
 RoomQueue::View RoomQueue::view(Time now) const {
   View view;
   for (const auto& [id, client] : clients_) view.ages.try_emplace(unit_of(id), id);  // the oldest comes first
   for (const Request& each : requests_) view.gpus[each.gpu];
-  std::map<std::pair<ClientId, GpuIndex>, Bytes> waited_for;
-  for (const Request& each : requests_) waited_for[{each.client, each.gpu}] += each.counted;
-  const auto goes = [&](View::Gpu& gpu, const Unit& unit) { gpu.first = std::min(gpu.first, view.ages.at(unit)); };
   for (const auto& [id, client] : clients_) {
-    for (const auto& [index, share] : client.shares) {
+    for (const auto& [index, bytes] : client.stays) {
       const auto gpu = view.gpus.find(index);
-      if (gpu == view.gpus.end()) continue;
-      const auto waits = waited_for.find({id, index});
-      const Bytes pending = waits == waited_for.end() ? 0 : waits->second;
-      if (share.stays <= pending) continue;
-      gpu->second.has[unit_of(id)] += share.stays - pending;
-      if (share.grew != Time{} && now < share.grew + kGrows) goes(gpu->second, unit_of(id));
+      if (gpu != view.gpus.end() && bytes != 0) gpu->second.has[unit_of(id)] += bytes;
     }
   }
+  const auto goes = [&](View::Gpu& gpu, const Unit& unit) { gpu.first = std::min(gpu.first, view.ages.at(unit)); };
   for (const Request& each : requests_) goes(view.gpus.at(each.gpu), unit_of(each.client));
+  for (const auto& [of, trying] : trying_) {
+    const auto gpu = view.gpus.find(of.second);
+    if (gpu != view.gpus.end() && now < trying.begun + kTries) goes(gpu->second, unit_of(of.first));
+  }
   return view;
 }
 
@@ -45,10 +48,9 @@ bool RoomQueue::View::has_others(GpuIndex gpu, const Unit& unit) const {
 void RoomQueue::has(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes stays, Time now) {
   Client& known = clients_[client];
   known.gang = gang;
-  Share& share = known.shares[gpu];
-  if (stays < share.stays) freed_[gpu] = now;
-  if (stays > share.stays) share.grew = now;
-  share.stays = stays;
+  Bytes& before = known.stays[gpu];
+  if (stays < before) freed_[gpu].at(now, unit_of(client));
+  before = stays;
 }
 
 void RoomQueue::await(const Request& request) {
@@ -72,10 +74,10 @@ void RoomQueue::leave(ClientId client, Time now) {
   });
   std::erase_if(trying_, [&](const auto& each) { return each.first.first == client; });
   if (found == clients_.end()) return;
-  for (const auto& [gpu, share] : found->second.shares) {
-    if (share.stays != 0) freed_[gpu] = now;
-  }
   const Unit unit = unit_of(client);
+  for (const auto& [gpu, bytes] : found->second.stays) {
+    if (bytes != 0) freed_[gpu].at(now, unit);
+  }
   clients_.erase(found);
   const auto is_of_unit = [&](const auto& each) { return unit_of(each.first) == unit; };
   const bool last = std::ranges::none_of(clients_, is_of_unit);
@@ -87,15 +89,16 @@ void RoomQueue::leave(ClientId client, Time now) {
 RoomQueue::Verdict RoomQueue::verdict(const View& view, const Request& request, Time now) const {
   const View::Gpu& gpu = view.gpus.at(request.gpu);
   const Unit unit = unit_of(request.client);
-  const Time freed = freed_[request.gpu];
+  const Time freed = freed_[request.gpu].latest;
   const Time deadline = request.since + patience_;
   const auto own = gpu.has.find(unit);
   const Bytes has = own == gpu.has.end() ? 0 : own->second;
   if (has > request.most || request.bytes > request.most - has) return Verdict::kRefuse;
   if (now >= deadline) return request.tried >= deadline ? Verdict::kRefuseInVain : Verdict::kAgain;
   const auto in_vain = in_vain_.find({unit, request.gpu});
-  if (in_vain != in_vain_.end() && in_vain->second >= freed) return Verdict::kRefuse;
-  const bool returns = comes_back(request.gpu, now);
+  if (in_vain != in_vain_.end() && in_vain->second >= freed_[request.gpu].except(unit)) return Verdict::kRefuse;
+  const bool unknown = request.others && now < request.since + kComesBack;
+  const bool returns = unknown || comes_back(request.gpu, now);
   if (!view.has_others(request.gpu, unit) && !returns) {
     return freed > request.tried ? Verdict::kAgain : Verdict::kRefuse;
   }
@@ -111,7 +114,7 @@ std::optional<RoomQueue::Unit> RoomQueue::youngest_in_knot(const View& view, Tim
   for (const Request& each : requests_) {
     const Unit unit = unit_of(each.client);
     const bool first = view.ages.at(unit) <= view.gpus.at(each.gpu).first;
-    if (comes_back(each.gpu, now) || (first && freed_[each.gpu] > each.tried)) continue;
+    if (comes_back(each.gpu, now) || (first && freed_[each.gpu].latest > each.tried)) continue;
     knot.insert(unit);
   }
   const auto stands = [&](const Request& each) {
@@ -133,10 +136,7 @@ std::optional<RoomQueue::Unit> RoomQueue::youngest_in_knot(const View& view, Tim
 }
 
 void RoomQueue::answer(const Request& request, Verdict verdict, Time now) {
-  if (verdict == Verdict::kAgain) {
-    clients_.at(request.client).shares[request.gpu].grew = now;  // if it gets it
-    trying_[{request.client, request.gpu}] = {request, now};
-  }
+  if (verdict == Verdict::kAgain) trying_[{request.client, request.gpu}] = {request, now};
   if (verdict == Verdict::kRefuseInVain) in_vain_[{unit_of(request.client), request.gpu}] = now;
   --waiting_on_[request.gpu];
 }
@@ -185,7 +185,8 @@ std::optional<Time> RoomQueue::next_deadline() const {
   if (requests_.empty()) return std::nullopt;
   Time due = settled_ + kLooks;
   for (const Request& each : requests_) {
-    if (comes_back(each.gpu, settled_)) due = std::min(due, settled_ + kTries);
+    const bool unknown = each.others && settled_ < each.since + kComesBack;
+    if (unknown || comes_back(each.gpu, settled_)) due = std::min(due, settled_ + kTries);
     if (settled_ < each.since + patience_) due = std::min(due, each.since + patience_);
   }
   return due;

@@ -4,11 +4,11 @@
 // A *unit* is a gang, or a client of none; its age is that of its oldest client. Nobody waits while requests fit. From
 // the first that does not:
 //
-//   - The oldest unit that waits tries again whenever others have freed memory, and now and then. A younger one does
-//     not try while an older one waits there or grows, so that the older one can finish.
+//   - The oldest unit that waits tries again whenever memory was freed, and now and then. A younger one does not try
+//     while an older one waits there, so that the older one can finish.
 //   - A request is refused `patience` after it was made, but for one last try.
 //   - It is refused at once if nobody else has memory there that stays, if it is for more than the unit can ever have,
-//     or if the unit has waited in vain and nothing has been freed since (allocators that try ever smaller sizes).
+//     or if the unit has waited in vain and no other has freed any since (allocators that try ever smaller sizes).
 //   - If all whose memory a unit waits for wait themselves, directly or through others, the youngest of them is refused
 //     at once: its end makes room for the rest.
 #pragma once
@@ -30,8 +30,6 @@ namespace rota::scheduler {
 
 class RoomQueue {
  public:
-  // How long a unit counts as growing after it has. A judgment.
-  static constexpr Time kGrows = std::chrono::seconds(5);
   // Between two tries although nothing is known to have been freed: programs without rota say nothing. A judgment.
   static constexpr Time kLooks = std::chrono::seconds(1);
   // How long the driver may take to get back what was freed, or a process that has ended had; and between two tries
@@ -46,10 +44,12 @@ class RoomQueue {
     GpuIndex gpu;
     std::uint32_t number;
     Bytes bytes;
-    Bytes counted = 0;        // those of them that has() says already
     Time since{};             // when it was made
     Time tried{};             // when the driver was asked last
     Bytes most = UINT64_MAX;  // that the client can have there
+    // Others may have more there than has() says: they have been granted it, and may not have said yet that they took
+    // it.
+    bool others = false;
   };
   struct Answer {
     ClientId client;
@@ -61,7 +61,7 @@ class RoomQueue {
   };
 
   void set_patience(Time patience) { patience_ = patience; }
-  // What the client has there that cannot leave, including what it has requested. `gang` 0: none. To be told of all
+  // What the client has there that cannot leave, without what it requests. `gang` 0: none. To be told of all
   // clients of the GPU when a request comes, and as long as it is awaited().
   void has(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes stays, Time now);
   void await(const Request& request);
@@ -77,21 +77,25 @@ class RoomQueue {
  private:
   // A gang's number, or 0 and a client's.
   using Unit = std::pair<std::uint32_t, ClientId>;
-  struct Share {
-    Bytes stays = 0;
-    Time grew{};
-  };
   struct Client {
     std::uint32_t gang = 0;
-    std::map<GpuIndex, Share> shares;
+    std::map<GpuIndex, Bytes> stays;
+  };
+  // When memory on a GPU became less: the latest time, whose it was, and the latest time of anybody else.
+  struct Freed {
+    Time latest{};
+    Unit by{};
+    Time by_others{};
+    void at(Time now, const Unit& unit);
+    Time except(const Unit& unit) const { return unit == by ? by_others : latest; }
   };
 
   // What a decision goes by, taken once for all requests.
   struct View {
     std::map<Unit, ClientId> ages;
     struct Gpu {
-      std::map<Unit, Bytes> has;    // that stays, without what is waited for
-      ClientId first = UINT32_MAX;  // the age of the oldest unit that waits there or grows
+      std::map<Unit, Bytes> has;    // that stays
+      ClientId first = UINT32_MAX;  // the age of the oldest unit that waits there or tries
     };
     std::map<GpuIndex, Gpu> gpus;  // on which somebody waits
     bool has_others(GpuIndex gpu, const Unit& unit) const;
@@ -115,7 +119,7 @@ class RoomQueue {
   };
   std::map<std::pair<ClientId, GpuIndex>, Trying> trying_;
   std::array<std::uint32_t, protocol::kMaxGpus> waiting_on_{};
-  std::array<Time, protocol::kMaxGpus> freed_{};       // when somebody's memory there became less
+  std::array<Freed, protocol::kMaxGpus> freed_{};
   std::map<std::pair<Unit, GpuIndex>, Time> in_vain_;  // when a unit was refused last
   Time settled_{};
 };

@@ -64,8 +64,8 @@ struct LimitEventWords {
   std::string operator()(const limit::ShareHost&) const { return "share_host"; }
   std::string operator()(const limit::AwaitRoom& each) const {
     const RoomQueue::Request& request = each.request;
-    return words("await_room", request.client, request.gpu, request.number, request.bytes, request.counted,
-                 request.since.count(), request.tried.count());
+    return words("await_room", request.client, request.gpu, request.number, request.bytes, request.since.count(),
+                 request.tried.count());
   }
   std::string operator()(const limit::Stays& each) const {
     return words("stays", each.client, each.gpu, each.gang, each.bytes);
@@ -157,7 +157,6 @@ std::optional<LimitEvent> read_limit_event(std::string_view name, Words& words) 
   if (name == "await_room") {
     RoomQueue::Request request{.client = id, .gpu = gpu, .number = number(), .bytes = 0};
     request.bytes = gpu_bytes();
-    request.counted = gpu_bytes();
     request.since = time();
     request.tried = time();
     return limit::AwaitRoom{request};

@@ -252,9 +252,8 @@ struct Introduced {
 // gives up on a rotad that does not answer.
 struct AwaitRoom {
   std::uint32_t gpu;
-  std::uint32_t number;         // comes back with the answer
-  std::uint64_t bytes;          // of the allocation
-  std::uint64_t counted_bytes;  // those of them that GpuUsage::fixed_bytes has already
+  std::uint32_t number;  // comes back with the answer
+  std::uint64_t bytes;   // of the allocation, which the usage page does not count meanwhile
   // CLOCK_MONOTONIC: when the program made its call, and when the driver refused it last.
   std::uint64_t since_ns;
   std::uint64_t tried_ns;

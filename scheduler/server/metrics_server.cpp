@@ -175,6 +175,7 @@ struct MetricsServer::Shared {
   std::array<Response, 2> responses;  // of this snapshot, by Format
   bool asked = false;
   bool file_wanted = false;
+  bool wrote_file = false;   // the textfile is its own
   std::string file_problem;  // the last that was logged
 
   std::mutex mutex;
@@ -333,6 +334,7 @@ void MetricsServer::Shared::write_now() {
   const std::string failed = write_file(settings.textfile, text).value_or("");
   if (!failed.empty() && failed != file_problem) log::warn("{}: node_exporter does not get rota's metrics", failed);
   if (failed.empty() && !file_problem.empty()) log::info("{} is written again", settings.textfile);
+  wrote_file |= failed.empty();
   file_problem = failed;
 }
 
@@ -340,7 +342,7 @@ void MetricsServer::Shared::run() {
   guarded("serve metrics", [&] { start(); });
   // What a handler throws ends what it was about.
   for (bool ended = false; !ended;) ended = guarded("serve metrics", [&] { io.run(); });
-  if (!settings.textfile.empty()) unlink(settings.textfile.c_str());
+  if (wrote_file) unlink(settings.textfile.c_str());
   peers.clear();
   const std::lock_guard lock(mutex);
   runs = false;

@@ -103,7 +103,6 @@ void Server::await_room(Client& client, const protocol::AwaitRoom& wanted) {
                                     .gpu = wanted.gpu,
                                     .number = wanted.number,
                                     .bytes = std::min(wanted.bytes, protocol::kMaxGpuBytes),
-                                    .counted = std::min(wanted.counted_bytes, protocol::kMaxGpuBytes),
                                     .since = time(wanted.since_ns),
                                     .tried = time(wanted.tried_ns)}})
                 .outcome);

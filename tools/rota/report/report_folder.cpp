@@ -31,12 +31,6 @@ bool skip_process(std::string_view& name) {
   return is;
 }
 
-// "FILE.PID" is what replace_file() left of FILE where it was killed.
-std::string_view without_pid(std::string_view name) {
-  const std::size_t dot = name.find_last_not_of(kDigits);
-  return dot != std::string_view::npos && name[dot] == '.' && dot + 1 < name.size() ? name.substr(0, dot) : name;
-}
-
 struct Inside {
   const char* folder;
   std::string_view ending;  // of its files, which are named after processes
@@ -46,37 +40,42 @@ constexpr Inside kInside[] = {{kProcessFolder, ".account"}, {kTestFolder, ".json
 
 bool is_own_file(const Inside& inside, const fs::directory_entry& entry, std::error_code& error) {
   const std::string file = entry.path().filename().string();
-  std::string_view name = without_pid(file);
+  std::string_view name = file;
   if (!fs::is_regular_file(entry.symlink_status(error)) || !skip_process(name)) return false;
   return inside.folder == std::string_view(kLostFolder) ? name.starts_with(inside.ending) : name == inside.ending;
 }
 
-// The first thing in one of rota's folders that is not rota's; empty: there is none.
-std::string stranger_in(const Inside& inside, const fs::path& folder, std::error_code& error) {
+struct Content {
+  std::vector<fs::path> own;  // to be removed in this order: files before their folders
+  std::string stranger;       // what is not rota's
+};
+
+// What is in one of rota's folders.
+void look_into(const Inside& inside, const fs::path& folder, Content& content, std::error_code& error) {
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    if (!is_own_file(inside, *entry, error)) {
-      return fmt::format("{}/{}", inside.folder, entry->path().filename().string());
+    if (is_own_file(inside, *entry, error)) {
+      content.own.push_back(entry->path());
+    } else if (content.stranger.empty()) {
+      content.stranger = fmt::format("{}/{}", inside.folder, entry->path().filename().string());
     }
   }
-  return {};
+  content.own.push_back(folder);
 }
 
 bool is_own_description(const fs::path& file) {
+  constexpr std::uintmax_t kMost = 1 << 20;
+  std::error_code error;
+  if (!fs::is_regular_file(fs::symlink_status(file, error)) || fs::file_size(file, error) > kMost || error)
+    return false;
   std::ifstream stream(file, std::ios::binary);
-  const auto object = nlohmann::json::parse(stream, nullptr, false);
+  const auto object = nlohmann::json::parse(stream, [](int depth, auto, const auto&) { return depth < 16; }, false);
   return object.is_object() && object.contains("rota") && object.contains("begin_ns");
 }
 
 bool is_report_file(std::string_view name) {
-  name = without_pid(name);
   return name == kSessionFile || name == kTestFile ||
          std::ranges::any_of(kFolderFiles, [&](const FolderFile& file) { return name == file.name; });
 }
-
-struct Content {
-  std::vector<fs::path> own;  // to be removed in this order
-  std::string stranger;       // what is not rota's
-};
 
 Result<Content> content_of(const fs::path& folder, const std::vector<NamedFile>& named) {
   Content content;
@@ -92,10 +91,10 @@ Result<Content> content_of(const fs::path& folder, const std::vector<NamedFile>&
     const std::string name = entry->path().filename().string();
     const fs::file_status status = entry->symlink_status(error);
     const auto* const inside = std::ranges::find(kInside, name, [](const Inside& each) { return each.folder; });
-    if (fs::is_directory(status) && inside != std::end(kInside)) {
-      std::string stranger = stranger_in(*inside, entry->path(), error);
-      if (!stranger.empty()) content.stranger = std::move(stranger);
-      content.own.push_back(entry->path());
+    if (described && fs::is_directory(status) && inside != std::end(kInside)) {
+      look_into(*inside, entry->path(), content, error);
+    } else if (fs::is_directory(status) && inside != std::end(kInside) && fs::is_empty(entry->path(), error)) {
+      content.own.push_back(entry->path());  // of a report that was not begun
     } else if (described && fs::is_regular_file(status) && is_report_file(name)) {
       content.own.push_back(entry->path());
     } else if (!is_named(entry->path())) {
@@ -122,8 +121,9 @@ Result<bool> remove_own(const Content& content) {
   }
   for (const fs::path& path : content.own) {
     std::error_code error;
-    fs::remove_all(path, error);
-    if (error) {
+    // Of a folder in which somebody has put something meanwhile, that stays.
+    fs::remove(path, error);
+    if (error && error != std::errc::directory_not_empty) {
       return Error{
           fmt::format("the earlier report there cannot be removed: {}: {}", path.filename().string(), error.message())};
     }

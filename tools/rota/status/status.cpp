@@ -311,7 +311,11 @@ void register_status(CLI::App& app) {
   CLI::App* status = app.add_subcommand("status", "show GPUs, who holds them and who waits");
   status->add_flag("--json", *json, "for programs, as share/rota/status.schema.json describes");
   status->add_option("--watch", *every, "show it again and again, every so many seconds, until it is ended")
-      ->check(CLI::Range(0.1, 86400.0));
+      ->check(CLI::Range(0.1, 86400.0))
+      ->check([](const std::string& text) {
+        return text.starts_with('n') || text.starts_with('N') ? "'" + text + "' is no number of seconds"
+                                                              : std::string();
+      });
   status->callback([json, every] { throw CLI::RuntimeError(*every != 0 ? watch(*json, *every) : show(*json)); });
 }
 

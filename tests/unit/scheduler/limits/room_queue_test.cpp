@@ -55,7 +55,6 @@ TEST_CASE("a request waits for memory of others, and may try when they free some
   Machine machine;
   machine.has(1, 90);
   machine.has(2, 0);
-  machine.now += RoomQueue::kGrows;
   machine.await(2, 20);
   CHECK(machine.settle().empty());
   CHECK(machine.settle(1ms).empty());
@@ -73,6 +72,23 @@ TEST_CASE("a request waits for memory of others, and may try when they free some
   SECTION("not before") {
     CHECK(machine.settle(RoomQueue::kLooks - 2ms).empty());
     CHECK(machine.queue.next_deadline() == machine.now + RoomQueue::kLooks);
+  }
+}
+
+TEST_CASE("who may have been granted memory and not said so yet counts for a moment") {
+  Machine machine;
+  machine.queue.await(
+      {.client = 1, .gpu = 0, .number = 1, .bytes = 20, .since = machine.now, .tried = machine.now, .others = true});
+  CHECK(machine.settle().empty());
+  SECTION("it says so") {
+    machine.has(2, 90);
+    CHECK(machine.settle(RoomQueue::kTries) == "1 again");
+    machine.await(1, 20, kBegin);
+    CHECK(machine.settle(RoomQueue::kComesBack - 2 * RoomQueue::kTries).empty());
+  }
+  SECTION("it does not") {
+    machine.now += RoomQueue::kComesBack;
+    CHECK(machine.settle() == "1 refused");
   }
 }
 
@@ -118,12 +134,11 @@ TEST_CASE("with a patience of 0 nothing waits") {
   CHECK(machine.settle() == "2 refused");
 }
 
-TEST_CASE("the oldest that waits goes first, and younger ones when it no longer grows") {
+TEST_CASE("the oldest that waits goes first, and younger ones once it has got its memory") {
   Machine machine;
   machine.has(1, 60);
   machine.has(2, 20);
   machine.has(3, 20);
-  machine.now += RoomQueue::kGrows;
   machine.await(3, 30);
   machine.await(2, 30);
   REQUIRE(machine.settle().empty());
@@ -131,14 +146,13 @@ TEST_CASE("the oldest that waits goes first, and younger ones when it no longer 
   machine.queue.leave(1, machine.now);
   CHECK(machine.settle() == "2 again");
   machine.has(2, 50);
-  CHECK(machine.settle(RoomQueue::kComesBack).empty());
-  CHECK(machine.settle(RoomQueue::kGrows) == "3 again");
+  CHECK(machine.settle(1ms).empty());  // 2 may still try
+  CHECK(machine.settle(RoomQueue::kTries) == "3 again");
 }
 
 TEST_CASE("of those that wait for each other the youngest is refused, one at a time") {
   Machine machine;
   for (const ClientId client : {1, 2, 3}) machine.has(client, 33);
-  machine.now += RoomQueue::kGrows;
   machine.await(2, 10);
   machine.await(1, 10);
   CHECK(machine.settle().empty());  // 3 may free something
@@ -156,7 +170,6 @@ TEST_CASE("a cycle over two GPUs is one, also of gangs of which only one member 
   machine.has(2, 60, 7, 1);
   machine.has(3, 40, 8, 0);
   machine.has(4, 40, 8, 1);
-  machine.now += RoomQueue::kGrows;
   machine.await(1, 10, {}, 0);
   CHECK(machine.settle().empty());
   machine.await(4, 10, {}, 1);
@@ -171,21 +184,44 @@ TEST_CASE("members of a gang do not wait for each other's memory") {
   CHECK(machine.settle() == "1 refused");
 }
 
-TEST_CASE("what a program waits for is in nobody's way") {
+TEST_CASE("what a program frees itself does not make it wait again, and what others free does") {
   Machine machine;
-  machine.has(1, 90);
-  machine.has(2, 20);  // as it says, the request included
-  machine.now += RoomQueue::kGrows;
-  machine.queue.await(
-      {.client = 2, .gpu = 0, .number = 1, .bytes = 20, .counted = 20, .since = machine.now, .tried = machine.now});
-  machine.await(1, 5);
-  CHECK(machine.settle() == "1 refused");
+  machine.queue.set_patience(10s);
+  machine.has(1, 60);
+  machine.has(2, 30);
+  machine.await(2, 20);
+  const Time since = machine.now;
+  REQUIRE(machine.settle().empty());
+  REQUIRE(machine.settle(RoomQueue::kLooks) == "2 again");
+  machine.now = since + 10s;
+  machine.await(2, 20, since);
+  REQUIRE(machine.settle() == "2 refused");
+  machine.now += 1s;
+  machine.has(2, 0);
+  machine.await(2, 50);
+  CHECK(machine.settle(1ms) == "2 refused");
+  machine.has(1, 55);
+  machine.has(2, 10);
+  machine.now += 1ms;
+  machine.await(2, 50);
+  CHECK(machine.settle().empty());
+}
+
+TEST_CASE("programs that allocate and free hold nobody up") {
+  Machine machine;
+  machine.has(1, 10);
+  machine.has(2, 80);
+  machine.await(3, 50);
+  REQUIRE(machine.settle().empty());
+  machine.now += 1ms;
+  machine.has(1, 20);
+  machine.queue.leave(2, machine.now);
+  CHECK(machine.settle() == "3 again");
 }
 
 TEST_CASE("while the driver takes back what a program had, requests try often and are not refused") {
   Machine machine;
   machine.has(1, 90);
-  machine.now += RoomQueue::kGrows;
   machine.await(2, 20);
   const Time since = machine.now;
   machine.now += 1ms;
