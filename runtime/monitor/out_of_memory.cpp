@@ -116,8 +116,10 @@ void OutOfMemory::retry(int device, FunctionRef<bool()> again, Time patience) {
 std::string OutOfMemory::awaited(int device) const {
   const auto here = published_.gpu(device);
   const std::string others = here ? who_stays(here->index) : "";
-  return fmt::format("memory on GPU {}{}{}{}", driver::gpu_number(device),
-                     others.empty() ? "" : ", which others have: ", others, ", and which cannot leave it");
+  if (others.empty())
+    return fmt::format("memory of others on GPU {}, which cannot leave it", driver::gpu_number(device));
+  return fmt::format("memory on GPU {}, which others have: {}, and which cannot leave it", driver::gpu_number(device),
+                     others);
 }
 
 void OutOfMemory::await(int device, const memory::Refused& what, FunctionRef<bool()> again) {
