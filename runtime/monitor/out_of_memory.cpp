@@ -62,7 +62,7 @@ void OutOfMemory::retry_context(int device, FunctionRef<bool()> again) {
 }
 
 // The GPU's bytes; 0: the calling thread must not wait, or the process wants more than there is.
-std::uint64_t OutOfMemory::what_may_be_waited_for(int device) const {
+std::uint64_t OutOfMemory::total_if_waiting_helps(int device) const {
   if (!served() || gate::may_not_wait() || contexts_.captures() != 0) return 0;
   std::size_t total = 0;
   if (real::cuDeviceTotalMem_v2(&total, device) != api::CUDA_SUCCESS) return 0;
@@ -72,7 +72,7 @@ std::uint64_t OutOfMemory::what_may_be_waited_for(int device) const {
 void OutOfMemory::retry(int device, FunctionRef<bool()> again, Time patience) {
   if (device < 0 || device >= memory::kMaxDevices) return;
   if (memory_.drop_kept(device) != 0 && again()) return;
-  const std::uint64_t total = what_may_be_waited_for(device);
+  const std::uint64_t total = total_if_waiting_helps(device);
   if (total == 0) return;
   static log::Once once;
   // A process without a turn has to wait for one: the present holder would only lose its turn. A turn that ends before
@@ -123,7 +123,7 @@ std::string OutOfMemory::awaited(int device) const {
 }
 
 void OutOfMemory::await(int device, const memory::Refused& what, FunctionRef<bool()> again) {
-  if (device < 0 || device >= memory::kMaxDevices || what_may_be_waited_for(device) == 0) return;
+  if (device < 0 || device >= memory::kMaxDevices || total_if_waiting_helps(device) == 0) return;
   protocol::AwaitRoom request{};
   const auto ns = [](std::chrono::steady_clock::time_point time) {
     return static_cast<std::uint64_t>(std::chrono::nanoseconds(time.time_since_epoch()).count());

@@ -60,7 +60,7 @@ class OutOfMemory {
  private:
   std::string awaited(int device) const;
   bool may_try(int device, const protocol::AwaitRoom& request);
-  std::uint64_t what_may_be_waited_for(int device) const;
+  std::uint64_t total_if_waiting_helps(int device) const;
   static void say_interrupted(int device);
   bool wait_for_later(int device, std::chrono::steady_clock::time_point until);
   bool served() const { return process_.served.load(std::memory_order_acquire); }

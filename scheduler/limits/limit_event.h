@@ -82,7 +82,7 @@ struct BoundHost {
 };
 struct ShareHost {};
 struct AwaitRoom {
-  RoomQueue::Request request;  // but for what the client can have
+  RoomQueue::Request request;  // but for what Quota knows itself
 };
 struct Stays {
   ClientId client;

@@ -223,7 +223,7 @@ class Quota {
   // An allocation that the driver has refused waits for memory of others that stays. Answered once, in this outcome or
   // a later one.
   Outcome await_room(RoomQueue::Request request, Time now);
-  // What a client has there that stays, requests included (RoomQueue::has).
+  // What a client has there that stays (RoomQueue::has).
   Outcome stays(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes bytes, Time now);
   void set_memory_wait(Time patience) { rooms_.set_patience(patience); }
   const RoomQueue& rooms() const { return rooms_; }

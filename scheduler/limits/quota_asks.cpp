@@ -236,9 +236,9 @@ Quota::Outcome Quota::await_room(RoomQueue::Request request, Time now) {
   if (found == members_.end()) return outcome;
   request.since = std::min(request.since, now);
   request.tried = std::min(request.tried, now);
-  const Bytes contexts = found->second.contexts[request.gpu];
+  const Bytes all = total(request.gpu);
+  request.most = all - std::min(all, found->second.contexts[request.gpu]);
   request.others = fixed_of_others(request.client, request.gpu) != 0;
-  request.most = total(request.gpu) - std::min(total(request.gpu), contexts);
   rooms_.await(request);
   settle_rooms(outcome, now);
   return outcome;

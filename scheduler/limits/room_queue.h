@@ -70,7 +70,6 @@ class RoomQueue {
   bool awaited(GpuIndex gpu) const { return waiting_on_[gpu] != 0; }
   // The oldest request of the client there that waits, or tries again at this moment; null: there is none.
   const Request* waits(ClientId client, GpuIndex gpu, Time now) const;
-  Time patience() const { return patience_; }
   // When settle() is due at the latest.
   std::optional<Time> next_deadline() const;
 

@@ -179,8 +179,8 @@ Config config_of(const toml::table& file) {
     } else if (key == "grace") {
       config.grace = duration_of(value);
     } else if (key == "memory_wait") {
-      config.limits.memory_wait = scheduler::parse_wait(text_of(value, "\"60s\""));
-      if (!config.limits.memory_wait) complain(value, "memory_wait is a duration, e.g. \"60s\", or \"0\"");
+      config.memory_wait = scheduler::parse_wait(text_of(value, "\"60s\""));
+      if (!config.memory_wait) complain(value, "memory_wait is a duration, e.g. \"60s\", or \"0\"");
     } else if (key == "trust") {
       const std::string text = text_of(value, "\"user\"");
       config.trust = parse_trust(text);
@@ -196,9 +196,7 @@ Config config_of(const toml::table& file) {
       }
       config.visibility = text == "own" ? Visibility::kOwn : Visibility::kAll;
     } else if (key == "limits") {
-      const auto memory_wait = config.limits.memory_wait;
       config.limits = all_limits(value);
-      config.limits.memory_wait = memory_wait;
     } else if (key == "metrics") {
       config.metrics = metrics_of(value);
     } else {

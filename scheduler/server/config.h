@@ -43,6 +43,7 @@ struct Config {
   std::optional<scheduler::Mode> mode;
   std::optional<std::chrono::nanoseconds> quantum;  // 0: automatic
   std::optional<std::chrono::nanoseconds> grace;
+  std::optional<std::chrono::nanoseconds> memory_wait;
   std::optional<Trust> trust;
   std::optional<Visibility> visibility;
   LimitSettings limits;

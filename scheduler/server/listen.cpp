@@ -182,6 +182,7 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
       takers_pass_(io, "publish who takes memory over", [this] { publish_hand_overs(); }),
       contexts_pass_(io, "publish what contexts take", [this] { publish_contexts_to_all(); }),
       host_pass_(io, "follow the host's memory", [this] { follow_host(); }),
+      rooms_pass_(io, "read what stays on a GPU", [this] { tell_stays_of_all(); }),
       others_pass_(io, "read what programs have", [this] { return read_some_others(); }),
       activity_pass_(io, "read what programs do",
                      [this] {

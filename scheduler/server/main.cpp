@@ -87,7 +87,7 @@ rota::Result<rota::server::Configuration> configuration_of(const CommandLine& sa
   all.trust = said.trust.value_or(file->trust.value_or(all.trust));
   all.visibility = file->visibility.value_or(all.visibility);
   all.limits = std::move(file->limits);
-  if (said.memory_wait) all.limits.memory_wait = said.memory_wait;
+  all.limits.memory_wait = said.memory_wait ? said.memory_wait : file->memory_wait;
   all.metrics = std::move(file->metrics);
   return all;
 }

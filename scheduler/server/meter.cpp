@@ -1,4 +1,5 @@
 #include "scheduler/server/meter.h"
+#include "scheduler/server/left_behind.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -61,13 +62,7 @@ Meter::~Meter() {
   shared_->changed.notify_all();
   const bool ended = shared_->changed.wait_for(lock, kLastAnswer, [this] { return !shared_->runs; });
   lock.unlock();
-  if (!thread_.joinable()) return;
-  // The thread owns its state. If a driver call keeps it, it is left behind.
-  if (ended) {
-    thread_.join();
-  } else {
-    thread_.detach();
-  }
+  join_or_leave_behind(thread_, ended);
 }
 
 bool Meter::ask(std::vector<Uuid> gpus) {

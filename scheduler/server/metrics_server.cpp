@@ -29,6 +29,7 @@
 #include "scheduler/base/descriptor.h"
 #include "scheduler/metrics/exposition.h"
 #include "scheduler/server/guarded.h"
+#include "scheduler/server/left_behind.h"
 #include "scheduler/server/listen_address.h"
 #include "scheduler/server/log.h"
 
@@ -385,13 +386,7 @@ MetricsServer::~MetricsServer() {
   std::unique_lock lock(shared_->mutex);
   const bool ended = shared_->changed.wait_for(lock, kLastFile, [this] { return !shared_->runs; });
   lock.unlock();
-  if (!thread_.joinable()) return;
-  // The thread owns its state. If a file system keeps it, it is left behind.
-  if (ended) {
-    thread_.join();
-  } else {
-    thread_.detach();
-  }
+  join_or_leave_behind(thread_, ended);
 }
 
 void MetricsServer::publish(std::shared_ptr<const Snapshot> snapshot) {

@@ -20,8 +20,6 @@ namespace {
 
 constexpr std::size_t kMostSessions = 16;
 constexpr std::chrono::seconds kAskKernel{1};
-// A judgment.
-constexpr std::chrono::milliseconds kReadRooms{100};
 
 template <typename Said>
 scheduler::Reservation reservation(const Said& said) {
@@ -82,18 +80,21 @@ void Server::tell_memory_wait() {
   apply(limit::MemoryWait{limits_.settings().memory_wait.value_or(scheduler::RoomQueue::kPatience)});
 }
 
+// While somebody waits, each page that is read is told; this is for what was not told before.
+void Server::tell_stays_of_all() {
+  const scheduler::GpuMask gpus = std::exchange(rooms_to_read_, 0);
+  for (const auto& [id, client] : clients_) {
+    for (const std::uint32_t gpu : GpuSet(gpus & client->gpus().mask())) tell_stays(*client, gpu);
+  }
+}
+
 void Server::await_room(Client& client, const protocol::AwaitRoom& wanted) {
   if (!client.gpus().contains(wanted.gpu)) return;
   const auto time = [this](std::uint64_t ns) {
     return std::min(now(), scheduler::Time(static_cast<std::int64_t>(std::min<std::uint64_t>(ns, INT64_MAX))));
   };
-  // While somebody waits, each page that is read is told; before that, all are read, but not for every request.
-  if (now() >= rooms_read_[wanted.gpu] + kReadRooms) {
-    for (const auto& [id, other] : clients_) {
-      if (other->gpus().contains(wanted.gpu)) tell_stays(*other, wanted.gpu);
-    }
-    rooms_read_[wanted.gpu] = now();
-  }
+  rooms_to_read_ |= scheduler::bit(wanted.gpu);
+  rooms_pass_.run();
   tell_stays(client, wanted.gpu);
   Message waits{.kind = Kind::kTryAgain};
   waits.body.try_again = {

@@ -70,7 +70,8 @@ void Server::stop() {
   forced_reading_.cancel();
   accept_again_.cancel();
   claims_due_.cancel();
-  for (Paced* pass : {&limits_pass_, &shares_pass_, &takers_pass_, &contexts_pass_, &host_pass_, &others_pass_}) {
+  for (Paced* pass :
+       {&limits_pass_, &shares_pass_, &takers_pass_, &contexts_pass_, &host_pass_, &rooms_pass_, &others_pass_}) {
     pass->cancel();
   }
   elsewhere_.clear();

@@ -168,6 +168,7 @@ class Server final : public ConnectionOwner, private Leases {
   void tell_memory_wait();
   void await_room(Client& client, const protocol::AwaitRoom& wanted);
   void tell_stays(Client& client, std::uint32_t gpu);
+  void tell_stays_of_all();
 
   scheduler::LimitDecisions apply(const scheduler::LimitEvent& event);
   void follow_host();
@@ -372,16 +373,16 @@ class Server final : public ConnectionOwner, private Leases {
   // By GPU index: how large it is, and what is assumed of contexts there, as the clients' figures go by.
   std::map<std::uint32_t, std::pair<scheduler::Bytes, scheduler::Bytes>> followed_;
   std::array<scheduler::Bytes, protocol::kMaxGpus> followed_outside_{};
-  std::array<scheduler::Time, protocol::kMaxGpus> rooms_read_{};  // when all pages were read for AwaitRoom
-  std::map<std::uint32_t, scheduler::Time> read_at_;              // by GPU index, while a reading counts
-  std::set<std::uint32_t> silent_;                                // GPUs for which it was logged that NVML says nothing
-  std::set<pid_t> processes_when_asked_;                          // of clients
-  std::optional<scheduler::Time> measuring_since_;                // a question is open
-  scheduler::Time measure_at_{};                                  // when the next is due
-  bool measure_again_ = false;                                    // as soon as the open one is answered
-  scheduler::Time measured_at_{};                                 // when the latest answer came,
-  scheduler::Time measuring_took_{};                              // and how long after the question
-  std::string measuring_problem_;                                 // the last that was logged
+  scheduler::GpuMask rooms_to_read_ = 0;              // where somebody has begun to wait for memory of others
+  std::map<std::uint32_t, scheduler::Time> read_at_;  // by GPU index, while a reading counts
+  std::set<std::uint32_t> silent_;                    // GPUs for which it was logged that NVML says nothing
+  std::set<pid_t> processes_when_asked_;              // of clients
+  std::optional<scheduler::Time> measuring_since_;    // a question is open
+  scheduler::Time measure_at_{};                      // when the next is due
+  bool measure_again_ = false;                        // as soon as the open one is answered
+  scheduler::Time measured_at_{};                     // when the latest answer came,
+  scheduler::Time measuring_took_{};                  // and how long after the question
+  std::string measuring_problem_;                     // the last that was logged
   struct Unanswered {
     protocol::Message added;
     scheduler::Time since{};  // a reading that was asked for later answers it
@@ -400,6 +401,7 @@ class Server final : public ConnectionOwner, private Leases {
   Paced takers_pass_;
   Paced contexts_pass_;
   Paced host_pass_;
+  Paced rooms_pass_;
   Paced others_pass_;
   Paced activity_pass_;
   // Last: their threads answer to all of the above.

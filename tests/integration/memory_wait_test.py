@@ -7,7 +7,8 @@ import unittest
 
 from harness import Case, PATIENCE, ROTA, ROTAD, kill
 
-# Allocates STEPS times MIB, says what each call answered, and ends when its standard input says so. With "free" it frees all when told to, and goes on.
+# Allocates STEPS times MIB, says how many it got, the last answer and the time it took, and checks its memory once its standard input ends. With
+# "pause" it waits for a line after the first, with "free" it frees all when told to.
 GROWS = r"""
 import ctypes, sys, time
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -145,6 +146,35 @@ class MemoryWait(Case):
                 self.assertEqual(self.said(waiter)[:2], (1, 0))
                 self.assertEqual(self.finish(waiter).returncode, 0)
                 self.finish(holder)
+
+    # ctest labels: unsanitized
+    def test_what_waits_is_in_nobodys_way(self):
+        self.start_daemon()
+        holder = self.grower(1, 120)
+        self.said(holder)
+        waiter = self.grower(1, 130)
+        self.until_it_waits(waiter)
+        swaps = self.grower(1, 20, ROTA_MEMORY="swap")
+        self.assertEqual(self.said(swaps)[:2], (1, 0))
+        for child in (swaps, holder):
+            self.assertEqual(self.finish(child).returncode, 0)
+        self.assertEqual(self.said(waiter)[:2], (1, 0))
+        self.assertEqual(self.finish(waiter).returncode, 0)
+
+    # ctest labels: unsanitized
+    def test_it_waits_on_while_rotad_is_replaced(self):
+        daemon = self.start_daemon()
+        holder = self.grower(1, 200)
+        self.said(holder)
+        waiter = self.grower(1, 100)
+        self.until_it_waits(waiter)
+        kill(daemon)
+        daemon.wait()
+        self.start_daemon()
+        self.until_it_waits(waiter)
+        self.assertEqual(self.finish(holder).returncode, 0)
+        self.assertEqual(self.said(waiter)[:2], (1, 0))
+        self.assertEqual(self.finish(waiter).returncode, 0)
 
     # ctest labels: unsanitized
     def test_of_two_that_wait_for_each_other_the_younger_is_refused_and_the_older_has_its_memory(self):

@@ -75,6 +75,24 @@ class RunReport(Case):
                         mine.write_bytes(before)
         self.assertFalse((self.scratch / "touched").exists())
 
+    def test_what_only_looks_like_a_reports_files_stays(self):
+        """In folders that hold no report, and copies beside one."""
+        report = self.scratch / "report"
+        self.assertEqual(self.call(ROTA, "ci", "--report-dir", report, "--", "true").returncode, 0)
+        for place in ("new/stacks/2024-11-05.txt", "new/tests/2024-01.jsonl", "new/lost/1 precious thing", "report/junit.xml.1"):
+            with self.subTest(place=place):
+                mine = self.scratch / place
+                mine.parent.mkdir(parents=True, exist_ok=True)
+                mine.write_text("mine")
+                refused = self.call(ROTA, "ci", "--report-dir", self.scratch / place.split("/")[0], "--", "true")
+                self.assertEqual(refused.returncode, 125, refused.stderr)
+                self.assertEqual(mine.read_text(), "mine")
+                mine.unlink()
+        fifo = self.scratch / "fifo"
+        fifo.mkdir()
+        os.mkfifo(fifo / "session.json")
+        self.assertEqual(self.call(ROTA, "ci", "--report-dir", fifo, "--", "true").returncode, 125)
+
     def test_files_that_options_name_may_lie_in_the_reports_folder(self):
         folder = self.scratch / "out"
         self.checked(ROTA, "ci", "--report-dir", folder, "--", "true")
