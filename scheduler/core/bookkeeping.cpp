@@ -31,7 +31,6 @@ GpuMask Bookkeeping::touched() const {
 Client& Bookkeeping::join(const event::Join& join) {
   auto client = std::make_unique<Client>();
   client->id = join.client;
-  client->asks = join.asks;
   client->domain = join.domain;
   client->last_grant = join.last_grant;
   client->parked.push_back(client.get());
@@ -77,7 +76,6 @@ bool Bookkeeping::use(Client& client, const event::Usage& usage, std::chrono::na
   gpu.used += used - share->used;
   gpu.fixed += fixed - share->fixed;
   if (holds) {
-    if (!client.asks) gpu.held += peak - share->peak;
     gpu.held_used += peak - share->peak;
     gpu.held_fixed += fixed - share->fixed;
   }
@@ -202,7 +200,7 @@ void Bookkeeping::set_stuck(Client& client, Share& share, bool stuck) {
 }
 
 void Bookkeeping::ask(Client& client, GpuIndex index, Bytes bytes) {
-  if (!client.asks || (client.state.held & bit(index)) == 0) return;
+  if ((client.state.held & bit(index)) == 0) return;
   // More than any GPU has, yet sums over all clients stay far from overflowing 64 bits.
   bytes = std::min(bytes, protocol::kMaxGpuBytes);
   Share& share = *client.share(index);
@@ -254,7 +252,7 @@ void Bookkeeping::set_held(Client& client, GpuMask gpus, Time now) {
     Share& share = *client.share(index);
     if ((gpus & bit(index)) != 0) {
       gpu.holders.push_back(&client);
-      if (client.asks) share.promised = share.peak;
+      share.promised = share.peak;
       gpu.held += share.peak;
       gpu.held_used += share.peak;
       gpu.held_fixed += share.fixed;

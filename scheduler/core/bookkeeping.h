@@ -79,9 +79,8 @@ struct Share {
   Bytes fixed_for_now = 0;  // the part of it that will be able to leave by itself
   Bytes peak = 0;           // the peak of `used` within the memory window
   Time peak_at{};
-  // For a holder that asks before it takes; 0 for any other.
-  Bytes promised = 0;
-  Bytes asked = 0;  // the total, more than is promised; 0: it asks for nothing
+  Bytes promised = 0;  // for a holder; 0 for any other
+  Bytes asked = 0;     // the total, more than is promised; 0: it asks for nothing
   // For clients that swap (clearing.h).
   bool swaps = false;  // it has reported memory there that only it can move away
   Bytes resident = 0;
@@ -165,7 +164,6 @@ struct Client {
   DomainId domain = 0;
   SessionId session = 0;
   bool woke = false;  // it waits, or will, after it paused by itself, not because its turn was over or it is new
-  bool asks = false;  // for room, before it takes any
   std::uint32_t last_grant = 0;
   std::vector<Share> shares;
   std::uint64_t ask_number = 0;  // in the order in which clients asked; 0: it asks for nothing
@@ -211,10 +209,8 @@ struct Client {
     return found == shares.end() ? nullptr : &*found;
   }
   const Share* share(GpuIndex gpu) const { return const_cast<Client*>(this)->share(gpu); }
-  // What counts for it on a GPU: its promise if it holds the GPU and asks first, otherwise its recent peak.
-  Bytes counted(const Share& share) const {
-    return asks && (state.held & bit(share.gpu)) != 0 ? share.promised : share.peak;
-  }
+  // What counts for it on a GPU: its promise if it holds the GPU, otherwise its recent peak.
+  Bytes counted(const Share& share) const { return (state.held & bit(share.gpu)) != 0 ? share.promised : share.peak; }
   // What it will be able to clear on a GPU that it does not hold, besides what it could clear now.
   Bytes later(const Share& share) const { return (state.held & bit(share.gpu)) != 0 ? 0 : share.fixed_for_now; }
   // What it could clear on a GPU that it does not hold.
@@ -301,7 +297,7 @@ class Bookkeeping {
   void forget_measured(GpuIndex index);
   // Sets whether a client's memory there counts as out of reach.
   void set_stuck(Client& client, Share& share, bool stuck);
-  // What a holder asks for on a GPU, in total. Ignored if the client does not ask first, or does not hold the GPU.
+  // What a holder asks for on a GPU, in total. Ignored if the client does not hold the GPU.
   void ask(Client& client, GpuIndex index, Bytes bytes);
   // Raises a holder's promise; this answers its ask if it is covered.
   void promise(Client& client, GpuIndex index, Bytes bytes);

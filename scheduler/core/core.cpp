@@ -228,7 +228,6 @@ void Core::grant(Client& client, GpuMask gpus, Time let_in_until, Time now) {
   client.state.overrun = false;
   ++grants_;
   decisions_.push_back({Change::kGranted, client.id, client.state.grant});
-  if (!client.asks) return;
   for_each_gpu(client.state.held, [&](GpuIndex index) {
     decisions_.push_back({Change::kPromised, client.id, client.state.grant, index, client.share(index)->promised});
   });

@@ -25,10 +25,10 @@
 // Only a conflict puts *pressure* on holders: they give back when idle, and begin to drain when their quantum ends.
 // Nobody gives anything back while nobody waits. Holders of a GPU that ran together end their turn together.
 //
-// A client that asks for memory before it takes it (event::Join) is *promised* bytes with each grant, and more when it
-// asks and they fit; until they fit, others are under pressure (admission.h). So the holders of a GPU fit it together
-// at every moment, except for memory that no client can ask for: a new context, memory that cannot leave the GPU of
-// clients that do not hold it, clients that do not ask, and work that is already running when a new daemon starts.
+// A client asks for memory before it takes it: it is *promised* bytes with each grant, and more when it asks and they
+// fit; until they fit, others are under pressure (admission.h). So the holders of a GPU fit it together at every
+// moment, except for memory that no client can ask for: a new context, memory that cannot leave the GPU of clients that
+// do not hold it, and work that is already running when a new daemon starts.
 //
 // A holder that has not given back `grace` after its time was up loses its grant (it is *revoked*); others then run
 // concurrently.

@@ -21,9 +21,6 @@ namespace event {
 // A new client. The number must not be in use.
 struct Join {
   ClientId client;
-  // Whether it asks for room before it takes it: while it holds a GPU, what it has been promised counts. For any other
-  // client the memory that it reports counts.
-  bool asks = false;
   // Whose it is (a trust domain: a user). Domains have equal shares of a GPU, however many clients and sessions each
   // has (virtual_time.h). Clients of which it is not known are one domain, 0.
   DomainId domain = 0;

@@ -33,8 +33,7 @@ std::string setting_words(const Settings& settings) {
 
 struct EventWords {
   std::string operator()(const event::Join& join) const {
-    return words("join", join.client) + (join.asks ? " asks" : "") +
-           (join.domain != 0 ? words(" domain", join.domain) : std::string()) +
+    return words("join", join.client) + (join.domain != 0 ? words(" domain", join.domain) : std::string()) +
            (join.last_grant != 0 ? words(" grants", join.last_grant) : std::string());
   }
   std::string operator()(const event::Session& session) const {
@@ -80,7 +79,6 @@ std::optional<Event> read_event(std::string_view name, Words& words) {
   const auto bytes = [&] { return words.number<Bytes>("number of bytes"); };
   if (name == "join") {
     event::Join join{.client = client()};
-    join.asks = words.may_have("asks");
     if (words.may_have("domain")) join.domain = words.number<DomainId>("domain number");
     if (words.may_have("grants")) join.last_grant = words.number<std::uint32_t>("grant number");
     return join;

@@ -3,10 +3,9 @@
 // on any machine can be replayed with today's core, which must make the same decisions.
 //
 //   rota-events 1 mode=automatic quantum=2000000000 grace=10000000000 window=2000000000
-//   81230000000 join 1 asks domain 1000 grants 4        client, whether it asks for room before it takes it, the number
-//                                                       of its trust domain unless that is 0 or not known, and the
-//                                                       number of the latest grant of clients whose place it takes,
-//                                                       unless there was none
+//   81230000000 join 1 domain 1000 grants 4             client, the number of its trust domain unless that is 0 or
+//                                                       not known, and the number of the latest grant of clients
+//                                                       whose place it takes, unless there was none
 //   81230000000 session 1 1                             client, session number
 //   81230100000 add_gpu 1 0 150323855360 524288000      client, GPU, total bytes, bytes of the context
 //   81230200000 want 1 1 0                              client, hexadecimal GPU mask, whether it already runs

@@ -41,8 +41,12 @@ Bytes Leases::context_bytes(const Program& client, GpuIndex gpu) const {
 void Leases::join(const Program& client, const Task& task) {
   owners_[task.id] = client.id;
   remark(fmt::format("task {} client {} pid {}", task.id, client.id, client.pid));
-  step(event::Join{task.id, true, client.domain_number, task.last_grant});
-  if (const scheduler::SessionId session = session_of(client); session != 0) step(event::Session{task.id, session});
+  enter_core(task.id, client, task.last_grant);
+}
+
+void Leases::enter_core(ClientId id, const Program& whose, std::uint32_t last_grant) {
+  step(event::Join{id, whose.domain_number, last_grant});
+  if (const scheduler::SessionId session = session_of(whose); session != 0) step(event::Session{id, session});
 }
 
 void Leases::on_want(Program& client, const protocol::Want& want, bool reclaims) {

@@ -206,10 +206,8 @@ void Leases::rebuild(Gang& gang, const std::vector<OfTask>& members) {
   if (!members.empty()) {
     gang.id = ++last_number_;
     gang.activity = {};
-    const Program& first = *members.front().program;
     remark(fmt::format("gang {} task {}", gang.number, gang.id));
-    step(event::Join{gang.id, true, first.domain_number, gang.last_grant});
-    if (const scheduler::SessionId session = session_of(first); session != 0) step(event::Session{gang.id, session});
+    enter_core(gang.id, *members.front().program, gang.last_grant);
   }
   for (const auto& [client, task] : members) {
     const ClientId before = std::exchange(task->id, gang.id);

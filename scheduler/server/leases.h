@@ -136,6 +136,8 @@ class Leases {
   mutable bool keeps_sums_ = false;        // all members' pages or rows are being written
 
   void join(const Program& program, const Task& task);
+  // Makes a client of the core that has the program's domain and session.
+  void enter_core(scheduler::ClientId id, const Program& whose, std::uint32_t last_grant);
   bool couple(Program& program, scheduler::GpuMask gpus);
   void replace(Program& program, const Tasks::Change& change,
                const std::vector<std::pair<scheduler::GpuIndex, scheduler::Bytes>>& contexts);

@@ -31,7 +31,7 @@ double measure(Mode mode, bool measured_turns, ClientId clients, GpuIndex gpus, 
     return GpuMask{1} << id % gpus | GpuMask{pairs ? 1U : 0U} << (id + 1) % gpus;
   };
   for (ClientId id = 1; id <= clients; ++id) {
-    step(event::Join{id, true});
+    step(event::Join{id});
     for (GpuIndex gpu = 0; gpu < gpus; ++gpu) {
       if (!has(wanted(id), gpu)) continue;
       step(event::AddGpu{id, gpu, kTotal, Bytes{1} << 20});

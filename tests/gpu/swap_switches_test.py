@@ -5,9 +5,9 @@ import swap_switches
 
 EVENTS = """rota-events 1 mode=exclusive quantum=300000000 grace=10000000000 window=2000000000
 # 1000 task 6 client 6 pid 15104
-1000 join 6 asks
+1000 join 6
 # 1000 task 8 client 8 pid 15105
-1000 join 8 asks
+1000 join 8
 1000000000 want 6 1 0
 > granted 6 1
 > promised 6 1 0 0

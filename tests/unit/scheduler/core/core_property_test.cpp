@@ -58,7 +58,6 @@ class History {
 
  private:
   struct Model {
-    bool asks = false;
     std::map<GpuIndex, Bytes> used;
     std::map<GpuIndex, Bytes> fixed;
     std::uint32_t last_grant = 0;
@@ -109,8 +108,8 @@ class History {
   void random_step() {
     if (clients_.empty() || (clients_.size() < 12 && pick(10) == 0)) {
       const ClientId id = ++last_client_;
-      clients_[id].asks = who_ == Clients::kHonest || pick(2) == 0;
-      step(event::Join{id, clients_[id].asks});
+      clients_[id] = {};
+      step(event::Join{id});
       return;
     }
     const ClientId id = some_client();

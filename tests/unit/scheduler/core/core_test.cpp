@@ -34,7 +34,7 @@ TEST_CASE("events about unknown clients, GPUs and grants are ignored") {
 TEST_CASE("a holder that shares memory or events is told when somebody waits for it who does, too") {
   Core core({.mode = Mode::kExclusive});
   for (const ClientId id : {1, 2}) {
-    core.step(event::Join{id, true}, 10s);
+    core.step(event::Join{id}, 10s);
     core.step(event::AddGpu{id, 0, 1000, 10}, 10s);
   }
   const auto shares = [&](ClientId id) { core.step(event::Activity{.client = id, .shares = true}, 10s); };

@@ -54,7 +54,7 @@ class Gangs {
   void replace(std::size_t i, const Program& program) {
     const ClientId id = ++last_client_;
     all_[i] = {.program = program, .client = id, .next = now_ + pick(5'000) * 1us, .seen = all_[i].seen};
-    step(event::Join{id, true, program.domain});
+    step(event::Join{id, program.domain});
     for_each_gpu(program.gpus, [&](GpuIndex gpu) {
       step(event::AddGpu{id, gpu, kTotal, 1});
       step(event::Usage{id, gpu, kTotal * 6 / 10});

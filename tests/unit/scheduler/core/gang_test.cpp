@@ -21,7 +21,7 @@ TEST_CASE("a GPU that a waiter cannot use yet goes to the next one, for a turn t
   Core core(settings);
   Time now = 10s;
   for (ClientId id = 1; id <= 3; ++id) {
-    core.step(event::Join{id, true}, now);
+    core.step(event::Join{id}, now);
     for (GpuIndex gpu = 0; gpu < 2; ++gpu) core.step(event::AddGpu{id, gpu, 1000, 1}, now);
   }
   core.step(event::Want{1, 0b01}, now);

@@ -64,7 +64,7 @@ class World {
     core_ = std::make_unique<Core>(settings);
     for (const Program& program : programs) all_.push_back({.program = program});
     for (std::size_t i = 0; i < all_.size(); ++i) {
-      step({event::Join{id(i), false}});
+      step({event::Join{id(i)}});
       for_each_gpu(programs[i].gpus, [&](GpuIndex gpu) { step({event::AddGpu{id(i), gpu, Bytes{80} << 30, 1}}); });
       gpus_ |= programs[i].gpus;
       all_[i].left = programs[i].kernel;

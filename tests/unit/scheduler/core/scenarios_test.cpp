@@ -127,8 +127,8 @@ TEST_CASE("every scenario goes as it is told") {
 TEST_CASE("a scenario that goes otherwise than it is told is noticed") {
   const std::string story =
       "# a client that wants a free GPU gets it\nrota-events 1 mode=exclusive quantum=100ms grace=1s window=2s\n"
-      "10s join 1\n10s add_gpu 1 0 1000M 10M\n10s want 1 1 0\n> granted 1 1\n#= client 1: holds 1\n10s give_back 1 1\n"
-      "> ended 1 1\n#= client 1: rests\n";
+      "10s join 1\n10s add_gpu 1 0 1000M 10M\n10s want 1 1 0\n> granted 1 1; promised 1 1 0 0\n#= client 1: holds 1\n"
+      "10s give_back 1 1\n> ended 1 1\n#= client 1: rests\n";
   const auto told_so = [&](const std::string& from, const std::string& to) {
     std::string changed = story;
     REQUIRE(changed.find(from) != std::string::npos);
@@ -138,7 +138,7 @@ TEST_CASE("a scenario that goes otherwise than it is told is noticed") {
     return problem_of(all.front());
   };
   CHECK(told_so("1000M", "1000M") == "");
-  CHECK(told_so("> granted 1 1\n", "") != "");
+  CHECK(told_so("> granted 1 1; promised 1 1 0 0\n", "") != "");
   CHECK(told_so("> ended 1 1\n", "") != "");
   CHECK(told_so("> granted 1 1", "> granted 2 1").rfind("line 6: the log records '> granted 2 1'", 0) == 0);
   CHECK(told_so("#= client 1: rests\n", "## one way on\n#= client 1: rests\n") == "");

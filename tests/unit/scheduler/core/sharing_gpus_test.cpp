@@ -58,7 +58,7 @@ TEST_CASE("GPUs are decided on separately again once no active program needs bot
   Core core(settings);
   Time now = 1s;
   const auto add = [&](ClientId id, GpuMask gpus) {
-    core.step(event::Join{id, false}, now);
+    core.step(event::Join{id}, now);
     for_each_gpu(gpus, [&](GpuIndex gpu) { core.step(event::AddGpu{id, gpu, Bytes{80} << 30, 1}, now); });
     core.step(event::Want{id, gpus}, now);
   };
@@ -106,7 +106,7 @@ TEST_CASE("a GPU where memory does not fit is decided on by itself") {
   Core core(settings);
   Time now = 1s;
   for (const ClientId id : {1U, 2U, 3U}) {
-    core.step(event::Join{id, false}, now);
+    core.step(event::Join{id}, now);
     for_each_gpu(id == 3 ? 2 : kBoth, [&](GpuIndex gpu) {
       core.step(event::AddGpu{id, gpu, Bytes{80} << 30, 1}, now);
       core.step(event::Usage{id, gpu, Bytes{gpu == 0 ? 50U : 1U} << 30}, now);

@@ -140,7 +140,7 @@ struct Two {
           return settings;
         }()) {
     for (const ClientId id : {1U, 2U}) {
-      core.step(event::Join{id, false}, now);
+      core.step(event::Join{id}, now);
       core.step(event::AddGpu{id, 0, Bytes{80} << 30, 1}, now);
     }
   }
@@ -233,7 +233,7 @@ TEST_CASE("programs that do not fit take turns by their memory, and are not samp
     two.now += 50ms;
     two.core.step(event::Tick{}, two.now);
     // Nor if a client that uses no GPU comes and goes.
-    two.core.step(event::Join{3, false}, two.now);
+    two.core.step(event::Join{3}, two.now);
     two.core.step(event::Leave{3}, two.now);
     two.core.step(event::Want{holder, 1}, two.now);
     CHECK_FALSE(looked());
@@ -253,7 +253,7 @@ TEST_CASE("Unified Memory that does not fit comes by page faults: turns are long
 
 TEST_CASE("a small program that comes and goes beside others makes their turns no longer") {
   Two two;
-  two.core.step(event::Join{3, false}, two.now);
+  two.core.step(event::Join{3}, two.now);
   two.core.step(event::AddGpu{3, 0, Bytes{80} << 30, 1}, two.now);
   for (const ClientId id : {1U, 2U}) two.core.step(event::Usage{id, 0, Bytes{50} << 30}, two.now);
   two.core.step(event::Usage{3, 0, Bytes{1} << 30}, two.now);
@@ -292,7 +292,7 @@ TEST_CASE("a small program that comes and goes beside others makes their turns n
 
 TEST_CASE("who has handed memory to others runs at once, whoever waits before it") {
   Two two;
-  two.core.step(event::Join{3, false}, two.now);
+  two.core.step(event::Join{3}, two.now);
   two.core.step(event::AddGpu{3, 0, Bytes{80} << 30, 1}, two.now);
   two.core.step(event::Activity{.client = 3, .calls = 1, .shares = true}, two.now);
   std::uint64_t calls = 0;
@@ -319,7 +319,7 @@ TEST_CASE("who has handed memory to others runs at once, whoever waits before it
 
 TEST_CASE("a turn is as long as the hand-overs of all who take turns make worth while, however often one comes") {
   Two two;
-  two.core.step(event::Join{3, false}, two.now);
+  two.core.step(event::Join{3}, two.now);
   two.core.step(event::AddGpu{3, 0, Bytes{80} << 30, 1}, two.now);
   for (const ClientId id : {1U, 2U, 3U}) two.core.step(event::Want{id, 1}, two.now);
   std::array<std::uint64_t, 4> switches{};
@@ -387,7 +387,7 @@ TEST_CASE("a fixed quantum decides nothing: programs that fit together run toget
 
 TEST_CASE("who waits when turns are no longer measured is not overtaken for ever") {
   Two two;
-  two.core.step(event::Join{3, false}, two.now);
+  two.core.step(event::Join{3}, two.now);
   two.core.step(event::AddGpu{3, 0, Bytes{80} << 30, 1}, two.now);
   Settings settings;
   settings.measured_turns = true;

@@ -157,7 +157,7 @@ class Crowd {
     if (each.client == 0) {
       each.client = ++last_client_;
       each.session = each.habit.session != 0 ? each.habit.session : 1000 + each.client;
-      step(event::Join{each.client, true, each.habit.domain});
+      step(event::Join{each.client, each.habit.domain});
       step(event::Session{each.client, each.session});
       step(event::AddGpu{each.client, 0, Bytes{80} << 30, 1});
     }

@@ -61,7 +61,7 @@ TEST_CASE("a user whose programs are always in a hurry, and never give back, doe
   constexpr ClientId kHonest = 1;
   constexpr ClientId kHostile = 40;
   for (ClientId id = kHonest; id <= kHonest + kHostile; ++id) {
-    core.step(event::Join{.client = id, .asks = false, .domain = id == kHonest ? 1U : 2U}, now);
+    core.step(event::Join{.client = id, .domain = id == kHonest ? 1U : 2U}, now);
     core.step(event::AddGpu{id, 0, 10'000, 10}, now);
     core.step(event::Usage{id, 0, 6000}, now);  // two of them do not fit
   }

@@ -43,7 +43,7 @@ struct Turns {
     core.step(event::Configure{settings}, now);
   }
   void come(ClientId id, GpuMask gpus = 1) {
-    core.step(event::Join{id, false}, now);
+    core.step(event::Join{id}, now);
     for_each_gpu(gpus, [&](GpuIndex index) { core.step(event::AddGpu{id, index, Bytes{80} << 30, 1}, now); });
   }
   void want(ClientId id, GpuMask gpus = 1) { core.step(event::Want{id, gpus}, now); }

@@ -19,7 +19,7 @@ constexpr Program kLightlyBusy{.kernel = 250us, .cpu = 2ms};
 struct Pair {
   explicit Pair(const Settings& settings) : core(settings) {
     for (const ClientId id : {1U, 2U}) {
-      core.step(event::Join{id, false}, now);
+      core.step(event::Join{id}, now);
       core.step(event::AddGpu{id, 0, Bytes{80} << 30, 1}, now);
     }
   }

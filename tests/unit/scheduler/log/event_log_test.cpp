@@ -56,7 +56,7 @@ TEST_CASE("whatever is written down can be read again, and every event comes thr
       }
     };
     for (ClientId id = 1; id <= 3; ++id) {
-      step(event::Join{id, id == 2, id == 3 ? 0 : DomainId{1} << 63 | id, id == 1 ? 0 : id});
+      step(event::Join{id, id == 3 ? 0 : DomainId{1} << 63 | id, id == 1 ? 0 : id});
       if (id != 1) step(event::Session{id, 4});
       step(event::AddGpu{id, 63, 1000, 3});
       step(event::Usage{id, 63, 600, 5});
@@ -161,11 +161,10 @@ TEST_CASE("what cannot be read in a log is named with its line, what is wrong th
       {join + "1001 join\n", "line 3: the line ends before the client number", third},
       {join + "1001 join 2 3\n", "line 3: unexpected '3' at the end of the line", third},
       {join + "1001 join 2 \n", "line 3: unexpected ''", third},
-      {join + "1001 join 2 asks 1\n", "line 3: unexpected '1' at the end of the line", third},
-      {join + "1001 join 2 asks domain\n", "line 3: the line ends before the domain number", third},
-      {join + "1001 join 2 asks grants x\n", "line 3: 'x' is not a valid grant number", third},
+      {join + "1001 join 2 domain\n", "line 3: the line ends before the domain number", third},
+      {join + "1001 join 2 grants x\n", "line 3: 'x' is not a valid grant number", third},
       {join + "1001 join 2 domain x\n", "line 3: 'x' is not a valid domain number", third},
-      {join + "1001 join 2 domain 1 asks\n", "line 3: unexpected 'asks' at the end of the line", third},
+      {join + "1001 join 2 domain 1 2\n", "line 3: unexpected '2' at the end of the line", third},
       {join + "1001 ask 1 64 1\n", "line 3: '64' is not a valid GPU number (maximum 63)", third},
       {join + "1001 add_gpu 1 64 1000 0\n", "line 3: '64' is not a valid GPU number (maximum 63)", third},
       {join + "1001 usage 1 64 1000 0\n", "line 3: '64' is not a valid GPU number (maximum 63)", third},

@@ -66,7 +66,6 @@ using BytesOfGpus = std::array<scheduler::Bytes, kGpus>;
 
 struct Program {
   unsigned pid = 0;
-  bool asks = true;  // it asks for room before it takes any; older programs do not
   Manner manner = Manner::kHonest;
   std::unique_ptr<Machine> machine = std::make_unique<Machine>();
   std::deque<turn::Event> due;  // the event that the machine takes now, and the answers to what it asked for

@@ -46,7 +46,7 @@ void World::grow_or_shrink(Program& program, Thread& thread) {
 
 // As the monitor does after each step of the machine and before each look.
 void World::publish_room(Program& program) {
-  const bool promised = program.asks && program.connected && program.machine->grant() != 0;
+  const bool promised = program.connected && program.machine->grant() != 0;
   for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
     const bool limited = promised && (program.page.held >> gpu & 1) != 0;
     program.allowed[gpu] = limited ? program.promised[gpu] : kUnlimited;
@@ -91,7 +91,7 @@ void World::ask_room(Program& program, std::uint64_t gpus) {
 
 // For a program that works under its lease.
 void World::check_room(const Program& program, const scheduler::ClientState& state) {
-  for (unsigned gpu = 0; gpu < kGpus && program.asks; ++gpu) {
+  for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
     if (((program.uses & state.held) >> gpu & 1) == 0) continue;
     const scheduler::Bytes promised = core_->promised_bytes(program.client, gpu);
     if (program.taken <= promised) continue;

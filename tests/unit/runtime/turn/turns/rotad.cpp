@@ -101,7 +101,7 @@ void World::connect(Program& program) {
   program.page = {};
   program.clear = program.clear_from = {};
   program.page_whole_at = kNever;
-  core_step(scheduler::event::Join{program.client, program.asks});
+  core_step(scheduler::event::Join{program.client});
   quota_->join(program.client, {});
 }
 

@@ -72,7 +72,6 @@ std::unique_ptr<Program> World::new_program() {
   program->pid = ++last_pid_;
   if (one_in(5)) program->manner = Manner::kLate;
   if (one_in(6)) program->manner = Manner::kUndrainable;
-  program->asks = !one_in(5);
   program->swaps = swapping_ && program->manner != Manner::kUndrainable && !one_in(4);
   // Swap memory is taken as rotad grants it.
   program->memory = program->taken = program->swaps ? 0 : 50 + pick(700);
