@@ -66,6 +66,7 @@ std::set<int> Deferred::ask(Lock& lock, const std::vector<Id>& blocks) {
     Block& block = state_->blocks.at(id);
     if (block.event == nullptr || block.held > 0 || block.asked) continue;
     block.asked = true;
+    ++block.queries;
     questions.push_back({id, block.event});
   }
   std::set<int> devices;
@@ -97,6 +98,14 @@ std::vector<int> Deferred::sweep() {
   all.reserve(state_->blocks.size());
   for (const auto& [id, block] : state_->blocks) all.push_back(id);
   const std::set<int> devices = ask(lock, all);
+  for (const Id id : all) {
+    const auto known = state_->blocks.find(id);
+    if (known == state_->blocks.end() || !known->second.asked || known->second.event == nullptr) continue;
+    state_->answered.wait(lock, [&, query = known->second.queries] {
+      const auto block = state_->blocks.find(id);
+      return block == state_->blocks.end() || !block->second.asked || block->second.queries != query;
+    });
+  }
   return {devices.begin(), devices.end()};
 }
 

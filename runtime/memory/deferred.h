@@ -54,7 +54,8 @@ class Deferred {
   void add_unused(api::CUdeviceptr address, const Place& place, std::uint64_t bytes = 0);
   // Whether a block begins here: for the program the address is freed, for the driver it is not.
   bool holds(api::CUdeviceptr address) const;
-  // Checks which blocks' use is over; their bytes count as free from then on. Returns their GPUs.
+  // Checks which blocks' use is over; their bytes count as free from then on. Returns their GPUs. Where another thread
+  // is asking the driver about a block, its answer is waited for.
   std::vector<int> sweep();
   // Returns a block of exactly this size whose use is over, for reuse by the program: it is no longer an entry. Queries
   // the driver about a few blocks of that size and no others.
@@ -79,9 +80,10 @@ class Deferred {
     api::CUevent event = nullptr;  // null: its use is over
     api::CUcontext event_context = nullptr;
     bool in_ledger = true;
-    bool captured = false;  // was freed during a capture
-    bool asked = false;     // a driver call is under way, a query of the event or the free of the block
-    int held = 0;           // contexts of it that are ending
+    bool captured = false;      // was freed during a capture
+    bool asked = false;         // a driver call is under way, a query of the event or the free of the block
+    std::uint64_t queries = 0;  // of the event, so far
+    int held = 0;               // contexts of it that are ending
   };
   using Id = std::uint64_t;
   using Blocks = std::map<Id, Block>;

@@ -1,6 +1,10 @@
 // Converted memory given to cuMemFreeAsync, which the driver takes only by a call that waits.
+#include <unistd.h>
+
 #include <atomic>
+#include <fstream>
 #include <future>
+#include <string>
 #include <thread>
 
 #include "generated/driver_real.h"
@@ -13,6 +17,13 @@ using namespace rota::test;
 namespace {
 
 constexpr Settings kManaged64{.backend = Choice::kManaged, .limit_bytes = 64 * kMiB};
+
+bool sleeps_or_is_gone(pid_t thread) {
+  std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string line;
+  std::getline(stat, line);
+  return line.find(") R ") == std::string::npos;
+}
 
 // Address 0 only asks whether the driver refuses frees, which never waits.
 api::CUresult forbidden_free(api::CUdeviceptr address) {
@@ -259,6 +270,37 @@ TEST_CASE("a context's end waits for memory of it that is on its way to the driv
   destroyer.wait();
   CHECK(freed_first.load());
   CHECK(f.ledger.live_bytes(0) == 2 * kMiB);
+}
+
+TEST_CASE("what is free is told with the answers that another thread is just getting from the driver") {
+  Freed f;
+  f.free_in_order(f.allocated(40 * kMiB));
+  static std::atomic<int> inside;
+  static std::atomic<bool> go_on;
+  inside = 0;
+  go_on = false;
+  f.driver.set<api::cuEventQuery_fn>(Symbol::k_cuEventQuery, [](api::CUevent) {
+    inside.fetch_add(1);
+    while (!go_on.load()) std::this_thread::yield();
+    return api::CUDA_SUCCESS;
+  });
+  auto monitor = std::async(std::launch::async, [&] { f.memory.sweep_deferred(); });
+  while (inside.load() == 0) std::this_thread::yield();
+  std::atomic<pid_t> asking{0};
+  std::size_t free_bytes = 0;
+  std::thread program([&] {
+    FakeDriver::the().enter_context(0);
+    asking = gettid();
+    std::size_t total = 0;
+    f.memory.info(&free_bytes, &total);
+    FakeDriver::the().leave_context();
+  });
+  while (asking.load() == 0 || !sleeps_or_is_gone(asking)) std::this_thread::yield();
+  go_on = true;
+  monitor.wait();
+  program.join();
+  CHECK(inside.load() == 1);
+  CHECK(free_bytes == 64 * kMiB);
 }
 
 TEST_CASE("the driver's own stream-ordered memory goes the driver's way, and is room at once") {
