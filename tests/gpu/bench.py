@@ -38,7 +38,7 @@ class Bench:
 
     def call(self, command, timeout=240, text=None, **environment):
         """Text: what the command reads."""
-        result = subprocess.run([str(part) for part in command], env=dict(self.environment, **environment), input=text,
+        result = subprocess.run([str(part) for part in command], env=dict(self.environment, **{name: str(value) for name, value in environment.items()}), input=text,
                                 capture_output=True, text=True, timeout=timeout)
         name = re.sub(r"[^a-zA-Z0-9]+", "-", " ".join(pathlib.Path(str(part)).name for part in command))[:80]
         with open(self.out / "commands.log", "a") as log:

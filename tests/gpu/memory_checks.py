@@ -212,8 +212,15 @@ def sixteen_threads_allocate_by_every_route(bench):
             command = [storm, "--for", "3", "--seed", str(turn + 1)]
             result = bench.checked(command) if mode == "natively" else bench.under_rota(command, ROTA_MEMORY=mode)
             calls, rate, refused, left = map(int, re.search(pattern, result.stdout).groups())
-            assert refused == 0 and (mode == "natively" or left == 0), (mode, result.stdout)
+            assert refused == 0, (mode, result.stdout)
             rates.setdefault(mode, []).append(rate)
+    # Where a rotad measures what the process has besides its allocations, that grows with what the driver keeps, and what is free falls.
+    # Without one nothing is measured: what is free is the limit less the ledger, to the byte.
+    for mode in ("native", "managed"):
+        command = [storm, "--for", "3", "--seed", "3"]
+        result = bench.checked(command, ROTA_MEMORY=mode, ROTA_SOCKET=bench.scratch / "nobody.sock", LD_PRELOAD=bench.libraries / "librota.so")
+        _, _, refused, left = map(int, re.search(pattern, result.stdout).groups())
+        assert (refused, left) == (0, 0), (mode, result.stdout)
     alone = sum(rates["natively"])
     return ", ".join(f"{mode} {sum(rates[mode]) / alone:.2f} of the native rate" for mode in ("native", "managed"))
 
