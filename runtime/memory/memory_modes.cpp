@@ -8,6 +8,15 @@ namespace rota::memory {
 
 using protocol::MemoryMode;
 
+namespace {
+
+// Memory is the driver's own as long as no rotad serves the process.
+bool needs_rotad(Choice choice) {
+  return choice == Choice::kDefault || choice == Choice::kAuto;
+}
+
+}  // namespace
+
 void Memory::set_served(bool served) {
   // What was decided without knowing that is decided again.
   for (int ordinal = 0; ordinal < kMaxDevices; ++ordinal) set_served(ordinal, served);
@@ -21,25 +30,29 @@ void Memory::set_served(int ordinal, bool served) {
 }
 
 Backend& Memory::backend_for_allocation(int ordinal) {
-  if (settings_.backend == Choice::kAutomatic) turns_->wait_until_served_is_known(ordinal);
+  if (needs_rotad(settings_.backend)) turns_->wait_until_served_is_known(ordinal);
   return backend(ordinal);
 }
 
 MemoryMode Memory::decide(int ordinal) {
-  if (settings_.backend == Choice::kNative) return MemoryMode::kNativeChosen;
+  const Choice choice = settings_.backend;
+  if (choice == Choice::kNative) return MemoryMode::kNativeChosen;
   if (exports_.load(std::memory_order_relaxed)) return MemoryMode::kNativeRefused;
-  const bool automatic = settings_.backend == Choice::kAutomatic;
   const bool served = devices_[static_cast<std::size_t>(ordinal)].served.load(std::memory_order_relaxed);
-  if (automatic && !served) return MemoryMode::kUnknown;
-  if (settings_.backend != Choice::kManaged && sharers_.watched()) return MemoryMode::kNativeWatched;
-  if (settings_.backend == Choice::kSwap && sharers_.debugged()) return MemoryMode::kNativeWatched;
-  if (automatic && sharers_.found()) return MemoryMode::kNativeShared;
-  MemoryMode managed = MemoryMode::kUnified;
-  if (settings_.backend == Choice::kSwap && swap_.serves(ordinal)) {
-    const MemoryMode instead = swap_.untried(ordinal);
-    if (instead == MemoryMode::kUnknown) return MemoryMode::kSwap;
-    managed = instead;
+  if (needs_rotad(choice) && !served) return MemoryMode::kUnknown;
+  if (choice != Choice::kManaged && sharers_.watched()) return MemoryMode::kNativeWatched;
+  const bool larger = choice == Choice::kAuto && settings_.oversubscribe;
+  MemoryMode managed = larger ? MemoryMode::kUnifiedLarger : MemoryMode::kUnified;
+  if ((choice == Choice::kSwap || choice == Choice::kAuto) && !larger) {
+    if (sharers_.debugged()) return MemoryMode::kNativeWatched;
+    if (swap_.serves(ordinal)) {
+      const MemoryMode instead = swap_.untried(ordinal);
+      if (instead == MemoryMode::kUnknown) return MemoryMode::kSwap;
+      managed = instead;
+    }
   }
+  // Unified Memory cannot be handed to other processes.
+  if (needs_rotad(choice) && sharers_.found()) return MemoryMode::kNativeShared;
   switch (managed_.suitability(ordinal)) {
     case ManagedBackend::Suitability::kNoManaged:
       return MemoryMode::kNativeNoManaged;

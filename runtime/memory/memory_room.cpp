@@ -63,7 +63,7 @@ Charge Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind, const void* 
   } else if (backend(ordinal).backing() == Backing::kSwapped) {
     log::warn(
         "{} on GPU {} refused: this process has {} of the {} that the GPU has for it, and swapped memory must all "
-        "fit there at once; ROTA_MEMORY=managed and `rota run --oversubscribe` together allow more",
+        "fit there at once; `rota run --memory managed --oversubscribe` allows more",
         more, driver::gpu_number(ordinal), live, text(most));
   } else if (settings_.oversubscribe) {
     log::warn(

@@ -28,14 +28,16 @@ Settings settings_from_environment() {
   // NOLINTBEGIN(concurrency-mt-unsafe): read once, at attach
   if (const char* value = std::getenv("ROTA_MEMORY"); value != nullptr && *value != '\0') {
     const std::string_view wanted = value;
-    if (wanted == "managed") {
+    if (wanted == "auto") {
+      settings.backend = Choice::kAuto;
+    } else if (wanted == "managed") {
       settings.backend = Choice::kManaged;
     } else if (wanted == "native") {
       settings.backend = Choice::kNative;
     } else if (wanted == "swap") {
       settings.backend = Choice::kSwap;
     } else {
-      log::warn("ROTA_MEMORY is '{}': use managed, native or swap; the default is used", wanted);
+      log::warn("ROTA_MEMORY is '{}': use auto, managed, native or swap; the default is used", wanted);
     }
   }
   if (const char* value = std::getenv("ROTA_GPU_MEM_LIMIT"); value != nullptr && *value != '\0') {

@@ -24,8 +24,9 @@ enum class MemoryMode : std::uint8_t {
   // The driver's own, since a tool checks every access (compute-sanitizer, Nsight Compute) or, where the user asked for
   // swap memory, a debugger was there from the start.
   kNativeWatched = 12,
+  kUnifiedLarger = 13,  // Unified Memory, since the program may have more memory than the GPU (--oversubscribe)
 };
-inline constexpr std::uint8_t kLastMemoryMode = 12;
+inline constexpr std::uint8_t kLastMemoryMode = 13;
 
 // The kinds of GPUs on which swap memory has not been tested; null if this is no mode of such a GPU.
 constexpr const char* untested_where(MemoryMode mode) {
@@ -44,7 +45,7 @@ constexpr const char* untested_where(MemoryMode mode) {
 }
 
 constexpr bool is_unified(MemoryMode mode) {
-  return mode == MemoryMode::kUnified || untested_where(mode) != nullptr;
+  return mode == MemoryMode::kUnified || mode == MemoryMode::kUnifiedLarger || untested_where(mode) != nullptr;
 }
 // Whether memory leaves the GPU when others need the room.
 constexpr bool can_leave(MemoryMode mode) {

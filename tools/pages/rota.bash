@@ -15,14 +15,14 @@ _rota() {
   fi
   case "$command $before" in
     "run --mode") COMPREPLY=($(compgen -W "automatic exclusive concurrent" -- "$now")); return ;;
-    "run --memory") COMPREPLY=($(compgen -W "managed native swap" -- "$now")); return ;;
+    "run --memory") COMPREPLY=($(compgen -W "auto managed native swap" -- "$now")); return ;;
     "try --mode") COMPREPLY=($(compgen -W "automatic exclusive concurrent" -- "$now")); return ;;
-    "try --memory") COMPREPLY=($(compgen -W "managed native swap" -- "$now")); return ;;
+    "try --memory") COMPREPLY=($(compgen -W "auto managed native swap" -- "$now")); return ;;
     "sim --gpu") COMPREPLY=($(compgen -W "h200 h100 a100 l4 t4 rtx4090 mig-1g" -- "$now")); return ;;
     "sim --unregistered") COMPREPLY=($(compgen -W "fail skip" -- "$now")); return ;;
     "ci --sim") COMPREPLY=($(compgen -W "h200 h100 a100 l4 t4 rtx4090 mig-1g" -- "$now")); return ;;
     "ci --mode") COMPREPLY=($(compgen -W "automatic exclusive concurrent" -- "$now")); return ;;
-    "ci --memory") COMPREPLY=($(compgen -W "managed native swap" -- "$now")); return ;;
+    "ci --memory") COMPREPLY=($(compgen -W "auto managed native swap" -- "$now")); return ;;
     "report --format") COMPREPLY=($(compgen -W "text json junit html github" -- "$now")); return ;;
     "trace show --addresses") COMPREPLY=($(compgen -W "stable raw" -- "$now")); return ;;
     "trace export --format") COMPREPLY=($(compgen -W "chrome" -- "$now")); return ;;

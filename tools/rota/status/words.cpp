@@ -9,6 +9,8 @@ ServedHow served_how(protocol::MemoryMode mode) {
   switch (mode) {
     case MemoryMode::kUnified:
       return {"managed", "Unified Memory", {}};
+    case MemoryMode::kUnifiedLarger:
+      return {"managed", "Unified Memory", "--oversubscribe"};
     case MemoryMode::kNativeChosen:
       return {"native", "native", "ROTA_MEMORY=native"};
     case MemoryMode::kNativeNoManaged:

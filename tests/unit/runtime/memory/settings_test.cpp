@@ -16,13 +16,15 @@ TEST_CASE("a limit that cannot be read allows nothing; other bad values are what
   setenv("ROTA_MEMORY", "magic", 1);
   Settings settings = settings_from_environment();
   CHECK(settings.limit_bytes == kNoLimit);
-  CHECK(settings.backend == Choice::kAutomatic);
+  CHECK(settings.backend == Choice::kDefault);
   setenv("ROTA_GPU_MEM_LIMIT", "1G", 1);
   setenv("ROTA_MEMORY", "native", 1);
   settings = settings_from_environment();
   CHECK(settings.limit_bytes == 1ull << 30);
   CHECK(settings.backend == Choice::kNative);
   CHECK(settings.small_bytes == 64 << 10);
+  setenv("ROTA_MEMORY", "auto", 1);
+  CHECK(settings_from_environment().backend == Choice::kAuto);
   for (const auto& [text, bytes] : {std::pair{"0", 0}, {"4K", 4096}, {"few", 64 << 10}}) {
     setenv("ROTA_MEMORY_SMALL", text, 1);
     CHECK(settings_from_environment().small_bytes == static_cast<std::uint64_t>(bytes));

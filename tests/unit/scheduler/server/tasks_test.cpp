@@ -330,7 +330,7 @@ TEST_CASE("masks of GPUs that a client does not have, and coupling again and aga
   INFO(again.errors);
   CHECK(again.code() == 0);
   const std::string text = read_file(log);
-  CHECK(text.find(" asks grants ") != std::string::npos);
+  CHECK(text.find(" grants ") != std::string::npos);
   CHECK(text.find(" pid " + std::to_string(getpid()) + "\n") != std::string::npos);
 }
 

@@ -86,7 +86,8 @@ TEST_CASE("memory leaves a GPU in every mode in which rota or the driver moves i
                                      MemoryMode::kUnifiedMps,
                                      MemoryMode::kUnifiedMig,
                                      MemoryMode::kUnifiedConfidential,
-                                     MemoryMode::kUnifiedCoherent};
+                                     MemoryMode::kUnifiedCoherent,
+                                     MemoryMode::kUnifiedLarger};
   tool::Status status;
   status.gpus = {gpu(0, 0)};
   status.programs = {client(1, kOwn)};
