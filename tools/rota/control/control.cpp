@@ -2,7 +2,10 @@
 #include "tools/rota/control/control.h"
 
 #include <fmt/format.h>
+#include <grp.h>
+#include <pwd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 
 #include <CLI/CLI.hpp>
@@ -25,6 +28,23 @@ namespace {
 int failed(const std::string& text) {
   write_message("rota: " + report::printable(text) + "\n");
   return 1;
+}
+
+// Whom the socket's mode lets in, as a sentence's end: rotad has made it, or systemd for the group of its unit.
+std::string who_may(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0) return "root, and the user or group that rotad runs as, can";
+  // NOLINTBEGIN(concurrency-mt-unsafe)
+  const passwd* const user = getpwuid(info.st_uid);
+  std::string text = "root";
+  if (info.st_uid != 0) text += fmt::format(" and {}", user == nullptr ? std::to_string(info.st_uid) : user->pw_name);
+  if ((info.st_mode & S_IWGRP) != 0) {
+    const group* const members = getgrgid(info.st_gid);
+    text += fmt::format(" and members of the group {}",
+                        members == nullptr ? std::to_string(info.st_gid) : members->gr_name);
+  }
+  // NOLINTEND(concurrency-mt-unsafe)
+  return text + " can";
 }
 
 int ask(const std::string& line, std::string path) {
@@ -51,7 +71,7 @@ int ask(const std::string& line, std::string path) {
   const Descriptor rotad(connected);
   if (!rotad) {
     return failed(fmt::format("cannot reach rotad's control socket {}: {}{}", path, strerror(-connected),
-                              -connected == EACCES ? "; root, or the user or group that rotad runs as, can" : ""));
+                              -connected == EACCES ? "; " + who_may(path) : ""));
   }
   const timeval patience{.tv_sec = 5, .tv_usec = 0};
   setsockopt(rotad.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
