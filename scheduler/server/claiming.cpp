@@ -73,6 +73,7 @@ void Server::serve_gpu(Client& client, const protocol::AddGpu& named) {
   named_.erase({client.id, uuid_text(gpu.uuid)});
   const std::uint32_t index = gpus_.add_client(gpu);
   if (!client.gpus().contains(index)) {
+    if (nvml_released_) guarded("use NVML again", [this] { use_nvml(true); });
     begin_task(client, index, last_grant_of(client, index));
     note_clients();
     by_process_[process_of(client, index)].insert(client.id);

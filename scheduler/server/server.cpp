@@ -396,6 +396,7 @@ Result<std::string> Server::carry(const ControlRequest& request) {
     return std::string("rotad is stopping; its programs continue");
   }
   if (std::holds_alternative<control::Reload>(request)) return reload();
+  if (const auto* nvml = std::get_if<control::UseNvml>(&request)) return use_nvml(nvml->use);
   scheduler::Settings settings = core_.settings();
   if (const auto* mode = std::get_if<control::SetMode>(&request)) settings.mode = mode->mode;
   if (const auto* quantum = std::get_if<control::SetQuantum>(&request)) set_quantum(settings, quantum->quantum);

@@ -196,6 +196,7 @@ class Server final : public ConnectionOwner, private Leases {
   void tell(Client& client, const protocol::Message& message);
 
   void measure();
+  Result<std::string> use_nvml(bool use);
   bool measure_soon();
   void measure_for_requests(const std::set<scheduler::GpuIndex>& gpus);
   bool is_measurable(const Client& client, std::uint32_t gpu) const;
@@ -397,6 +398,7 @@ class Server final : public ConnectionOwner, private Leases {
   scheduler::Time measured_at_{};                     // when the latest answer came,
   scheduler::Time measuring_took_{};                  // and how long after the question
   std::string measuring_problem_;                     // the last that was logged
+  bool nvml_released_ = false;                        // for a driver to be unloaded, until it is needed again
   struct Unanswered {
     protocol::Message added;
     scheduler::Time since{};  // a reading that was asked for later answers it
