@@ -101,7 +101,10 @@ Result<std::string> Server::use_nvml(bool use) {
     readings_.clear();
     for (const auto& [gpu, at] : read_at_) step(event::Unmeasured{gpu});
     read_at_.clear();
-    for (const auto& [id, client] : clients_) count_not_measured(*client);
+    for (const auto& [id, client] : clients_) {
+      for (auto& [gpu, measured] : client->measured) measured.current = false;
+      count_not_measured(*client);
+    }
     answer_all();
   }
   if (!meter_.close(kCloses)) {

@@ -3,7 +3,9 @@
 // Programs reconnect within milliseconds. One that held a GPU has it again as soon as it says so. What others want of
 // the GPU waits until all that held it or waited for it have said what they want, or are dead, or a second has passed:
 // then those that waited are told to the core in their old order, before anybody else. After a rotad that was killed it
-// is known only that there were programs: then all wait for half a second.
+// is known only that there were programs: then all wait for half a second, or as long as more of them come.
+#include <unistd.h>
+
 #include <algorithm>
 #include <asio/steady_timer.hpp>
 #include <map>
@@ -30,8 +32,11 @@ namespace {
 
 // How long a GPU is granted to nobody but those that held it.
 constexpr auto kMostHeldBack = 1s;
-// The same for all GPUs where nothing is known. Programs look for rotad four times a second (turn::Machine).
+// The same for all GPUs where nothing is known: programs look for rotad four times a second (turn::Machine). While some
+// have come lately thousands may still be in the queue, but not for longer than this.
 constexpr auto kHeldBackBlindly = 500ms;
+constexpr auto kLately = 100ms;
+constexpr auto kMostHeldBackBlindly = 2s;
 // How often is looked whether a program that has not come back is dead.
 constexpr auto kBetweenLooksForDead = 50ms;
 
@@ -60,6 +65,23 @@ struct Server::Returning {
     const auto found = expected.find(gpu);
     return found != expected.end() && found->second.contains(pid);
   }
+  // What the core does not know yet of a task: what it did under the rotad before, or that it waits.
+  void complete(Books::Task& left, const Client& client, GpuMask gpus) const {
+    if (left.gpus.empty()) return;
+    const std::string& gpu = left.gpus.front().gpu;
+    const Books::Task* const before = task(client, gpu);
+    const bool waits = std::ranges::any_of(wants, [&](const HeldBack& each) {
+      return each.client == client.id && ((each.want.gpus | each.want.task) & gpus) != 0;
+    });
+    if (before != nullptr) left.place = before->place;
+    if (before != nullptr && awaits(client.pid, gpu)) {
+      left.did = before->did;
+    } else if (waits) {
+      left.did = Books::Did::kWaited;
+    } else {
+      left.place = 0;
+    }
+  }
   void came(pid_t pid, const std::string& gpu) {
     const auto found = expected.find(gpu);
     if (found == expected.end()) return;
@@ -73,6 +95,7 @@ struct Server::Returning {
   std::set<std::string> told;                       // GPUs of which the core knows what domains had
   std::vector<HeldBack> wants;                      // in the order in which they came
   bool blind = false;                               // any GPU may have had a holder
+  std::size_t clients = 0;                          // that were there at the last look, if it is blind
   scheduler::Time until{};
   asio::steady_timer timer;
 };
@@ -108,12 +131,14 @@ void Server::leave_books_to_next() {
       for (const GpuIndex gpu : GpuSet(task.gpus)) {
         const auto carried = core_.carried(task.id, gpu, time);
         if (!carried) continue;
-        left.place = waits ? carried->place : 0;
+        if (left.did == Books::Did::kWaited) left.place = carried->place;
         left.gpus.push_back({uuid_text(gpus_.at(gpu)->uuid), carried->returned});
       }
+      if (returning_ != nullptr && left.did == Books::Did::kRested) returning_->complete(left, *client, task.gpus);
       books.tasks.push_back(std::move(left));
     }
   }
+  if (returning_ != nullptr) add_those_still_away(*returning_, books);
   for (const auto& [number, gang] : gangs_) {
     const GangVerdict verdict{gang->apart, std::max(gang->apart_until - now(), scheduler::Time{}), gang->revoked};
     if (verdict.left != scheduler::Time{} || verdict.revoked != 0) books.gangs.push_back({gang->key, verdict});
@@ -121,6 +146,25 @@ void Server::leave_books_to_next() {
   if (books.empty()) return;
   if (const auto left = leave_books(books_file(), books); !left) {
     log::warn("the next rotad begins without what this one knows: {}", left.error().text);
+  }
+}
+
+// Who has not come back since the rotad before this one: the next one expects them, too.
+void Server::add_those_still_away(const Returning& all, Books& books) const {
+  for (const Books::Had& had : all.books.had) {
+    if (!all.told.contains(had.gpu)) books.had.push_back(had);
+  }
+  for (const auto& [pid, place] : all.by_pid) {
+    const Books::Task& task = all.books.tasks[place];
+    const auto is_back = [&](const Client& client) {
+      if (client.pid != pid) return false;
+      for (const GpuIndex gpu : client.gpus()) {
+        if (all.task(client, uuid_text(gpus_.at(gpu)->uuid)) == &task) return true;
+      }
+      return false;
+    };
+    const bool away = std::ranges::none_of(clients_, [&](const auto& each) { return is_back(*each.second); });
+    if (away && start_time(pid) == task.started) books.tasks.push_back(task);
   }
 }
 
@@ -210,8 +254,10 @@ void Server::take_want(Client& client, const protocol::Want& want, bool held) {
   const bool young = now() - started_ < std::chrono::seconds(protocol::kReclaimSeconds);
   protocol::Want taken = want;
   if (held && want.gpus != 0) taken.running = 1;
-  const GpuMask task = taken.task & client.gpus().mask();
-  if (returning_ != nullptr && client.tasks.of(task) == nullptr && couple(client, task)) {
+  const GpuMask added = client.gpus().mask();
+  const GpuMask task = taken.task & added;
+  const bool couples = (taken.gpus & added) != 0 && client.tasks.of(task) == nullptr;
+  if (returning_ != nullptr && couples && couple(client, task)) {
     for (const GpuIndex gpu : GpuSet(task)) tell_returned(client, gpu);
   }
   on_want(client, taken, young);
@@ -241,6 +287,8 @@ void Server::take_wants_held_back() {
 
 void Server::look_for_returning() {
   Returning& all = *returning_;
+  const bool more = all.blind && std::exchange(all.clients, clients_.size()) < clients_.size();
+  if (more) all.until = std::min(std::max(all.until, now() + kLately), started_ + kMostHeldBackBlindly);
   const bool over = now() >= all.until;
   if (over && std::exchange(all.blind, false)) take_wants_held_back();
   if (!all.expected.empty()) {
@@ -255,12 +303,13 @@ void Server::look_for_returning() {
     }
     take_wants_held_back();
   }
+  // Nobody has come: none is left.
+  const auto uses_gpu = [](const auto& each) { return !each.second->gpus().empty(); };
+  if (over && !place_lost_ && std::ranges::none_of(clients_, uses_gpu)) unlink(clients_note().c_str());
   // Afterwards it is known only who had what, as long as a program may take for it.
   const scheduler::Time end = started_ + std::chrono::seconds(protocol::kReclaimSeconds);
   if (now() >= end) return returning_.reset();
-  if (all.blind) {
-    all.timer.expires_at(std::chrono::steady_clock::time_point(all.until));
-  } else if (all.expected.empty()) {
+  if (all.expected.empty() && !all.blind) {
     all.timer.expires_at(std::chrono::steady_clock::time_point(end));
   } else {
     all.timer.expires_after(kBetweenLooksForDead);

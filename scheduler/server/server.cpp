@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <asio/error.hpp>
@@ -46,7 +47,7 @@ void Server::start() {
   log::info("serving {} in {} mode, quantum {}", options_.socket, scheduler::mode_name(core_.settings().mode),
             scheduler::quantum_text(scheduler::quantum_of(core_.settings())));
   // If a rotad before this one had programs on a GPU, they will come back.
-  const bool had_programs = unlink(clients_note().c_str()) == 0;
+  const bool had_programs = access(clients_note().c_str(), F_OK) == 0;
   if (had_programs) apply(limit::Hold{now() + kComeBack});
   read_books(had_programs);
   accept();

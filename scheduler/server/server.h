@@ -47,6 +47,7 @@ namespace rota::server {
 namespace limit = scheduler::limit;
 
 class MetricsServer;
+struct Books;
 
 struct Options : Configuration {
   // Reads what may change while rotad runs; without it nothing can be read again.
@@ -253,6 +254,7 @@ class Server final : public ConnectionOwner, private Leases {
   struct Returning;
   std::string books_file() const { return options_.socket + ".books"; }
   void read_books(bool had_programs);
+  void add_those_still_away(const Returning& all, Books& books) const;
   std::uint32_t last_grant_of(const Client& client, std::uint32_t gpu) const;
   void tell_returned(Client& client, std::uint32_t gpu);
   void on_want_message(Client& client, const protocol::Want& want);

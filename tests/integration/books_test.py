@@ -223,6 +223,33 @@ class Books(Case):
         self.scratch.chmod(0o755)
         self.goes_first_that_has_had_less((20001, 20002, 20003))
 
+    def test_a_rotad_that_is_ended_before_all_have_come_back_leaves_those_to_the_next(self):
+        daemon = self.rotad()
+        holder, waiter, away = self.client(), self.client(), self.client()
+        self.connect(holder, waiter, away)
+        self.want(holder)
+        self.becomes_holder(holder, "the first holds")
+        for client in waiter, away:
+            self.want(client)
+            self.waits(client)
+        daemon, _ = self.replace(daemon)
+        # One has come to the GPU and not said yet that it holds it, one has said that it waits, and one has not come.
+        self.connect(holder, waiter)
+        self.want(waiter)
+        daemon, left = self.replace(daemon)
+        did = {int(line.split()[1]): line.split()[4] for line in left.splitlines() if line.startswith("task ")}
+        self.assertEqual(did, {holder.pid: "held", waiter.pid: "waits", away.pid: "waits"}, left)
+        self.connect(away, waiter, holder)
+        self.want(away, waiter)
+        self.want(holder, running=True)
+        for client in holder, waiter, away:
+            self.becomes_holder(client, "it is its turn")
+            self.tell(client, "give_back")
+        daemon.terminate()
+        self.finish(daemon)
+        self.assertEqual(self.decisions(), [holder.pid, waiter.pid, away.pid])
+        self.replays()
+
     def test_one_that_died_meanwhile_is_not_waited_for(self):
         daemon = self.rotad()
         holder, waiter = self.client(), self.client()
