@@ -6,10 +6,11 @@
 //   rotad_load ROTAD [--clients 2000] [--active 500] [--gpus 8] [--seconds 600] [--every 1] [--descriptors N]
 //              [--full-disk] [--most-mib 256] [--seed 1]
 //
-// --active of them ask for turns all the time, the others hold a connection. Every --every seconds rotad and a few random
-// clients are ended, rotad by SIGKILL and each third time by SIGTERM, and begun again. --descriptors bounds rotad's, so
-// that it cannot serve all, and rotad lives on; --full-disk lets it write no file beyond 64 KiB. What rotad's event logs
-// say is replayed and must not show two holders. Prints one line of JSON; exit status 1 if anything was wrong.
+// --active of them ask for turns all the time, the others hold a connection. Every --every seconds rotad and a few
+// random clients are ended, rotad by SIGKILL and each third time by SIGTERM, and begun again. --descriptors bounds
+// rotad's, so that it cannot serve all, and rotad lives on; --full-disk lets it write no file beyond 64 KiB. What
+// rotad's event logs say is replayed and must not show two holders. Prints one line of JSON; exit status 1 if anything
+// was wrong.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/futex.h>
