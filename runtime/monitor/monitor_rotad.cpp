@@ -23,7 +23,7 @@ void Monitor::rotad_went() {
   }
   memory_.follow_host_share(nullptr, nullptr, {});
   publish_room();
-  to_all(event::Lost{});
+  to_all(event::Lost{.silent = rotad_.said_silent()});
 }
 
 void Monitor::rotad_is_back(bool is) {

@@ -50,11 +50,12 @@ void Monitor::settle_reach() {
 void Monitor::add_task(int device) {
   Task* task = tasks_.front().get();
   if (task->devices != 0) {
-    const bool alone = task->machine.phase() == Phase::kAlone;
+    const std::optional<Time> alone =
+        task->machine.phase() == Phase::kAlone ? task->machine.lost_since() : std::nullopt;
     task = tasks_.emplace_back(std::make_unique<Task>(gate_, contexts_)).get();
     task->sampler.connected(rotad_ ? rotad_->usage() : nullptr);
-    // As one whose rotad has been gone for long, if the others run without it.
-    if (alone) task->machine.step(event::Lost{}, now() - Machine::kGrace);
+    // As long without rotad as the others.
+    if (alone) task->machine.step(event::Lost{.silent = rotad_.said_silent()}, *alone);
   }
   task->devices = gate::bit_of(device);
 }

@@ -1,6 +1,8 @@
 // A task: this process on one GPU, or on several that it has to have together. What takes its turns.
 #pragma once
 
+#include <unistd.h>
+
 #include <deque>
 #include <optional>
 #include <vector>
@@ -13,7 +15,8 @@
 namespace rota::turn {
 
 struct Task {
-  Task(gate::Gate& gate, gate::Contexts& contexts) : sampler(gate, contexts) {}
+  Task(gate::Gate& gate, gate::Contexts& contexts)
+      : machine(static_cast<std::uint32_t>(getpid()) * 2654435761U), sampler(gate, contexts) {}
 
   bool has(int device) const { return (devices & gate::bit_of(device)) != 0; }
   bool holds() const { return machine.phase() == Phase::kHolding && machine.gate_open(); }

@@ -23,7 +23,7 @@ constexpr Time kBetweenMarks = 10ms;
 
 }  // namespace
 
-Machine::Machine() = default;
+Machine::Machine(std::uint32_t seed) : seed_(seed) {}
 
 const std::vector<Action>& Machine::step(const Event& event, Time now) {
   actions_.clear();
@@ -98,7 +98,7 @@ void Machine::on(const event::Look& look, Time now) {
 }
 
 void Machine::look_alone(Time now) {
-  if (!runs_ && !gpus_.waits && now - *lost_since_ >= kGrace) {
+  if (!runs_ && !gpus_.waits && now - *lost_since_ >= grace()) {
     runs_ = true;
     say(Note::kRunsAlone);
   }
@@ -107,7 +107,7 @@ void Machine::look_alone(Time now) {
     act(Act::kConnect);
   }
   look_at_ = next_attempt_.value_or(now + kFarAway);
-  if (!runs_ && !gpus_.waits) look_at_ = std::min(look_at_, *lost_since_ + kGrace);
+  if (!runs_ && !gpus_.waits) look_at_ = std::min(look_at_, *lost_since_ + grace());
 }
 
 void Machine::look_connected(Time now) {
@@ -120,7 +120,7 @@ void Machine::look_connected(Time now) {
       return;
     }
     if (phase_ == Phase::kAlone || phase_ == Phase::kResting) {
-      if (phase_ == Phase::kAlone && now - *lost_since_ >= kGrace && !gpus_.waits) runs_ = true;
+      if (phase_ == Phase::kAlone && now - *lost_since_ >= grace() && !gpus_.waits) runs_ = true;
       look_at_ = now + kLookForAnswer;
       return;
     }
@@ -133,7 +133,7 @@ void Machine::look_connected(Time now) {
     // rotad is back. Running work continues while the lease is requested; threads at the gate wait for their turn.
     phase_ = Phase::kResting;
     if (gate_open_) {
-      runs_until_ = now + kReclaim;
+      runs_until_ = now + kReclaimFromNext;
       want(true, now);
       look_at_ = *runs_until_;
       return;

@@ -65,8 +65,10 @@ namespace event {
 // rotad has welcomed this process, after kConnect or at the start; or the attempt failed.
 struct Connected {};
 struct NotConnected {};
-// rotad closed the connection or died.
-struct Lost {};
+// rotad closed the connection or died; or it does not answer, for so long that it was hung up on.
+struct Lost {
+  bool silent = false;
+};
 // What rotad said about the GPUs that this process has touched.
 struct Gpus {
   bool any = false;       // it has touched one
@@ -179,15 +181,25 @@ enum class Phase {
 class Machine {
  public:
   // --- durations; each is a judgment unless its comment says otherwise How long a process whose rotad is gone waits,
-  // counted from the first loss since its last grant: long enough for a rotad to restart, short enough for a person.
-  static constexpr Time kGrace = std::chrono::seconds(1);
-  // How long a running process that has reconnected waits for the new rotad's grant before it closes its gate.
+  // counted from the first loss since its last grant: long enough for an upgrade of rotad. Afterwards rotad counts as
+  // dead.
+  static constexpr Time kGrace = std::chrono::seconds(10);
+  // The same where rotad does not answer: the process has waited for that already.
+  static constexpr Time kSilentGrace = std::chrono::seconds(1);
+  // How long a running process waits for the grant of a rotad that serves its GPU from now on before it closes its
+  // gate; and of a new rotad, which may first wait for others (scheduler/server/returning.cpp).
   static constexpr Time kReclaim = std::chrono::milliseconds(200);
-  // Between attempts to find rotad: doubled each time, reset by a grant. An attempt costs microseconds, and a program
-  // that runs without turns is to take them within two seconds of a rotad's start. The very first is made at once: a
-  // rotad that gives its GPUs to the machine's closes its connections when that one is there.
-  static constexpr Time kFirstAttempt = std::chrono::milliseconds(500);
+  static constexpr Time kReclaimFromNext = std::chrono::milliseconds(1200);
+  // Between attempts to find rotad: doubled each time up to kOftenAttempt, after the grace period up to kLastAttempt,
+  // and reset by a grant. An attempt costs microseconds; a new rotad waits a second for programs, and a program that
+  // runs without turns is to take them within two seconds of a rotad's start. The very first is made at once: a rotad
+  // that gives its GPUs to the machine's closes its connections when that one is there.
+  static constexpr Time kFirstAttempt = std::chrono::milliseconds(50);
+  static constexpr Time kOftenAttempt = std::chrono::milliseconds(250);
   static constexpr Time kLastAttempt = std::chrono::seconds(1);
+  // So that programs do not all come at once, each is earlier by up to a quarter, and the first one is later by up to
+  // this.
+  static constexpr Time kSpread = std::chrono::milliseconds(5);
   // rotad answers for a GPU in microseconds.
   static constexpr Time kAnswer = std::chrono::seconds(5);
   // How often a waiting process asks again: rarely enough to cost rotad nothing.
@@ -239,8 +251,9 @@ class Machine {
   static constexpr Time kAdmits = std::chrono::milliseconds(5);
   static constexpr Time kAdmitsAtMost = std::chrono::milliseconds(100);
 
-  // Connected to a rotad, the gate closed, no GPU touched yet.
-  Machine();
+  // Connected to a rotad, the gate closed, no GPU touched yet. `seed`: which part of a spread this process takes; 0:
+  // none.
+  explicit Machine(std::uint32_t seed = 0);
 
   // Takes one event at a time; time never runs backwards. The caller carries out the actions in order, each before it
   // gathers the next event. They live until the next call.
@@ -270,6 +283,8 @@ class Machine {
   // When a drain has to begin that is to end before rotad revokes the lease: Time::max() if it would not.
   Time last_moment(const Lease& lease) const;
   std::uint32_t grant() const { return grant_; }  // in force, as far as this process knows; 0: none
+  // Since when it has been without rotad, counted from the first loss since its last grant.
+  std::optional<Time> lost_since() const { return lost_since_; }
   // Whether it has nothing and wants nothing, with no work on a GPU.
   bool rests() const { return phase_ == Phase::kResting && !gate_open_ && !moving_ && still_ && wanted_ == 0; }
   bool retires() const { return retires_; }
@@ -303,6 +318,9 @@ class Machine {
   void on(const event::Cleared&, Time now);
   void on(const event::Look&, Time now);
 
+  Time grace() const { return silent_ ? kSilentGrace : kGrace; }
+  void try_later(Time now);
+  Time spread(Time most);
   void look_alone(Time now);
   void look_connected(Time now);
   void look_resting(Time now);
@@ -379,6 +397,8 @@ class Machine {
   std::optional<Time> lost_since_;
   std::optional<Time> next_attempt_;  // empty: one is under way
   Time attempt_pause_ = kFirstAttempt;
+  bool silent_ = false;         // the rotad that was lost did not answer
+  std::uint32_t seed_;          // 0: nothing is spread
   bool tried_at_once_ = false;  // to find another rotad, since the last grant
   event::Gpus gpus_;
   GpuMask served_ = 0;

@@ -18,12 +18,26 @@ void Machine::on(const event::Connected&, Time now) {
 }
 
 void Machine::on(const event::NotConnected&, Time now) {
-  next_attempt_ = now + attempt_pause_;
-  attempt_pause_ = std::min(attempt_pause_ * 2, kLastAttempt);
+  try_later(now);
   look_at_ = now;
 }
 
-void Machine::on(const event::Lost&, Time now) {
+void Machine::try_later(Time now) {
+  next_attempt_ = now + attempt_pause_ - spread(attempt_pause_ / 4);
+  const bool soon = lost_since_ && now - *lost_since_ < kGrace;
+  attempt_pause_ = std::min(attempt_pause_ * 2, soon ? kOftenAttempt : kLastAttempt);
+}
+
+// Some time up to this one.
+Time Machine::spread(Time most) {
+  if (seed_ == 0) return Time{};
+  constexpr std::uint32_t kSteps = 1024;
+  seed_ = seed_ * 1664525 + 1013904223;  // Numerical Recipes' generator
+  seed_ += seed_ == 0 ? 1 : 0;
+  return most * (seed_ >> 16 & (kSteps - 1)) / kSteps;
+}
+
+void Machine::on(const event::Lost& lost, Time now) {
   if (!connected_) return;
   // Work that runs continues: that of a holder, even one that was draining, and work that ran while its grant was
   // pending.
@@ -31,11 +45,11 @@ void Machine::on(const event::Lost&, Time now) {
   connected_ = false;
   phase_ = Phase::kAlone;
   if (!lost_since_) lost_since_ = now;
+  silent_ = lost.silent;
   if (std::exchange(tried_at_once_, true)) {
-    next_attempt_ = now + attempt_pause_;
-    attempt_pause_ = std::min(attempt_pause_ * 2, kLastAttempt);
+    try_later(now);
   } else {
-    next_attempt_ = now;
+    next_attempt_ = now + spread(kSpread);
   }
   grant_ = given_back_ = gang_ = 0;
   wanted_ = 0;

@@ -189,4 +189,33 @@ Time Core::give_back_by(ClientId id) const {
   return client == nullptr ? Time{} : client->deadline;
 }
 
+std::optional<Core::Carried> Core::carried(ClientId id, GpuIndex gpu, Time now) const {
+  const Client* const client = books_.find(id);
+  const Share* const share = client == nullptr ? nullptr : client->share(gpu);
+  if (share == nullptr) return std::nullopt;
+  const Party& party = *share->party;
+  const VirtualTime::Earlier of_party = party.domain.virtual_time.earlier(party.standing, now);
+  const VirtualTime::Earlier of_member = party.members.earlier(share->standing, now);
+  return Carried{.returned = {.client = id,
+                              .gpu = gpu,
+                              .party = of_party.ahead,
+                              .party_owed = of_party.owed,
+                              .member = of_member.ahead,
+                              .member_owed = of_member.owed,
+                              .held = Bookkeeping::held_time(*client, now),
+                              .waited = Bookkeeping::waited_time(*client, now)},
+                 .place = client->state.wanted == 0 ? 0 : client->queue_number};
+}
+
+std::vector<event::HadBefore> Core::carried(GpuIndex index, Time now) const {
+  std::vector<event::HadBefore> all;
+  const Gpu& gpu = books_.gpu(index);
+  for (const auto& [id, domain] : gpu.domains) {
+    if (!domain->standing.known) continue;
+    const VirtualTime::Earlier earlier = gpu.virtual_time.earlier(domain->standing, now);
+    all.push_back({index, id, earlier.ahead, earlier.owed});
+  }
+  return all;
+}
+
 }  // namespace rota::scheduler

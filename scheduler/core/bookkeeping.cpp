@@ -342,6 +342,20 @@ void Bookkeeping::set_session(Client& client, SessionId session, Time now) {
   }
 }
 
+void Bookkeeping::had_before(const event::HadBefore& had, Time now) {
+  Gpu& gpu = gpus_[had.gpu];
+  gpu.virtual_time.resume(domain(gpu, had.domain).standing, {had.ahead, had.owed}, now);
+}
+
+void Bookkeeping::returned(Client& client, const event::Returned& returned, Time now) {
+  Share& share = *client.share(returned.gpu);
+  Party& party = *share.party;
+  party.domain.virtual_time.resume(party.standing, {returned.party, returned.party_owed}, now);
+  party.members.resume(share.standing, {returned.member, returned.member_owed}, now);
+  client.held_time = std::max(client.held_time, returned.held);
+  client.waited_time = std::max(client.waited_time, returned.waited);
+}
+
 Time Bookkeeping::even_at(const Share& holder, const Share& other, Time now) const {
   const Party& one = *holder.party;
   const Party& second = *other.party;

@@ -303,6 +303,9 @@ class Bookkeeping {
   void promise(Client& client, GpuIndex index, Bytes bytes);
   // Each GPU that is new to a holder is promised what counted for it there until then.
   void set_held(Client& client, GpuMask gpus, Time now);
+  // What an earlier rotad knew (event.h). The client touches the GPU, and neither holds nor wants any.
+  void had_before(const event::HadBefore& had, Time now);
+  void returned(Client& client, const event::Returned& returned, Time now);
   // From now on the client belongs to this session on all GPUs.
   void set_session(Client& client, SessionId session, Time now);
   // By the current standing of its domain, its party and its own.

@@ -37,7 +37,7 @@ class Claims {
   static constexpr Time kArriving = std::chrono::milliseconds(500);
   // After that, those of this rotad's own clients that have waited for the GPU go first, for as long as a program takes
   // to allocate and to begin: the other's programs have just had it, and a turn may last seconds. With kArriving less
-  // than a program waits for a rotad that is gone (turn::Machine::kGrace).
+  // than a program waits for a rotad that is gone (turn::Machine::kSilentGrace).
   static constexpr Time kHeadStart = std::chrono::milliseconds(400);
   // How long a GPU that came with others is kept for the programs that came with it.
   static constexpr Time kKept = std::chrono::seconds(2);

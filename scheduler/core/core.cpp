@@ -128,6 +128,16 @@ void Core::on(const event::Activity& activity, Time now) {
   if (Client* client = books_.find(activity.client)) sharing_.heard(*client, activity, now);
 }
 
+void Core::on(const event::HadBefore& had, Time now) {
+  if (had.gpu < protocol::kMaxGpus) books_.had_before(had, now);
+}
+
+void Core::on(const event::Returned& returned, Time now) {
+  Client* client = books_.find(returned.client);
+  if (client == nullptr || client->share(returned.gpu) == nullptr) return;
+  if ((client->state.held | client->state.wanted) == 0) books_.returned(*client, returned, now);
+}
+
 void Core::on(const event::Configure& configure, Time now) {
   assert(configure.settings.quantum.count() > 0);
   if (configure.settings.measured_turns != settings_.measured_turns) order_.forget_ranks();

@@ -126,6 +126,14 @@ class Core {
   // and count (`may`): they may share them with each other.
   bool sharer_waits(ClientId holder, const std::function<bool(ClientId)>& may) const;
   GpuMask waited_gpus() const { return books_.waited(); }
+  // For a later rotad: what a client that touches the GPU has had there, and its place in the queue, which grows from
+  // client to client and is 0 for one that does not wait; and what domains have had that have ever wanted the GPU.
+  struct Carried {
+    event::Returned returned;
+    std::uint64_t place = 0;
+  };
+  std::optional<Carried> carried(ClientId client, GpuIndex gpu, Time now) const;
+  std::vector<event::HadBefore> carried(GpuIndex gpu, Time now) const;
   // When its grant will be revoked; 0 while it need not give back.
   Time give_back_by(ClientId client) const;
   std::uint64_t grants() const { return grants_; }
@@ -146,6 +154,8 @@ class Core {
   void on(const event::Measured&, Time);
   void on(const event::Unmeasured&, Time);
   void on(const event::Activity&, Time now);
+  void on(const event::HadBefore&, Time now);
+  void on(const event::Returned&, Time now);
 
   void set_wanted(Client& client, GpuMask gpus, Time now);
   void move_back(const Share& had);

@@ -120,6 +120,27 @@ struct Activity {
   Time switching{};             // and how long it took in all from their grants until it ran
   bool shares = false;          // it and other processes share memory or events, so they may have to run beside it
 };
+// What an earlier rotad knew of a domain on a GPU (VirtualTime::Earlier), told before any client of the domain wants or
+// holds the GPU. Ignored where the domain is known there.
+struct HadBefore {
+  GpuIndex gpu;
+  DomainId domain;
+  Time ahead;
+  Time owed;
+};
+// What an earlier rotad knew of a client that is here again: of its session, or of the client where it is in none, and
+// of the client within its session on a GPU that it has touched; and how long it had held GPUs and waited for them.
+// Ignored once the client wants or holds something.
+struct Returned {
+  ClientId client;
+  GpuIndex gpu;
+  Time party{};
+  Time party_owed{};
+  Time member{};
+  Time member_owed{};
+  Time held{};
+  Time waited{};
+};
 // Time has passed; due at next_deadline().
 struct Tick {};
 // New settings: holders that must yield under them are asked to, and times to drain are computed again.
@@ -130,7 +151,7 @@ struct Configure {
 
 using Event = std::variant<event::Join, event::AddGpu, event::Want, event::GiveBack, event::Usage, event::Ask,
                            event::Leave, event::Tick, event::Configure, event::Measured, event::Unmeasured,
-                           event::Activity, event::Session, event::Withdraw>;
+                           event::Activity, event::Session, event::Withdraw, event::HadBefore, event::Returned>;
 
 enum class Change {
   kGranted,   // the client holds a new grant, which replaces any earlier one

@@ -54,6 +54,10 @@ class VirtualTime {
   // less than a tenth while parties take turns, and what a party took in vain is forgotten as soon as a debt.
   static constexpr int kRemembers = 100;
 
+  // How long parties that an earlier rotad knew have to come back before the clocks go on without them. A judgment: it
+  // covers the second for which rotad grants nothing where it expects some.
+  static constexpr Time kComeBack = std::chrono::milliseconds(1500);
+
   // All calls below are for a time not before this.
   void advance(Time now) {
     const Time passed = std::max(now - at_, Time{});
@@ -64,7 +68,7 @@ class VirtualTime {
       ahead_ += each * holders_;
       average();
       if (here_ != 0) start_ += part(passed / here_);
-    } else if (here_ == 0) {
+    } else if (here_ == 0 && !awaits()) {
       mean_ += passed;
       level_ += passed;
       start_ += passed;
@@ -96,8 +100,34 @@ class VirtualTime {
   // A party that waits is about to be let in, in its turn.
   void next(const Standing& standing) {
     if (holders_ != 0) return;  // it joins others: others that wait may have had less
+    if (awaits()) return;       // others that have had less may still come
     level_ = std::max(level_, standing.served);
     catch_up();
+  }
+  // What a later rotad has to know of a party: how far above the level it is, and how far below it may come back.
+  struct Earlier {
+    Time ahead{};
+    Time owed{};
+  };
+  Earlier earlier(const Standing& standing, Time now) const {
+    const Time level = holders_ == 0 && here_ == 0 ? level_ + std::max(now - at_, Time{}) : level_;
+    const Time ahead = std::clamp(served(standing, now) - level, -kMostOwed, kMostOwed);
+    const Time owed = standing.here() ? -ahead : standing.owed - (now - standing.left_at);
+    return {ahead, std::clamp(owed, Time{}, kMostOwed)};
+  }
+  // The same, told to that rotad; ignored for a party that it knows already. All parties that are told within kComeBack
+  // are placed by the level that the first of them found.
+  void resume(Standing& standing, const Earlier& earlier, Time now) {
+    if (standing.known || standing.here()) return;
+    advance(now);
+    if (awaits_until_ == Time{}) {
+      found_ = level_;
+      awaits_until_ = at_ + kComeBack;
+    }
+    standing.known = true;
+    standing.served = found_ + std::clamp(earlier.ahead, -kMostOwed, kMostOwed);
+    standing.owed = std::clamp(earlier.owed, Time{}, kMostOwed);
+    standing.left_at = at_;
   }
   // It counts as having had so much more.
   void charge(Standing& standing, Time more) {
@@ -154,11 +184,12 @@ class VirtualTime {
     mean_ += step;
     ahead_ -= step * here_;
   }
-  // Nobody has had less than the only one that is present.
+  // Nobody has had less than the only one that is present, unless others are still to come.
   void catch_up() {
-    if (here_ == 1) level_ = std::max(level_, mean_);
+    if (here_ == 1 && !awaits()) level_ = std::max(level_, mean_);
     start_ = std::max(start_, level_);
   }
+  bool awaits() const { return at_ < awaits_until_; }
   Time remembered() const { return std::max(kMostOwed, credit_ * kRemembers); }
   // Of what the start advances: the less, the further it is above the level.
   Time part(Time of) const {
@@ -175,6 +206,8 @@ class VirtualTime {
   Time mean_{};
   Time ahead_{};              // how far the present parties are ahead of the mean in sum: the remainder of the division
   Time credit_{};             // as last given
+  Time found_{};              // the level when the first party of an earlier rotad was told
+  Time awaits_until_{};       // others of them may come until then; 0: there were none
   std::int64_t holders_ = 0;  // clients
   std::int64_t here_ = 0;     // parties
 };

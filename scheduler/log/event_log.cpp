@@ -71,6 +71,13 @@ struct EventWords {
                  activity.samples, activity.busy, activity.in_spells, activity.switches, activity.switching.count()) +
            (activity.shares ? " shares" : "");
   }
+  std::string operator()(const event::HadBefore& had) const {
+    return words("had_before", had.gpu, had.domain, had.ahead.count(), had.owed.count());
+  }
+  std::string operator()(const event::Returned& returned) const {
+    return words("returned", returned.client, returned.gpu, returned.party.count(), returned.party_owed.count(),
+                 returned.member.count(), returned.member_owed.count(), returned.held.count(), returned.waited.count());
+  }
   std::string operator()(const event::Unmeasured& unmeasured) const { return words("unmeasured", unmeasured.gpu); }
 };
 
@@ -110,6 +117,23 @@ std::optional<Event> read_event(std::string_view name, Words& words) {
     activity.switching = time();
     activity.shares = words.may_end_with("shares");
     return activity;
+  }
+  const auto duration = [&] { return Time(words.number<std::int64_t>("time in nanoseconds", kLatest.count())); };
+  if (name == "had_before") {
+    event::HadBefore had{.gpu = words.gpu(), .domain = 0, .ahead = {}, .owed = {}};
+    had.domain = words.number<DomainId>("domain number");
+    had.ahead = duration();
+    had.owed = duration();
+    return had;
+  }
+  if (name == "returned") {
+    event::Returned returned{.client = client(), .gpu = 0};
+    returned.gpu = words.gpu();
+    for (Time* time : {&returned.party, &returned.party_owed, &returned.member, &returned.member_owed, &returned.held,
+                       &returned.waited}) {
+      *time = duration();
+    }
+    return returned;
   }
   if (name == "withdraw") {
     const ClientId id = client();

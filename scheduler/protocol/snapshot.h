@@ -187,7 +187,8 @@ struct DaemonRow {
   std::uint64_t grants;      // since it started
   Mode mode;
   char rota_version[kVersionLength];  // e.g. "0.1.0"
-  std::uint32_t padding;
+  std::uint8_t nvml_released;         // it does not ask NVML, so that the driver can be unloaded
+  std::uint8_t padding[3];
 };
 
 struct Snapshot {

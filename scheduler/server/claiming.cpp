@@ -73,7 +73,8 @@ void Server::serve_gpu(Client& client, const protocol::AddGpu& named) {
   named_.erase({client.id, uuid_text(gpu.uuid)});
   const std::uint32_t index = gpus_.add_client(gpu);
   if (!client.gpus().contains(index)) {
-    begin_task(client, index);
+    if (nvml_released_) guarded("use NVML again", [this] { use_nvml(true); });
+    begin_task(client, index, last_grant_of(client, index));
     note_clients();
     by_process_[process_of(client, index)].insert(client.id);
     client.measured.erase(index);
@@ -87,6 +88,7 @@ void Server::serve_gpu(Client& client, const protocol::AddGpu& named) {
     const scheduler::Bytes context = believed_context(client, index, gpu.context_bytes);
     if (!is_trusted(client)) assumed_contexts_.set(client.id, client.domain.payer(), index, context);
     say_gpu(client, index, total, context);
+    tell_returned(client, index);
     apply(limit::AddGpu{client.id, index, context_bytes(client, index), is_measurable(client, index)});
     publish_limits(client);
     publish_contexts_of(client, scheduler::bit(index));

@@ -14,7 +14,7 @@ using scheduler::quoted;
 namespace {
 
 bool names_setting(std::string_view word) {
-  return word == "mode" || word == "quantum" || word == "grace" || word == "reload" || word == "stop";
+  return word == "mode" || word == "quantum" || word == "grace" || word == "nvml" || word == "reload" || word == "stop";
 }
 
 // The first word, and what follows it and its spaces.
@@ -45,6 +45,11 @@ Result<ControlRequest> parse_control(std::string_view text) {
     if (const auto grace = scheduler::parse_duration(value)) return ControlRequest(control::SetGrace{*grace});
     return Error{fmt::format("{} is not a duration above 0: use e.g. 100ms or 2s", quoted(value))};
   }
+  if (name == "nvml") {
+    if (value == "release" || value == "use") return ControlRequest(control::UseNvml{value == "use"});
+    return Error{fmt::format(
+        "{} is neither release nor use: NVML is released for a driver to be unloaded, and used again", quoted(value))};
+  }
   if (name == "reload") {
     if (value.empty()) return ControlRequest(control::Reload{});
     return Error{"reload takes no value"};
@@ -53,7 +58,8 @@ Result<ControlRequest> parse_control(std::string_view text) {
     if (value.empty()) return ControlRequest(control::Stop{});
     return Error{"stop takes no value"};
   }
-  return Error{fmt::format("{} is not a setting of rotad: use mode, quantum, grace, reload or stop", quoted(name))};
+  return Error{
+      fmt::format("{} is not a setting of rotad: use mode, quantum, grace, nvml, reload or stop", quoted(name))};
 }
 
 }  // namespace rota::server

@@ -1,5 +1,5 @@
 // Requests on the control socket: one line of text per packet, "mode exclusive", "quantum 100ms", "grace 5s",
-// "reload" or "stop". One setting per packet.
+// "nvml release", "nvml use", "reload" or "stop". One setting per packet.
 #pragma once
 
 #include <chrono>
@@ -24,13 +24,17 @@ struct SetQuantum {
 struct SetGrace {
   std::chrono::nanoseconds grace;
 };
+// Whether rotad may use NVML, and with it the driver.
+struct UseNvml {
+  bool use;
+};
 // Reads the configuration again.
 struct Reload {};
 struct Stop {};
 }  // namespace control
 
-using ControlRequest =
-    std::variant<control::SetMode, control::SetQuantum, control::SetGrace, control::Reload, control::Stop>;
+using ControlRequest = std::variant<control::SetMode, control::SetQuantum, control::SetGrace, control::UseNvml,
+                                    control::Reload, control::Stop>;
 
 // The error is for the peer: one line of printable text.
 Result<ControlRequest> parse_control(std::string_view text);

@@ -69,7 +69,7 @@ void Leases::on_want(Program& client, const protocol::Want& want, bool reclaims)
   if (Task& task = *client.tasks.of(together); Gang* const gang = gang_of(task)) {
     task.wants = true;
     if (task.gave_back) gangs_due_.insert(gang->number);
-    want_together(*gang, want.urgent != 0);
+    want_together(*gang, want.urgent != 0, want.running != 0 && reclaims);
     publish_changes(modelled_now());
     return;
   }

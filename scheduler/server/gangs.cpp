@@ -55,6 +55,12 @@ void Leases::on_gang(Program& client, const protocol::Gang& named) {
     made->key = key;
     made->name = name;
     made->since = now();
+    if (const auto earlier = earlier_verdicts_.find(key); earlier != earlier_verdicts_.end()) {
+      made->apart = earlier->second.apart;
+      made->apart_until = now() + earlier->second.left;
+      made->revoked = earlier->second.revoked;
+      earlier_verdicts_.erase(earlier);
+    }
     gangs_.emplace(made->number, std::move(made));
     number = last_gang_;
   }
@@ -262,13 +268,14 @@ void Leases::become_alone(Program& client, Task& task) {
 
 // ---- its turns
 
-void Leases::want_together(Gang& gang, bool urgent) {
+// `running`: its work runs, by a grant of an earlier rotad.
+void Leases::want_together(Gang& gang, bool urgent, bool running) {
   if (withdraw_by() || gang.id == 0 || holds(gang) || !is_whole(gang)) return;
   bool any = false;
   for_each_member(gang, [&](const Program&, const Task& task) { any = any || task.wants; });
   const GpuMask gpus = any ? gang.gpus : 0;
-  if (core_.client(gang.id)->wanted == gpus && !urgent) return;
-  step(event::Want{gang.id, gpus, false, urgent, false});
+  if (core_.client(gang.id)->wanted == gpus && !urgent && !running) return;
+  step(event::Want{gang.id, gpus, running && any, urgent, false});
 }
 
 // Whether all of its clients have come to a GPU, or have had the time to. Some may have ended since.

@@ -68,8 +68,10 @@ std::uint32_t Leases::shown_grant(const Task& task, GpuIndex gpu) const {
   return scheduler::has(state.held, gpu) && !taken ? state.grant : 0;
 }
 
-void Leases::begin_task(Program& program, GpuIndex gpu) {
-  join(program, program.tasks.add(++last_number_, gpu));
+void Leases::begin_task(Program& program, GpuIndex gpu, std::uint32_t last_grant) {
+  Task& task = program.tasks.add(++last_number_, gpu);
+  task.last_grant = last_grant;
+  join(program, task);
   if (program.gang != 0) gangs_due_.insert(program.gang);
 }
 

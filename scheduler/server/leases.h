@@ -32,6 +32,13 @@ struct Program {
   GpuSet gpus() const { return tasks.gpus(); }  // that it has added
 };
 
+// What has become of a gang's turns.
+struct GangVerdict {
+  protocol::GangApart apart{};  // why its members take their turns by themselves,
+  scheduler::Time left{};       // and for how long
+  unsigned revoked = 0;         // turns in a row
+};
+
 class Leases {
  protected:  // for whoever owns it, and for tests of what it keeps
   struct Gang;
@@ -88,7 +95,8 @@ class Leases {
   Lease lease_of(const Program& program, const Task& task) const;
   std::uint32_t shown_grant(const Task& task, scheduler::GpuIndex gpu) const;  // 0: nothing, or not any more
   // The core's client of a GPU that the program names for the first time; say_gpu() follows.
-  void begin_task(Program& program, scheduler::GpuIndex gpu);
+  // `last_grant`: the latest that an earlier rotad gave.
+  void begin_task(Program& program, scheduler::GpuIndex gpu, std::uint32_t last_grant = 0);
   // Of a program that is gone.
   void end_tasks(const Program& program);
   void on_give_back(Program& program, const protocol::GiveBack& given);
@@ -151,7 +159,7 @@ class Leases {
   void form(Gang& gang);
   void rebuild(Gang& gang, const std::vector<OfTask>& members);
   void become_alone(Program& program, Task& task);
-  void want_together(Gang& gang, bool urgent);
+  void want_together(Gang& gang, bool urgent, bool running = false);
   void part_if_crowded(Gang& gang);
   void look_at(Gang& gang);
   void look_later(Gang& gang, scheduler::Time in);
@@ -169,6 +177,7 @@ class Leases {
 
   std::map<scheduler::ClientId, scheduler::ClientId> owners_;   // of tasks: their programs
   std::map<std::string, std::uint32_t> gang_numbers_;           // by key
+  std::map<std::string, GangVerdict> earlier_verdicts_;         // of another rotad, the same
   std::map<scheduler::ClientId, std::uint32_t> gangs_in_core_;  // by the core's client
   std::set<std::pair<scheduler::Time, std::uint32_t>> looks_;   // when which gang has to be looked at
   // all_on(): of gangs, by their numbers, as long as `keeps_sums_` and no step has been taken.

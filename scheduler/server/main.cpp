@@ -284,8 +284,11 @@ int main(int argc, char** argv) try {
     fprintf(stderr, "rotad: %s\n", server.error().text.c_str());
     return 1;
   }
-  signals.async_wait([&](std::error_code error, int) {
+  signals.async_wait([&](std::error_code error, int number) {
     if (error) return;
+    if (number == SIGTERM) {
+      rota::server::guarded("leave books to the next rotad", [&] { (*server)->leave_books_to_next(); });
+    }
     (*server)->stop();
     io.stop();
   });

@@ -9,6 +9,8 @@
 //
 // With each reading the core is told what is free and what processes have that are not clients, and when there has been
 // none for too long (scheduler/core/outside.h); the limits follow from that.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -28,6 +30,8 @@ constexpr auto kEvery = 1s;
 // How long a client that names a GPU waits for a reading of it: NVML starts in less time. Less than clients wait for
 // the answer (runtime/client/budget.cpp). A judgment.
 constexpr auto kReading = 200ms;
+// How long all programs wait at most while NVML is closed for somebody who asks for that. A judgment.
+constexpr auto kCloses = 300ms;
 // How often to retry without NVML: a driver may be installed or loaded while rotad runs.
 constexpr auto kAgain = 30s;
 // A reading this old is out of date, and so is an answer that took this long.
@@ -51,7 +55,7 @@ scheduler::Bytes counted_by_driver(const protocol::UsagePage& usage, std::uint32
 
 void Server::measure() {
   forget_old_measurements();
-  if (measuring_since_) return;
+  if (nvml_released_ || measuring_since_) return;
   if (now() < measure_at_) return;
   std::vector<Uuid> gpus;
   for (std::uint32_t index = 0; index < protocol::kMaxGpus; ++index) {
@@ -77,6 +81,37 @@ void Server::measure() {
     return;
   }
   measuring_since_ = now();
+}
+
+// Without NVML nothing of rotad's is in the way of a driver that is unloaded: it uses no GPU itself.
+Result<std::string> Server::use_nvml(bool use) {
+  if (use) {
+    if (!std::exchange(nvml_released_, false))
+      return std::string("NVML is in use already, as far as there are programs");
+    measuring_problem_.clear();
+    measure_at_ = {};
+    if (!clients_.empty()) measure_soon();
+    return std::string("NVML is used again");
+  }
+  if (!std::exchange(nvml_released_, true)) {
+    // As where there is no NVML; an answer that is on its way does not count.
+    measuring_problem_ = "NVML is released";
+    measuring_since_.reset();
+    measure_again_ = false;
+    readings_.clear();
+    for (const auto& [gpu, at] : read_at_) step(event::Unmeasured{gpu});
+    read_at_.clear();
+    for (const auto& [id, client] : clients_) {
+      for (auto& [gpu, measured] : client->measured) measured.current = false;
+      count_not_measured(*client);
+    }
+    answer_all();
+  }
+  if (!meter_.close(kCloses)) {
+    return Error{fmt::format("the driver has not let go of NVML within {} ms: ask again, or see what it is busy with",
+                             kCloses.count())};
+  }
+  return std::string("NVML is closed: rotad uses it again once a program uses a GPU, or with `rota control nvml use`");
 }
 
 // Returns whether a reading is to come that begins from now on.
@@ -198,6 +233,7 @@ void Server::count_not_measured(const Client& client) {
 }
 
 void Server::on_measured(const Meter::Answer& answer) {
+  if (!measuring_since_) return;  // NVML has been released meanwhile
   const scheduler::Time asked = *std::exchange(measuring_since_, std::nullopt);
   if (answer.problem != measuring_problem_ && !answer.problem.empty()) {
     log::info("the GPUs' memory is not measured, so rotad relies on what programs report: {}", answer.problem);

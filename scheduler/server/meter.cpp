@@ -48,6 +48,7 @@ struct Meter::Shared {
   std::condition_variable changed;
   std::optional<std::vector<Uuid>> question;
   bool runs = false;
+  bool closing = false;
   bool stopping = false;
 };
 
@@ -86,11 +87,28 @@ bool Meter::ask(std::vector<Uuid> gpus) {
   return shared_->runs;
 }
 
+bool Meter::close(std::chrono::milliseconds patience) {
+  std::unique_lock lock(shared_->mutex);
+  shared_->question.reset();
+  if (!shared_->runs) return true;
+  shared_->closing = true;
+  shared_->changed.notify_all();
+  return shared_->changed.wait_for(lock, patience, [this] { return !shared_->closing || !shared_->runs; });
+}
+
 void Meter::run(const std::shared_ptr<Shared>& shared) {
   std::unique_lock lock(shared->mutex);
   for (;;) {
-    shared->changed.wait(lock, [&] { return shared->stopping || shared->question; });
+    shared->changed.wait(lock, [&] { return shared->stopping || shared->closing || shared->question; });
     if (shared->stopping) break;
+    if (shared->closing) {
+      lock.unlock();
+      shared->read({});
+      lock.lock();
+      shared->closing = false;
+      shared->changed.notify_all();
+      continue;
+    }
     const std::vector<Uuid> gpus = *std::exchange(shared->question, std::nullopt);
     lock.unlock();
     const Answer answer = try_to_read(shared->read, gpus);

@@ -2,6 +2,7 @@
 // started by the server and answered asynchronously. A thread that never returns from NVML is left behind.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -32,6 +33,10 @@ class Meter {
   // The thread starts with the first query; false: it cannot be started. While a query is pending, this one replaces
   // any other that waits behind it.
   bool ask(std::vector<Uuid> gpus);
+
+  // Closes what is kept open, and drops what waits to be asked; its answer does not come. Waits for that so long at
+  // most: false, it is still open, since the driver takes its time, and will be closed.
+  bool close(std::chrono::milliseconds patience);
 
   // By the machine's NVML, which is opened with the first question about a GPU and closed with one about none.
   static Read by_nvml();

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
+#include <cstdlib>
 #include <cstring>
 #include <set>
 #include <utility>
@@ -91,6 +93,17 @@ bool is_ours(const void* address) {
   return search.found;
 }
 
+// The library that is at the same place now: another driver may have been installed since the first was loaded, which
+// the loader goes on giving out under its name, and which does not work with that driver.
+void* as_installed(void* loaded) {
+  link_map* map = nullptr;
+  if (dlinfo(loaded, RTLD_DI_LINKMAP, static_cast<void*>(&map)) != 0 || map->l_name[0] != '/') return loaded;
+  char file[PATH_MAX];
+  if (realpath(map->l_name, file) == nullptr) return loaded;
+  void* const now = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  return now == nullptr ? loaded : now;
+}
+
 // Some drivers of this branch write longer entries for _v3 than all others.
 constexpr const char* kLongEntries = "535.";
 
@@ -114,8 +127,9 @@ struct Nvml::Functions {
 
 Result<std::unique_ptr<Nvml>> Nvml::open(const std::string& library) {
   // Never closed: it may have started threads.
-  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return Error{fmt::format("no NVML: {}", dlerror())};
+  handle = as_installed(handle);
   const auto find = [&]<class Function>(Function*& function, const char* name) {
     function = reinterpret_cast<Function*>(dlsym(handle, name));
     return function != nullptr;

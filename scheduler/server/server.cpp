@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <asio/error.hpp>
@@ -46,7 +47,9 @@ void Server::start() {
   log::info("serving {} in {} mode, quantum {}", options_.socket, scheduler::mode_name(core_.settings().mode),
             scheduler::quantum_text(scheduler::quantum_of(core_.settings())));
   // If a rotad before this one had programs on a GPU, they will come back.
-  if (unlink(clients_note().c_str()) == 0) apply(limit::Hold{now() + kComeBack});
+  const bool had_programs = access(clients_note().c_str(), F_OK) == 0;
+  if (had_programs) apply(limit::Hold{now() + kComeBack});
+  read_books(had_programs);
   accept();
   control_.start();
   housekeeping();
@@ -70,6 +73,7 @@ void Server::stop() {
   forced_reading_.cancel();
   accept_again_.cancel();
   claims_due_.cancel();
+  returning_.reset();
   for (Paced* pass :
        {&limits_pass_, &shares_pass_, &takers_pass_, &contexts_pass_, &host_pass_, &rooms_pass_, &others_pass_}) {
     pass->cancel();
@@ -128,8 +132,7 @@ void Server::on_message(Connection& connection, const Message& message) {
     case Kind::kWant:
       read_usage(client);
       if (claims_.withdrawing()) break;  // it asks again
-      on_want(client, message.body.want, now() - started_ < std::chrono::seconds(protocol::kReclaimSeconds));
-      follow(client);
+      on_want_message(client, message.body.want);
       break;
     case Kind::kGiveBack:
       read_usage(client);
@@ -278,15 +281,22 @@ void Server::on_hello(Connection& connection, const Message& message) {
 }
 
 scheduler::DomainId Server::take_number(Client& client) {
-  // Users by their own numbers, so that a log of events can be read; 0 is also what the core takes for nobody known.
   const std::string& payer = client.domain.payer();
+  const scheduler::DomainId number = number_of_payer(payer, &client.numbered);
+  if (client.numbered) ++domains_[payer].clients;
+  return number;
+}
+
+// `numbered`: whether it has a number only here.
+scheduler::DomainId Server::number_of_payer(const std::string& payer, bool* numbered) {
+  // Users by their own numbers, so that a log of events can be read; 0 is also what the core takes for nobody known.
   std::uint32_t user = 0;
   const auto [end, error] = std::from_chars(payer.data(), payer.data() + payer.size(), user);
   if (error == std::errc{} && end == payer.data() + payer.size()) return user;
   constexpr scheduler::DomainId kAfterUsers = scheduler::DomainId{1} << 32;
   Domain& known = domains_[payer];
-  client.numbered = true;
-  if (known.clients++ == 0) known.number = kAfterUsers + ++last_domain_;
+  if (known.number == 0) known.number = kAfterUsers + ++last_domain_;
+  if (numbered != nullptr) *numbered = true;
   return known.number;
 }
 
@@ -387,6 +397,7 @@ Result<std::string> Server::carry(const ControlRequest& request) {
     return std::string("rotad is stopping; its programs continue");
   }
   if (std::holds_alternative<control::Reload>(request)) return reload();
+  if (const auto* nvml = std::get_if<control::UseNvml>(&request)) return use_nvml(nvml->use);
   scheduler::Settings settings = core_.settings();
   if (const auto* mode = std::get_if<control::SetMode>(&request)) settings.mode = mode->mode;
   if (const auto* quantum = std::get_if<control::SetQuantum>(&request)) set_quantum(settings, quantum->quantum);

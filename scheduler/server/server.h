@@ -47,6 +47,7 @@ namespace rota::server {
 namespace limit = scheduler::limit;
 
 class MetricsServer;
+struct Books;
 
 struct Options : Configuration {
   // Reads what may change while rotad runs; without it nothing can be read again.
@@ -74,6 +75,8 @@ class Server final : public ConnectionOwner, private Leases {
   void start();
   // Runs until it is stopped. While a holder drains for another client it does not sleep.
   void run();
+  // Leaves to the next rotad at this place what it cannot learn from the programs (books.h).
+  void leave_books_to_next();
   // Closes everything and removes the socket, unless it is inherited; io_context::run returns when nothing else keeps
   // it.
   void stop();
@@ -109,6 +112,7 @@ class Server final : public ConnectionOwner, private Leases {
   // Of the domain whose shares of a GPU a client's are part of, for one client more.
   scheduler::DomainId take_number(Client& client);
   void leave_number(const Client& client);
+  scheduler::DomainId number_of_payer(const std::string& payer, bool* numbered = nullptr);
   void watch_process(scheduler::ClientId id);
   void remove_client(scheduler::ClientId id, const char* why);
   void forget_client(scheduler::ClientId id);
@@ -193,6 +197,7 @@ class Server final : public ConnectionOwner, private Leases {
   void tell(Client& client, const protocol::Message& message);
 
   void measure();
+  Result<std::string> use_nvml(bool use);
   bool measure_soon();
   void measure_for_requests(const std::set<scheduler::GpuIndex>& gpus);
   bool is_measurable(const Client& client, std::uint32_t gpu) const;
@@ -245,6 +250,17 @@ class Server final : public ConnectionOwner, private Leases {
   // Exists while programs use GPUs, for a later rotad to find.
   std::string clients_note() const { return options_.socket + ".clients"; }
   void note_clients() const;
+  // returning.cpp
+  struct Returning;
+  std::string books_file() const { return options_.socket + ".books"; }
+  void read_books(bool had_programs);
+  void add_those_still_away(const Returning& all, Books& books) const;
+  std::uint32_t last_grant_of(const Client& client, std::uint32_t gpu) const;
+  void tell_returned(Client& client, std::uint32_t gpu);
+  void on_want_message(Client& client, const protocol::Want& want);
+  void take_want(Client& client, const protocol::Want& want, bool held);
+  void take_wants_held_back();
+  void look_for_returning();
   // totals.cpp
   static std::string session_name(const Client& client);
   void track(Client& client, std::uint32_t gpu);
@@ -331,6 +347,7 @@ class Server final : public ConnectionOwner, private Leases {
   // Whose leaving the core and the limits' books have not carried out yet; empty, unless memory was lacking.
   std::map<scheduler::ClientId, std::unique_ptr<Client>> gone_;
   std::set<scheduler::ClientId> orphans_;  // clients whose connection closed
+  std::shared_ptr<Returning> returning_;   // null: no programs of an earlier rotad are expected, or known
   // By process, of those that rotad cannot see by domain, and by GPU: the clients that have named it.
   std::map<std::tuple<pid_t, std::string, std::uint32_t>, std::set<scheduler::ClientId>> by_process_;
   AssumedContexts assumed_contexts_;  // of users other than root and rotad's own
@@ -383,6 +400,7 @@ class Server final : public ConnectionOwner, private Leases {
   scheduler::Time measured_at_{};                     // when the latest answer came,
   scheduler::Time measuring_took_{};                  // and how long after the question
   std::string measuring_problem_;                     // the last that was logged
+  bool nvml_released_ = false;                        // for a driver to be unloaded, until it is needed again
   struct Unanswered {
     protocol::Message added;
     scheduler::Time since{};  // a reading that was asked for later answers it

@@ -365,6 +365,7 @@ protocol::DaemonRow Server::daemon_row() const {
   row.grants = core_.grants();
   row.mode = core_.settings().mode;
   set_text(row.rota_version, ROTA_VERSION);
+  row.nvml_released = nvml_released_ ? 1 : 0;
   return row;
 }
 

@@ -44,7 +44,7 @@ _rota() {
     "trace export") options="-h --help --format -o --output" ;;
   esac
   [[ $command == trace ]] && options="$options show export"
-  [[ $command == control ]] && options="$options mode quantum grace reload stop"
+  [[ $command == control ]] && options="$options mode quantum grace nvml reload stop"
   [[ $command == run || $command == sim || $command == trace || $command == doctor ]] && options="$options --"
   if [[ $now == -* || $command != "trace "* ]]; then COMPREPLY=($(compgen -W "$options" -- "$now")); else COMPREPLY=($(compgen -f -- "$now")); fi
 }

@@ -94,9 +94,11 @@ void register_control(CLI::App& app) {
   auto socket = std::make_shared<std::string>();
   CLI::App* control = app.add_subcommand("control",
                                          "change a running rotad: mode MODE, quantum TIME, grace TIME, reload (its "
-                                         "rotad.toml) or stop (root, rotad's own user, members of its group)");
+                                         "rotad.toml), nvml release or use (for a driver to be unloaded) or stop "
+                                         "(root, rotad's own user, members of its group)");
   control->add_option("--socket", *socket, "rotad's control socket (default: that of the rotad that serves you)");
-  control->add_option("setting", *words, "e.g. mode exclusive, quantum 100ms, grace 5s, reload, stop")->required();
+  control->add_option("setting", *words, "e.g. mode exclusive, quantum 100ms, grace 5s, nvml release, reload, stop")
+      ->required();
   control->callback([words, socket] {
     std::string line;
     for (const std::string& word : *words) line += (line.empty() ? "" : " ") + word;

@@ -169,6 +169,7 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                                   {"version", status.daemon.rota_version},
                                   {"grants", status.daemon.grants},
                                   {"quantum_ns", status.daemon.quantum_ns},
+                                  {"nvml_released", status.daemon.nvml_released != 0},
                                   {"mode", scheduler::mode_name(status.daemon.mode)}}},
                                 {"gpus", gpus},
                                 {"elsewhere", elsewhere},

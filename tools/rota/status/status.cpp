@@ -249,6 +249,9 @@ std::string status_as_text(const Status& status, const std::string& socket) {
       fmt::format("rotad pid {} at {}: {} mode, quantum {}, {} grants so far\n", status.daemon.pid, socket,
                   scheduler::mode_name(status.daemon.mode),
                   scheduler::quantum_text(std::chrono::nanoseconds(status.daemon.quantum_ns)), status.daemon.grants);
+  if (status.daemon.nvml_released != 0) {
+    text += "NVML is released: rotad measures no memory until a program comes to a GPU, or `rota control nvml use`\n";
+  }
   for (const GpuHolder& holder : status.elsewhere) text += holder_text(holder) + "\n";
   if (!status.elsewhere.empty() || status.gpus.empty()) text += without_turns_text(status);
   if (status.gpus.empty()) {

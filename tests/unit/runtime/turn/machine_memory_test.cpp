@@ -13,7 +13,7 @@ TEST_CASE("whoever may run without a lease gets its memory back first, and then 
   process.seen.standing = 1;
   SECTION("rotad has gone and the grace is over") {
     process.lose();
-    process.run(2s);
+    process.run(Machine::kGrace + 1s);
   }
   SECTION("rotad does not serve its GPUs") {
     process.step(event::Gpus{.any = true, .answered = true, .served = 0});

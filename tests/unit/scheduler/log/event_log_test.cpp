@@ -83,12 +83,14 @@ TEST_CASE("whatever is written down can be read again, and every event comes thr
     CHECK(core.gpu(63).outside == 77);
     step(event::Measured{63, 50, std::nullopt});
     step(event::Unmeasured{63});
+    step(event::HadBefore{63, 1001, -3s, 2s});
+    step(event::Returned{1, 63, -1s, 1s, 7ms, 0s, 5s, 6s});
     settings.mode = Mode::kConcurrent;
     step(event::Configure{settings});
     step(event::Leave{2});
     const Replay result = replay_text(text);
     CHECK(result.problem == "");
-    CHECK(result.events == 30);
+    CHECK(result.events == 32);
     CHECK(text.find("> clear 1 0 63 ") != std::string::npos);
     CHECK(result.decisions == decisions);
   }

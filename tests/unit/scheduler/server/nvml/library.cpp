@@ -4,6 +4,7 @@
 // with all in bytes, and -1 bytes for those of a process that the driver does not know. One that has ended is listed
 // once, as is one with `once`, instead of the same process's other line; what hangs does until the file says otherwise,
 // and what is slow takes so long over each answer. OLDER is built without what later releases brought.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -19,6 +20,8 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
+
+int device_file = -1;
 
 struct Machine {
   std::string driver = "580.159.04";
@@ -112,9 +115,15 @@ int list(bool graphics, unsigned* count, std::uint64_t* words) {
 }  // namespace
 
 EXPORT int nvmlInit_v2() {
-  return read_machine().init;
+  const int result = read_machine().init;
+  // As the driver's keeps the device files open.
+  if (const char* path = std::getenv("TEST_NVML_FILE"); result == 0 && path != nullptr && device_file < 0) {
+    device_file = open((std::string(path) + ".device").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  }
+  return result;
 }
 EXPORT int nvmlShutdown() {
+  if (device_file >= 0) close(std::exchange(device_file, -1));
   return 0;
 }
 EXPORT int nvmlSystemGetDriverVersion(char* text, unsigned bytes) {

@@ -1,0 +1,323 @@
+// What rotad leaves to the next one at its place, and what it does with what another one has left to it (books.h).
+//
+// Programs reconnect within milliseconds. One that held a GPU has it again as soon as it says so. What others want of
+// the GPU waits until all that held it or waited for it have said what they want, or are dead, or a second has passed:
+// then those that waited are told to the core in their old order, before anybody else. After a rotad that was killed it
+// is known only that there were programs: then all wait for half a second, or as long as more of them come.
+#include <unistd.h>
+
+#include <algorithm>
+#include <asio/steady_timer.hpp>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "scheduler/server/books.h"
+#include "scheduler/server/client.h"
+#include "scheduler/server/gangs.h"
+#include "scheduler/server/guarded.h"
+#include "scheduler/server/log.h"
+
+namespace rota::server {
+
+using namespace std::chrono_literals;
+using scheduler::ClientId;
+using scheduler::GpuIndex;
+using scheduler::GpuMask;
+namespace event = scheduler::event;
+
+namespace {
+
+// How long a GPU is granted to nobody but those that held it.
+constexpr auto kMostHeldBack = 1s;
+// The same for all GPUs where nothing is known: programs look for rotad four times a second (turn::Machine). While some
+// have come lately thousands may still be in the queue, but not for longer than this.
+constexpr auto kHeldBackBlindly = 500ms;
+constexpr auto kLately = 100ms;
+constexpr auto kMostHeldBackBlindly = 2s;
+// How often is looked whether a program that has not come back is dead.
+constexpr auto kBetweenLooksForDead = 50ms;
+
+}  // namespace
+
+struct Server::Returning {
+  explicit Returning(asio::io_context& io) : timer(io) {}
+
+  struct HeldBack {
+    ClientId client = 0;
+    protocol::Want want{};
+    std::uint64_t place = 0;  // 0: it did not wait
+  };
+
+  // Of a process that has the record's pid; null: none.
+  const Books::Task* task(const Client& client, const std::string& gpu) const {
+    const auto [first, end] = by_pid.equal_range(client.pid);
+    for (auto each = first; each != end && client.pid != 0; ++each) {
+      const Books::Task& task = books.tasks[each->second];
+      if (std::ranges::any_of(task.gpus, [&](const auto& on) { return on.gpu == gpu; })) return &task;
+    }
+    return nullptr;
+  }
+  bool awaits(const std::string& gpu) const { return blind || expected.contains(gpu); }
+  bool awaits(pid_t pid, const std::string& gpu) const {
+    const auto found = expected.find(gpu);
+    return found != expected.end() && found->second.contains(pid);
+  }
+  // What the core does not know yet of a task: what it did under the rotad before, or that it waits.
+  void complete(Books::Task& left, const Client& client, GpuMask gpus) const {
+    if (left.gpus.empty()) return;
+    const std::string& gpu = left.gpus.front().gpu;
+    const Books::Task* const before = task(client, gpu);
+    const bool waits = std::ranges::any_of(wants, [&](const HeldBack& each) {
+      return each.client == client.id && ((each.want.gpus | each.want.task) & gpus) != 0;
+    });
+    if (before != nullptr) left.place = before->place;
+    if (before != nullptr && awaits(client.pid, gpu)) {
+      left.did = before->did;
+    } else if (waits) {
+      left.did = Books::Did::kWaited;
+    } else {
+      left.place = 0;
+    }
+  }
+  void came(pid_t pid, const std::string& gpu) {
+    const auto found = expected.find(gpu);
+    if (found == expected.end()) return;
+    found->second.erase(pid);
+    if (found->second.empty()) expected.erase(found);
+  }
+
+  Books books;
+  std::multimap<pid_t, std::size_t> by_pid;         // places in books.tasks
+  std::map<std::string, std::set<pid_t>> expected;  // by GPU: those that have not said yet what they want
+  std::set<std::string> told;                       // GPUs of which the core knows what domains had
+  std::vector<HeldBack> wants;                      // in the order in which they came
+  bool blind = false;                               // any GPU may have had a holder
+  std::size_t clients = 0;                          // that were there at the last look, if it is blind
+  scheduler::Time until{};
+  asio::steady_timer timer;
+};
+
+void Server::leave_books_to_next() {
+  if (place_lost_ || claims_.withdrawing()) return;
+  Books books;
+  books.boot = boot_id();
+  books.written = now();
+  const scheduler::Time time = modelled_now();
+  const auto payer_of = [&](scheduler::DomainId number) {
+    if (number < scheduler::DomainId{1} << 32) return std::to_string(number);
+    const auto known = std::ranges::find_if(domains_, [&](const auto& each) { return each.second.number == number; });
+    return known == domains_.end() ? std::string() : known->first;
+  };
+  for (GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
+    const GpuEntry* const entry = gpus_.at(gpu);
+    if (entry == nullptr) continue;
+    for (const event::HadBefore& had : core_.carried(gpu, time)) {
+      const std::string payer = payer_of(had.domain);
+      if (!payer.empty()) books.had.push_back({uuid_text(entry->uuid), had.ahead, had.owed, payer});
+    }
+  }
+  for (const auto& [id, client] : clients_) {
+    if (client->pid == 0 || client->gpus().empty()) continue;
+    const std::uint64_t started = start_time(client->pid);
+    if (started == 0) continue;
+    for (const Task& task : client->tasks) {
+      const scheduler::ClientState state = state_of(task);
+      Books::Task left{.pid = client->pid, .started = started, .grant = task.last_grant};
+      const bool waits = task.gang == 0 ? state.wanted != 0 : task.wants;
+      left.did = holds(task) ? Books::Did::kHeld : waits ? Books::Did::kWaited : Books::Did::kRested;
+      for (const GpuIndex gpu : GpuSet(task.gpus)) {
+        const auto carried = core_.carried(task.id, gpu, time);
+        if (!carried) continue;
+        if (left.did == Books::Did::kWaited) left.place = carried->place;
+        left.gpus.push_back({uuid_text(gpus_.at(gpu)->uuid), carried->returned});
+      }
+      if (returning_ != nullptr && left.did == Books::Did::kRested) returning_->complete(left, *client, task.gpus);
+      books.tasks.push_back(std::move(left));
+    }
+  }
+  if (returning_ != nullptr) add_those_still_away(*returning_, books);
+  for (const auto& [number, gang] : gangs_) {
+    const GangVerdict verdict{gang->apart, std::max(gang->apart_until - now(), scheduler::Time{}), gang->revoked};
+    if (verdict.left != scheduler::Time{} || verdict.revoked != 0) books.gangs.push_back({gang->key, verdict});
+  }
+  if (books.empty()) return;
+  if (const auto left = leave_books(books_file(), books); !left) {
+    log::warn("the next rotad begins without what this one knows: {}", left.error().text);
+  }
+}
+
+// Who has not come back since the rotad before this one: the next one expects them, too.
+void Server::add_those_still_away(const Returning& all, Books& books) const {
+  for (const Books::Had& had : all.books.had) {
+    if (!all.told.contains(had.gpu)) books.had.push_back(had);
+  }
+  for (const auto& [pid, place] : all.by_pid) {
+    const Books::Task& task = all.books.tasks[place];
+    const auto is_back = [&](const Client& client) {
+      if (client.pid != pid) return false;
+      for (const GpuIndex gpu : client.gpus()) {
+        if (all.task(client, uuid_text(gpus_.at(gpu)->uuid)) == &task) return true;
+      }
+      return false;
+    };
+    const bool away = std::ranges::none_of(clients_, [&](const auto& each) { return is_back(*each.second); });
+    if (away && start_time(pid) == task.started) books.tasks.push_back(task);
+  }
+}
+
+void Server::read_books(bool had_programs) {
+  auto books = take_books(books_file());
+  if (!books) log::warn("{} is ignored: {}", books_file(), books.error().text);
+  const bool known = books && !books->empty();
+  if (!known && !had_programs) return;
+  returning_ = std::make_shared<Returning>(io_);
+  Returning& all = *returning_;
+  if (!known) {
+    all.blind = true;
+    all.until = now() + kHeldBackBlindly;
+    return look_for_returning();
+  }
+  all.books = std::move(*books);
+  all.until = now() + kMostHeldBack;
+  for (Books::Gang& gang : all.books.gangs) earlier_verdicts_[gang.key] = gang.verdict;
+  std::set<pid_t> expected;
+  for (std::size_t i = 0; i < all.books.tasks.size(); ++i) {
+    const Books::Task& task = all.books.tasks[i];
+    if (start_time(task.pid) != task.started) continue;  // it is dead
+    all.by_pid.emplace(task.pid, i);
+    if (task.did == Books::Did::kRested) continue;
+    expected.insert(task.pid);
+    for (const Books::OnGpu& on : task.gpus) all.expected[on.gpu].insert(task.pid);
+  }
+  log::info("{} programs that held GPUs or waited for them are expected from the rotad before this one",
+            expected.size());
+  look_for_returning();
+}
+
+std::uint32_t Server::last_grant_of(const Client& client, std::uint32_t gpu) const {
+  if (returning_ == nullptr) return 0;
+  const Books::Task* const task = returning_->task(client, uuid_text(gpus_.at(gpu)->uuid));
+  return task == nullptr ? 0 : task->grant;
+}
+
+// What the core's client of a GPU has had there. The core ignores what it knows.
+void Server::tell_returned(Client& client, std::uint32_t gpu) {
+  if (returning_ == nullptr) return;
+  const std::string uuid = uuid_text(gpus_.at(gpu)->uuid);
+  if (returning_->told.insert(uuid).second) {
+    for (const Books::Had& had : returning_->books.had) {
+      if (had.gpu == uuid) step(event::HadBefore{gpu, number_of_payer(had.payer), had.ahead, had.owed});
+    }
+  }
+  const Books::Task* const task = returning_->task(client, uuid);
+  if (task == nullptr) return;
+  event::Returned returned = std::ranges::find(task->gpus, uuid, &Books::OnGpu::gpu)->returned;
+  returned.client = client.tasks.id_on(gpu);
+  returned.gpu = gpu;
+  step(returned);
+}
+
+void Server::on_want_message(Client& client, const protocol::Want& want) {
+  if (returning_ == nullptr) return take_want(client, want, false);
+  Returning& all = *returning_;
+  const GpuMask added = client.gpus().mask();
+  const GpuMask named = (want.gpus | want.task) & added;
+  const GpuMask of = named != 0 ? named : added;
+  bool held = false;
+  bool awaited = false;
+  std::uint64_t place = 0;
+  for (const GpuIndex gpu : GpuSet(of)) {
+    const std::string uuid = uuid_text(gpus_.at(gpu)->uuid);
+    awaited = awaited || all.awaits(uuid);
+    const Books::Task* const task = all.task(client, uuid);
+    if (task == nullptr) continue;
+    held = held || (task->did == Books::Did::kHeld && all.awaits(client.pid, uuid));
+    place = task->place;
+    all.came(client.pid, uuid);
+  }
+  std::erase_if(all.wants, [&](const Returning::HeldBack& each) {
+    return each.client == client.id && ((each.want.gpus | each.want.task) & of) != 0;
+  });
+  if (!awaited || held || want.running != 0 || (want.gpus & added) == 0) {
+    take_want(client, want, held);
+  } else {
+    all.wants.push_back({client.id, want, place});
+  }
+  take_wants_held_back();
+}
+
+// `held`: the GPUs, when the rotad before this one ended.
+void Server::take_want(Client& client, const protocol::Want& want, bool held) {
+  const bool young = now() - started_ < std::chrono::seconds(protocol::kReclaimSeconds);
+  protocol::Want taken = want;
+  if (held && want.gpus != 0) taken.running = 1;
+  const GpuMask added = client.gpus().mask();
+  const GpuMask task = taken.task & added;
+  const bool couples = (taken.gpus & added) != 0 && client.tasks.of(task) == nullptr;
+  if (returning_ != nullptr && couples && couple(client, task)) {
+    for (const GpuIndex gpu : GpuSet(task)) tell_returned(client, gpu);
+  }
+  on_want(client, taken, young);
+  follow(client);
+}
+
+// Those of GPUs on which nobody is expected any more.
+void Server::take_wants_held_back() {
+  if (returning_ == nullptr) return;
+  std::vector<Returning::HeldBack> free;
+  std::erase_if(returning_->wants, [&](const Returning::HeldBack& each) {
+    const auto client = clients_.find(each.client);
+    if (client == clients_.end()) return true;
+    const GpuSet gpus((each.want.gpus | each.want.task) & client->second->gpus().mask());
+    for (const GpuIndex gpu : gpus) {
+      if (returning_->awaits(uuid_text(gpus_.at(gpu)->uuid))) return false;
+    }
+    free.push_back(each);
+    return true;
+  });
+  std::ranges::stable_sort(free, {}, [](const auto& each) { return std::tuple(each.place == 0, each.place); });
+  for (const Returning::HeldBack& each : free) {
+    const auto client = clients_.find(each.client);
+    if (client != clients_.end() && !claims_.withdrawing()) take_want(*client->second, each.want, false);
+  }
+}
+
+void Server::look_for_returning() {
+  Returning& all = *returning_;
+  const bool more = all.blind && std::exchange(all.clients, clients_.size()) < clients_.size();
+  if (more) all.until = std::min(std::max(all.until, now() + kLately), started_ + kMostHeldBackBlindly);
+  const bool over = now() >= all.until;
+  if (over && std::exchange(all.blind, false)) take_wants_held_back();
+  if (!all.expected.empty()) {
+    std::set<pid_t> missing;
+    for (const auto& [gpu, pids] : all.expected) missing.insert(pids.begin(), pids.end());
+    for (const pid_t pid : missing) {
+      const auto task = all.by_pid.find(pid);
+      if (!over && start_time(pid) == all.books.tasks[task->second].started) continue;
+      if (over) log::debug("pid {} has not come back from the rotad before this one", pid);
+      for (auto& [gpu, pids] : all.expected) pids.erase(pid);
+      std::erase_if(all.expected, [](const auto& each) { return each.second.empty(); });
+    }
+    take_wants_held_back();
+  }
+  // Nobody has come: none is left.
+  const auto uses_gpu = [](const auto& each) { return !each.second->gpus().empty(); };
+  if (over && !place_lost_ && std::ranges::none_of(clients_, uses_gpu)) unlink(clients_note().c_str());
+  // Afterwards it is known only who had what, as long as a program may take for it.
+  const scheduler::Time end = started_ + std::chrono::seconds(protocol::kReclaimSeconds);
+  if (now() >= end) return returning_.reset();
+  if (all.expected.empty() && !all.blind) {
+    all.timer.expires_at(std::chrono::steady_clock::time_point(end));
+  } else {
+    all.timer.expires_after(kBetweenLooksForDead);
+  }
+  all.timer.async_wait([this](std::error_code error) {
+    if (error || stopped_ || returning_ == nullptr) return;
+    guarded("look for programs that are expected", [this] { look_for_returning(); });
+  });
+}
+
+}  // namespace rota::server
