@@ -187,7 +187,8 @@ struct DaemonRow {
   std::uint64_t grants;      // since it started
   Mode mode;
   char rota_version[kVersionLength];  // e.g. "0.1.0"
-  std::uint32_t padding;
+  std::uint16_t chooses;              // not 0: it answers kChoose
+  std::uint16_t gpus;                 // how many `rota run` chooses by default; 0: none, the program sees all
 };
 
 struct Snapshot {

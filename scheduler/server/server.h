@@ -29,6 +29,7 @@
 #include "scheduler/server/connection.h"
 #include "scheduler/server/control.h"
 #include "scheduler/server/event_log.h"
+#include "scheduler/server/gpu_choice.h"
 #include "scheduler/server/gpu_table.h"
 #include "scheduler/server/holder_link.h"
 #include "scheduler/server/inherited.h"
@@ -102,6 +103,8 @@ class Server final : public ConnectionOwner, private Leases {
   void serve_gpu(Client& client, const protocol::AddGpu& gpu);
   void refuse_gpu(Client& client, const std::string& gpu);
   void on_stay(Connection& connection);
+  void choose_gpus(Connection& connection, const protocol::Choose& wanted);
+  void chosen_came(const Client& client, const Uuid& uuid);
   Result<std::string> carry(const ControlRequest& request);
   void change_limits(const LimitSettings& limits);
   void on_status(Connection& connection);
@@ -278,6 +281,8 @@ class Server final : public ConnectionOwner, private Leases {
   scheduler::Quota limited_{core_.books()};  // changed by apply() alone
   const scheduler::Quota& quota_ = limited_;
   Visibility visibility_;
+  std::uint16_t gpus_by_default_;  // that `rota run` chooses
+  GpuChoice choices_;
   LimitBook limits_;
   EventLog event_log_;
   MemoryReserve reserve_;
