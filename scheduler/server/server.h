@@ -33,6 +33,7 @@
 #include "scheduler/server/gpu_table.h"
 #include "scheduler/server/holder_link.h"
 #include "scheduler/server/inherited.h"
+#include "scheduler/server/journal.h"
 #include "scheduler/server/leases.h"
 #include "scheduler/server/limits.h"
 #include "scheduler/server/memory_reserve.h"
@@ -222,6 +223,7 @@ class Server final : public ConnectionOwner, private Leases {
   static bool may_share_with(const Client& client, const Client& other);
   std::uint32_t watch_of(const Client& client, const Task& task) const;
   std::string who(const Client& client);
+  JournalFields fields_of(const Client& client, const char* event, const char* message_id, const GpuSet& gpus);
   void report_revoked(Client& client, const scheduler::Decision& decision);
   void report_refused(Client& client, const scheduler::Quota::Answer& answer);
   void report_no_room(Client& client, const scheduler::RoomQueue::Answer& answer);
