@@ -341,6 +341,25 @@ def test_without_cuda(): os._exit(0)
             self.assertIn("ended with 0 during the test", finding["text"])
 
     # ctest labels: unsanitized
+    def test_a_test_that_pytest_timeouts_thread_method_ends_has_timed_out(self):
+        python = python_with("pytest_timeout")
+        self.environment["PYTHONPATH"] = str(ROOT / "tools/python")
+        test = self.scratch / "test_slow.py"
+        test.write_text("import time\n" + LEAKS.split("def managed")[0] + """
+def test_passes(): plain(1 << 20)
+def test_slow():
+    plain(1 << 20)
+    time.sleep(60)
+""", encoding="utf-8")
+        report = self.scratch / "report.json"
+        result = self.call(ROTA, "ci", "--json", report, "--", python, "-m", "pytest", "-p", "rota.pytest_plugin", "-p", "no:cacheprovider", "-q",
+                           "--timeout", "3", "--timeout-method", "thread", test)
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        told = json.loads(report.read_text(encoding="utf-8"))
+        outcomes = {test["name"].rpartition("::")[2]: test["outcome"] for test in told["tests"]}
+        self.assertEqual((outcomes, told["findings"]), ({"test_passes": "passed", "test_slow": "timeout"}, []))
+
+    # ctest labels: unsanitized
     def test_tests_of_several_workers_begin_when_they_fit_and_idle_workers_are_in_nobodys_way(self):
         python = python_with("xdist")
         test = self.scratch / "test_memory.py"

@@ -298,5 +298,31 @@ def test_two(): pass
         self.assertEqual(len(begun), 3)
 
 
+class TimeOuts(Session):
+    """With pytest-timeout."""
+    needs = ["pytest", "pytest_timeout"]
+
+    def test_the_limit_of_a_method_that_ends_the_process_is_written_and_no_other(self):
+        self.write("""
+import time
+def test_quick(): pass
+@pytest.mark.timeout(0)
+def test_without(): pass
+@pytest.mark.timeout(50, func_only=True)
+def test_only_the_function(): pass
+@pytest.mark.timeout(0.5)
+def test_slow(): time.sleep(60)
+""")
+        for number, plain in enumerate((["--timeout", "0", "-k", "quick or without"], ["--timeout", "30", "--timeout-method", "signal", "-k", "quick or without"])):
+            self.report = self.folder / f"report {number}"
+            self.run_tests(*plain)
+            self.assertEqual({event["event"] for event in self.events()}, {"begin", "end"}, plain)
+        self.report = self.folder / "report"
+        self.run_tests("--timeout", "30", "--timeout-method", "thread", code=1)
+        limits = [(event["test"].partition("::")[2], event["seconds"]) for event in self.events() if event["event"] == "limit"]
+        self.assertEqual(limits, [("test_quick", 30), ("test_only_the_function", 50), ("test_slow", 0.5)])
+        self.assertEqual(self.ends(), [("test_quick", 1, "passed"), ("test_without", 1, "passed"), ("test_only_the_function", 1, "passed")])
+
+
 if __name__ == "__main__":
     unittest.main()
