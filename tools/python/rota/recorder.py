@@ -138,6 +138,7 @@ class Recorder:
         self.attempts, self.attempt = _attempts, None
         self.stacks, self.stack_signal = None, None
         self.limit = None  # seconds, after which pytest-timeout ends the process
+        self.begun_early = None  # the test that has begun and was not set up yet
         repeat = os.environ.get("ROTA_CI_REPEAT", "") or "1"
         if not repeat.isdigit() or int(repeat) < 1:
             raise ValueError(f"ROTA_CI_REPEAT is {repeat!r}, not a number of times from 1 on")
@@ -227,6 +228,10 @@ class Recorder:
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_timeout_set_timer(self, item, settings):
+        """The test's clock starts after this, so what it waits for to begin beside others does not count."""
+        if self.attempt is None:
+            self.begin(item)
+            self.begun_early = item
         self.limited(settings)
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -243,7 +248,9 @@ class Recorder:
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item):
-        self.begin(item)
+        early, self.begun_early = self.begun_early, None
+        if early is not item or self.attempt is None:
+            self.begin(item)
         yield
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
