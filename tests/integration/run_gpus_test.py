@@ -123,6 +123,11 @@ class RunGpus(Case):
         self.assertRegex(child.stderr.read(), r"no rotad answers: the GPU is chosen by what is in use now, and not reserved")
 
     # ctest labels: unsanitized
+    def test_a_rotad_that_rota_run_starts_itself_chooses_too(self):
+        seen = [gpu for _, [gpu] in (self.sees("--gpus", "1") for _ in range(4))]
+        self.assertEqual(len(set(seen)), 4, seen)
+
+    # ctest labels: unsanitized
     def test_a_report_of_the_program_names_the_gpu_and_its_end_ends_the_reservation(self):
         self.start_daemon()
         report = self.scratch / "report.json"

@@ -210,10 +210,17 @@ std::string heading(const std::vector<const Column*>& columns, const Screen& scr
   return text + "PROGRAM";
 }
 
+// A command as it is known by: the line about the chosen program has the whole of it.
+std::string without_folder(const std::string& command) {
+  const std::string program = command.substr(0, command.find(' '));
+  const std::size_t slash = program.rfind('/');
+  return slash == std::string::npos || slash + 1 == program.size() ? command : command.substr(slash + 1);
+}
+
 std::string row_text(const Row& row, const std::vector<const Column*>& columns, const Screen& screen) {
   std::string text;
   for (const Column* column : columns) text += fitted(column->text(row), column->columns, screen, column->side) + " ";
-  return text + row.command;
+  return text + without_folder(row.command);
 }
 
 std::string keys_line(const Choices& choices, std::size_t shown, std::size_t all) {

@@ -39,6 +39,7 @@ Gpu served_gpu(const tool::Status& status, const GpuRow& row) {
           .note = tool::sharing_text(row)};
   if (const tool::MachineGpu* const known = on_machine(status, uuid_text(row.uuid))) {
     gpu.busy_percent = known->busy_percent;
+    if (row.measured == 0) gpu.used_bytes = known->used_bytes;
   }
   if (row.outside_bytes != 0) {
     const std::string others = fmt::format("{} by programs without rota", bytes_text(row.outside_bytes));

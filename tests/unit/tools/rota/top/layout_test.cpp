@@ -1,9 +1,13 @@
 // The screen of `rota top`.
 #include "tools/rota/top/layout.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <clocale>
+#include <iterator>
+#include <random>
 #include <string>
+#include <string_view>
 
 namespace rota::top {
 namespace {
@@ -73,7 +77,8 @@ void type(Choices& choices, std::string_view keys) {
 constexpr Screen kScreen{.rows = 24, .columns = 120, .utf8 = true};
 
 TEST_CASE("GPUs have a line each with load and memory, programs with who holds, who waits and for how long") {
-  const Frame frame = lay_out(two_gpus(), {}, kScreen);
+  View view = two_gpus();
+  const Frame frame = lay_out(view, {}, kScreen);
   CHECK(shows(frame, "rotad pid 7: automatic mode, quantum automatic; 1 hold, 1 wait"));
   CHECK(shows(frame, "45%]"));
   CHECK(shows(frame, "70.0G/140.0G]"));
@@ -81,6 +86,10 @@ TEST_CASE("GPUs have a line each with load and memory, programs with who holds, 
   CHECK(shows(frame, "load ?"));
   CHECK(shows(frame, "waits   1.5s"));
   CHECK(shows(frame, "20.0G  15.0G   5.0G"));
+  view.rows[2].command = "/usr/bin/bench /data/x";
+  CHECK(shows(lay_out(view, {}, kScreen), " bench /data/x"));
+  CHECK_FALSE(shows(lay_out(view, {.chosen = 1}, kScreen), "/usr/bin"));
+  CHECK(shows(lay_out(view, {.chosen = 0}, kScreen), "alice: /usr/bin/bench /data/x"));
   // By GPU, those who hold it first.
   CHECK(order(frame) == std::vector{30, 20, 10});
 }
@@ -179,6 +188,36 @@ TEST_CASE("the chosen row stays in sight and within the list") {
   type(choices, "\x1b[B\x1b[A\x1b[5~");
   draw();
   CHECK(choices.chosen == 0);
+}
+
+TEST_CASE("whatever is typed, and whatever programs come and go, frames keep to the screen") {
+  std::mt19937 random(1);
+  const auto below = [&](std::uint32_t end) { return random() % end; };
+  KeyReader reader;
+  Choices choices;
+  View view = two_gpus();
+  for (int step = 0; step < 3000; ++step) {
+    std::string bytes;
+    // Half of them are such as keys begin with, or mean something.
+    constexpr std::string_view kLikely = "\x1b[O156~ABHF/\rqhIM<> \xc3\xa9\x7f";
+    for (std::uint32_t i = below(6); i > 0; --i) {
+      bytes += below(2) == 0 ? kLikely[below(kLikely.size())] : static_cast<char>(below(256));
+    }
+    std::vector<Pressed> keys = reader.read(bytes);
+    if (below(4) == 0) std::ranges::copy(reader.pause(), std::back_inserter(keys));
+    for (const Pressed& key : keys) press(choices, key);
+    if (below(8) == 0) view.rows.resize(1 + below(60), view.rows.front());
+    const Screen screen{
+        .rows = static_cast<int>(1 + below(40)), .columns = static_cast<int>(1 + below(200)), .utf8 = below(2) == 0};
+    const Frame frame = lay_out(view, choices, screen);
+    choices = frame.choices;
+    REQUIRE(frame.lines.size() == static_cast<std::size_t>(screen.rows));
+    for (const Line& line : frame.lines) {
+      REQUIRE(columns_of(line.text, screen) == screen.columns);
+      REQUIRE(line.text.find('\x1b') == std::string::npos);
+    }
+    REQUIRE((choices.chosen == 0 || choices.chosen < view.rows.size()));
+  }
 }
 
 TEST_CASE("names cannot command the terminal, and wide letters take two columns") {

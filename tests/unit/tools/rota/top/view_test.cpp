@@ -83,13 +83,14 @@ TEST_CASE("all GPUs of the machine are there in nvidia-smi's order, also where t
   tool::Status status = one_program();
   const std::string served = uuid_text(status.gpus[0].uuid);
   status.machine = {{.number = 0, .uuid = "GPU-a", .name = "NVIDIA H200", .busy_percent = 7},
-                    {.number = 3, .uuid = served, .name = "NVIDIA H200", .busy_percent = 90}};
+                    {.number = 3, .uuid = served, .name = "NVIDIA H200", .used_bytes = 5, .busy_percent = 90}};
   status.elsewhere = {{.gpu = "GPU-a", .user = "bob"}};
   const View view = viewer.view({status, status.machine, ""}, kBegin);
   REQUIRE(view.gpus.size() == 2);
   CHECK(view.gpus[0].busy_percent == 7U);
   CHECK(view.gpus[0].note.find("bob") != std::string::npos);
   CHECK(view.gpus[1].busy_percent == 90U);
+  CHECK(view.gpus[1].used_bytes == 5);
   CHECK(view.gpus[1].programs == 1);
   CHECK(view.notices.empty());
   const View none = viewer.view({std::nullopt, status.machine, "no rotad is running"}, kBegin);
