@@ -1,6 +1,8 @@
 """`rota run --gpus N`: the GPUs with most room, and two that start at once get different ones."""
 import json
 import signal
+import socket
+import struct
 import unittest
 
 from harness import Case, PROGRAMS, ROTA, kill
@@ -126,6 +128,31 @@ class RunGpus(Case):
     def test_a_rotad_that_rota_run_starts_itself_chooses_too(self):
         seen = [gpu for _, [gpu] in (self.sees("--gpus", "1") for _ in range(4))]
         self.assertEqual(len(set(seen)), 4, seen)
+
+    # ctest labels: unsanitized
+    def test_a_choice_that_makes_no_sense_is_refused_and_what_is_left_out_of_a_message_is_zero(self):
+        daemon = self.start_daemon()
+        header = lambda kind: struct.pack("<IHH", 0x41544F52, 9, kind)
+
+        def choose(count, candidates, length=None):
+            gpus = b"".join(struct.pack("<16sII", bytes([number]) * 16, 1000, 0) for number in range(16))
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as rotad:
+                rotad.settimeout(60)
+                rotad.connect(self.environment["ROTA_SOCKET"])
+                rotad.send((header(17) + struct.pack("<II64s", count, candidates, b"session") + gpus)[:length])
+                answer = rotad.recv(1024)
+            return struct.unpack("<H", answer[6:8])[0], answer[8:]
+
+        refused, chosen = 103, 113
+        for wrong in (0, 4), (1, 0), (5, 4), (1, 17), (2**32 - 1, 2**32 - 1):
+            kind, text = choose(*wrong)
+            self.assertEqual((kind, b"a choice of so many GPUs is none" in text), (refused, True), wrong)
+        kind, body = choose(16, 16)
+        self.assertEqual((kind, struct.unpack("<I", body[:4])[0], len({body[at:at + 16] for at in range(8, 8 + 16 * 16, 16)})), (chosen, 16, 16))
+        self.assertEqual(choose(1, 16, length=8 + 8 + 64 + 24)[0], chosen)
+        self.assertEqual(choose(1, 1, length=8)[0], refused)
+        self.assertIsNone(daemon.poll())
+        self.assertIsNotNone(self.status())
 
     # ctest labels: unsanitized
     def test_a_report_of_the_program_names_the_gpu_and_its_end_ends_the_reservation(self):
