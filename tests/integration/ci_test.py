@@ -92,6 +92,26 @@ class Rig(Case):
         self.assertRegex(note, r"(one|other) \(waited .* Give longer time-outs \(ctest: TIMEOUT")
         self.assertIn(note, result.stderr)
 
+    def test_no_more_tests_are_started_than_their_time_outs_allow_by_the_baseline(self):
+        folder = self.build(**{f"t{number}": [PROGRAMS / "saxpy"] for number in range(8)})
+        known = self.scratch / "known.json"
+        result, _ = self.rig("--update", known)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertNotIn("at once and not", result.stderr)
+        baseline = json.loads(known.read_text(encoding="utf-8"))
+        baseline["tests"]["t3"].update(time_ns=10 * 10**9, gpu_ns=5 * 10**9, waited_ns=0)
+        known.write_text(json.dumps(baseline), encoding="utf-8")
+        result, _ = self.rig("--baseline", known)  # ctest's own time-out is 25 minutes
+        self.assertNotIn("at once and not", result.stderr)
+        with (folder / "CTestTestfile.cmake").open("a", encoding="utf-8") as tests:
+            tests.write("set_tests_properties(t3 PROPERTIES TIMEOUT 30)\n")
+        result, report = self.rig("--baseline", known)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("ctest starts 4 tests at once and not 8: t3 has a time-out of 30 s, takes 10 s, 5 s of that on the GPU", result.stderr)
+        self.assertEqual(report["job"]["command"][-1], "-j4")
+        result, report = self.rig("--baseline", known, jobs=3)
+        self.assertEqual(report["job"]["command"][-1], "-j3")
+
     def test_a_test_that_comes_to_a_stop_is_placed_and_ended(self):
         # Its kernel runs until its standard input closes, which does not happen.
         fifo = self.scratch / "fifo"
