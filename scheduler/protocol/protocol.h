@@ -100,6 +100,7 @@ enum class Kind : std::uint16_t {
   kAnnounce = 14,   // Announce: this client has exported memory, and answers to this number
   kIntroduce = 15,  // Introduce: this client wants to talk to the one of this number; answered by kIntroduced
   kAwaitRoom = 16,  // AwaitRoom: the driver has refused an allocation; answered by kTryAgain
+  kChoose = 17,     // Choose, no hello needed: GPUs for a program that is about to start; answered by kChosen
   // rotad to client
   kWelcome = 101,
   kGpuAdded = 102,
@@ -109,6 +110,7 @@ enum class Kind : std::uint16_t {
   kExtent = 110,      // Extent, with one descriptor: somebody's memory, for this client's use
   kIntroduced = 111,  // Introduced, with one descriptor if it was done: a socket to the other client
   kTryAgain = 112,    // TryAgain: to kAwaitRoom, at once that it waits, and sooner or later the answer
+  kChosen = 113,      // Chosen
   // The rows of a Snapshot: in this order, but that gangs come before sessions.
   kStatusGpu = 120,
   kStatusProgram = 121,
@@ -267,6 +269,30 @@ struct TryAgain {
   std::uint32_t padding;
 };
 
+// A GPU that a program could use.
+struct Candidate {
+  Uuid uuid;
+  std::uint32_t total_mib;
+  std::uint32_t used_mib;  // by all processes, as far as the asker knows
+};
+inline constexpr std::uint32_t kMaxCandidates = 16;
+
+// A program that is about to start is to use `count` of these GPUs, those with most room. They are reserved for the
+// session, that is, other choices count with it, until one of its programs names the GPU, the process that asks ends,
+// or a minute has passed. The process then counts as one that has sent kStay.
+struct Choose {
+  std::uint32_t count;
+  std::uint32_t candidates;
+  char session[kSessionLength];  // id of the innermost session that the program is going to name
+  Candidate gpus[kMaxCandidates];
+};
+
+struct Chosen {
+  std::uint32_t count;
+  std::uint32_t padding;
+  Uuid gpus[kMaxCandidates];  // in the order of the candidates
+};
+
 // What the client may have there from now on, whether the request was granted or not.
 struct Reserved {
   std::uint32_t gpu;
@@ -316,6 +342,8 @@ struct Message {
     Introduced introduced;
     AwaitRoom await_room;
     TryAgain try_again;
+    Choose choose;
+    Chosen chosen;
     Welcome welcome;
     GpuAdded gpu_added;
     Refused refused;
@@ -373,6 +401,10 @@ constexpr std::size_t bytes_of(Kind kind) {
       return with(sizeof(AwaitRoom));
     case Kind::kTryAgain:
       return with(sizeof(TryAgain));
+    case Kind::kChoose:
+      return with(sizeof(Choose));
+    case Kind::kChosen:
+      return with(sizeof(Chosen));
     case Kind::kWelcome:
       return with(sizeof(Welcome));
     case Kind::kGpuAdded:

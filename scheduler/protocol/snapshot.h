@@ -188,7 +188,8 @@ struct DaemonRow {
   Mode mode;
   char rota_version[kVersionLength];  // e.g. "0.1.0"
   std::uint8_t nvml_released;         // it does not ask NVML, so that the driver can be unloaded
-  std::uint8_t padding[3];
+  std::uint8_t chooses;               // not 0: it answers kChoose
+  std::uint16_t gpus;                 // how many `rota run` chooses by default; 0: none, the program sees all
 };
 
 struct Snapshot {

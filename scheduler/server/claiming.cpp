@@ -64,6 +64,7 @@ void Server::on_add_gpu(Connection& connection, Client& client, const protocol::
   }
   const std::string uuid = uuid_text(gpu.uuid);
   named_[{client.id, uuid}] = gpu;
+  chosen_came(client, gpu.uuid);
   claim(claims_.named(client.id, client.pid, uuid, now()));
 }
 

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "scheduler/base/byte_size.h"
+#include "scheduler/protocol/protocol.h"
 #include "scheduler/server/listen_address.h"
 
 namespace rota::server {
@@ -195,6 +196,13 @@ Config config_of(const toml::table& file) {
         complain(value, fmt::format("'{}' is not a value of visibility: use \"all\" or \"own\"", text));
       }
       config.visibility = text == "own" ? Visibility::kOwn : Visibility::kAll;
+    } else if (key == "gpus") {
+      const auto gpus = value.value_exact<std::int64_t>();
+      if (!gpus || *gpus < 0 || *gpus > protocol::kMaxCandidates) {
+        complain(value, fmt::format("gpus is a number from 1 to {}, or 0: `rota run` then chooses no GPUs",
+                                    protocol::kMaxCandidates));
+      }
+      config.gpus = static_cast<std::uint16_t>(*gpus);
     } else if (key == "limits") {
       config.limits = all_limits(value);
     } else if (key == "metrics") {
@@ -203,7 +211,8 @@ Config config_of(const toml::table& file) {
       complain(
           value,
           fmt::format(
-              "'{}' is unknown: use mode, quantum, grace, memory_wait, trust, visibility, [limits] or [metrics]", key));
+              "'{}' is unknown: use mode, quantum, grace, memory_wait, trust, visibility, gpus, [limits] or [metrics]",
+              key));
     }
   });
   return config;

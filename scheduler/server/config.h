@@ -46,6 +46,7 @@ struct Config {
   std::optional<std::chrono::nanoseconds> memory_wait;
   std::optional<Trust> trust;
   std::optional<Visibility> visibility;
+  std::uint16_t gpus = 0;
   LimitSettings limits;
   MetricsSettings metrics;
 };
@@ -56,6 +57,7 @@ struct Configuration {
   LimitSettings limits;
   Trust trust = Trust::kUser;
   Visibility visibility = Visibility::kAll;
+  std::uint16_t gpus = 0;  // how many `rota run` chooses for a program that does not say; 0: none
   MetricsSettings metrics;
   std::string file;  // empty: there is none
 };

@@ -48,6 +48,9 @@ Result<Message> decode(const void* bytes, std::size_t length) {
       make_printable(message.body.session.id);
       make_printable(message.body.session.name);
       return message;
+    case Kind::kChoose:
+      make_printable(message.body.choose.session);
+      return message;
     case Kind::kGang:
       make_printable(message.body.gang.name);
       return message;

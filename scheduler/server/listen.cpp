@@ -148,6 +148,7 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
       options_(std::move(options)),
       time_(options_.time_scale),
       visibility_(options_.visibility),
+      gpus_by_default_(options_.gpus),
       limits_(options_.limits),
       event_log_(std::move(event_log)),
       claims_(is_machine()),

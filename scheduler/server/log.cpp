@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 
 #include "scheduler/base/printable.h"
 
@@ -43,6 +44,7 @@ constexpr std::size_t kLongest = PIPE_BUF - 64;  // without what the pattern add
 std::mutex writing;                              // the loop, and the thread that serves metrics
 std::size_t lost = 0;
 bool journal = false;
+std::optional<Journal> entries;  // the journal's, if it takes entries with fields
 
 // Whether standard error is the journal, which systemd names by its device and inode; a later redirection does not
 // count.
@@ -53,19 +55,22 @@ bool writes_to_journal() {
          fmt::format("{}:{}", info.st_dev, info.st_ino) == stream;
 }
 
-// The level as the journal reads it at a line's beginning (sd-daemon(3)); nothing elsewhere.
-const char* journal_level(spdlog::level::level_enum level) {
-  if (!journal) return "";
+int priority_of(spdlog::level::level_enum level) {
   switch (level) {
     case spdlog::level::debug:
-      return "<7>";
+      return 7;
     case spdlog::level::info:
-      return "<6>";
+      return 6;
     case spdlog::level::warn:
-      return "<4>";
+      return 4;
     default:
-      return "<3>";
+      return 3;
   }
+}
+
+// The level as the journal reads it at a line's beginning (sd-daemon(3)); nothing elsewhere.
+std::string journal_level(spdlog::level::level_enum level) {
+  return journal ? fmt::format("<{}>", priority_of(level)) : "";
 }
 
 }  // namespace
@@ -73,6 +78,8 @@ const char* journal_level(spdlog::level::level_enum level) {
 void start(const std::string& level, bool dated) {
   spdlog::set_default_logger(spdlog::stderr_logger_st("rotad"));  // spdlog's own default writes to stdout
   journal = writes_to_journal();
+  if (const std::string socket = journal ? journal_socket_of(STDERR_FILENO) : ""; !socket.empty())
+    entries.emplace(socket);
   // The journal has the program's name and the time itself.
   spdlog::set_pattern(journal ? "%v" : dated ? "%Y-%m-%dT%H:%M:%S.%e%z rotad: %l: %v" : "rotad: %l: %v");
   spdlog::set_level(spdlog::level::from_str(level));
@@ -82,8 +89,12 @@ bool enabled(Level level) {
   return spdlog::should_log(spdlog_level(level));
 }
 
-void write(Level level, const std::string& line) {
+void write(Level level, const std::string& line, const JournalFields& fields) {
   const std::lock_guard lock(writing);
+  // Paths, names and what the system says of them are in it.
+  const std::string text = printable(line);
+  const std::string shown = text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
+  if (entries && lost == 0 && entries->send(journal_entry(priority_of(spdlog_level(level)), shown, fields))) return;
   if (!has_room()) {
     ++lost;
     return;
@@ -96,10 +107,7 @@ void write(Level level, const std::string& line) {
       return;
     }
   }
-  // Paths, names and what the system says of them are in it.
-  const std::string shown = printable(line);
-  spdlog::log(spdlog_level(level), "{}{}", journal_level(spdlog_level(level)),
-              shown.size() <= kLongest ? shown : shown.substr(0, kLongest) + "...");
+  spdlog::log(spdlog_level(level), "{}{}", journal_level(spdlog_level(level)), shown);
 }
 
 }  // namespace rota::server::log

@@ -86,6 +86,7 @@ rota::Result<rota::server::Configuration> configuration_of(const CommandLine& sa
   all.settings.grace = said.grace.value_or(file->grace.value_or(all.settings.grace));
   all.trust = said.trust.value_or(file->trust.value_or(all.trust));
   all.visibility = file->visibility.value_or(all.visibility);
+  all.gpus = file->gpus;
   all.limits = std::move(file->limits);
   all.limits.memory_wait = said.memory_wait ? said.memory_wait : file->memory_wait;
   all.metrics = std::move(file->metrics);

@@ -58,6 +58,7 @@ Result<std::string> Server::reload() {
   }
   if (other_metrics) note("metrics");
   if (std::exchange(visibility_, read->visibility) != read->visibility) note("visibility");
+  if (std::exchange(gpus_by_default_, read->gpus) != read->gpus) note("gpus");
   if (!same(read->settings, core_.settings())) {
     note("mode, quantum or grace");
     step(event::Configure{read->settings});

@@ -18,7 +18,29 @@ std::string left_out_text(unsigned lines) {
   return lines == 0 ? "" : fmt::format(" ({} such lines are left out before this one)", lines);
 }
 
+// For `journalctl MESSAGE_ID=…`: made once, of no meaning.
+constexpr const char* kRefused = "ddbb610367254d6d9c2ad4d33525c6fb";
+constexpr const char* kRevoked = "b7c060b3debc427a8dfbc23781207767";
+
 }  // namespace
+
+JournalFields Server::fields_of(const Client& client, const char* event, const char* message_id, const GpuSet& gpus) {
+  JournalFields fields = {{"ROTA_EVENT", event},
+                          {"MESSAGE_ID", message_id},
+                          {"ROTA_PID", fmt::format("{}", client.pid)},
+                          {"ROTA_PROGRAM", client.name},
+                          {"ROTA_UID", fmt::format("{}", client.uid)},
+                          {"ROTA_USER", user_names_.of(client.uid)}};
+  if (std::string session = session_name(client); !session.empty()) fields.emplace_back("ROTA_SESSION", session);
+  if (client.series && !client.series->container.empty()) {
+    fields.emplace_back("ROTA_CONTAINER", client.series->container);
+  }
+  for (const std::uint32_t gpu : gpus) {
+    fields.emplace_back("ROTA_GPU", fmt::format("{}", gpus_.number(gpu)));
+    if (const GpuEntry* const entry = gpus_.at(gpu)) fields.emplace_back("ROTA_GPU_UUID", uuid_text(entry->uuid));
+  }
+  return fields;
+}
 
 std::string Server::who(const Client& client) {
   const std::string session = session_name(client);
@@ -41,19 +63,23 @@ void Server::report_revoked(Client& client, const scheduler::Decision& decision)
     gpus += fmt::format("{}{}", gpus.empty() ? "" : ", ", gpus_.number(gpu));
     bytes += client.usage->gpus[gpu].device_bytes.load();
   }
-  log::warn(
-      "{} did not give GPU {} back within {} ms of the end of its turn, and has {} there: others run at the same "
-      "time{}",
-      who(client), gpus, std::chrono::duration_cast<std::chrono::milliseconds>(core_.settings().grace).count(),
-      rota::bytes_text(bytes), left_out_text(*left_out));
+  JournalFields fields = fields_of(client, "revoked", kRevoked, task != nullptr ? GpuSet(task->gpus) : client.gpus());
+  fields.emplace_back("ROTA_BYTES", fmt::format("{}", bytes));
+  log::with(log::Level::kWarn, fields,
+            "{} did not give GPU {} back within {} ms of the end of its turn, and has {} there: others run at the same "
+            "time{}",
+            who(client), gpus, std::chrono::duration_cast<std::chrono::milliseconds>(core_.settings().grace).count(),
+            rota::bytes_text(bytes), left_out_text(*left_out));
 }
 
 void Server::report_refused(Client& client, const scheduler::Quota::Answer& answer) {
   count_refusal(client, answer.gpu, answer.reason);
   const auto left_out = client.refusal_lines.next(now());
   if (!left_out) return;
-  log::info("{} was refused memory on GPU {}: {}{}", who(client), gpus_.number(answer.gpu), answer.why,
-            left_out_text(*left_out));
+  JournalFields fields = fields_of(client, "refused", kRefused, GpuSet(std::uint64_t{1} << answer.gpu));
+  fields.emplace_back("ROTA_REASON", protocol::kRefusalReasons[static_cast<std::size_t>(answer.reason)]);
+  log::with(log::Level::kInfo, fields, "{} was refused memory on GPU {}: {}{}", who(client), gpus_.number(answer.gpu),
+            answer.why, left_out_text(*left_out));
 }
 
 // An allocation that the driver had refused has waited in vain.
@@ -66,8 +92,11 @@ void Server::report_no_room(Client& client, const scheduler::RoomQueue::Answer& 
   const std::string in_the_way = others == 0 ? ""
                                              : fmt::format(", others have {} that cannot leave, and it waited {:.1f} s",
                                                            rota::bytes_text(others), waited);
-  log::info("{} was refused {} on GPU {}: the driver has no room{}{}", who(client), rota::bytes_text(answer.bytes),
-            gpus_.number(answer.gpu), in_the_way, left_out_text(*left_out));
+  JournalFields fields = fields_of(client, "refused", kRefused, GpuSet(std::uint64_t{1} << answer.gpu));
+  fields.emplace_back("ROTA_REASON", "gpu_full");
+  fields.emplace_back("ROTA_BYTES", fmt::format("{}", answer.bytes));
+  log::with(log::Level::kInfo, fields, "{} was refused {} on GPU {}: the driver has no room{}{}", who(client),
+            rota::bytes_text(answer.bytes), gpus_.number(answer.gpu), in_the_way, left_out_text(*left_out));
 }
 
 // What nobody was told of it.

@@ -38,7 +38,7 @@ constexpr auto kComeBack = 3s;
 // After which rotad's books are larger. The others change what is there.
 bool needs_memory(Kind kind) {
   return kind == Kind::kHello || kind == Kind::kAddGpu || kind == Kind::kSession || kind == Kind::kStatus ||
-         kind == Kind::kStay || kind == Kind::kGang;
+         kind == Kind::kStay || kind == Kind::kGang || kind == Kind::kChoose;
 }
 
 }  // namespace
@@ -101,6 +101,9 @@ void Server::on_message(Connection& connection, const Message& message) {
       return;
     case Kind::kStay:
       on_stay(connection);
+      return;
+    case Kind::kChoose:
+      choose_gpus(connection, message.body.choose);
       return;
     case Kind::kAddGpu:
     case Kind::kWant:
@@ -380,6 +383,7 @@ void Server::on_stay(Connection& connection) {
   stayer->process->async_wait(asio::posix::stream_descriptor::wait_read, [this, number, pid](std::error_code error) {
     if (error) return;
     staying_.erase(pid);
+    choices_.left(pid);
     stayers_.erase(number);
     idle_since_ = now();
   });

@@ -29,9 +29,11 @@
 #include "scheduler/server/connection.h"
 #include "scheduler/server/control.h"
 #include "scheduler/server/event_log.h"
+#include "scheduler/server/gpu_choice.h"
 #include "scheduler/server/gpu_table.h"
 #include "scheduler/server/holder_link.h"
 #include "scheduler/server/inherited.h"
+#include "scheduler/server/journal.h"
 #include "scheduler/server/leases.h"
 #include "scheduler/server/limits.h"
 #include "scheduler/server/memory_reserve.h"
@@ -105,6 +107,8 @@ class Server final : public ConnectionOwner, private Leases {
   void serve_gpu(Client& client, const protocol::AddGpu& gpu);
   void refuse_gpu(Client& client, const std::string& gpu);
   void on_stay(Connection& connection);
+  void choose_gpus(Connection& connection, const protocol::Choose& wanted);
+  void chosen_came(const Client& client, const Uuid& uuid);
   Result<std::string> carry(const ControlRequest& request);
   void change_limits(const LimitSettings& limits);
   void on_status(Connection& connection);
@@ -224,6 +228,7 @@ class Server final : public ConnectionOwner, private Leases {
   static bool may_share_with(const Client& client, const Client& other);
   std::uint32_t watch_of(const Client& client, const Task& task) const;
   std::string who(const Client& client);
+  JournalFields fields_of(const Client& client, const char* event, const char* message_id, const GpuSet& gpus);
   void report_revoked(Client& client, const scheduler::Decision& decision);
   void report_refused(Client& client, const scheduler::Quota::Answer& answer);
   void report_no_room(Client& client, const scheduler::RoomQueue::Answer& answer);
@@ -294,6 +299,8 @@ class Server final : public ConnectionOwner, private Leases {
   scheduler::Quota limited_{core_.books()};  // changed by apply() alone
   const scheduler::Quota& quota_ = limited_;
   Visibility visibility_;
+  std::uint16_t gpus_by_default_;  // that `rota run` chooses
+  GpuChoice choices_;
   LimitBook limits_;
   EventLog event_log_;
   MemoryReserve reserve_;

@@ -364,6 +364,8 @@ protocol::DaemonRow Server::daemon_row() const {
   row.quantum_ns = nanoseconds(scheduler::quantum_of(core_.settings()));
   row.grants = core_.grants();
   row.mode = core_.settings().mode;
+  row.chooses = 1;
+  row.gpus = gpus_by_default_;
   set_text(row.rota_version, ROTA_VERSION);
   row.nvml_released = nvml_released_ ? 1 : 0;
   return row;

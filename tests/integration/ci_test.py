@@ -92,6 +92,26 @@ class Rig(Case):
         self.assertRegex(note, r"(one|other) \(waited .* Give longer time-outs \(ctest: TIMEOUT")
         self.assertIn(note, result.stderr)
 
+    def test_no_more_tests_are_started_than_their_time_outs_allow_by_the_baseline(self):
+        folder = self.build(**{f"t{number}": [PROGRAMS / "saxpy"] for number in range(8)})
+        known = self.scratch / "known.json"
+        result, _ = self.rig("--update", known)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertNotIn("at once and not", result.stderr)
+        baseline = json.loads(known.read_text(encoding="utf-8"))
+        baseline["tests"]["t3"].update(time_ns=10 * 10**9, gpu_ns=5 * 10**9, waited_ns=0)
+        known.write_text(json.dumps(baseline), encoding="utf-8")
+        result, _ = self.rig("--baseline", known)  # ctest's own time-out is 25 minutes
+        self.assertNotIn("at once and not", result.stderr)
+        with (folder / "CTestTestfile.cmake").open("a", encoding="utf-8") as tests:
+            tests.write("set_tests_properties(t3 PROPERTIES TIMEOUT 30)\n")
+        result, report = self.rig("--baseline", known)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("ctest starts 4 tests at once and not 8: t3 has a time-out of 30 s, takes 10 s, 5 s of that on the GPU", result.stderr)
+        self.assertEqual(report["job"]["command"][-1], "-j4")
+        result, report = self.rig("--baseline", known, jobs=3)
+        self.assertEqual(report["job"]["command"][-1], "-j3")
+
     def test_a_test_that_comes_to_a_stop_is_placed_and_ended(self):
         # Its kernel runs until its standard input closes, which does not happen.
         fifo = self.scratch / "fifo"
@@ -339,6 +359,25 @@ def test_without_cuda(): os._exit(0)
             [finding] = told["findings"]
             self.assertEqual((finding["kind"], told["tests"][finding["test"]]["name"].split("::")[-1]), ("died", chosen))
             self.assertIn("ended with 0 during the test", finding["text"])
+
+    # ctest labels: unsanitized
+    def test_a_test_that_pytest_timeouts_thread_method_ends_has_timed_out(self):
+        python = python_with("pytest_timeout")
+        self.environment["PYTHONPATH"] = str(ROOT / "tools/python")
+        test = self.scratch / "test_slow.py"
+        test.write_text("import time\n" + LEAKS.split("def managed")[0] + """
+def test_passes(): plain(1 << 20)
+def test_slow():
+    plain(1 << 20)
+    time.sleep(60)
+""", encoding="utf-8")
+        report = self.scratch / "report.json"
+        result = self.call(ROTA, "ci", "--json", report, "--", python, "-m", "pytest", "-p", "rota.pytest_plugin", "-p", "no:cacheprovider", "-q",
+                           "--timeout", "3", "--timeout-method", "thread", test)
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        told = json.loads(report.read_text(encoding="utf-8"))
+        outcomes = {test["name"].rpartition("::")[2]: test["outcome"] for test in told["tests"]}
+        self.assertEqual((outcomes, told["findings"]), ({"test_passes": "passed", "test_slow": "timeout"}, []))
 
     # ctest labels: unsanitized
     def test_tests_of_several_workers_begin_when_they_fit_and_idle_workers_are_in_nobodys_way(self):

@@ -16,7 +16,7 @@ class CommandLine(Case):
         for arguments in (["frobnicate"], ["statsu", "--json"]):
             result = self.call(ROTA, *arguments)
             self.assertEqual(result.returncode, 2)
-            self.assertEqual(result.stderr, f"rota: '{arguments[0]}' is not a command: use run, try, demo, sim, status, control, doctor, trace, ci or report; "
+            self.assertEqual(result.stderr, f"rota: '{arguments[0]}' is not a command: use run, try, demo, sim, status, top, control, doctor, trace, ci or report; "
                                             "`rota --help` says more\n")
 
     def test_wrong_options_are_named_with_the_command(self):

@@ -62,13 +62,15 @@ class Content(unittest.TestCase):
     def test_what_it_has_in_common_with_the_tarball_is_the_same(self):
         with tarfile.open(the("*.tar.gz")) as tarball:
             packed = {member.name.partition("/")[2]: member for member in tarball.getmembers() if member.isfile()}
-            content = {name: tarball.extractfile(member).read() for name, member in packed.items() if not name.startswith("share/")}
+            content = {name: tarball.extractfile(member).read() for name, member in packed.items() if not name.startswith("share/") or name.startswith("share/man/")}
         for name, expected in content.items():
             place = f"scripts/{name[4:]}" if name.startswith("bin/") else f"data/{name}"
             self.assertEqual(self.wheel.read(f"rota-{self.version}.data/{place}"), expected, name)
         own = [name for name in self.wheel.namelist() if ".data/" in name]
         self.assertEqual(len(own), len(content))
         self.assertIn("include/rota/rota_test.h", content)
+        self.assertTrue({"share/man/man1/rota.1", "share/man/man5/rotad.toml.5", "share/man/man8/rotad.8"} <= set(content))
+        self.assertIn("`share/man/` of its prefix", self.text("METADATA"))
 
     def test_the_same_build_gives_the_same_bytes(self):
         with tempfile.TemporaryDirectory(prefix="rota-wheel-") as folder:
@@ -133,7 +135,16 @@ class Installed(unittest.TestCase):
     def test_uninstalling_leaves_nothing(self):
         self.assertNotEqual(files(self.environment), self.before)
         self.pip("uninstall", "--yes", "rota")
-        self.assertEqual(files(self.environment), self.before)
+        # pip leaves folders that have no files of their own.
+        self.assertLessEqual(files(self.environment) - self.before, {"share", "share/man"})
+        self.assertLessEqual(self.before, files(self.environment))
+
+    def test_man_finds_its_pages_where_its_commands_are_in_the_path(self):
+        pages = self.environment / "share/man"
+        self.assertIn(".TH", (pages / "man1/rota.1").read_text(encoding="utf-8"))
+        if shutil.which("man"):
+            for section, page in ("1", "rota"), ("8", "rotad"), ("5", "rotad.toml"):
+                self.assertEqual(self.checked("man", "-w", section, page).strip(), str(pages / f"man{section}/{page}.{section}"))
 
 
 if __name__ == "__main__":

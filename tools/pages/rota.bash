@@ -10,7 +10,7 @@ _rota() {
     [[ $command == trace && ${COMP_WORDS[i]} =~ ^(show|export)$ ]] && command="trace ${COMP_WORDS[i]}"
   done
   if ((COMP_CWORD == 1)); then
-    COMPREPLY=($(compgen -W "run try demo sim status control doctor trace ci report --help --version" -- "$now"))
+    COMPREPLY=($(compgen -W "run try demo sim status top control doctor trace ci report --help --version" -- "$now"))
     return
   fi
   case "$command $before" in
@@ -27,14 +27,15 @@ _rota() {
     "trace show --addresses") COMPREPLY=($(compgen -W "stable raw" -- "$now")); return ;;
     "trace export --format") COMPREPLY=($(compgen -W "chrome" -- "$now")); return ;;
     "control mode") COMPREPLY=($(compgen -W "automatic exclusive concurrent" -- "$now")); return ;;
-    "run --quantum"|"run --gpu-mem"|"run --host-mem"|"run --name"|"run --gang"|"run --report"|"try -n"|"try --copies"|"try --rounds"|"try --quantum"|"try --gpu-mem"|"try --host-mem"|"try --name"|"demo -n"|"demo --copies"|"sim --profile"|"sim --memory"|"sim --driver"|"sim --kernels"|"sim --fault"|"sim --time-scale"|"sim --state"|"status --watch"|"control --socket"|"doctor --timeout"|"trace --dir"|"trace --max-bytes"|"ci --report-dir"|"ci --junit"|"ci --json"|"ci --html"|"ci --repeat"|"ci --gpus-per-test"|"ci --hang-after"|"ci --baseline"|"ci --update"|"ci --fail-on"|"ci --suppress"|"ci --quantum"|"ci --gpu-mem"|"ci --host-mem"|"ci --name"|"report -o"|"report --output"|"report --baseline"|"report --update"|"report --fail-on"|"report --suppress"|"trace show --pid"|"trace show --function"|"trace show --exclude"|"trace show --elements"|"trace export -o"|"trace export --output") COMPREPLY=($(compgen -f -- "$now")); return ;;
+    "run --quantum"|"run --gpu-mem"|"run --host-mem"|"run --name"|"run --gang"|"run --gpus"|"run --report"|"try -n"|"try --copies"|"try --rounds"|"try --quantum"|"try --gpu-mem"|"try --host-mem"|"try --name"|"demo -n"|"demo --copies"|"sim --profile"|"sim --memory"|"sim --driver"|"sim --kernels"|"sim --fault"|"sim --time-scale"|"sim --state"|"status --watch"|"top -d"|"top --delay"|"control --socket"|"doctor --timeout"|"trace --dir"|"trace --max-bytes"|"ci --report-dir"|"ci --junit"|"ci --json"|"ci --html"|"ci --repeat"|"ci --gpus-per-test"|"ci --hang-after"|"ci --baseline"|"ci --update"|"ci --fail-on"|"ci --suppress"|"ci --quantum"|"ci --gpu-mem"|"ci --host-mem"|"ci --name"|"report -o"|"report --output"|"report --baseline"|"report --update"|"report --fail-on"|"report --suppress"|"trace show --pid"|"trace show --function"|"trace show --exclude"|"trace show --elements"|"trace export -o"|"trace export --output") COMPREPLY=($(compgen -f -- "$now")); return ;;
   esac
   case $command in
-    "run") options="-h --help --mode --quantum --memory --gpu-mem --host-mem --name --oversubscribe --gang --system-preload --report" ;;
+    "run") options="-h --help --mode --quantum --memory --gpu-mem --host-mem --name --oversubscribe --gang --gpus --system-preload --report" ;;
     "try") options="-h --help -n --copies --rounds --json --mode --quantum --memory --gpu-mem --host-mem --name --oversubscribe" ;;
     "demo") options="-h --help -n --copies --sim --json" ;;
     "sim") options="-h --help --gpu --profile --memory --driver --kernels --unregistered --fault --time-scale --virtual-clock --state" ;;
     "status") options="-h --help --json --watch" ;;
+    "top") options="-h --help -d --delay" ;;
     "control") options="-h --help --socket" ;;
     "doctor") options="-h --help --json --verbose --timeout" ;;
     "trace") options="-h --help --dir --append --max-bytes" ;;

@@ -18,6 +18,7 @@
 #include "tools/rota/run/signals.h"
 #include "tools/rota/sim/sim.h"
 #include "tools/rota/status/status.h"
+#include "tools/rota/top/top.h"
 #include "tools/rota/trace/trace.h"
 #include "tools/rota/try/try.h"
 
@@ -91,6 +92,7 @@ int main(int argc, char** argv) {
   rota::tool::register_demo(app);
   rota::tool::register_sim(app);
   rota::tool::register_status(app);
+  rota::tool::register_top(app);
   rota::tool::register_control(app);
   rota::tool::register_doctor(app);
   rota::tool::register_trace(app);

@@ -137,6 +137,8 @@ class Recorder:
         self.lines, self.account = Lines(folder / "tests"), account.Account()
         self.attempts, self.attempt = _attempts, None
         self.stacks, self.stack_signal = None, None
+        self.limit = None  # seconds, after which pytest-timeout ends the process
+        self.begun_early = None  # the test that has begun and was not set up yet
         repeat = os.environ.get("ROTA_CI_REPEAT", "") or "1"
         if not repeat.isdigit() or int(repeat) < 1:
             raise ValueError(f"ROTA_CI_REPEAT is {repeat!r}, not a number of times from 1 on")
@@ -182,6 +184,7 @@ class Recorder:
         line = {"event": "begin", "test": name, "runner": "pytest", "attempt": number, "pid": os.getpid(), "time_ns": time.time_ns()}
         self.lines.write(line)
         self.attempt = Attempt(name, number, None)
+        self.write_limit()
         self.attempt.begin = self.account.mark(account.BEGINS, name)
 
     def end(self, outcome, message):
@@ -213,6 +216,28 @@ class Recorder:
             item.funcargs = None
         report.user_properties.extend(self.end(self.attempt.outcome, self.attempt.message))
 
+    def write_limit(self):
+        if self.limit is not None and self.attempt is not None and self.attempt.pid == os.getpid():
+            self.lines.write({"event": "limit", "test": self.attempt.test, "attempt": self.attempt.number, "seconds": self.limit})
+
+    @guarded
+    def limited(self, settings):
+        """With its thread method pytest-timeout ends the process, and nobody is told: the limit says afterwards that it was this."""
+        self.limit = float(settings.timeout) if settings.method == "thread" and settings.timeout else None
+        self.write_limit()
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_timeout_set_timer(self, item, settings):
+        """The test's clock starts after this, so what it waits for to begin beside others does not count."""
+        if self.attempt is None:
+            self.begin(item)
+            self.begun_early = item
+        self.limited(settings)
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_timeout_cancel_timer(self, item):
+        self.limit = None
+
     @guarded
     def interrupted(self):
         self.end("error", "interrupted")
@@ -223,7 +248,9 @@ class Recorder:
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item):
-        self.begin(item)
+        early, self.begun_early = self.begun_early, None
+        if early is not item or self.attempt is None:
+            self.begin(item)
         yield
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)

@@ -50,16 +50,16 @@ std::string count_of(std::size_t gpus) {
 }  // namespace
 
 Result<std::vector<VisibleGpu>> find_gpus(const std::optional<std::string>& visible, std::size_t each,
-                                          const ShowGpus& show) {
+                                          const ShowGpus& show, const WhoSees& who) {
   const std::vector<std::string> entries = entries_of(visible.value_or(""));
   const bool instances = !entries.empty() && std::ranges::all_of(entries, [](const std::string& entry) {
     return entry.starts_with(kInstance);
   });
   if (instances && each > 1) {
     return Error{
-        fmt::format("--gpus-per-test {}: CUDA_VISIBLE_DEVICES names MIG instances, and a process sees 1 of "
+        fmt::format("{} {}: CUDA_VISIBLE_DEVICES names MIG instances, and a process sees 1 of "
                     "them at most; use 1",
-                    each)};
+                    who.option, each)};
   }
   std::vector<VisibleGpu> gpus;
   if (instances) {
@@ -72,25 +72,26 @@ Result<std::vector<VisibleGpu>> find_gpus(const std::optional<std::string>& visi
     }
   } else {
     auto shown = show(visible);
-    if (!shown) return Error{fmt::format("--gpus-per-test {}: {}", each, shown.error().text)};
+    if (!shown) return Error{fmt::format("{} {}: {}", who.option, each, shown.error().text)};
     gpus = std::move(*shown);
   }
   if (gpus.size() < each) {
-    return Error{fmt::format("--gpus-per-test {}: the command sees {}{}", each, count_of(gpus.size()),
+    return Error{fmt::format("{} {}: the {} sees {}{}", who.option, each, who.whose, count_of(gpus.size()),
                              gpus.empty()
                                  ? "; `rota doctor` says why"
                                  : fmt::format("; use {}{}", gpus.size() == 1 ? "" : "at most ", gpus.size()))};
   }
   if (instances) return gpus;
   auto made = named(std::move(gpus), show);
-  if (!made) return Error{fmt::format("--gpus-per-test {}: {}", each, made.error().text)};
+  if (!made) return Error{fmt::format("{} {}: {}", who.option, each, made.error().text)};
   return made;
 }
 
-Result<std::vector<VisibleGpu>> gpus_for_tests(std::size_t each) {
+Result<std::vector<VisibleGpu>> gpus_for_tests(std::size_t each, const WhoSees& who) {
   const doctor::DriverFacts driver = doctor::gather_driver();
   if (driver.search != doctor::Search::kFound) {
-    return Error{fmt::format("--gpus-per-test {}: the command finds no CUDA driver; `rota doctor` says why", each)};
+    return Error{
+        fmt::format("{} {}: the {} finds no CUDA driver; `rota doctor` says why", who.option, each, who.whose)};
   }
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");  // NOLINT(concurrency-mt-unsafe)
   return find_gpus(
@@ -104,7 +105,8 @@ Result<std::vector<VisibleGpu>> gpus_for_tests(std::size_t each) {
         std::vector<VisibleGpu> gpus;
         for (const doctor::GpuFacts& gpu : found.gpus) gpus.push_back({gpu.uuid, "", gpu.bytes});
         return gpus;
-      });
+      },
+      who);
 }
 
 }  // namespace rota::ci

@@ -20,12 +20,18 @@ struct VisibleGpu {
 // What the driver shows with this CUDA_VISIBLE_DEVICES, without names; nothing: with none.
 using ShowGpus = std::function<Result<std::vector<VisibleGpu>>(const std::optional<std::string>& visible)>;
 
+// For errors: the option that says how many, and who sees them.
+struct WhoSees {
+  std::string option = "--gpus-per-test";
+  std::string whose = "command";
+};
+
 // Those for tests that see `each` of them, given the command's CUDA_VISIBLE_DEVICES. A process sees one MIG instance at
 // most, whatever that names: each of those named there can be a test's.
 Result<std::vector<VisibleGpu>> find_gpus(const std::optional<std::string>& visible, std::size_t each,
-                                          const ShowGpus& show);
+                                          const ShowGpus& show, const WhoSees& who = {});
 
 // The same for this process's environment; loads the driver in a child.
-Result<std::vector<VisibleGpu>> gpus_for_tests(std::size_t each);
+Result<std::vector<VisibleGpu>> gpus_for_tests(std::size_t each, const WhoSees& who = {});
 
 }  // namespace rota::ci

@@ -22,6 +22,7 @@
 #include "tools/rota/ci/helper.h"
 #include "tools/rota/ci/identify.h"
 #include "tools/rota/ci/notes.h"
+#include "tools/rota/ci/parallel.h"
 #include "tools/rota/ci/room.h"
 #include "tools/rota/ci/suggest.h"
 #include "tools/rota/ci/tests.h"
@@ -266,6 +267,12 @@ Result<std::optional<int>> run_job(const RigOptions& options, const tool::TakenS
   Identify identify(folder);
   Room room(identify);
   tool::LaunchOptions launch = options.launch;
+  // Without an option all tests use the first GPU, as a rule.
+  const auto gpus =
+      static_cast<unsigned>(spread.each == 0 ? 1 : std::max<std::size_t>(1, spread.gpus.size() / spread.each));
+  FittedCommand fitted = fit_to_timeouts(launch.command, baseline, gpus);
+  if (!fitted.note.empty()) say(fitted.note);
+  launch.command = std::move(fitted.command);
   launch.environment.emplace_back("ROTA_STACK_SIGNAL", std::to_string(stack_signal()));
   if (options.repeat > 1) {
     launch.environment.emplace_back("ROTA_CI_REPEAT", std::to_string(options.repeat));

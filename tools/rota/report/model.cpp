@@ -147,7 +147,8 @@ void measure_within(TestReport& test, const ProcessReport* host, bool alone) {
   const TestRecord& record = test.record;
   const RotaTestAccount before = record.before.value_or(RotaTestAccount{});
   std::optional<RotaTestAccount> after = record.after;
-  if (!after && host != nullptr && (record.outcome == "died" || record.outcome == "running")) {
+  if (!after && host != nullptr &&
+      (record.outcome == "died" || record.outcome == "running" || record.outcome == "timeout")) {
     // The process's account is what there was at its end.
     const ProcessAccount& account = host->account;
     RotaTestAccount last{};
@@ -233,6 +234,22 @@ std::string death_text(const TestReport& test, const Model& model, const std::ma
   const auto end = ends.find(id);
   return fmt::format("its process (pid {}) {} during the test", pid,
                      end != ends.end() ? end_text(end->second) : "ended");
+}
+
+// When pytest-timeout's thread method ended the process that the test ran within, if that is what it leaves: a process
+// that has exited with 1 once the test's time was over. Of one whose end nobody saw its last sign of life tells.
+std::optional<Realtime> ended_by_limit(const TestReport& test, const Model& model,
+                                       const std::map<std::string, EndRecord>& ends) {
+  constexpr int kItsExitCode = 1;
+  if (test.record.limit_ns == 0) return std::nullopt;
+  const Realtime over = test.record.begin_ns + test.record.limit_ns / 10 * 9;
+  if (const auto end = ends.find(test.record.within); end != ends.end()) {
+    const bool so = end->second.signal == 0 && end->second.exit_code == kItsExitCode && end->second.time_ns >= over;
+    return so ? std::optional(end->second.time_ns) : std::nullopt;
+  }
+  if (!test.host) return std::nullopt;
+  const ProcessAccount& account = model.processes[*test.host].account;
+  return account.ending == Ending::kKilled && account.alive_ns >= over ? std::optional(account.alive_ns) : std::nullopt;
 }
 
 // Which tests each process belongs to: by the runner's list, else by its environment, else by the test that an ancestor
@@ -464,7 +481,13 @@ Model make_model(Session session) {
   divide_gpu_time(model.processes);
   Assignment(model).assign();
   for (TestReport& test : model.tests) {
-    if (test.record.outcome == "died" && !test.record.within.empty()) {
+    if (test.record.outcome != "died" || test.record.within.empty()) continue;
+    if (const auto end = ended_by_limit(test, model, session.ends)) {
+      test.record.outcome = "timeout";
+      test.record.end_ns = *end;
+      test.record.message = fmt::format("pytest-timeout ended the process after {:.1f} s, by its thread method",
+                                        static_cast<double>(test.record.limit_ns) / 1e9);
+    } else {
       test.record.message = death_text(test, model, session.ends);
     }
   }

@@ -159,8 +159,8 @@ std::vector<TestRecord> read_test_events(const std::string& text, const std::str
     ++number;
     if (blank) continue;
     const std::string what = event.is_object() ? text_at(event, "event") : "";
-    if (what != "begin" && what != "end") {
-      if (whole) problems.push_back(fmt::format("{}: line {} is no begin or end of a test", file, number));
+    if (what != "begin" && what != "end" && what != "limit") {
+      if (whole) problems.push_back(fmt::format("{}: line {} is no begin, limit or end of a test", file, number));
       continue;
     }
     const std::string name = text_at(event, "test");
@@ -185,6 +185,14 @@ std::vector<TestRecord> read_test_events(const std::string& text, const std::str
     });
     if (found == tests.rend()) {
       problems.push_back(fmt::format("{}: line {} ends a test that did not begin: {}", file, number, name));
+      continue;
+    }
+    if (what == "limit") {
+      const auto seconds = event.find("seconds");
+      constexpr double kMost = 1e9;
+      if (seconds != event.end() && seconds->is_number()) {
+        found->limit_ns = static_cast<Realtime>(std::clamp(seconds->get<double>(), 0.0, kMost) * 1e9);
+      }
       continue;
     }
     found->end_ns = number_at(event, "time_ns");

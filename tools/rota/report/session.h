@@ -47,7 +47,8 @@ struct TestRecord {
   std::string outcome;  // passed, failed, error, skipped, timeout, died; unknown
   std::string message;
   Realtime begin_ns = 0;
-  Realtime end_ns = 0;  // 0: not known
+  Realtime end_ns = 0;    // 0: not known
+  Realtime limit_ns = 0;  // its time-out, of one that ends the process without a word to the runner; 0: none
   // A test within a process: which one, and its numbers before and after; nothing before it called CUDA.
   std::string within;
   std::optional<RotaTestAccount> before, after;

@@ -89,6 +89,8 @@ Stays ask_to_stay(int descriptor, const DaemonRequest& request, Daemon& daemon) 
   }
   const std::optional<Status>& status = answer.status;
   if (!status) return Stays::kGone;
+  daemon.chooses = status->daemon.chooses != 0;
+  daemon.gpus = status->daemon.gpus;
   const auto wanted = request.quantum.empty() ? std::nullopt : parse_quantum(request.quantum);
   const bool other_mode = !request.mode.empty() && request.mode != mode_name(status->daemon.mode);
   const bool other_quantum = wanted && static_cast<std::uint64_t>(wanted->count()) != status->daemon.quantum_ns;

@@ -59,6 +59,12 @@ void open_session(protocol::SessionEntry session) {
   setenv("ROTA_GPU_MEM_LIMIT", std::to_string(lowest).c_str(), 1);
 }
 
+std::string innermost_session() {
+  const char* const list = getenv("ROTA_SESSION");
+  const auto sessions = protocol::parse_sessions(list == nullptr ? "" : list);
+  return sessions && !sessions->empty() ? sessions->back().id : "";
+}
+
 // Sets up this process's environment for the program. Returns 0, or the exit code after a line that says why not.
 int prepare(const LaunchOptions& options) {
   const GrowingFiles growing;
@@ -122,10 +128,11 @@ int prepare(const LaunchOptions& options) {
     if (!nvml.note.empty()) mention(nvml.note);
     if (!nvml.library.empty()) libraries.insert(libraries.begin() + 1, nvml.library);
   }
+  Daemon daemon;
   if (options.daemon) {
     // A place that was only found is left again when the machine's rotad takes the GPU over.
     const bool chosen = protocol::socket_is_chosen();
-    const Daemon daemon = find_or_start_daemon({options.mode, options.quantum});
+    daemon = find_or_start_daemon({options.mode, options.quantum});
     if (!daemon.socket.empty()) {
       setenv("ROTA_SOCKET", daemon.socket.c_str(), 1);
       if (chosen) {
@@ -137,6 +144,14 @@ int prepare(const LaunchOptions& options) {
     if (!daemon.problem.empty()) {
       say(daemon.problem + (daemon.socket.empty() ? "; the program does not take turns" : ""));
     }
+  }
+  if (options.choose_gpus) {
+    const auto chosen = options.choose_gpus(daemon, innermost_session());
+    if (!chosen) {
+      say(chosen.error().text + "; the program is not started");
+      return kNotStarted;
+    }
+    if (!chosen->empty()) setenv("CUDA_VISIBLE_DEVICES", chosen->c_str(), 1);
   }
   const char* inherited = getenv("LD_PRELOAD");
   setenv("LD_PRELOAD", preload_list(inherited == nullptr ? "" : inherited, libraries, executable.sanitizer).c_str(), 1);

@@ -2,11 +2,14 @@
 // Whatever goes wrong on rota's side is one line on stderr, and the program runs as it would have without rota.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "scheduler/base/result.h"
 #include "scheduler/protocol/session_list.h"
+#include "tools/rota/run/daemon.h"
 
 namespace rota::tool {
 
@@ -21,6 +24,9 @@ struct LaunchOptions {
   std::string quantum;             // likewise
   std::string name;                // of the job; empty: none
   protocol::SessionEntry session;  // limits and name; its id is chosen here
+  // What CUDA_VISIBLE_DEVICES becomes, once rotad was searched for (choose.h); null, or an empty text: it stays as it
+  // is. Given the id of the innermost session. With an error the program is not started.
+  std::function<Result<std::string>(const Daemon& daemon, const std::string& session)> choose_gpus = nullptr;
 };
 
 // Replaces this process by the program: its pid, terminal, signals and exit status are its own. Returns only if it

@@ -1,15 +1,30 @@
 // `rota run [--mode M] [--quantum Q] [--memory M] [--gpu-mem B] [--host-mem B] [--oversubscribe]
-// [--gang NAME[:SIZE]] [--system-preload] [--report FILE] [--name NAME] [--] command …`
+// [--gang NAME[:SIZE]] [--system-preload] [--report FILE] [--name NAME] [--gpus N] [--] command …`
 #include "tools/rota/run/run.h"
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "runtime/client/gang_name.h"
 #include "tools/rota/report/record.h"
+#include "tools/rota/run/choose.h"
 #include "tools/rota/run/options.h"
 
 namespace rota::tool {
+
+namespace {
+
+std::optional<unsigned> gpus_of(const std::string& text) {
+  unsigned count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (error != std::errc() || end != text.data() + text.size() || count == 0) return std::nullopt;
+  return count;
+}
+
+}  // namespace
 
 void register_run(CLI::App& app) {
   auto options = std::make_shared<LaunchOptions>();
@@ -25,6 +40,23 @@ void register_run(CLI::App& app) {
         if (turn::named_gang(text)) return std::string();
         return "'" + text + "' names no gang: " + turn::kGangForm;
       });
+  auto gpus = std::make_shared<GpusWanted>();
+  run->add_option_function<std::string>(
+         "--gpus",
+         [gpus](const std::string& text) {
+           gpus->all = text == "all";
+           if (!gpus->all) gpus->count = gpus_of(text);
+         },
+         "give the program so many GPUs, those with most room among those that CUDA_VISIBLE_DEVICES leaves it, and "
+         "reserve them until it has come; or all (default: gpus in rotad.toml, otherwise all)")
+      ->type_name("N|all")
+      ->check([](const std::string& text) {
+        if (text == "all" || gpus_of(text)) return std::string();
+        return "'" + text + "' is no number of GPUs: use 1 or more, or all";
+      });
+  options->choose_gpus = [gpus](const Daemon& daemon, const std::string& session) {
+    return choose_gpus(*gpus, daemon, session);
+  };
   add_system_preload_option(*run, options);
   auto reported = std::make_shared<report::Recording>();
   CLI::Option* const wanted = run->add_option(

@@ -60,6 +60,18 @@ bool answers(int descriptor, std::chrono::steady_clock::time_point until) {
 
 }  // namespace
 
+bool receive_message(int descriptor, Message& message) {
+  const auto until = std::chrono::steady_clock::now() + kAnswerPatience;
+  while (answers(descriptor, until)) {
+    message = {};
+    const ssize_t length = recv(descriptor, &message, sizeof message, MSG_DONTWAIT);
+    if (length < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    return length >= static_cast<ssize_t>(protocol::kHeaderBytes) && message.magic == protocol::kMagic &&
+           message.version >= protocol::kOldestVersion && message.version <= protocol::kVersion;
+  }
+  return false;
+}
+
 Answer ask_status(int descriptor, std::chrono::milliseconds patience) {
   const auto until = std::chrono::steady_clock::now() + patience;
   if (!send_message(descriptor, Message{.kind = Kind::kStatus})) return {};

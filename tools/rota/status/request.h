@@ -44,6 +44,9 @@ std::vector<std::string> served(const Status& status);
 // False if the daemon is gone.
 bool send_message(int descriptor, const protocol::Message& message);
 
+// Of one that was asked for something else than a status. False: the daemon is gone, silent, or no rotad.
+bool receive_message(int descriptor, protocol::Message& message);
+
 // How long a rotad has to answer: it does so in milliseconds, except on a machine that is far too busy.
 inline constexpr std::chrono::milliseconds kAnswerPatience{5000};
 

@@ -7,19 +7,18 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <set>
 #include <thread>
 
-#include "scheduler/address/socket_path.h"
-#include "scheduler/address/unresponsive.h"
-#include "scheduler/base/descriptor.h"
 #include "scheduler/base/uuid.h"
 #include "scheduler/core/settings.h"
 #include "tools/rota/report/format.h"
-#include "tools/rota/status/processes.h"
+#include "tools/rota/run/output.h"
+#include "tools/rota/status/look.h"
 #include "tools/rota/status/sharing.h"
 #include "tools/rota/status/words.h"
 
@@ -59,20 +58,9 @@ std::string outside_text(const protocol::GpuRow& gpu) {
                            : fmt::format("; others have {}, judging by what the driver refused", size);
 }
 
-// Processes that NVML lists although this rotad and its like know of none.
-std::string others_text(std::optional<unsigned> processes) {
-  if (processes.value_or(0) == 0) return {};
-  return fmt::format("rota: {} process{} on the GPUs, by NVML: without rota, or of a rotad in another container\n",
-                     *processes, *processes == 1 ? " is" : "es are");
-}
-
 std::string nobody_text(std::optional<unsigned> processes) {
   const std::string others = others_text(processes);
   return others.empty() ? "no program uses a GPU under rota\n" : "no program uses a GPU under this rotad\n" + others;
-}
-
-std::optional<unsigned> processes_of(const std::optional<Machine>& machine) {
-  return machine ? std::optional(machine->processes) : std::nullopt;
 }
 
 const MachineGpu* machine_gpu(const Status& status, const std::string& uuid) {
@@ -110,46 +98,11 @@ std::string shown_command(const std::string& command) {
 
 // Of one moment; nothing: it has said why there is none.
 std::optional<std::string> look(bool json) {
-  const protocol::SocketSearch search = protocol::find_rotad();
-  if (search.skipped_count != 0) write_message("rota: " + skipped_text(search) + "\n");
-  const Descriptor rotad(search.descriptor);
-  std::vector<GpuHolder> holders = find_holders();
-  if (!rotad) {
-    if (protocol::nobody_there(search.error)) {
-      write_message(fmt::format("rota: no rotad is running{} (last looked for at {}): `rota run` starts one\n",
-                                holders.empty() ? "" : " where your programs would find it", search.candidate.path));
-    } else {
-      write_message(
-          fmt::format("rota: cannot talk to the rotad at {}: {}\n", search.candidate.path, strerror(search.error)));
-    }
-    for (const GpuHolder& holder : holders) write_message("rota: " + holder_text(holder) + "\n");
-    if (holders.empty()) write_message(others_text(processes_of(ask_machine())));
-    return std::nullopt;
-  }
-  Answer answer = ask_status(rotad.get());
-  std::optional<Status>& status = answer.status;
-  if (answer.silent) {
-    write_message(fmt::format("rota: {}\n",
-                              protocol::unresponsive_text(search.candidate.path, protocol::listener_of(rotad.get()))));
-    return std::nullopt;
-  }
-  if (!status) {
-    write_message(fmt::format("rota: the rotad at {} does not answer, or belongs to another version of rota\n",
-                              search.candidate.path));
-    return std::nullopt;
-  }
-  find_programs(*status);
-  leave_out(holders, status->daemon.pid, search.candidate.path, served(*status));
-  status->elsewhere = std::move(holders);
-  std::optional<Machine> machine = ask_machine();
-  if (status->gpus.empty() && status->elsewhere.empty()) status->processes = processes_of(machine);
-  if (machine) status->machine = std::move(machine->gpus);
-  // rotad has the numbers of whichever program named a GPU first where it does not reach NVML.
-  for (protocol::GpuRow& gpu : status->gpus) {
-    if (const MachineGpu* const known = machine_gpu(*status, uuid_text(gpu.uuid))) gpu.number = known->number;
-  }
-  status->uncovered = uncovered_programs(search.candidate.path);
-  return json ? status_as_json(*status, search.candidate.path) : status_as_text(*status, search.candidate.path);
+  Looked looked = look_at_rotad();
+  if (!looked.messages.empty()) write_message(looked.messages);
+  if (!looked.status) return std::nullopt;
+  looked.status->uncovered = uncovered_programs(looked.socket);
+  return json ? status_as_json(*looked.status, looked.socket) : status_as_text(*looked.status, looked.socket);
 }
 
 int show(bool json) {
@@ -157,10 +110,16 @@ int show(bool json) {
   return text && print("rota status", *text) ? 0 : 1;
 }
 
+// Whether a cursor can be moved there.
+bool moves_cursor() {
+  const char* const kind = getenv("TERM");
+  return isatty(STDOUT_FILENO) == 1 && kind != nullptr && std::strcmp(kind, "dumb") != 0;
+}
+
 // On a terminal each replaces the one before, otherwise it follows that after an empty line, as JSON in a line of its
 // own. Goes on where rotad ends and comes back, until nobody reads.
 int watch(bool json, double every) {
-  const bool terminal = isatty(STDOUT_FILENO) == 1 && !json;
+  const bool terminal = !json && moves_cursor();
   for (bool first = true;; first = false) {
     const std::optional<std::string> text = look(json);
     std::string shown = text.value_or("");
@@ -308,17 +267,22 @@ std::string status_as_text(const Status& status, const std::string& socket) {
   return text;
 }
 
+int watch_status(double every) {
+  return watch(false, every);
+}
+
+void add_seconds_option(CLI::App& command, const std::string& name, double& seconds, const std::string& help) {
+  command.add_option(name, seconds, help)->check(CLI::Range(0.1, 86400.0))->check([](const std::string& text) {
+    return text.starts_with('n') || text.starts_with('N') ? "'" + text + "' is no number of seconds" : std::string();
+  });
+}
+
 void register_status(CLI::App& app) {
   auto json = std::make_shared<bool>(false);
   auto every = std::make_shared<double>(0);
   CLI::App* status = app.add_subcommand("status", "show GPUs, who holds them and who waits");
   status->add_flag("--json", *json, "for programs, as share/rota/status.schema.json describes");
-  status->add_option("--watch", *every, "show it again and again, every so many seconds, until it is ended")
-      ->check(CLI::Range(0.1, 86400.0))
-      ->check([](const std::string& text) {
-        return text.starts_with('n') || text.starts_with('N') ? "'" + text + "' is no number of seconds"
-                                                              : std::string();
-      });
+  add_seconds_option(*status, "--watch", *every, "show it again and again, every so many seconds, until it is ended");
   status->callback([json, every] { throw CLI::RuntimeError(*every != 0 ? watch(*json, *every) : show(*json)); });
 }
 

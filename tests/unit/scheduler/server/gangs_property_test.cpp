@@ -15,7 +15,7 @@ namespace rota::server::log {
 bool enabled(Level) {
   return false;
 }
-void write(Level, const std::string&) {}
+void write(Level, const std::string&, const JournalFields&) {}
 }  // namespace rota::server::log
 
 namespace rota::test::gangs {

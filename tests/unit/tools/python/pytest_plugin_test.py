@@ -298,5 +298,52 @@ def test_two(): pass
         self.assertEqual(len(begun), 3)
 
 
+class TimeOuts(Session):
+    """With pytest-timeout."""
+    needs = ["pytest", "pytest_timeout"]
+
+    def test_the_limit_of_a_method_that_ends_the_process_is_written_and_no_other(self):
+        self.write("""
+import time
+def test_quick(): pass
+@pytest.mark.timeout(0)
+def test_without(): pass
+@pytest.mark.timeout(50, func_only=True)
+def test_only_the_function(): pass
+@pytest.mark.timeout(0.5)
+def test_slow(): time.sleep(60)
+""")
+        for number, plain in enumerate((["--timeout", "0", "-k", "quick or without"], ["--timeout", "30", "--timeout-method", "signal", "-k", "quick or without"])):
+            self.report = self.folder / f"report {number}"
+            self.run_tests(*plain)
+            self.assertEqual({event["event"] for event in self.events()}, {"begin", "end"}, plain)
+        self.report = self.folder / "report"
+        self.run_tests("--timeout", "30", "--timeout-method", "thread", code=1)
+        limits = [(event["test"].partition("::")[2], event["seconds"]) for event in self.events() if event["event"] == "limit"]
+        self.assertEqual(limits, [("test_quick", 30), ("test_only_the_function", 50), ("test_slow", 0.5)])
+        self.assertEqual(self.ends(), [("test_quick", 1, "passed"), ("test_without", 1, "passed"), ("test_only_the_function", 1, "passed")])
+
+    def test_what_a_test_waits_for_before_it_begins_does_not_count_against_its_time_out(self):
+        self.write("""
+gpu.core.stand_in_wait(ctypes.c_uint32(1500))
+def test_one(): pass
+def test_two(): pass
+def test_slow():
+    import time
+    time.sleep(60)
+""".replace("gpu.core", "import ctypes; gpu.core"))
+        said = self.run_tests("--timeout", "1", "--timeout-method", "signal", code=1)
+        self.assertIn("Timeout >1.0s", said)
+        self.assertEqual(self.ends(), [("test_one", 1, "passed"), ("test_two", 1, "passed"), ("test_slow", 1, "failed")])
+        self.assertGreaterEqual(self.events()[1]["time_ns"] - self.events()[0]["time_ns"], 1_500_000_000)
+        # Where only the function has a time-out, and under repeats, each attempt begins once.
+        self.report = self.folder / "again"
+        self.run_tests("--timeout", "5", "-o", "timeout_func_only=true", "-k", "one", ROTA_CI_REPEAT="2")
+        self.assertEqual(self.ends(), [("test_one", 1, "passed"), ("test_one", 2, "passed")])
+        self.report = self.folder / "whole"
+        self.run_tests("--timeout", "30", "-k", "one", ROTA_CI_REPEAT="2")
+        self.assertEqual(self.ends(), [("test_one", 1, "passed"), ("test_one", 2, "passed")])
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -119,6 +119,40 @@ TEST_CASE("a test that ends with its process is found, unless it runs, hung, or 
                     {"vanishes", "its process (pid 4000004) ended during the test"}});
 }
 
+TEST_CASE("a test whose process pytest-timeout has ended timed out, and did not die") {
+  const SessionFolder folder;
+  AccountBuilder(4'000'001, 1).command("pytest", "-x").write(folder.processes());
+  const auto limited = [](const char* name) {
+    return event("begin", name, 1, 100) + event("limit", name, 1, 0, {{"seconds", 10}});
+  };
+  folder.write("tests/4000001-1.jsonl", limited("slow"));
+  folder.write("tests/4000002-2.jsonl", limited("crashes"));
+  folder.write("tests/4000003-3.jsonl", limited("gives up early"));
+  folder.write("tests/4000004-4.jsonl",
+               limited("ends well") + event("end", "ends well", 1, 101, {{"outcome", "passed"}}));
+  const auto ended = [](const char* process, std::int64_t second, json more) {
+    more["process"] = process;
+    more["time_ns"] = kBegan + second * kSecond;
+    return more;
+  };
+  folder.write(kSessionFile,
+               json{{"exit_code", 1},
+                    {"ended",
+                     {ended("4000001-1", 110, {{"exit_code", 1}}), ended("4000002-2", 110, {{"signal", SIGSEGV}}),
+                      ended("4000003-3", 103, {{"exit_code", 1}}), ended("4000004-4", 200, {{"exit_code", 1}})}}}
+                   .dump());
+  const Model model = folder.model();
+  std::map<std::string, TestReport> tests;
+  for (const TestReport& test : model.tests) tests[test.record.name] = test;
+  CHECK(tests["slow"].record.outcome == "timeout");
+  CHECK(tests["slow"].record.message == "pytest-timeout ended the process after 10.0 s, by its thread method");
+  CHECK(tests["slow"].duration_ns() == 10'000'000'000);
+  CHECK(tests["crashes"].record.outcome == "died");
+  CHECK(tests["gives up early"].record.outcome == "died");
+  CHECK(tests["ends well"].record.outcome == "passed");
+  CHECK(model.problems.empty());
+}
+
 TEST_CASE("who is killed while it waits has waited until its last sign of life") {
   const SessionFolder folder;
   const auto waiting = [](AccountBuilder& builder, std::int64_t alive) -> AccountBuilder& {
@@ -359,7 +393,7 @@ TEST_CASE("damaged files are problems that name them, and the rest is read") {
   REQUIRE(model.problems.size() == 4);
   CHECK(contains(model.problems[0], "session.json: not the description of a session"));
   CHECK(contains(model.problems[1], "4000002-2.account: cut off at 100 bytes"));
-  CHECK(contains(model.problems[2], "1-1.jsonl: line 1 is no begin or end of a test"));
+  CHECK(contains(model.problems[2], "1-1.jsonl: line 1 is no begin, limit or end of a test"));
   CHECK(contains(model.problems[3], "1-1.jsonl: line 2 ends a test that did not begin: t"));
   CHECK_FALSE(read_session((folder.path() / "nowhere").string()));
   CHECK(contains(read_session((folder.path() / "tests").string()).error().text, "it is no session that"));
