@@ -115,7 +115,8 @@ TEST_CASE("what cannot be read is named by line, with what may stand there") {
   CHECK_THAT(problem("[limits.cgroups]\njobs = {}\n"), Contains("cgroup 'jobs' has to begin with /"));
   CHECK_THAT(
       problem("[limit]\n"),
-      Contains("'limit' is unknown: use mode, quantum, grace, memory_wait, trust, visibility, gpus, [limits] or [metrics]"));
+      Contains(
+          "'limit' is unknown: use mode, quantum, grace, memory_wait, trust, visibility, gpus, [limits] or [metrics]"));
   CHECK_THAT(problem("mode = \n"), Contains("line 1"));
 }
 
