@@ -91,7 +91,7 @@ void LimitBook::change(LimitSettings settings) {
 }
 
 std::vector<Quota::Membership> LimitBook::memberships(scheduler::ClientId client, pid_t pid, uid_t uid,
-                                                      const TrustDomain& domain) const {
+                                                      const TrustDomain& domain, std::string user_name) const {
   std::vector<Quota::Membership> all;
   // Limited further by follow_host().
   all.push_back({kHost, "the host", {}, free_host("of the host"), true});
@@ -104,16 +104,17 @@ std::vector<Quota::Membership> LimitBook::memberships(scheduler::ClientId client
                    raise_in_file("limits.process")});
   }
   Limits user = settings_.user;
-  std::string name = std::to_string(uid);
-  auto named = settings_.users.find(name);
+  auto named = settings_.users.find(std::to_string(uid));
+  if (user_name.empty()) user_name = std::to_string(uid);
   if (const auto found = named_.find(uid); named == settings_.users.end() && found != named_.end()) {
-    name = found->second;
-    named = settings_.users.find(name);
+    user_name = found->second;
+    named = settings_.users.find(user_name);
   }
   const bool has_line = named != settings_.users.end();
   if (has_line) user = named->second;
   if (user != Limits{}) {
-    all.push_back({fmt::format("user {}", domain.payer()), fmt::format("user {}", name), user,
+    all.push_back({fmt::format("user {}", domain.payer()),
+                   user_name.starts_with("uid ") ? user_name : "user " + user_name, user,
                    raise_in_file(has_line ? "limits.users" : "limits.user")});
   }
   for (Quota::Membership& cgroup : cgroups_of(pid)) all.push_back(std::move(cgroup));

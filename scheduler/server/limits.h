@@ -30,9 +30,9 @@ class LimitBook {
   const LimitSettings& settings() const { return settings_; }
 
   // The accounts that this process is charged to from its hello on. `pid` 0: it cannot be seen, so its cgroup is not
-  // known.
+  // known. `user`: the user's name, as UserNames has it; empty: its number.
   std::vector<scheduler::Quota::Membership> memberships(scheduler::ClientId client, pid_t pid, uid_t uid,
-                                                        const TrustDomain& domain) const;
+                                                        const TrustDomain& domain, std::string user = {}) const;
   // And those from the moment at which it names its session.
   scheduler::Quota::Membership membership(const protocol::Session& session, const TrustDomain& domain) const;
   // Calls `set` for the host and cgroups with a limit on memory whose limits are others by what they have left now.

@@ -80,7 +80,7 @@ void Server::change_limits(const LimitSettings& limits) {
     accounts.emplace(each->first, std::move(none));
   }
   for (const auto& [id, client] : clients_) {
-    auto memberships = limits_.memberships(id, client->pid, client->uid, client->domain);
+    auto memberships = limits_.memberships(id, client->pid, client->uid, client->domain, user_names_.of(client->uid));
     for (const protocol::Session& session : client->sessions) {
       memberships.push_back(limits_.membership(session, client->domain));
     }

@@ -255,7 +255,9 @@ void Server::on_hello(Connection& connection, const Message& message) {
 
   // Limits that apply to every GPU are in its page before it gets its welcome.
   // Nothing is known yet of what is left of a new account.
-  if (apply(limit::Join{client->id, limits_.memberships(client->id, client->pid, client->uid, client->domain)}).yes) {
+  if (apply(limit::Join{client->id, limits_.memberships(client->id, client->pid, client->uid, client->domain,
+                                                        user_names_.of(client->uid))})
+          .yes) {
     follow_host();
   } else {
     host_pass_.run();

@@ -17,11 +17,15 @@ using protocol::Totals;
 
 namespace {
 
-// The path in version 2's hierarchy, or in version 1's of memory.
+// The path in version 2's hierarchy, or in version 1's of memory: the first that is below the root.
 std::string cgroup_of(pid_t pid) {
   const auto all = pid == 0 ? std::vector<Cgroup>() : rota::cgroups_of(std::to_string(pid));
-  const auto counted = std::ranges::find_if(all, [](const Cgroup& each) { return !each.mount.empty(); });
-  return counted == all.end() ? std::string() : counted->path.empty() ? "/" : counted->path;
+  std::string path;
+  for (const Cgroup& each : all) {
+    if (each.mount.empty() || !(path.empty() || path == "/")) continue;
+    path = each.path.empty() ? "/" : each.path;
+  }
+  return path;
 }
 
 std::uint64_t more(std::uint64_t now, std::uint64_t before, std::uint64_t most) {

@@ -2,6 +2,8 @@
 import json
 import os
 import pathlib
+import pwd
+import re
 import sys
 
 from harness import PROGRAMS, ROTA, SHIMS, Case
@@ -140,7 +142,7 @@ class Limits(Case):
         self.assertTrue(holder.stdout.readline().startswith("ready"))
         result = self.call(ROTA, "run", "--", MEMHOG, "--bytes", "60M", "--rounds", "1")
         self.assertNotEqual(result.returncode, 0)
-        self.assertRegex(result.stderr, r"out of memory: user \S+ may have 100 MiB on each GPU; .*: raise gpu in limits.user of rotad.toml")
+        self.assertRegex(result.stderr, r"out of memory: user " + re.escape(pwd.getpwuid(os.getuid()).pw_name) + r" may have 100 MiB on each GPU; .*: raise gpu in limits.user of rotad.toml")
         self.checked(ROTA, "run", "--", MEMHOG, "--bytes", "30M", "--rounds", "1")
 
     # ctest labels: unsanitized
