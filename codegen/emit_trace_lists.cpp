@@ -1,5 +1,5 @@
 // Arrays whose pointer and count are both fields of one struct. The headers do not say which field counts which array,
-// so this list is written by hand. For a struct that is not in it, such a pointer is shown as an address.
+// so this list is written by hand. For a struct that is missing here, a trace shows such a pointer as an address.
 #include <fmt/format.h>
 
 #include "codegen/emit_trace.h"
@@ -58,11 +58,11 @@ Result<std::vector<TraceCapture>> lists_behind(const Api& api, const TraceCaptur
     if (!element) return element.error();
     if (element->size != list.element) {
       return Error{
-          fmt::format("an element of {}.{} has {} bytes, not {}: if older releases differ, the list must go from "
-                      "codegen/emit_trace_lists.cpp, else say the new size there",
+          fmt::format("an element of {}.{} has {} bytes, not {}: if its size differs between releases, remove the "
+                      "entry from codegen/emit_trace_lists.cpp, otherwise correct the size there",
                       list.record, list.pointer, element->size, list.element)};
     }
-    // A program of an older release may have a struct that ends before them.
+    // In an older release the struct may end before these fields.
     if (pointer->offset + 8 > record.bytes || count->offset + number->size > record.bytes) continue;
     TraceCapture capture;
     capture.parameter = record.parameter;

@@ -1,20 +1,19 @@
-// What a rotad that is ended with SIGTERM leaves to the next one at its place: what that one cannot learn from the
-// programs. A file next to the socket, which the next one reads once and removes.
+// What a rotad that is ended with SIGTERM leaves to the next rotad at the same socket: what the next one cannot learn
+// from the programs. It is a file next to the socket, which the next rotad reads once and removes.
 //
 //   rota-books 1
-//   boot 0b6a...                                    of the machine; books of an earlier one mean nothing
+//   boot 0b6a...                                    the machine's boot id; a file of an earlier boot is ignored
 //   written 81242001000                             CLOCK_MONOTONIC, nanoseconds
-//   had GPU-... 12000000 0 1000                     GPU, how far above the level and how far below it
-//   (event::HadBefore),
-//                                                   and who: TrustDomain::payer
-//   task 4711 918273 7 held 0                       pid, start time in clock ticks, latest grant, held or waits or
-//   rests,
-//                                                   place in the queue
-//   on GPU-... 0 0 12000000 0 90000000 1000         one of its GPUs, with event::Returned's times
-//   gang 1 90000000 2 1000 torchrun-...             a gang that does not take its turns together for now, or may soon
-//                                                   not: why (protocol::GangApart), for how long, turns in a row that
-//                                                   were revoked; and its key: TrustDomain::key and name
-//   end 6                                           lines before this one
+//   had GPU-... 12000000 0 1000                     GPU; a domain's `ahead` and `owed` there (event::HadBefore), and
+//                                                   the domain's TrustDomain::payer
+//   task 4711 918273 7 held 0                       pid, start time in clock ticks, latest grant; "held", "waits" or
+//                                                   "rests"; place in the queue if it waits, otherwise 0
+//   on GPU-... 0 0 12000000 0 90000000 1000         one of this task's GPUs, with the times of event::Returned
+//   gang 1 90000000 2 1000 torchrun-...             a gang whose members take turns by themselves for now, or whose
+//                                                   last turns were revoked: why (protocol::GangApart), for how much
+//                                                   longer, how many turns in a row were revoked; TrustDomain::key and
+//                                                   name of the gang
+//   end 7                                           number of lines before this one
 #pragma once
 
 #include <sys/types.h>
@@ -33,8 +32,8 @@ namespace rota::server {
 
 struct Books {
   static constexpr int kVersion = 1;
-  // Older books are not read: programs that have been without a rotad for so long count it as dead, and run without
-  // turns (turn::Machine::kGrace).
+  // An older file is ignored: a program that has been without a rotad for this long counts rotad as dead, and runs
+  // without turns (turn::Machine::kGrace).
   static constexpr std::chrono::seconds kLast{10};
 
   struct Had {
@@ -45,7 +44,7 @@ struct Books {
   };
   struct OnGpu {
     std::string gpu;
-    scheduler::event::Returned returned{};  // without client and GPU
+    scheduler::event::Returned returned{};  // its client and GPU are not set
   };
   enum class Did { kRested, kWaited, kHeld };
   struct Task {
@@ -57,7 +56,7 @@ struct Books {
     std::vector<OnGpu> gpus{};
   };
   struct Gang {
-    std::string key;  // of two lines, as Leases has it
+    std::string key;  // domain and name, separated by a newline, as in Leases
     GangVerdict verdict{};
   };
 
@@ -71,18 +70,18 @@ struct Books {
 };
 
 std::string text_of(const Books& books);
-// The error says what is wrong with the text. It may be any text.
+// The text may be anything; the error says what is wrong with it.
 Result<Books> parse_books(std::string_view text);
 
-// In a file of this name, which appears complete or not at all, and is this user's alone.
+// Writes a file of this name, which appears complete or not at all, and which only this user can read.
 Result<bool> leave_books(const std::string& path, const Books& books);
-// Reads and removes it. Nothing if there is none; the error says why it is not read: it is somebody else's, broken, of
-// another version, of another boot, or too old.
+// Reads and removes that file. The result is empty if there is none. The error says why the file is ignored: it belongs
+// to another user, others can access it, it is malformed, of another version or another boot, or too old.
 Result<Books> take_books(const std::string& path);
 
-// The machine's current boot; empty: not known.
+// The id of the machine's current boot; empty: not known.
 std::string boot_id();
-// When the process started, in clock ticks since the boot; 0: there is none, or only its parent has not noticed yet.
+// When the process started, in clock ticks since the boot; 0: there is no such process, or it is a zombie.
 std::uint64_t start_time(pid_t pid);
 
 }  // namespace rota::server

@@ -17,15 +17,16 @@ std::string session_key(const TrustDomain& domain, const char* id) {
 
 }  // namespace
 
-// What the asker says of a GPU's memory counts where rotad knows of less: who says something false has the worse choice
-// itself. A reservation only makes others prefer another GPU.
+// If the asker says that more of a GPU's memory is in use than rotad knows of, the asker's figure counts: a false one
+// only makes the asker's own choice worse. A reservation takes nothing from others. It only makes them prefer another
+// GPU.
 void Server::choose_gpus(Connection& connection, const protocol::Choose& wanted) {
   constexpr std::uint64_t kMiB = 1 << 20;
   if (wanted.candidates == 0 || wanted.candidates > protocol::kMaxCandidates || wanted.count == 0 ||
       wanted.count > wanted.candidates) {
     return connection.refuse("a choice of so many GPUs is none");
   }
-  // Processes that ask are bounded as those are for which rotad stays.
+  // A process that asks counts as one that has sent kStay, of which each user may have only so many.
   on_stay(connection);
   if (!connection.stays && !staying_.contains(connection.peer().pid)) {
     return connection.refuse("too many programs of this user are about to start");

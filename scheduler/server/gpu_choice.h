@@ -1,4 +1,5 @@
-// GPUs that rotad has chosen for programs which have not come to them yet (`rota run --gpus`). Pure: time is given.
+// GPUs that rotad has chosen for programs (`rota run --gpus`) which have not named them yet. Pure: the time is a
+// parameter.
 #pragma once
 
 #include <sys/types.h>
@@ -13,10 +14,10 @@
 
 namespace rota::server {
 
-// Who asks, and by which it is known once it has come.
+// The process that asks. Its program is recognized by the same pid or session when it names a GPU.
 struct Chooser {
-  pid_t pid = 0;        // of `rota run`, and of the program if that takes its place; 0: not seen here
-  std::string session;  // domain and id
+  pid_t pid = 0;        // of `rota run`, and of the program if `rota run` executes it in its place; 0: not visible here
+  std::string session;  // domain and session id
 };
 
 class GpuChoice {
@@ -28,14 +29,16 @@ class GpuChoice {
     std::uint32_t programs = 0;
   };
 
-  // After which a program that has not come is no longer expected.
+  // How long a program that has not come yet is expected.
   static constexpr std::chrono::seconds kExpected{60};
 
-  // The `count` of these with most room, and reserves them for the chooser in place of what that had reserved before.
+  // Returns the `count` of these GPUs with most capacity left, in their order, and reserves them for the chooser. What
+  // the chooser had reserved before is free again.
   std::vector<Uuid> choose(const Chooser& who, std::vector<Gpu> gpus, std::size_t count, std::chrono::nanoseconds now);
-  // A program of these sessions names the GPU: one reservation of it is over, that of its own process first.
+  // A program of these sessions has named the GPU. This ends one of the sessions' reservations of it, if possible the
+  // one that was made by the program's own process.
   void came(pid_t pid, const std::vector<std::string>& sessions, const Uuid& uuid);
-  // The process that asked has ended.
+  // A process that asked has ended, and with it its reservations.
   void left(pid_t pid);
   std::size_t reserved(const Uuid& uuid, std::chrono::nanoseconds now);
 

@@ -1,9 +1,10 @@
-// What rotad leaves to the next one at its place, and what it does with what another one has left to it (books.h).
+// What rotad leaves to the next rotad at the same socket, and how it uses what the previous one has left (books.h).
 //
-// Programs reconnect within milliseconds. One that held a GPU has it again as soon as it says so. What others want of
-// the GPU waits until all that held it or waited for it have said what they want, or are dead, or a second has passed:
-// then those that waited are told to the core in their old order, before anybody else. After a rotad that was killed it
-// is known only that there were programs: then all wait for half a second, or as long as more of them come.
+// Programs reconnect within milliseconds. A program that held a GPU gets it again as soon as it says so. Requests of
+// others for this GPU are held back until each program that held it or waited for it has said what it wants or is dead,
+// for a second at most. Then the core gets the requests of programs that waited before, in their old order, and after
+// them all others. A rotad that was killed leaves only a note that there were programs. After that, all requests are
+// held back for half a second, and for longer while more programs come, up to two seconds.
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,14 +31,15 @@ namespace event = scheduler::event;
 
 namespace {
 
-// How long a GPU is granted to nobody but those that held it.
+// For how long at most a GPU is granted only to programs that held it.
 constexpr auto kMostHeldBack = 1s;
-// The same for all GPUs where nothing is known: programs look for rotad four times a second (turn::Machine). While some
-// have come lately thousands may still be in the queue, but not for longer than this.
+// The same for all GPUs if nothing but the note is left: programs look for rotad four times a second (turn::Machine).
+// While more programs come, thousands may still be queueing to connect, so all requests are held back for another
+// kLately, but not beyond kMostHeldBackBlindly after the start.
 constexpr auto kHeldBackBlindly = 500ms;
 constexpr auto kLately = 100ms;
 constexpr auto kMostHeldBackBlindly = 2s;
-// How often is looked whether a program that has not come back is dead.
+// How often rotad checks whether programs that have not come back are dead.
 constexpr auto kBetweenLooksForDead = 50ms;
 
 }  // namespace
@@ -48,10 +50,10 @@ struct Server::Returning {
   struct HeldBack {
     ClientId client = 0;
     protocol::Want want{};
-    std::uint64_t place = 0;  // 0: it did not wait
+    std::uint64_t place = 0;  // in the previous rotad's queue; 0: it did not wait there
   };
 
-  // Of a process that has the record's pid; null: none.
+  // What the previous rotad left about the client's process on this GPU; null: nothing.
   const Books::Task* task(const Client& client, const std::string& gpu) const {
     const auto [first, end] = by_pid.equal_range(client.pid);
     for (auto each = first; each != end && client.pid != 0; ++each) {
@@ -65,7 +67,8 @@ struct Server::Returning {
     const auto found = expected.find(gpu);
     return found != expected.end() && found->second.contains(pid);
   }
-  // What the core does not know yet of a task: what it did under the rotad before, or that it waits.
+  // Adds to the record of a task what the core does not know yet: what the task did under the previous rotad, or that
+  // its request is held back here.
   void complete(Books::Task& left, const Client& client, GpuMask gpus) const {
     if (left.gpus.empty()) return;
     const std::string& gpu = left.gpus.front().gpu;
@@ -90,12 +93,12 @@ struct Server::Returning {
   }
 
   Books books;
-  std::multimap<pid_t, std::size_t> by_pid;         // places in books.tasks
-  std::map<std::string, std::set<pid_t>> expected;  // by GPU: those that have not said yet what they want
-  std::set<std::string> told;                       // GPUs of which the core knows what domains had
+  std::multimap<pid_t, std::size_t> by_pid;         // indices in books.tasks
+  std::map<std::string, std::set<pid_t>> expected;  // by GPU: processes that have not yet said what they want
+  std::set<std::string> told;                       // GPUs whose Books::Had the core has been told
   std::vector<HeldBack> wants;                      // in the order in which they came
-  bool blind = false;                               // any GPU may have had a holder
-  std::size_t clients = 0;                          // that were there at the last look, if it is blind
+  bool blind = false;                               // nothing but the note is left: any GPU may have had a holder
+  std::size_t clients = 0;                          // number of clients at the last check, while `blind`
   scheduler::Time until{};
   asio::steady_timer timer;
 };
@@ -145,11 +148,11 @@ void Server::leave_books_to_next() {
   }
   if (books.empty()) return;
   if (const auto left = leave_books(books_file(), books); !left) {
-    log::warn("the next rotad begins without what this one knows: {}", left.error().text);
+    log::warn("the next rotad will not know who held GPUs or waited for them: {}", left.error().text);
   }
 }
 
-// Who has not come back since the rotad before this one: the next one expects them, too.
+// Adds what the previous rotad left about programs that have not come back yet: the next rotad expects them, too.
 void Server::add_those_still_away(const Returning& all, Books& books) const {
   for (const Books::Had& had : all.books.had) {
     if (!all.told.contains(had.gpu)) books.had.push_back(had);
@@ -192,8 +195,7 @@ void Server::read_books(bool had_programs) {
     expected.insert(task.pid);
     for (const Books::OnGpu& on : task.gpus) all.expected[on.gpu].insert(task.pid);
   }
-  log::info("{} programs that held GPUs or waited for them are expected from the rotad before this one",
-            expected.size());
+  log::info("waiting for {} programs that held GPUs or waited for them under the previous rotad", expected.size());
   look_for_returning();
 }
 
@@ -203,7 +205,8 @@ std::uint32_t Server::last_grant_of(const Client& client, std::uint32_t gpu) con
   return task == nullptr ? 0 : task->grant;
 }
 
-// What the core's client of a GPU has had there. The core ignores what it knows.
+// Tells the core what the previous rotad knew of this GPU's domains and of the client. The core ignores what it is told
+// of a domain that it already knows there, or of a client that already wants or holds something.
 void Server::tell_returned(Client& client, std::uint32_t gpu) {
   if (returning_ == nullptr) return;
   const std::string uuid = uuid_text(gpus_.at(gpu)->uuid);
@@ -249,7 +252,7 @@ void Server::on_want_message(Client& client, const protocol::Want& want) {
   take_wants_held_back();
 }
 
-// `held`: the GPUs, when the rotad before this one ended.
+// `held`: the client held these GPUs when the previous rotad ended.
 void Server::take_want(Client& client, const protocol::Want& want, bool held) {
   const bool young = now() - started_ < std::chrono::seconds(protocol::kReclaimSeconds);
   protocol::Want taken = want;
@@ -264,7 +267,8 @@ void Server::take_want(Client& client, const protocol::Want& want, bool held) {
   follow(client);
 }
 
-// Those of GPUs on which nobody is expected any more.
+// Takes the wants that were held back, except those with a GPU on which programs are still expected. The wants of
+// programs that waited under the previous rotad come first, in their old order.
 void Server::take_wants_held_back() {
   if (returning_ == nullptr) return;
   std::vector<Returning::HeldBack> free;
@@ -297,16 +301,16 @@ void Server::look_for_returning() {
     for (const pid_t pid : missing) {
       const auto task = all.by_pid.find(pid);
       if (!over && start_time(pid) == all.books.tasks[task->second].started) continue;
-      if (over) log::debug("pid {} has not come back from the rotad before this one", pid);
+      if (over) log::debug("pid {} has not come back since the previous rotad ended", pid);
       for (auto& [gpu, pids] : all.expected) pids.erase(pid);
       std::erase_if(all.expected, [](const auto& each) { return each.second.empty(); });
     }
     take_wants_held_back();
   }
-  // Nobody has come: none is left.
+  // No program has come, so the note that there were some is obsolete.
   const auto uses_gpu = [](const auto& each) { return !each.second->gpus().empty(); };
   if (over && !place_lost_ && std::ranges::none_of(clients_, uses_gpu)) unlink(clients_note().c_str());
-  // Afterwards it is known only who had what, as long as a program may take for it.
+  // Once no program is expected any more, the records stay until `end`, for programs that come later.
   const scheduler::Time end = started_ + std::chrono::seconds(protocol::kReclaimSeconds);
   if (now() >= end) return returning_.reset();
   if (all.expected.empty() && !all.blind) {

@@ -42,7 +42,8 @@ std::map<std::string, std::string> gather_variables() {
   return found;
 }
 
-// Only this driver's NVML: it is next to the driver, or is the machine's if the driver is the machine's.
+// The NVML that belongs to this driver: the file next to it, else the one that the loader finds. Empty if there is none
+// next to a driver that ROTA_REAL_LIBCUDA names: the loader's NVML may belong to another driver.
 std::string nvml_path(const DriverFacts& driver) {
   for (const std::string& path : {driver.path, driver.file}) {
     const std::string beside = std::filesystem::path(path).parent_path() / "libnvidia-ml.so.1";
@@ -57,14 +58,15 @@ TrialFacts try_out(const Facts& facts, std::chrono::milliseconds limit) {
     if (file.required && file.error != 0) return {};
   }
   if (!facts.preload.problem.empty()) return {};
-  // A driver that crashes or hangs does so under rota, too, and has been reported; the rest can be tested without it.
+  // A driver that crashes or hangs by itself does the same under rota, and the probe has reported it. The trial of rota
+  // then goes without a driver.
   const bool driver_answers = facts.probe.end == End::kFinished && facts.probe.version.has_value();
   const auto log = facts.variables.find("ROTA_LOG");
   const bool log_valid = log == facts.variables.end() || log->second.empty() || log->second == "error" ||
                          log->second == "warn" || log->second == "info" || log->second == "debug";
   ChildCommand child;
   child.arguments = {"doctor-trial", "--preload", preload, "--directory", facts.preload.directory};
-  // This program may itself be built with a sanitizer, whose runtime must be first.
+  // If `rota` itself is built with a sanitizer, the sanitizer's runtime must be preloaded first.
   const std::string sanitizer = tool::inspect_command("/proc/self/exe").sanitizer;
   child.environment = {{"LD_PRELOAD", tool::preload_list("", {preload}, sanitizer)}, {"ROTA_TRACE", std::nullopt}};
   if (log_valid) child.environment.emplace_back("ROTA_LOG", "warn");
@@ -83,7 +85,8 @@ CommandFacts gather_command(const std::string& name) {
           .static_runtime = tool::has_static_cuda_runtime(executable.interpreter)};
 }
 
-// The version of the protocol in what a daemon answers, if it is not ours; 0 if it does not answer at all.
+// The protocol version of the daemon's answer, if this program does not speak that version; otherwise, or without an
+// answer, 0.
 int other_protocol(const protocol::SocketCandidate& candidate) {
   const Descriptor rotad(protocol::connect_socket(candidate));
   if (!rotad) return 0;
@@ -100,7 +103,7 @@ int other_protocol(const protocol::SocketCandidate& candidate) {
   return version;
 }
 
-// How many files a process may have open; 0 where that cannot be seen.
+// The soft limit on open files of a process; 0 if it is unlimited or cannot be read.
 std::uint64_t open_files_limit(std::uint64_t pid) {
   std::ifstream limits("/proc/" + std::to_string(pid) + "/limits");
   std::uint64_t number = 0;
@@ -118,7 +121,7 @@ ProbeFacts gather_probe(const std::string& driver, const std::string& nvml, std:
   ChildCommand child;
   child.arguments = {"doctor-probe", "--driver", driver};
   if (!nvml.empty()) child.arguments.insert(child.arguments.end(), {"--nvml", nvml});
-  // Only the driver: neither rota nor any other tool in front of it.
+  // The driver alone, without rota or any other preloaded library.
   child.environment = std::move(environment);
   child.environment.emplace_back("LD_PRELOAD", std::nullopt);
   child.limit = limit;

@@ -1,4 +1,4 @@
-// The report as JSON. Its names are documented in README.md and stay.
+// The report as JSON. README.md documents its members; their names do not change.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -13,7 +13,8 @@ using Object = nlohmann::ordered_json;
 
 constexpr int kReportVersion = 1;
 constexpr std::size_t kJobParts = 600;
-// Of a process, so that the page of a job of thousands stays one that a browser opens at once.
+// How many parts the timeline of one process has. The HTML page contains all timelines: the more processes, the fewer
+// parts each has, so that a browser also opens the page of a job of thousands of processes at once.
 std::size_t process_parts(std::size_t processes) {
   constexpr std::size_t kMost = 120;
   constexpr std::size_t kFewest = 12;

@@ -1,4 +1,4 @@
-// The terminal while `rota top` has it: what it was like comes back whatever happens.
+// The terminal while `rota top` uses it: its former state is restored at the end, also if this process crashes.
 #pragma once
 
 #include <termios.h>
@@ -10,11 +10,11 @@
 
 namespace rota::top {
 
-// Whether standard input and output are a terminal on which a cursor can be moved.
+// Whether standard input and output are terminals, and TERM names a kind whose cursor can be moved.
 bool is_capable_terminal();
 
-// Switches standard input and output to single keys and a screen of its own; the destructor switches back, and so does
-// a handler if this process crashes. One at a time.
+// Switches standard input to unbuffered keys without echo, and standard output to the alternate screen. The destructor
+// switches back, and so does a signal handler if this process crashes. Only one Terminal may exist at a time.
 class Terminal {
  public:
   Terminal();
@@ -22,15 +22,15 @@ class Terminal {
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
 
-  // Of the window as it is now, and the locale.
+  // The window's present size, and whether the locale uses UTF-8.
   Screen screen() const;
-  // Writes the lines that differ from those on the screen. False: it cannot be written to.
+  // Writes the lines that differ from those on the screen. False: the terminal cannot be written to.
   bool show(const std::vector<Line>& lines);
-  // Everything is written again next time: the screen has another size, or others have written to it.
+  // Makes the next show() write all lines, since the screen has another size or another process has written to it.
   void forget() { shown_.clear(); }
-  // Switches back, stops this process as SIGTSTP does, and takes the terminal again once it is continued.
+  // Switches back, stops this process as SIGTSTP does, and switches again once the process is continued.
   void stop();
-  // After somebody else may have changed the terminal.
+  // Switches again, since another process may have changed the terminal's state.
   void take();
 
  private:
