@@ -59,11 +59,12 @@ std::string short_size(std::uint64_t bytes) {
   const char* unit = "";
   for (const char* const next : {"K", "M", "G", "T", "P", "E"}) {
     // What would be shown as 1024 is one of the next unit.
-    if (value < 1023.95) break;
+    if (value < 1023.5) break;
     value /= 1024;
     unit = next;
   }
-  return *unit == 'K' ? fmt::format("{:.0f}K", value) : fmt::format("{:.1f}{}", value, unit);
+  const bool whole = *unit == 'K' || value >= 999.95;
+  return whole ? fmt::format("{:.0f}{}", value, unit) : fmt::format("{:.1f}{}", value, unit);
 }
 
 std::string short_time(std::uint64_t nanoseconds) {

@@ -23,7 +23,7 @@ std::string fitted(std::string_view text, int columns, const Screen& screen, Sid
 // How many columns the text takes.
 int columns_of(std::string_view text, const Screen& screen);
 
-// At most seven columns: "0", "640K", "12.5M", "139.8G", "1023.9M".
+// At most six columns: "0", "640K", "12.5M", "139.8G", "1010M".
 std::string short_size(std::uint64_t bytes);
 // At most six columns: "0.4s", "12.3s", "4:07", "2h05", "31d".
 std::string short_time(std::uint64_t nanoseconds);

@@ -276,6 +276,9 @@ TEST_CASE("sizes and times are short") {
   CHECK(short_size(640 << 10) == "640K");
   CHECK(short_size((1 << 20) - 1) == "1.0M");
   CHECK(short_size(kGiB * 140) == "140.0G");
+  CHECK(short_size(std::uint64_t{1010} << 20) == "1010M");
+  CHECK(short_size((std::uint64_t{1} << 30) - 1) == "1.0G");
+  for (std::uint64_t bytes = 1; bytes < UINT64_MAX / 3; bytes += bytes / 2 + 1) CHECK(short_size(bytes).size() <= 6);
   CHECK(short_time(400'000'000) == "0.4s");
   CHECK(short_time(247 * kSecond) == "4:07");
   CHECK(short_time(7500 * kSecond) == "2h05");
