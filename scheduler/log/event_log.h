@@ -26,12 +26,11 @@
 //   81231001000 measured 0 149276459008 0               GPU, free bytes, and, if the driver reports them, those of
 //                                                       processes that are not clients
 //   81242001000 unmeasured 0                            GPU
-//   81242001000 had_before 0 1000 -2000000 0            GPU, domain, and what an earlier rotad knew of it there: how
-//   far
-//                                                       it was above the level, and how far below it may come back
-//   81242001000 returned 1 0 -2000000 0 0 0 90000 800   client, GPU, the same of its session and of the client in it,
-//   and
-//                                                       how long it had held GPUs and waited for them
+//   81242001000 had_before 0 1000 -2000000 0            GPU, domain, and what an earlier rotad knew of it there: by
+//                                                       how much it was above the level, and how far below it may
+//                                                       come back
+//   81242001000 returned 1 0 -2000000 0 0 0 90000 800   client, GPU, the same of its session and of the client in
+//                                                       it, and how long it had held GPUs and waited for them
 //
 //   81242001000 limits 81242001000 reserve 1 0 7 4096 4096 0 0 250000000
 //                                                       what happens to limits (limit_event.h), with the limits' own
