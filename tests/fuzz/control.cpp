@@ -15,6 +15,7 @@ struct Sound {
   }
   bool operator()(const control::SetQuantum& set) const { return set.quantum.count() == 0 || in_range(set.quantum); }
   bool operator()(const control::SetGrace& set) const { return in_range(set.grace); }
+  bool operator()(const control::UseNvml&) const { return true; }
   bool operator()(const control::Reload&) const { return true; }
   bool operator()(const control::Stop&) const { return true; }
   static bool in_range(std::chrono::nanoseconds time) { return time.count() > 0 && time <= std::chrono::hours(24); }
