@@ -105,6 +105,7 @@ class Reader {
       gang.verdict.apart = static_cast<protocol::GangApart>(words.number<int>("reason", kLastApart));
       gang.verdict.left = time();
       gang.verdict.revoked = words.number<unsigned>("number of turns");
+      gang.verdict.members = words.number<unsigned>("number of programs", protocol::kMostInGang);
       gang.key = words.next("domain");
       gang.key += '\n';
       gang.key += words.next("name");
@@ -172,8 +173,8 @@ std::string text_of(const Books& books) {
     std::string key = gang.key;
     if (const std::size_t between = key.find('\n'); between != std::string::npos) key[between] = ' ';
     if (key.find('\n') != std::string::npos) continue;
-    text += fmt::format("gang {} {} {} {}\n", static_cast<int>(gang.verdict.apart), gang.verdict.left.count(),
-                        gang.verdict.revoked, key);
+    text += fmt::format("gang {} {} {} {} {}\n", static_cast<int>(gang.verdict.apart), gang.verdict.left.count(),
+                        gang.verdict.revoked, gang.verdict.members, key);
   }
   return text + fmt::format("end {}\n", std::count(text.begin(), text.end(), '\n'));
 }

@@ -9,10 +9,11 @@
 //   task 4711 918273 7 held 0                       pid, start time in clock ticks, latest grant; "held", "waits" or
 //                                                   "rests"; place in the queue if it waits, otherwise 0
 //   on GPU-... 0 0 12000000 0 90000000 1000         one of this task's GPUs, with the times of event::Returned
-//   gang 1 90000000 2 1000 torchrun-...             a gang whose members take turns by themselves for now, or whose
-//                                                   last turns were revoked: why (protocol::GangApart), for how much
-//                                                   longer, how many turns in a row were revoked; TrustDomain::key and
-//                                                   name of the gang
+//   gang 1 90000000 2 0 1000 torchrun-...           a gang whose members take turns by themselves for now, whose last
+//                                                   turns were revoked, or that has a size and was complete: why
+//                                                   (protocol::GangApart), for how much longer, how many turns in a
+//                                                   row were revoked, how many programs it had left if it was complete;
+//                                                   TrustDomain::key and name of the gang
 //   end 7                                           number of lines before this one
 #pragma once
 

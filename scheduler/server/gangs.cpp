@@ -22,6 +22,8 @@ namespace {
 
 // How long the first members of a gang wait for the others, where it is known how many there are.
 constexpr std::chrono::seconds kWaitForAll{60};
+// The same for one whose programs had all come under an earlier rotad: they reconnect at once.
+constexpr std::chrono::seconds kWaitForReturn{1};
 // After so many turns in a row that had to be revoked, the members take turns by themselves for so long: their work
 // waits for something that rotad does not see. Judgments.
 constexpr unsigned kMostRevoked = 3;
@@ -59,6 +61,7 @@ void Leases::on_gang(Program& client, const protocol::Gang& named) {
       made->apart = earlier->second.apart;
       made->apart_until = now() + earlier->second.left;
       made->revoked = earlier->second.revoked;
+      made->returning = earlier->second.members;
       earlier_verdicts_.erase(earlier);
     }
     gangs_.emplace(made->number, std::move(made));
@@ -284,9 +287,13 @@ bool Leases::is_whole(Gang& gang) {
     const Program* const client = program(id);
     return client != nullptr && !client->gpus().empty();
   };
-  gang.whole = gang.whole || std::ranges::count_if(gang.clients, has_come) >= gang.size;
+  // After a restart of rotad those that had ended before are not waited for.
+  const bool returns = gang.returning != 0;
+  const std::uint32_t size = returns ? std::min(gang.size, gang.returning) : gang.size;
+  gang.whole = gang.whole || std::ranges::count_if(gang.clients, has_come) >= size;
   if (gang.whole) return true;
-  const scheduler::Time left = gang.since + kWaitForAll - now();
+  const scheduler::Time left = gang.since + (returns ? kWaitForReturn : kWaitForAll) - now();
+  if (left <= scheduler::Time{0} && returns) return gang.whole = true;
   if (left <= scheduler::Time{0}) {
     log::warn("gang {}: {} of its {} programs have come within {} s: they begin without the others", gang.name,
               gang.clients.size(), gang.size, kWaitForAll.count());

@@ -21,6 +21,7 @@ struct Leases::Gang {
   std::set<scheduler::ClientId> clients;  // that have named it
   scheduler::Time since{};                // the first of them
   bool whole = false;                     // so many have come to a GPU, or have had the time to
+  std::uint32_t returning = 0;            // so many it had under the rotad before, where all had come; 0: not known
   bool said_full = false;
   scheduler::ClientId id = 0;    // the core's client; 0: it has no members
   LastActivity activity{};       // of that one

@@ -37,6 +37,7 @@ struct GangVerdict {
   protocol::GangApart apart{};  // why its members take their turns by themselves,
   scheduler::Time left{};       // and for how long
   unsigned revoked = 0;         // turns in a row
+  unsigned members = 0;         // programs that it still had once all had come; 0: they had not
 };
 
 class Leases {

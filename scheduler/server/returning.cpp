@@ -143,8 +143,17 @@ void Server::leave_books_to_next() {
   }
   if (returning_ != nullptr) add_those_still_away(*returning_, books);
   for (const auto& [number, gang] : gangs_) {
-    const GangVerdict verdict{gang->apart, std::max(gang->apart_until - now(), scheduler::Time{}), gang->revoked};
-    if (verdict.left != scheduler::Time{} || verdict.revoked != 0) books.gangs.push_back({gang->key, verdict});
+    const bool counts = gang->whole && gang->size > 1;
+    const GangVerdict verdict{gang->apart, std::max(gang->apart_until - now(), scheduler::Time{}), gang->revoked,
+                              counts ? static_cast<unsigned>(gang->clients.size()) : 0};
+    if (verdict.left != scheduler::Time{} || verdict.revoked != 0 || counts)
+      books.gangs.push_back({gang->key, verdict});
+  }
+  // Those whose programs have not come back from the rotad before this one.
+  for (const auto& [key, earlier] : earlier_verdicts_) {
+    GangVerdict verdict = earlier;
+    verdict.left = std::max(earlier.left - (now() - started_), scheduler::Time{});
+    books.gangs.push_back({key, verdict});
   }
   if (books.empty()) return;
   if (const auto left = leave_books(books_file(), books); !left) {

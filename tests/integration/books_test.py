@@ -4,6 +4,7 @@ import os
 import pathlib
 import signal
 import sys
+import time
 import unittest
 
 from harness import Case, ROTAD, kill
@@ -151,6 +152,29 @@ class Books(Case):
         daemon.terminate()
         self.finish(daemon)
         self.assertEqual(self.decisions(), [client.pid for client in [*clients, newcomer]])
+        self.replays()
+
+    def test_what_is_left_of_a_gang_goes_on_without_waiting_for_those_that_had_ended(self):
+        daemon = self.rotad()
+        members = [self.client(), self.client()]
+        for member in members:
+            self.tell(member, "connect", "job", "2")
+            self.want(member)
+        for member in members:
+            self.becomes_holder(member, "the gang holds")
+        ended, left = members
+        self.tell(left, "give_back")
+        self.finish(ended)
+        # Twice: a rotad that ends before the gang is back passes on what it knows.
+        daemon, _ = self.replace(daemon)
+        daemon, _ = self.replace(daemon)
+        begun = time.monotonic()
+        self.tell(left, "connect", "job", "2")
+        self.want(left)
+        self.becomes_holder(left, "it goes on")
+        self.assertLess(time.monotonic() - begun, 30)  # a gang that has never been complete waits for 60 s
+        daemon.terminate()
+        self.finish(daemon)
         self.replays()
 
     def test_a_gang_that_held_its_gpu_has_it_again_as_a_whole(self):

@@ -185,7 +185,8 @@ class Top(Case):
     # ctest labels: unsanitized
     def test_signals_and_the_end_of_the_terminal_leave_it_as_it_was(self):
         for end, code in ((signal.SIGINT, 0), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGHUP, -signal.SIGHUP), (signal.SIGSEGV, -signal.SIGSEGV),
-                          (signal.SIGABRT, -signal.SIGABRT)):
+                          (signal.SIGABRT, -signal.SIGABRT), (signal.SIGUSR1, -signal.SIGUSR1), (signal.SIGXCPU, -signal.SIGXCPU),
+                          (signal.SIGRTMAX, -signal.SIGRTMAX)):
             top = self.top()
             top.wait("no rotad is running")
             top.child.send_signal(end)

@@ -5,6 +5,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <clocale>
 #include <csignal>
@@ -20,28 +21,33 @@ namespace {
 
 // A screen of its own without a cursor, on which a long line does not wrap, and back.
 constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J";
+// In each direction: more than any terminal shows, and few enough to draw.
+constexpr int kMostCells = 1000;
 constexpr std::string_view kLeave = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 
-constexpr std::array kCrashes = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+// The signals that end a program by default, but for those that run.cpp waits for.
+constexpr std::array kDeadly = {SIGSEGV, SIGBUS,  SIGFPE,    SIGILL, SIGABRT, SIGTRAP, SIGSYS,  SIGUSR1,   SIGUSR2,
+                                SIGPIPE, SIGALRM, SIGSTKFLT, SIGIO,  SIGPWR,  SIGXCPU, SIGXFSZ, SIGVTALRM, SIGPROF};
 
 // For the handler, which may call nothing that allocates.
 termios restored{};
 
-void on_crash(int signal) {
+void on_end(int signal) {
   [[maybe_unused]] const ssize_t written = write(STDOUT_FILENO, kLeave.data(), kLeave.size());
   tcsetattr(STDIN_FILENO, TCSANOW, &restored);
   raise(signal);  // by its default, since the handler was for once
 }
 
-void handle_crashes(bool handle) {
+void handle_deadly(bool handle) {
   struct sigaction action{};
   if (handle) {
-    action.sa_handler = on_crash;
+    action.sa_handler = on_end;
     action.sa_flags = static_cast<int>(SA_RESETHAND | SA_NODEFER);
   } else {
     action.sa_handler = SIG_DFL;
   }
-  for (const int signal : kCrashes) sigaction(signal, &action, nullptr);
+  for (const int signal : kDeadly) sigaction(signal, &action, nullptr);
+  for (int signal = SIGRTMIN; signal <= SIGRTMAX; ++signal) sigaction(signal, &action, nullptr);
 }
 
 const char* colours_of(Style style, bool coloured) {
@@ -82,21 +88,21 @@ Terminal::Terminal()
       coloured_(!is_set("NO_COLOR")) {
   tcgetattr(STDIN_FILENO, &before_);
   restored = before_;
-  handle_crashes(true);
+  handle_deadly(true);
   take();
 }
 
 Terminal::~Terminal() {
   give_back();
-  handle_crashes(false);
+  handle_deadly(false);
 }
 
 Screen Terminal::screen() const {
   winsize window{};
   Screen screen{.rows = 24, .columns = 80, .utf8 = utf8_};
   if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_row != 0 && window.ws_col != 0) {
-    screen.rows = window.ws_row;
-    screen.columns = window.ws_col;
+    screen.rows = std::min<int>(window.ws_row, kMostCells);
+    screen.columns = std::min<int>(window.ws_col, kMostCells);
   }
   return screen;
 }
