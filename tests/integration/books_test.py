@@ -105,6 +105,7 @@ class Books(Case):
         for number in range(1, self.log + 1):
             self.checked(ROTAD, "--replay", self.scratch / f"events{number}")
 
+    # ctest labels: unsanitized
     def test_a_holder_keeps_its_gpu_and_a_waiter_that_comes_back_first_does_not_get_it(self):
         daemon = self.rotad()
         holder, waiter = self.client(), self.client()
@@ -130,6 +131,7 @@ class Books(Case):
         self.assertEqual(self.decisions(), [holder.pid, waiter.pid])
         self.replays()
 
+    # ctest labels: unsanitized
     def test_those_that_wait_keep_their_places_whoever_comes_back_first(self):
         daemon = self.rotad("--quantum", "1000s")
         clients = [self.client() for _ in range(5)]
@@ -154,6 +156,7 @@ class Books(Case):
         self.assertEqual(self.decisions(), [client.pid for client in [*clients, newcomer]])
         self.replays()
 
+    # ctest labels: unsanitized
     def test_what_is_left_of_a_gang_goes_on_without_waiting_for_those_that_had_ended(self):
         daemon = self.rotad()
         members = [self.client(), self.client()]
@@ -177,6 +180,7 @@ class Books(Case):
         self.finish(daemon)
         self.replays()
 
+    # ctest labels: unsanitized
     def test_a_gang_that_held_its_gpu_has_it_again_as_a_whole(self):
         daemon = self.rotad()
         members, waiter = [self.client(), self.client()], self.client()
@@ -239,14 +243,17 @@ class Books(Case):
         self.finish(daemon)
         self.replays()
 
+    # ctest labels: unsanitized
     def test_a_program_that_has_had_more_than_another_is_not_its_equal_after_a_restart(self):
         self.goes_first_that_has_had_less((0, 0, 0))
 
+    # ctest labels: unsanitized
     @unittest.skipIf(may_be_other_users(), str(may_be_other_users()))
     def test_a_user_who_has_had_more_than_another_is_not_the_equal_after_a_restart(self):
         self.scratch.chmod(0o755)
         self.goes_first_that_has_had_less((20001, 20002, 20003))
 
+    # ctest labels: unsanitized
     def test_a_rotad_that_is_ended_before_all_have_come_back_leaves_those_to_the_next(self):
         daemon = self.rotad()
         holder, waiter, away = self.client(), self.client(), self.client()
@@ -274,6 +281,7 @@ class Books(Case):
         self.assertEqual(self.decisions(), [holder.pid, waiter.pid, away.pid])
         self.replays()
 
+    # ctest labels: unsanitized
     def test_one_that_died_meanwhile_is_not_waited_for(self):
         daemon = self.rotad()
         holder, waiter = self.client(), self.client()
@@ -296,6 +304,7 @@ class Books(Case):
         granted = next(int(lines[at - 1].split()[0]) for at, line in enumerate(lines) if line.startswith("> granted"))
         self.assertLess(granted - joined, 900e6, "it waited for the dead one's second")
 
+    # ctest labels: unsanitized
     def test_one_that_does_not_come_back_is_waited_for_a_second_and_others_then_have_the_gpu(self):
         daemon = self.rotad()
         holder, waiter = self.client(), self.client()
@@ -332,6 +341,7 @@ class Books(Case):
         self.books.write_text(text, encoding="utf-8")
         self.books.chmod(mode)
 
+    # ctest labels: unsanitized
     def test_books_that_are_broken_old_too_new_or_somebody_elses_are_ignored_with_a_line(self):
         daemon = self.rotad()
         holder = self.client()
@@ -368,6 +378,7 @@ class Books(Case):
             os.chown(self.books, 20001, 20001)
             self.ignored("it belongs to user 20001")
 
+    # ctest labels: unsanitized
     def test_a_rotad_that_is_told_to_stop_or_has_no_programs_leaves_none(self):
         daemon = self.rotad()
         daemon.terminate()
@@ -382,6 +393,7 @@ class Books(Case):
         self.finish(daemon)
         self.assertFalse(self.books.exists())
 
+    # ctest labels: unsanitized
     def test_two_rotads_leave_each_its_own(self):
         first = self.rotad()
         second_socket = str(self.scratch / "second" / "rotad.sock")
