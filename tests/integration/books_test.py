@@ -341,7 +341,6 @@ class Books(Case):
         self.books.write_text(text, encoding="utf-8")
         self.books.chmod(mode)
 
-    # ctest labels: unsanitized
     def test_books_that_are_broken_old_too_new_or_somebody_elses_are_ignored_with_a_line(self):
         daemon = self.rotad()
         holder = self.client()
@@ -378,7 +377,6 @@ class Books(Case):
             os.chown(self.books, 20001, 20001)
             self.ignored("it belongs to user 20001")
 
-    # ctest labels: unsanitized
     def test_a_rotad_that_is_told_to_stop_or_has_no_programs_leaves_none(self):
         daemon = self.rotad()
         daemon.terminate()
@@ -393,7 +391,6 @@ class Books(Case):
         self.finish(daemon)
         self.assertFalse(self.books.exists())
 
-    # ctest labels: unsanitized
     def test_two_rotads_leave_each_its_own(self):
         first = self.rotad()
         second_socket = str(self.scratch / "second" / "rotad.sock")
