@@ -176,9 +176,10 @@ class Leases {
   template <typename Of>
   scheduler::Bytes sum(const Gang& gang, scheduler::GpuIndex gpu, const Of& of) const;
 
-  std::map<scheduler::ClientId, scheduler::ClientId> owners_;   // of tasks: their programs
-  std::map<std::string, std::uint32_t> gang_numbers_;           // by key
-  std::map<std::string, GangVerdict> earlier_verdicts_;         // of another rotad, the same
+  std::map<scheduler::ClientId, scheduler::ClientId> owners_;  // of tasks: their programs
+  std::map<std::string, std::uint32_t> gang_numbers_;          // by key
+  // By key: what an earlier rotad knew of gangs, until their programs are back or count as dead.
+  std::map<std::string, GangVerdict> earlier_verdicts_;
   std::map<scheduler::ClientId, std::uint32_t> gangs_in_core_;  // by the core's client
   std::set<std::pair<scheduler::Time, std::uint32_t>> looks_;   // when which gang has to be looked at
   // all_on(): of gangs, by their numbers, as long as `keeps_sums_` and no step has been taken.

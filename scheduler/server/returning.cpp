@@ -321,7 +321,11 @@ void Server::look_for_returning() {
   if (over && !place_lost_ && std::ranges::none_of(clients_, uses_gpu)) unlink(clients_note().c_str());
   // Once no program is expected any more, the records stay until `end`, for programs that come later.
   const scheduler::Time end = started_ + std::chrono::seconds(protocol::kReclaimSeconds);
-  if (now() >= end) return returning_.reset();
+  if (now() >= end) {
+    // From now on a gang of the same name is another one.
+    earlier_verdicts_.clear();
+    return returning_.reset();
+  }
   if (all.expected.empty() && !all.blind) {
     all.timer.expires_at(std::chrono::steady_clock::time_point(end));
   } else {

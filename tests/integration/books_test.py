@@ -90,6 +90,17 @@ class Books(Case):
             self.assertEqual(path, self.books)
         return self.rotad(*options), left
 
+    def one_holds_and_one_waits(self):
+        """A rotad, and the two clients."""
+        daemon = self.rotad()
+        holder, waiter = self.client(), self.client()
+        self.connect(holder, waiter)
+        self.want(holder)
+        self.becomes_holder(holder, "the first holds")
+        self.want(waiter)
+        self.waits(waiter)
+        return daemon, holder, waiter
+
     def decisions(self):
         """Of the newest event log: what was granted to whom, by pid and in order."""
         pids, granted = {}, []
@@ -107,13 +118,7 @@ class Books(Case):
 
     # ctest labels: unsanitized
     def test_a_holder_keeps_its_gpu_and_a_waiter_that_comes_back_first_does_not_get_it(self):
-        daemon = self.rotad()
-        holder, waiter = self.client(), self.client()
-        self.connect(holder, waiter)
-        self.want(holder)
-        self.becomes_holder(holder, "the first holds")
-        self.want(waiter)
-        self.waits(waiter)
+        daemon, holder, waiter = self.one_holds_and_one_waits()
         daemon, left = self.replace(daemon)
         self.assertIn(f"task {holder.pid} ", left)
         self.assertFalse(self.books.exists(), "they were read, and are still there")
@@ -283,13 +288,7 @@ class Books(Case):
 
     # ctest labels: unsanitized
     def test_one_that_died_meanwhile_is_not_waited_for(self):
-        daemon = self.rotad()
-        holder, waiter = self.client(), self.client()
-        self.connect(holder, waiter)
-        self.want(holder)
-        self.becomes_holder(holder, "the first holds")
-        self.want(waiter)
-        self.waits(waiter)
+        daemon, holder, waiter = self.one_holds_and_one_waits()
         daemon.send_signal(signal.SIGTERM)
         kill(holder)  # and it is a zombie, or nothing
         self.finish(daemon)
@@ -306,13 +305,7 @@ class Books(Case):
 
     # ctest labels: unsanitized
     def test_one_that_does_not_come_back_is_waited_for_a_second_and_others_then_have_the_gpu(self):
-        daemon = self.rotad()
-        holder, waiter = self.client(), self.client()
-        self.connect(holder, waiter)
-        self.want(holder)
-        self.becomes_holder(holder, "the first holds")
-        self.want(waiter)
-        self.waits(waiter)
+        daemon, holder, waiter = self.one_holds_and_one_waits()
         daemon, _ = self.replace(daemon, "--log", "debug")
         self.connect(waiter)
         self.want(waiter)

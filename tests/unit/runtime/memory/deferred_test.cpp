@@ -2,13 +2,12 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <fstream>
 #include <future>
-#include <string>
 #include <thread>
 
 #include "generated/driver_real.h"
 #include "tests/unit/runtime/memory/memory_fixture.h"
+#include "tests/unit/runtime/sleeping_thread.h"
 
 using namespace rota;
 using namespace rota::memory;
@@ -17,13 +16,6 @@ using namespace rota::test;
 namespace {
 
 constexpr Settings kManaged64{.backend = Choice::kManaged, .limit_bytes = 64 * kMiB};
-
-bool sleeps_or_is_gone(pid_t thread) {
-  std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
-  std::string line;
-  std::getline(stat, line);
-  return line.find(") R ") == std::string::npos;
-}
 
 // Address 0 only asks whether the driver refuses frees, which never waits.
 api::CUresult forbidden_free(api::CUdeviceptr address) {

@@ -6,10 +6,9 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <fstream>
-#include <string>
 
 #include "tests/unit/runtime/monitor/swapping_program.h"
+#include "tests/unit/runtime/sleeping_thread.h"
 
 using namespace rota;
 using namespace rota::test;
@@ -29,13 +28,6 @@ void tells_when_entered(FakeDriver& driver) {
     if (const std::function<void()>* const call = when_entered.load(); call != nullptr) (*call)();
     return real_one(context);
   });
-}
-
-bool sleeps_or_is_gone(pid_t thread) {
-  std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
-  std::string line;
-  std::getline(stat, line);
-  return line.find(") R ") == std::string::npos;
 }
 
 // A thread of a program that is about to load a library.
