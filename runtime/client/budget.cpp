@@ -154,6 +154,11 @@ void Budget::explain(int device) {
   log::warn("GPU {} is out of memory: {}", driver::gpu_number(device), slot(device).why);
 }
 
+bool Budget::refused_for_others(int device) {
+  const std::lock_guard lock(mutex_);
+  return slot(device).full;
+}
+
 bool Budget::wait_until_known(int device, bool afresh) {
   std::unique_lock lock(mutex_);
   Slot& here = slot(device);
@@ -244,6 +249,7 @@ void Budget::answer(int device, const protocol::Reserved& answer) {
     if (here.awaited == answer.number) {
       here.granted = answer.granted != 0;
       here.why = answer.text;
+      here.full = answer.granted == 0 && answer.full != 0;
       here.awaited = 0;
     }
   }

@@ -66,6 +66,8 @@ class Budget {
   bool wait_for_others(int device);
   // Logs one line, once, about what was refused last.
   void explain(int device);
+  // Whether that was because of memory that others have there, and may free.
+  bool refused_for_others(int device);
   // Waits until rotad has said what the limits on this GPU are, at most a quarter of a second, and only the first time.
   // `afresh`: and what this process's contexts take there, measured after this call. False: it has not said so.
   bool wait_until_known(int device, bool afresh = false);
@@ -144,6 +146,7 @@ class Budget {
     std::uint32_t awaited = 0;  // number of the ask that has no answer; 0: none
     bool granted = false;       // it has one, which the thread that asked has not seen yet
     std::string why;            // it was refused
+    bool full = false;          // because of others' memory
     Bytes own;                  // that thread's part of `unsettled`
     std::uint32_t answered = 0;
     std::uint64_t given_back = 0;  // by tighten(), while rotad still says that `left_then` is left

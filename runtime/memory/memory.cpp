@@ -122,13 +122,13 @@ std::uint64_t Memory::beside(int ordinal) const {
 // Reserve room first, then call the driver, then add to the ledger.
 api::CUresult Memory::allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address,
                                        bool hopeless) {
-  return with_waiting(what.device, what.bytes, [&](bool first, bool& refused) {
-    Charge charge = reserve(what.device, what.bytes, what.kind);
+  return with_waiting(what.device, what.bytes, [&](bool first, RefusedBy& by) {
+    Charge charge = reserve_or_wait(what.device, what.bytes, what.kind, by);
     if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
     // A pool's allocation went through its gate, which has already retried.
     const bool once = hopeless || !first || what.kind.route == Route::kPool;
     const api::CUresult result = once ? call() : with_room(what.device, call);
-    refused = result == api::CUDA_ERROR_OUT_OF_MEMORY && !hopeless;
+    if (result == api::CUDA_ERROR_OUT_OF_MEMORY && !hopeless) by = RefusedBy::kDriver;
     if (result != api::CUDA_SUCCESS) return result;
     charge.commit();
     Allocation made = what;
@@ -192,7 +192,10 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
     const api::CUresult result = stream_ordered_.allocate(
         {.place = place, .gpu_bytes = device(place.device).total_bytes, .bytes = bytes, .backing = kind.backing},
         backend,
-        [&](std::uint64_t more, const void* frame) { return reserve(place.device, more, Kind::kShared, frame); },
+        [&](std::uint64_t more, const void* frame) {
+          RefusedBy by = RefusedBy::kNobody;  // the allocation alone is tried next
+          return reserve_or_wait(place.device, more, Kind::kShared, by, frame);
+        },
         address);
     if (result == api::CUDA_SUCCESS) {
       changed(place.device);
@@ -243,11 +246,11 @@ api::CUresult Memory::allocate_pitch_native(std::size_t width, std::size_t heigh
   Place place;
   if (!has_pitch(width, height) || !here(place)) return call();
   const std::uint64_t guess = round_up(width, kUsualPitch) * height;
-  return with_waiting(place.device, guess, [&](bool first, bool& refused) {
-    Charge charge = reserve(place.device, guess, Kind::kPlain);
+  return with_waiting(place.device, guess, [&](bool first, RefusedBy& by) {
+    Charge charge = reserve_or_wait(place.device, guess, Kind::kPlain, by);
     if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
     const api::CUresult result = first ? with_room(place.device, call) : call();
-    refused = result == api::CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == api::CUDA_ERROR_OUT_OF_MEMORY) by = RefusedBy::kDriver;
     if (result != api::CUDA_SUCCESS) return result;
     charge.commit();
     const std::uint64_t taken = pitch() * height;

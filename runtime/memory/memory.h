@@ -326,11 +326,17 @@ class Memory final : public Residency, Contents {
   bool in_use(std::uint64_t address, std::uint64_t bytes) override;
   bool lives(std::uint64_t address, std::uint64_t id) override;
   api::CUresult with_room(int ordinal, const RealCall& call);
+  // What refuses an attempt at an allocation because of memory that others may free; kNobody: it was not refused, or
+  // not for that.
+  enum class RefusedBy : std::uint8_t { kNobody, kDriver, kRotad };
+  // As reserve(); but says nothing if rotad refuses because of others' memory, and sets `by`.
+  Charge reserve_or_wait(int device, std::uint64_t bytes, Kind kind, RefusedBy& by,
+                         const void* frame = __builtin_dwarf_cfa());
   // An attempt at an allocation, which charges for it itself: `first`, and again where others may have freed memory.
-  // Sets `refused` if it is the driver that has no room. While this waits nothing is charged.
-  using Attempt = FunctionRef<api::CUresult(bool first, bool& refused)>;
+  // While this waits nothing is charged.
+  using Attempt = FunctionRef<api::CUresult(bool first, RefusedBy& by)>;
   api::CUresult with_waiting(int ordinal, std::uint64_t bytes, Attempt attempt);
-  void say_refused(int ordinal);
+  void say_refused(int ordinal, RefusedBy by = RefusedBy::kDriver);
   bool roomy(const StreamOrdered::Wanted& wanted);
   bool much_is_free(const Place& place, std::uint64_t gpu_bytes);
   api::CUresult allocate_from(Backend& backend, const Place& place, api::CUdeviceptr* address, std::uint64_t bytes,

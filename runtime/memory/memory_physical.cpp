@@ -6,11 +6,11 @@ namespace rota::memory {
 
 api::CUresult Memory::create_physical(Physical::Handle* handle, std::uint64_t bytes, int ordinal,
                                       const RealCall& call) {
-  return with_waiting(ordinal, bytes, [&](bool first, bool& refused) {
-    Charge charge = reserve(ordinal, bytes, Kind::kPhysical);
+  return with_waiting(ordinal, bytes, [&](bool first, RefusedBy& by) {
+    Charge charge = reserve_or_wait(ordinal, bytes, Kind::kPhysical, by);
     if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
     const api::CUresult result = first ? with_room(ordinal, call) : call();
-    refused = result == api::CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == api::CUDA_ERROR_OUT_OF_MEMORY) by = RefusedBy::kDriver;
     if (result != api::CUDA_SUCCESS) return result;
     charge.commit();
     physical_.created(*handle, ordinal, bytes);

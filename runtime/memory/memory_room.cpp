@@ -18,6 +18,13 @@ constexpr int kMostOthers = 64;
 }  // namespace
 
 Charge Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind, const void* frame) {
+  RefusedBy by = RefusedBy::kNobody;
+  Charge charge = reserve_or_wait(ordinal, bytes, kind, by, frame);
+  if (by == RefusedBy::kRotad) say_refused(ordinal, by);
+  return charge;
+}
+
+Charge Memory::reserve_or_wait(int ordinal, std::uint64_t bytes, Kind kind, RefusedBy& by, const void* frame) {
   Charge charge(ledger_, ordinal, bytes, kind, frame);
   if (ordinal < 0 || ordinal >= kMaxDevices) {
     charge.begin();
@@ -42,8 +49,11 @@ Charge Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind, const void* 
     }
     if (!std::exchange(swept, true) && sweep_deferred()) continue;
     if (fits) {
-      account::refused(account::OutOfMemory::kLimit);
-      turns_->explain_refusal(ordinal);
+      if (turns_->refused_for_others(ordinal)) {
+        by = RefusedBy::kRotad;
+      } else {
+        say_refused(ordinal, RefusedBy::kRotad);
+      }
       return charge;
     }
     if (alone) break;
@@ -131,23 +141,28 @@ api::CUresult Memory::with_room(int ordinal, const RealCall& call) {
 }
 
 api::CUresult Memory::with_waiting(int ordinal, std::uint64_t bytes, Attempt attempt) {
-  bool refused = false;
-  api::CUresult result = attempt(true, refused);
-  if (!refused) [[likely]]
+  RefusedBy by = RefusedBy::kNobody;
+  api::CUresult result = attempt(true, by);
+  if (by == RefusedBy::kNobody) [[likely]]
     return result;
   changed(ordinal);  // what was charged meanwhile is not in anybody's way
   turns_->await_room(ordinal, {bytes}, [&] {
-    refused = false;
-    result = attempt(false, refused);
-    if (refused) changed(ordinal);
-    return !refused;
+    by = RefusedBy::kNobody;
+    result = attempt(false, by);
+    if (by != RefusedBy::kNobody) changed(ordinal);
+    return by == RefusedBy::kNobody;
   });
-  if (refused) say_refused(ordinal);
+  if (by != RefusedBy::kNobody) say_refused(ordinal, by);
   return result;
 }
 
-// By the driver, for good.
-void Memory::say_refused(int ordinal) {
+// For good.
+void Memory::say_refused(int ordinal, RefusedBy by) {
+  if (by == RefusedBy::kRotad) {
+    account::refused(account::OutOfMemory::kLimit);
+    turns_->explain_refusal(ordinal);
+    return;
+  }
   // What other processes have that cannot leave; without a rotad nobody says.
   const bool full = turns_->fixed_of_others_bytes(ordinal) != 0;
   account::refused(full ? account::OutOfMemory::kFull : account::OutOfMemory::kDriver);

@@ -60,6 +60,8 @@ class Turns {
   virtual bool wait_for_others(int device) = 0;
   // Says once why the last of these questions was answered by no.
   virtual void explain_refusal(int device) = 0;
+  // Whether that was because of memory that others have there, and may free: await_room() waits for it.
+  virtual bool refused_for_others(int device) = 0;
   // Returns once it is known whether a rotad serves this process on the GPU, or a moment later: what serves an
   // allocation depends on that.
   virtual void wait_until_served_is_known(int device) = 0;
@@ -131,6 +133,7 @@ class WithoutTurns : public Turns {
   bool may_take_extents(int, std::uint64_t, std::uint64_t, FunctionRef<void()>) override { return true; }
   bool wait_for_others(int) override { return false; }
   void explain_refusal(int) override {}
+  bool refused_for_others(int) override { return false; }
   void wait_until_served_is_known(int) override {}
   void make_room(int, FunctionRef<bool()>) override {}
   void await_room(int, const Refused&, FunctionRef<bool()>) override {}

@@ -50,6 +50,7 @@ class MemoryTurns final : public memory::Turns {
   }
   bool wait_for_others(int device) override { return parts_.budget.wait_for_others(device); }
   void explain_refusal(int device) override { parts_.budget.explain(device); }
+  bool refused_for_others(int device) override { return parts_.budget.refused_for_others(device); }
   void wait_until_served_is_known(int device) override;
   void make_room(int device, FunctionRef<bool()> again) override { parts_.out_of_memory.retry(device, again); }
   void await_room(int device, const memory::Refused& what, FunctionRef<bool()> again) override {

@@ -115,6 +115,11 @@ void OutOfMemory::retry(int device, FunctionRef<bool()> again, Time patience) {
 
 std::string OutOfMemory::awaited(int device) const {
   const auto here = published_.gpu(device);
+  if (budget_.refused_for_others(device)) {
+    const std::string others = here ? who_has_memory(here->index) : "";
+    return fmt::format("memory on GPU {}, which others have{}{}, and need there at once", driver::gpu_number(device),
+                       others.empty() ? "" : ": ", others);
+  }
   const std::string others = here ? who_stays(here->index) : "";
   if (others.empty())
     return fmt::format("memory of others on GPU {}, which cannot leave it", driver::gpu_number(device));
@@ -134,7 +139,8 @@ void OutOfMemory::await(int device, const memory::Refused& what, FunctionRef<boo
   const auto tried = [&] { return done = again(); };
   while (!done && may_try(device, request)) {
     request.tried_ns = ns(std::chrono::steady_clock::now());
-    if (!tried()) retry(device, tried);
+    // What rotad refuses does not fit either where others have evicted their memory.
+    if (!tried() && !budget_.refused_for_others(device)) retry(device, tried);
   }
 }
 

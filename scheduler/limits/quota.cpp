@@ -310,6 +310,7 @@ Quota::Outcome Quota::state(ClientId client, GpuIndex gpu, Reservation has, std:
   book(client, found->second, gpu, has, outcome);
   const bool last = heard(client, gpu, round);
   if (freed || last) settle(outcome, now);
+  if (freed && rooms_.awaited(gpu)) settle_rooms(outcome, now);
   return outcome;
 }
 

@@ -155,6 +155,7 @@ class Quota {
     Reservation reserved;              // what it may have from now on, even if it was refused
     std::string why;                   // set if it was refused,
     protocol::RefusalReason reason{};  // and so is this
+    bool full = false;                 // refused because of memory that others have there
   };
   struct Outcome {
     std::vector<Answer> answers;
@@ -220,8 +221,8 @@ class Quota {
   Outcome pin(ClientId client, GpuIndex gpu, Bytes bytes, Time now);
   // Whether it says that it has more than it was granted.
   bool claims(ClientId client, GpuIndex gpu) const;
-  // An allocation that the driver has refused waits for memory of others that stays. Answered once, in this outcome or
-  // a later one.
+  // An allocation that the driver has refused waits for memory of others that stays, or one that this has refused last
+  // waits for any memory of others. Answered once, in this outcome or a later one.
   Outcome await_room(RoomQueue::Request request, Time now);
   // What a client has there that stays (RoomQueue::has).
   Outcome stays(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes bytes, Time now);
@@ -297,6 +298,7 @@ class Quota {
     std::array<Bytes, protocol::kMaxGpus> contexts{};          // measured or assumed
     std::array<Bytes, protocol::kMaxGpus> measured{};          // the same, if it counts toward limits; otherwise 0
     std::map<GpuIndex, Ask> asks;
+    GpuMask full = 0;  // where its last request was refused because of memory that others have
     HostUse host;
     HostShare share;
     HostUse host_counted;         // in the sums of its accounts

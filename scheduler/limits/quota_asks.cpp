@@ -87,7 +87,8 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
                     outside(gpu) == 0 ? "" : fmt::format("programs without rota have {}, ", bytes_text(outside(gpu))),
                     bytes_text(books_.gpu(gpu).contexts), bytes_text(gpus_[gpu].stays),
                     bytes_text(most_swapped(gpu, member, member.there[gpu].moves)), bytes_text(more)),
-        reason_of(by)};
+        reason_of(by),
+        true};
   }
   const Account& account = *by.account;
   // Memory that moves out as a whole is asked for by itself, in extents, when it is among the GPU's bytes already.
@@ -227,7 +228,12 @@ void Quota::settle(Outcome& outcome, Time now) {
 
 // Until all clients of an earlier daemon may have said what they have, nobody is known to be in the way or not.
 void Quota::settle_rooms(Outcome& outcome, Time now) {
-  if (now >= held_until_) outcome.rooms = rooms_.settle(now);
+  if (now < held_until_) return;
+  for (GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
+    if (!rooms_.awaited(gpu)) continue;
+    for (const auto& [client, member] : members_) rooms_.moves(client, gpu, member.there[gpu].moves, now);
+  }
+  outcome.rooms = rooms_.settle(now);
 }
 
 Quota::Outcome Quota::await_room(RoomQueue::Request request, Time now) {
@@ -239,6 +245,7 @@ Quota::Outcome Quota::await_room(RoomQueue::Request request, Time now) {
   const Bytes all = total(request.gpu);
   request.most = all - std::min(all, found->second.contexts[request.gpu]);
   request.others = fixed_of_others(request.client, request.gpu) != 0;
+  request.movable_too = (found->second.full & bit(request.gpu)) != 0;
   rooms_.await(request);
   settle_rooms(outcome, now);
   return outcome;
@@ -270,6 +277,7 @@ void Quota::settle(std::uint64_t order, Outcome& outcome, Time now) {
   const auto waits = [](const std::shared_ptr<Call>& call) { return !call->awaited.empty(); };
   if (refused && now < ask.deadline && (measures || std::ranges::any_of(ask.calls, waits))) return;
   outcome.answers.push_back(refused ? refuse(id, member, gpu, ask, *refused) : grant(id, member, gpu, ask, outcome));
+  member.full = outcome.answers.back().full ? member.full | bit(gpu) : member.full & ~bit(gpu);
   member.answered[gpu] = ask.number;
   forget(member, gpu);
 }

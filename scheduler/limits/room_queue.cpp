@@ -27,6 +27,12 @@ RoomQueue::View RoomQueue::view(Time now) const {
   for (const auto& [id, client] : clients_) {
     for (const auto& [index, bytes] : client.stays) {
       const auto gpu = view.gpus.find(index);
+      if (gpu == view.gpus.end() || bytes == 0) continue;
+      gpu->second.stays[unit_of(id)] += bytes;
+      gpu->second.has[unit_of(id)] += bytes;
+    }
+    for (const auto& [index, bytes] : client.moves) {
+      const auto gpu = view.gpus.find(index);
       if (gpu != view.gpus.end() && bytes != 0) gpu->second.has[unit_of(id)] += bytes;
     }
   }
@@ -39,10 +45,14 @@ RoomQueue::View RoomQueue::view(Time now) const {
   return view;
 }
 
-// Whether anybody else has memory in the unit's way.
-bool RoomQueue::View::has_others(GpuIndex gpu, const Unit& unit) const {
-  const auto& has = gpus.at(gpu).has;
-  return has.size() > (has.contains(unit) ? 1U : 0U);
+auto RoomQueue::View::in_way(const Request& request) const -> const std::map<Unit, Bytes>& {
+  const Gpu& gpu = gpus.at(request.gpu);
+  return request.movable_too ? gpu.has : gpu.stays;
+}
+
+bool RoomQueue::View::has_others(const Request& request, const Unit& unit) const {
+  const std::map<Unit, Bytes>& units = in_way(request);
+  return units.size() > (units.contains(unit) ? 1U : 0U);
 }
 
 void RoomQueue::has(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes stays, Time now) {
@@ -51,6 +61,14 @@ void RoomQueue::has(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes sta
   Bytes& before = known.stays[gpu];
   if (stays < before) freed_[gpu].at(now, unit_of(client));
   before = stays;
+}
+
+void RoomQueue::moves(ClientId client, GpuIndex gpu, Bytes bytes, Time now) {
+  const auto found = clients_.find(client);
+  if (found == clients_.end() && bytes == 0) return;
+  Bytes& before = clients_[client].moves[gpu];
+  if (bytes < before) freed_[gpu].at(now, unit_of(client));
+  before = bytes;
 }
 
 void RoomQueue::await(const Request& request) {
@@ -75,8 +93,10 @@ void RoomQueue::leave(ClientId client, Time now) {
   std::erase_if(trying_, [&](const auto& each) { return each.first.first == client; });
   if (found == clients_.end()) return;
   const Unit unit = unit_of(client);
-  for (const auto& [gpu, bytes] : found->second.stays) {
-    if (bytes != 0) freed_[gpu].at(now, unit);
+  for (const auto* of : {&found->second.stays, &found->second.moves}) {
+    for (const auto& [gpu, bytes] : *of) {
+      if (bytes != 0) freed_[gpu].at(now, unit);
+    }
   }
   clients_.erase(found);
   const auto is_of_unit = [&](const auto& each) { return unit_of(each.first) == unit; };
@@ -91,15 +111,16 @@ RoomQueue::Verdict RoomQueue::verdict(const View& view, const Request& request, 
   const Unit unit = unit_of(request.client);
   const Time freed = freed_[request.gpu].latest;
   const Time deadline = request.since + patience_;
-  const auto own = gpu.has.find(unit);
-  const Bytes has = own == gpu.has.end() ? 0 : own->second;
+  const std::map<Unit, Bytes>& in_way = view.in_way(request);
+  const auto own = in_way.find(unit);
+  const Bytes has = own == in_way.end() ? 0 : own->second;
   if (has > request.most || request.bytes > request.most - has) return Verdict::kRefuse;
   if (now >= deadline) return request.tried >= deadline ? Verdict::kRefuseInVain : Verdict::kAgain;
   const auto in_vain = in_vain_.find({unit, request.gpu});
   if (in_vain != in_vain_.end() && in_vain->second >= freed_[request.gpu].except(unit)) return Verdict::kRefuse;
   const bool unknown = request.others && now < request.since + kComesBack;
   const bool returns = unknown || comes_back(request.gpu, now);
-  if (!view.has_others(request.gpu, unit) && !returns) {
+  if (!view.has_others(request, unit) && !returns) {
     return freed > request.tried ? Verdict::kAgain : Verdict::kRefuse;
   }
   if (gpu.first < view.ages.at(unit)) return Verdict::kWait;
@@ -119,8 +140,8 @@ std::optional<RoomQueue::Unit> RoomQueue::youngest_in_knot(const View& view, Tim
   }
   const auto stands = [&](const Request& each) {
     const Unit unit = unit_of(each.client);
-    if (!view.has_others(each.gpu, unit)) return false;
-    return std::ranges::all_of(view.gpus.at(each.gpu).has,
+    if (!view.has_others(each, unit)) return false;
+    return std::ranges::all_of(view.in_way(each),
                                [&](const auto& has) { return has.first == unit || knot.contains(has.first); });
   };
   for (bool changed = true; changed;) {

@@ -1,5 +1,6 @@
-// Allocations that the driver has refused because of memory that cannot leave the GPU: who waits for it to be freed,
-// who tries next, and who is refused. A pure state machine beside Quota, by which it is driven and logged.
+// Allocations that the driver has refused because of memory that cannot leave the GPU, or Quota because of any memory
+// of others: who waits for it to be freed, who tries next, and who is refused. A pure state machine beside Quota, by
+// which it is driven and logged.
 //
 // A *unit* is a gang, or a client of none; its age is that of its oldest client. Nobody waits while requests fit. From
 // the first that does not:
@@ -7,7 +8,7 @@
 //   - The oldest unit that waits tries again whenever memory was freed, and now and then. A younger one does not try
 //     while an older one waits there, so that the older one can finish.
 //   - A request is refused `patience` after it was made, but for one last try.
-//   - It is refused at once if nobody else has memory there that stays, if it is for more than the unit can ever have,
+//   - It is refused at once if nobody else has memory there in its way, if it is for more than the unit can ever have,
 //     or if the unit has waited in vain and no other has freed any since (allocators that try ever smaller sizes).
 //   - If all whose memory a unit waits for wait themselves, directly or through others, the youngest of them is refused
 //     at once: its end makes room for the rest.
@@ -50,6 +51,7 @@ class RoomQueue {
     // Others may have more there than has() says: they have been granted it, and may not have said yet that they took
     // it.
     bool others = false;
+    bool movable_too = false;  // memory of others that can leave is in its way, too: Quota has refused it
   };
   struct Answer {
     ClientId client;
@@ -64,6 +66,8 @@ class RoomQueue {
   // What the client has there that cannot leave, without what it requests. `gang` 0: none. To be told of all
   // clients of the GPU when a request comes, and as long as it is awaited().
   void has(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes stays, Time now);
+  // What of its memory there can leave: as has().
+  void moves(ClientId client, GpuIndex gpu, Bytes bytes, Time now);
   void await(const Request& request);
   void leave(ClientId client, Time now);
   std::vector<Answer> settle(Time now);
@@ -79,6 +83,7 @@ class RoomQueue {
   struct Client {
     std::uint32_t gang = 0;
     std::map<GpuIndex, Bytes> stays;
+    std::map<GpuIndex, Bytes> moves;
   };
   // When memory on a GPU became less: the latest time, whose it was, and the latest time of anybody else.
   struct Freed {
@@ -93,11 +98,15 @@ class RoomQueue {
   struct View {
     std::map<Unit, ClientId> ages;
     struct Gpu {
-      std::map<Unit, Bytes> has;    // that stays
+      std::map<Unit, Bytes> stays;
+      std::map<Unit, Bytes> has;    // that stays, and that moves
       ClientId first = UINT32_MAX;  // the age of the oldest unit that waits there or tries
     };
     std::map<GpuIndex, Gpu> gpus;  // on which somebody waits
-    bool has_others(GpuIndex gpu, const Unit& unit) const;
+    // What each unit has that may be in the request's way.
+    const std::map<Unit, Bytes>& in_way(const Request& request) const;
+    // Whether anybody but the unit has any.
+    bool has_others(const Request& request, const Unit& unit) const;
   };
   enum class Verdict { kWait, kAgain, kRefuse, kRefuseInVain };
 

@@ -301,7 +301,7 @@ struct Reserved {
   std::uint64_t movable_bytes;
   std::uint32_t granted;   // 0: refused
   char text[kTextLength];  // why it was refused: whose limit, how much
-  std::uint32_t padding;
+  std::uint32_t full;      // 1: refused because of memory that others have there, and may free
   std::uint64_t fixed_bytes;
   std::uint64_t swapped_bytes;
 };

@@ -162,6 +162,29 @@ class MemoryWait(Case):
         self.assertEqual(self.finish(waiter).returncode, 0)
 
     # ctest labels: unsanitized
+    def test_native_memory_waits_until_a_program_with_swap_memory_ends(self):
+        self.start_daemon()
+        swaps = self.grower(1, 150, ROTA_MEMORY="swap")
+        self.assertEqual(self.said(swaps)[:2], (1, 0))
+        waiter = self.grower(1, 130)
+        self.until_it_waits(waiter)
+        self.assertEqual(self.finish(swaps).returncode, 0)
+        self.assertEqual(self.said(waiter)[:2], (1, 0))
+        self.assertNotIn("out of memory", self.finish(waiter).stderr)
+
+    # ctest labels: unsanitized
+    def test_beside_an_idle_program_with_swap_memory_native_memory_is_refused_after_memory_wait(self):
+        self.start_daemon("--memory-wait", "1s")
+        swaps = self.grower(1, 150, ROTA_MEMORY="swap")
+        self.assertEqual(self.said(swaps)[:2], (1, 0))
+        waiter = self.grower(1, 130)
+        count, result, seconds = self.said(waiter)
+        self.assertEqual((count, result), (0, 2))
+        self.assertGreaterEqual(seconds, 1)
+        self.assertRegex(self.finish(waiter).stderr, r"GPU 0 is out of memory: of 256 MiB, .* one program needs 15\d MiB at once; 130 MiB more were requested")
+        self.assertEqual(self.finish(swaps).returncode, 0)
+
+    # ctest labels: unsanitized
     def test_it_waits_on_while_rotad_is_replaced(self):
         daemon = self.start_daemon()
         holder = self.grower(1, 200)

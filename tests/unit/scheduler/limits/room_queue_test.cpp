@@ -51,6 +51,34 @@ TEST_CASE("who has the GPU alone is refused at once") {
   CHECK(machine.settle() == "1 refused");
 }
 
+TEST_CASE("memory that can leave is in the way only of what Quota has refused because of it") {
+  Machine machine;
+  machine.queue.moves(1, 0, 60, machine.now);
+  machine.await(2, 50);
+  CHECK(machine.settle() == "2 refused");
+  machine.queue.await({.client = 2,
+                       .gpu = 0,
+                       .number = 9,
+                       .bytes = 50,
+                       .since = machine.now,
+                       .tried = machine.now,
+                       .most = 100,
+                       .movable_too = true});
+  CHECK(machine.settle().empty());
+  SECTION("it tries when some was freed") {
+    machine.queue.moves(1, 0, 40, machine.now += 10ms);
+    CHECK(machine.settle() == "2 again");
+  }
+  SECTION("it tries when its owner has left") {
+    machine.now += 10ms;
+    machine.queue.leave(1, machine.now);
+    CHECK(machine.settle() == "2 again");
+  }
+  SECTION("it is refused after all") {
+    CHECK(machine.settle(RoomQueue::kPatience) == "2 again");
+  }
+}
+
 TEST_CASE("a request waits for memory of others, and may try when they free some") {
   Machine machine;
   machine.has(1, 90);
