@@ -86,6 +86,21 @@ class FromTheFirstOpenToTheLastClose(Pins):
         self.ends_well(exporter, importer)
 
     # ctest labels: unsanitized
+    def test_what_was_never_on_the_gpu_comes_there_when_it_is_opened(self):
+        exporter, importer = self.program(), self.program()
+        hog = self.hog("0.65")
+        self.ask(exporter, "allocate", 4 * MIB)  # so that all GPUs are known
+        address = self.ask(exporter, "allocate", 60 * MIB)
+        result, handle = self.ask(exporter, "export", address)
+        self.assertEqual(result, 0)
+        theirs = self.opened(importer, handle)
+        self.ask(importer, "fill", theirs, 60 * MIB, 9)
+        self.assertEqual(self.ask(importer, "close", theirs), 0)
+        self.assertTrue(self.ask(exporter, "all_are", address, 60 * MIB, 9))
+        self.assertIn('"wrong":0', self.finish(hog).stdout)
+        self.ends_well(exporter, importer)
+
+    # ctest labels: unsanitized
     def test_what_comes_back_for_an_opener_that_is_killed_meanwhile_leaves_again(self):
         exporter, importer = self.program(), self.program()
         _, handle = self.exported(exporter, 60 * MIB, 7)

@@ -38,6 +38,13 @@ bool fill_randomly(std::uint64_t (&words)[2]) {
   return came == static_cast<ssize_t>(sizeof words);
 }
 
+// Whether a range is there whose memory has to come back first.
+bool is_out(Regions& regions, std::uint64_t address) {
+  const Regions::Lock lock = regions.lock();
+  const Range* const range = regions.range_at(address);
+  return range != nullptr && !range->kept && !range->failed && !range->ending && !range->in_place();
+}
+
 }  // namespace
 
 // --- the books
@@ -119,11 +126,11 @@ Exports::Opens Exports::open(const exports::Question& question, Opener& opener) 
     what = *found;
   }
   if (!contents_->lives(what.address, what.id)) return Opens::kNo;
-  if (!hold(what.address, false, [&] { begin(what); })) {
-    bring(question.serial);
-    return Opens::kOut;
-  }
-  return opens() ? Opens::kYes : Opens::kNo;
+  const bool held = hold(what.address, false, [&] { begin(what); });
+  if (opens()) return Opens::kYes;
+  if (held && !is_out(regions_, what.address)) return Opens::kNo;
+  bring(question.serial);
+  return Opens::kOut;
 }
 
 // It is held in place. Nobody has it open, and somebody is about to.
@@ -211,6 +218,8 @@ void Exports::bring_all() {
     if (!hold(what.address, true, [&] { begin(what); })) {
       const std::lock_guard lock(mutex_);
       lost_.insert(what.handle.serial);
+    } else if (is_out(regions_, what.address)) {  // again: it has been allocated a moment ago
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     ring();
   }
