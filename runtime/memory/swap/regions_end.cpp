@@ -130,6 +130,7 @@ bool Regions::was_open(std::uint64_t address) const {
 
 std::array<std::uint64_t, protocol::kPins> Regions::pinned_by(int device) const {
   std::array<std::uint64_t, protocol::kPins> all{};
+  if (pinned_bytes(device) == 0) return all;  // nearly always, and this is asked at each allocation
   for (std::size_t why = 0; why < all.size(); ++why)
     all[why] = pinned_by_[static_cast<std::size_t>(device)][why].load();
   return all;
