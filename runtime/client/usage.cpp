@@ -1,6 +1,7 @@
 #include "runtime/client/usage.h"
 
 #include <algorithm>
+#include <type_traits>
 
 namespace rota::turn {
 
@@ -10,8 +11,8 @@ namespace {
 constexpr std::uint64_t kFraction = 64;
 
 // Nearly always it is there already, and storing it costs more than seeing that.
-template <typename Shown>
-void show(Shown& shown, std::uint64_t value) {
+template <typename Value>
+void show(std::atomic<Value>& shown, std::type_identity_t<Value> value) {
   if (shown.load() != value) shown.store(value);
 }
 
@@ -37,6 +38,10 @@ void Usage::changed(int device) {
     const std::uint64_t stays_for_now = pinned == Pinned::kForNow ? stays - for_good : 0;
     show(page->gpus[index].fixed_for_now_bytes, stays_for_now);
     show(page->gpus[index].pinned_bytes, stays - stays_for_now - sums.fixed);
+    for (std::size_t why = 0; why < protocol::kPins; ++why) {
+      show(page->gpus[index].pinned_by[why], sums.pinned_by[why]);
+    }
+    show(page->gpus[index].pinned_all, static_cast<std::uint8_t>(slot.why.load()));
     show(page->gpus[index].resident_bytes, resident);
   } while (sums != memory_.sums(device));
   page->gpus[index].memory_mode.store(static_cast<std::uint8_t>(memory_.mode(device)), std::memory_order_relaxed);

@@ -40,7 +40,9 @@ class Usage {
   // Whether extents can leave the GPU: not for now, because it is not proven that no work of this process uses them or
   // the driver did not release them; or never again. Returns what it was before.
   enum class Pinned { kNo, kForNow, kForGood };
-  Pinned set_pinned(int device, Pinned pinned) {
+  // `why`: of kForGood.
+  Pinned set_pinned(int device, Pinned pinned, protocol::PinAll why = protocol::PinAll::kNo) {
+    slots_[static_cast<std::size_t>(device)].why.store(why);
     return slots_[static_cast<std::size_t>(device)].pinned.exchange(pinned);
   }
   // Extents have left the GPU, or come back: bytes that were copied, and that went without a copy. For `rota status`.
@@ -58,6 +60,7 @@ class Usage {
     std::atomic<std::uint64_t> pins_told{0};
     std::atomic<std::uint64_t> worth_telling{UINT64_MAX};
     std::atomic<Pinned> pinned{Pinned::kNo};
+    std::atomic<protocol::PinAll> why{protocol::PinAll::kNo};
   };
 
   memory::Residency& memory_;

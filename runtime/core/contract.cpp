@@ -8,7 +8,7 @@ namespace rota::contract {
 void mark_exporting(Symbol symbol) noexcept {
   runtime().monitor.shares(protocol::kSharesOwn);
   runtime().mark_unevictable("other processes can access memory that it exported",
-                             kSymbolNames[static_cast<std::size_t>(symbol)]);
+                             kSymbolNames[static_cast<std::size_t>(symbol)], protocol::PinAll::kExported);
 }
 
 api::CUresult begin_capture(api::CUstream stream, bool per_thread, FunctionRef<api::CUresult()> call) {

@@ -35,6 +35,20 @@ void start_afresh_in_child() noexcept {
   }
 }
 
+// Exports::Hold
+bool hold_in_place(std::uint64_t address, bool waits, FunctionRef<void()> work) {
+  if (waits) {
+    const gate::MappingScope scope(reinterpret_cast<const void*>(address));
+    if (scope.refused()) return false;
+    work();
+    return true;
+  }
+  const gate::HeldInPlace held;
+  if (gate::out_of_place.load() != 0) return false;
+  work();
+  return true;
+}
+
 Runtime* make() {
   Runtime* fresh = new Runtime;
   static constinit std::atomic<bool> told_of_forks{false};
@@ -47,10 +61,11 @@ Runtime* make() {
 
 Runtime::Runtime() : memory(ledger, memory::settings_from_environment()), monitor(gate, contexts, memory) {
   gate::check_reached_calls();
+  memory.hold_exports_by(&hold_in_place);
 }
 
-void Runtime::mark_unevictable(const char* why, const char* function) noexcept {
-  memory.pin_all();
+void Runtime::mark_unevictable(const char* why, const char* function, protocol::PinAll told) noexcept {
+  memory.pin_all(told);
   if (!unevictable_.exchange(true, std::memory_order_relaxed)) {
     log::info("rota cannot see every use of this process's GPU memory: {} ({})", why, function);
   }

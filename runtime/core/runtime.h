@@ -26,7 +26,8 @@ class Runtime {
   // memory: from now on rota moves none of this process's memory, and this returns once all of it is in place (for a
   // thread inside the gate it already is). (Managed memory is moved by the driver, which knows of all work.) The first
   // call's `why` and `function`, the driver's function that did it, are logged.
-  void mark_unevictable(const char* why, const char* function) noexcept;
+  void mark_unevictable(const char* why, const char* function,
+                        protocol::PinAll told = protocol::PinAll::kUnseen) noexcept;
   // A library is about to be loaded. Where memory may be reached through it without any CUDA call, this returns once
   // all of it is in place, or after half a minute; it stays there until the library is seen (reach.h), or is not there
   // after all. Not in a constructor: then the library is found a moment after it has been loaded.

@@ -121,8 +121,9 @@ CUresult tell_tokens(CUdeviceptr address, const Call& call) {
   if (scope.refused()) return gate::refusal.load();
   const CUresult result = call();
   memory::Memory& memory = runtime().memory;
-  if (result == api::CUDA_SUCCESS) memory.pin(address, 1);
-  return memory.explained(result, address, "CU_POINTER_ATTRIBUTE_P2P_TOKENS");
+  if (result == api::CUDA_SUCCESS) memory.pin(address, 1, protocol::Pin::kTokens);
+  return memory.explained_with(api::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED, result, address,
+                               "CU_POINTER_ATTRIBUTE_P2P_TOKENS");
 }
 
 bool is_tokens(api::CUpointer_attribute attribute) {

@@ -22,6 +22,11 @@ CUresult opened(CUresult result) {
   return result;
 }
 
+CUresult exported(CUresult result) {
+  if (result == api::CUDA_SUCCESS) runtime().monitor.shares(protocol::kSharesOwn);
+  return result;
+}
+
 CUresult memory_opened(CUresult result) {
   if (result == api::CUDA_SUCCESS) runtime().monitor.memory_shared();
   return opened(result);
@@ -31,22 +36,19 @@ CUresult memory_opened(CUresult result) {
 template <typename Call>
 CUresult open(CUdeviceptr* address, const api::CUipcMemHandle& handle, unsigned int flags, const Call& call) {
   using Time = memory::Opened::Clock::time_point;
-  const auto introduce = [](const protocol::ProcessNumber& number, Time until) {
+  const auto introduce = [](const protocol::ProcessNumber& number, Time until) -> std::optional<Descriptor> {
+    if (!runtime().monitor.served()) return std::nullopt;
     return runtime().monitor.introduce(number, until).socket;
   };
   const auto opened = runtime().memory.open(address, handle, flags, introduce);
   return memory_opened(opened ? *opened : call());
 }
 
-// Brought into place, and pinned there.
+// Wherever it is: it is brought into place, and pinned there, when somebody opens it.
 CUresult export_own(api::CUipcMemHandle* handle, CUdeviceptr address) {
   memory::Memory& memory = runtime().memory;
-  {
-    const gate::MappingScope scope(reinterpret_cast<const void*>(address));
-    if (scope.refused()) return gate::refusal.load();
-    const CUresult result = memory.export_own(handle, address);
-    if (result != api::CUDA_SUCCESS) return result;
-  }
+  const CUresult result = memory.export_own(handle, address);
+  if (result != api::CUDA_SUCCESS) return result;
   runtime().monitor.shares(protocol::kSharesOwn);
   runtime().monitor.announce(memory.exporter());
   return api::CUDA_SUCCESS;
@@ -73,14 +75,15 @@ CUresult cuIpcGetMemHandle(api::CUipcMemHandle* pHandle, CUdeviceptr dptr) {
   const bool own = memory.exports(dptr);
   const CUresult result = own ? export_own(pHandle, dptr) : gates::cuIpcGetMemHandle(pHandle, dptr);
   if (result == api::CUDA_SUCCESS) runtime().monitor.memory_shared();
-  return own ? result : memory.explained(result, dptr, "cuIpcGetMemHandle");
+  // What is allocated from a pool has no such handle natively either.
+  const auto known = memory.ledger().find(dptr);
+  const bool natively_so = known && known->kind.stream_ordered();
+  return own || natively_so ? result : memory.explained(result, dptr, "cuIpcGetMemHandle");
 }
 
 // An event holds no memory.
 CUresult cuIpcGetEventHandle(api::CUipcEventHandle* pHandle, api::CUevent event) {
-  const CUresult result = real::cuIpcGetEventHandle(pHandle, event);
-  if (result == api::CUDA_SUCCESS) runtime().monitor.shares(protocol::kSharesOwn);
-  return result;
+  return exported(real::cuIpcGetEventHandle(pHandle, event));
 }
 
 CUresult cuIpcOpenEventHandle(api::CUevent* phEvent, api::CUipcEventHandle handle) {
@@ -98,6 +101,20 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, api::CUipcMemHandle handle, u
 CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) {
   const auto closed = runtime().memory.close(dptr);
   return closed ? *closed : real::cuIpcCloseMemHandle(dptr);
+}
+
+// What is exported of pools stays where it is: only the driver's own memory is in such pools.
+CUresult cuMemPoolExportToShareableHandle(void* handle_out, api::CUmemoryPool pool,
+                                          api::CUmemAllocationHandleType handleType, unsigned long long flags) {
+  const gate::MappingScope scope;
+  if (scope.refused()) return gate::refusal.load();
+  return exported(real::cuMemPoolExportToShareableHandle(handle_out, pool, handleType, flags));
+}
+
+CUresult cuMemPoolExportPointer(api::CUmemPoolPtrExportData* shareData_out, CUdeviceptr ptr) {
+  const gate::MappingScope scope(reinterpret_cast<const void*>(ptr));
+  if (scope.refused()) return gate::refusal.load();
+  return exported(real::cuMemPoolExportPointer(shareData_out, ptr));
 }
 
 CUresult cuMemPoolImportFromShareableHandle(api::CUmemoryPool* pool_out, void* handle,
@@ -125,8 +142,10 @@ CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr dptr, std::size
   if (scope.refused()) return gate::refusal.load();
   memory::Memory& memory = runtime().memory;
   const CUresult result = opened(real::cuMemGetHandleForAddressRange(handle, dptr, size, handleType, flags));
-  if (result == api::CUDA_SUCCESS) memory.pin(dptr, size);
-  return memory.explained(result, dptr, "cuMemGetHandleForAddressRange");
+  if (result == api::CUDA_SUCCESS) memory.pin(dptr, size, protocol::Pin::kDmaBuf);
+  if (handle == nullptr || size == 0 || handleType != api::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD) return result;
+  return memory.explained_with(api::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, result, dptr,
+                               "cuMemGetHandleForAddressRange");
 }
 
 }  // namespace rota::overrides

@@ -119,7 +119,7 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, std::size_t size, const api::CUmemAcces
   const gate::MappingScope scope;
   if (scope.refused()) return gate::refusal.load();
   const CUresult result = set().value_or(api::CUDA_ERROR_INVALID_VALUE);
-  if (result == api::CUDA_SUCCESS) own().pin(ptr, size);
+  if (result == api::CUDA_SUCCESS) own().pin(ptr, size, protocol::Pin::kAccess);
   return result;
 }
 

@@ -17,24 +17,27 @@ void Deferred::insert(const Block& block) {
   const std::lock_guard lock(state_->mutex);
   const Id id = ++state_->last;
   state_->blocks.emplace(id, block);
-  state_->by_size.emplace(size_of(block), id);
+  if (block.reusable) state_->by_size.emplace(size_of(block), id);
   state_->addresses.insert(block.allocation.address);
   recount();
 }
 
 Deferred::Blocks::iterator Deferred::erase(Blocks::iterator block) {
-  const auto [first, last] = state_->by_size.equal_range(size_of(block->second));
-  state_->by_size.erase(std::find_if(first, last, [&](const auto& entry) { return entry.second == block->first; }));
+  if (block->second.reusable) {
+    const auto [first, last] = state_->by_size.equal_range(size_of(block->second));
+    state_->by_size.erase(std::find_if(first, last, [&](const auto& entry) { return entry.second == block->first; }));
+  }
   state_->addresses.erase(state_->addresses.find(block->second.allocation.address));
   return state_->blocks.erase(block);
 }
 
-void Deferred::add(const Allocation& allocation, api::CUevent event, api::CUcontext event_context) {
+void Deferred::add(const Allocation& allocation, api::CUevent event, api::CUcontext event_context, bool reusable) {
   Block block;
   block.allocation = allocation;
   block.event = event;
   block.event_context = event_context;
   block.captured = event == nullptr;
+  block.reusable = reusable;
   insert(block);
 }
 

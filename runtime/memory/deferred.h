@@ -48,8 +48,8 @@ class Deferred {
 
   bool any() const { return count_.load(std::memory_order_acquire) != 0; }
   // Adds a block whose entry in the ledger is marked as being freed, and the event (of `event_context`) behind its last
-  // use.
-  void add(const Allocation& allocation, api::CUevent event, api::CUcontext event_context);
+  // use. `reusable`: for reuse().
+  void add(const Allocation& allocation, api::CUevent event, api::CUcontext event_context, bool reusable = true);
   // Adds a block of rota's own that is unused and not in the ledger. `bytes`: for reuse_unused(); 0: not reusable.
   void add_unused(api::CUdeviceptr address, const Place& place, std::uint64_t bytes = 0);
   // Whether a block begins here: for the program the address is freed, for the driver it is not.
@@ -81,6 +81,7 @@ class Deferred {
     api::CUcontext event_context = nullptr;
     bool in_ledger = true;
     bool captured = false;      // was freed during a capture
+    bool reusable = true;       // it is in by_size
     bool asked = false;         // a driver call is under way, a query of the event or the free of the block
     std::uint64_t queries = 0;  // of the event, so far
     int held = 0;               // contexts of it that are ending

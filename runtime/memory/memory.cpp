@@ -380,6 +380,17 @@ api::CUresult Memory::explained(api::CUresult result, api::CUdeviceptr address, 
   return result;
 }
 
+api::CUresult Memory::explained_with(api::CUdevice_attribute attribute, api::CUresult result, api::CUdeviceptr address,
+                                     const char* function) {
+  if (result == api::CUDA_SUCCESS || !has_converted_.load(std::memory_order_relaxed)) return result;
+  const std::optional<Allocation> owner = ledger_.find(address);
+  int has = 0;
+  if (!owner || real::cuDeviceGetAttribute(&has, attribute, owner->device) != api::CUDA_SUCCESS || has == 0) {
+    return result;
+  }
+  return explained(result, address, function);
+}
+
 bool Memory::only_converted_makes_it_wait(api::CUdeviceptr destination) const {
   if (!has_converted_.load(std::memory_order_relaxed)) return false;
   const std::optional<Allocation> found = ledger_.find(destination);

@@ -101,6 +101,9 @@ class Memory final : public Residency, Contents {
   // memory is Unified Memory, which the program does not know, one line per function says so, and the process's later
   // allocations are native.
   api::CUresult explained(api::CUresult result, api::CUdeviceptr address, const char* function);
+  // The same of a function that the driver has only for GPUs with this attribute: without it, it refuses all memory.
+  api::CUresult explained_with(api::CUdevice_attribute attribute, api::CUresult result, api::CUdeviceptr address,
+                               const char* function);
   api::CUresult create_physical(Physical::Handle* handle, std::uint64_t bytes, int device, const RealCall& call);
   // The same for memory that rota moves; nothing: it cannot be moved and must be created as the program requested.
   std::optional<api::CUresult> create_moving(Physical::Handle* handle, std::uint64_t bytes,
@@ -156,12 +159,16 @@ class Memory final : public Residency, Contents {
 
   // Whether this address is in plain memory for which rota makes handles itself.
   bool exports(api::CUdeviceptr address) const;
+  // How threads of rota's hold memory in place that others open. Before there is any.
+  void hold_exports_by(Exports::Hold hold) { swap_.exports().set_hold(hold); }
   // By which number the handles name this process.
   protocol::ProcessNumber exporter() { return swap_.exports().number(); }
-  // Of such memory, which is in place and held there, and stays so from now on.
+  // Of such memory, wherever it is. While others have it open it stays on the GPU.
   api::CUresult export_own(api::CUipcMemHandle* handle, api::CUdeviceptr address);
-  // `introduce`: a socket to the process of this number by that time; empty: there is none. Not inside the gate.
-  using Introduce = FunctionRef<Descriptor(const protocol::ProcessNumber& number, Opened::Clock::time_point until)>;
+  // `introduce`: a socket to the process of this number by that time; empty: there is none. Nothing: nor will there
+  // ever be one. Not inside the gate.
+  using Introduce =
+      FunctionRef<std::optional<Descriptor>(const protocol::ProcessNumber& number, Opened::Clock::time_point until)>;
   std::optional<api::CUresult> open(api::CUdeviceptr* address, const api::CUipcMemHandle& handle, unsigned flags,
                                     const Introduce& introduce);
   std::optional<api::CUresult> close(api::CUdeviceptr address);
@@ -169,7 +176,7 @@ class Memory final : public Residency, Contents {
 
   // Memory that rota moves and that is in place and held there stays from now on until it is freed: what is allocated
   // at the address, and what the program has mapped at any of these.
-  void pin(api::CUdeviceptr address, std::uint64_t bytes);
+  void pin(api::CUdeviceptr address, std::uint64_t bytes, protocol::Pin why);
 
   // The program has advised or prefetched a range to a GPU or elsewhere (unified::kHost), or has withdrawn its advice
   // (nothing). Not recorded while there is no Unified Memory.
@@ -221,7 +228,7 @@ class Memory final : public Residency, Contents {
   const Settings& settings() const override { return settings_; }
   Sums sums(int device) const override {
     return {ledger_.live_bytes(device), ledger_.fixed_bytes(device), swap_.resident_bytes(device),
-            swap_.pinned_bytes(device)};
+            swap_.pinned_bytes(device), swap_.pinned_by(device)};
   }
   std::uint64_t resident_bytes(int device) const override { return swap_.resident_bytes(device); }
   std::uint64_t out_bytes(int device) const override { return swap_.out_bytes(device); }
@@ -239,8 +246,8 @@ class Memory final : public Residency, Contents {
   std::optional<bool> try_use_if_in_place(Devices devices, FunctionRef<void()> open) override {
     return swap_.try_use_if_in_place(devices, open);
   }
-  void pin_all() override { swap_.pin(); }
-  bool all_pinned() const override { return swap_.pinned(); }
+  void pin_all(protocol::PinAll why) override { swap_.pin(why); }
+  protocol::PinAll pinned_all() const override { return swap_.pinned_all(); }
   void set_served(int ordinal, bool served) override;
   bool has_deferred() const override { return deferred_.any(); }
   bool sweep_deferred() override;
@@ -348,10 +355,14 @@ class Memory final : public Residency, Contents {
   api::CUresult allocate_stream_ordered(const AsyncCall& call, const StreamOrdered::Wanted& wanted, Backend& backend);
   api::CUresult free_stream_ordered(Freeing& taken);
   api::CUresult free_plain(Freeing& taken, bool capturing);
-  bool hold_back(const Allocation& taken, const StreamOrdered::Behind& behind);
+  bool hold_back(const Allocation& taken, const StreamOrdered::Behind& behind, bool captured = false);
+  void defer_captured(const Allocation& taken);
   void free_shared(const Allocation& taken, const StreamOrdered::Behind& behind);
+  bool passed(const StreamOrdered::Behind& behind);
   void give_up_extents(const Allocation& taken);
   void closed_by_others(std::uint64_t serial) override;
+  void opened_by_others(std::uint64_t address) override;
+  void pins_changed(int device) override { turns_->resident_changed(device); }
   void forget_held_back(api::CUcontext context);
   api::CUresult free_a_byte(const Place& place);
   static api::CUresult refused_by_driver();
@@ -381,7 +392,7 @@ class Memory final : public Residency, Contents {
   OwnPhysical own_physical_;
   Pools pools_;
   Graphs graphs_;
-  Opened opened_;
+  Opened opened_{ledger_, [this](int device) { changed(device); }};
   Sharers sharers_;
   driver::KnownStreams streams_;
   driver::SpareEvents events_;
@@ -404,6 +415,7 @@ class Memory final : public Residency, Contents {
   struct HeldBack {
     Allocation taken;
     StreamOrdered::Behind behind;
+    bool captured = false;  // freed during a capture
   };
   std::map<std::uint64_t, HeldBack> held_back_;  // by Exports::ends()
   std::mutex held_back_mutex_;                   // of that; taken before all other locks

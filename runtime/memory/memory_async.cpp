@@ -226,8 +226,10 @@ api::CUresult Memory::free_async_claimed(api::CUdeviceptr address, api::CUstream
   taken.commit();
   if (served) {
     free_shared(*taken, behind);
-  } else {
+  } else if (taken->kind.backing != Backing::kSwapped) {
     deferred_.add(*taken, behind.event, behind.context);
+  } else if (!hold_back(*taken, behind)) {
+    deferred_.add(*taken, behind.event, behind.context, !swap_.was_open(taken->address));
   }
   return result;
 }

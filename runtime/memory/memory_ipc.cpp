@@ -21,24 +21,34 @@ api::CUresult Memory::export_own(api::CUipcMemHandle* handle, api::CUdeviceptr a
   if (!swap_.has_exportable_memory(block->device)) return api::CUDA_ERROR_NOT_SUPPORTED;
   const auto made = swap_.exports().handle_of(block->address, block->bytes, block->buffer_id);
   if (!made) return api::CUDA_ERROR_OPERATING_SYSTEM;
-  swap_.pin(block->address);
-  // With what is small its span is pinned, also once nothing is left in it.
-  if (block->span_bytes != 0) stream_ordered_.keep_no_plain(block->device);
   *handle = *made;
   return api::CUDA_SUCCESS;
 }
 
 // Memory that others have open is freed once nobody has: until then the driver could not give it to anybody else, so it
 // stays charged, and its addresses serve nothing. Whether it is held back.
-bool Memory::hold_back(const Allocation& taken, const StreamOrdered::Behind& behind) {
+bool Memory::hold_back(const Allocation& taken, const StreamOrdered::Behind& behind, bool captured) {
   const std::lock_guard lock(held_back_mutex_);
   const std::optional<std::uint64_t> serial = swap_.exports().ends(taken.address);
-  if (serial) held_back_.emplace(*serial, HeldBack{taken, behind});
+  if (serial) held_back_.emplace(*serial, HeldBack{taken, behind, captured});
   return serial.has_value();
+}
+
+// Captures may still refer to it: the monitor frees it once none does and the GPU is idle.
+void Memory::defer_captured(const Allocation& taken) {
+  deferred_.add(taken, nullptr, nullptr);
+  ledger_.uncharge(taken);
 }
 
 void Memory::free_shared(const Allocation& taken, const StreamOrdered::Behind& behind) {
   if (taken.kind.route != Route::kShared || !hold_back(taken, behind)) stream_ordered_.free(taken, behind);
+}
+
+// Whether its stream has passed the free; then the event is given back. A thread of rota's.
+bool Memory::passed(const StreamOrdered::Behind& behind) {
+  if (!driver::reached(behind.event)) return false;
+  if (!events_.give_back(behind.context, behind.event)) real::cuEventDestroy_v2(behind.event);
+  return true;
 }
 
 void Memory::give_up_extents(const Allocation& taken) {
@@ -57,11 +67,21 @@ void Memory::closed_by_others(std::uint64_t serial) {
     const HeldBack& held = found.mapped();
     if (held.taken.kind.route == Route::kShared) {
       stream_ordered_.free(held.taken, held.behind);
-    } else {
+    } else if (held.captured) {
+      defer_captured(held.taken);
+    } else if (held.behind.event == nullptr || passed(held.behind)) {
       give_up_extents(held.taken);
+    } else {
+      deferred_.add(held.taken, held.behind.event, held.behind.context, false);
     }
   }
   changed(device);
+}
+
+// The extent of small allocations goes back to the driver once nothing is left in it.
+void Memory::opened_by_others(std::uint64_t address) {
+  std::optional<Block> block;
+  if (find_block(address, &block) && block && block->span_bytes != 0) stream_ordered_.keep_no_plain(block->device);
 }
 
 void Memory::forget_held_back(api::CUcontext context) {

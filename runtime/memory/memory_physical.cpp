@@ -54,9 +54,9 @@ api::CUresult Memory::release_physical(Physical::Handle handle, const RealCall& 
   return result;
 }
 
-void Memory::pin(api::CUdeviceptr address, std::uint64_t bytes) {
-  swap_.pin(address);
-  if (own_physical_.any()) own_physical_.pin(address, bytes);
+void Memory::pin(api::CUdeviceptr address, std::uint64_t bytes, protocol::Pin why) {
+  swap_.pin(address, why);
+  if (own_physical_.any()) own_physical_.pin(address, bytes, why);
 }
 
 api::CUresult Memory::unmap(std::uint64_t address, std::uint64_t bytes, const OwnPhysical::UnmapPart& call) {

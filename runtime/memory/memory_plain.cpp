@@ -28,12 +28,12 @@ api::CUresult Memory::free_plain(Freeing& taken, bool capturing) {
   taken.commit();
   if (taken->kind.route == Route::kShared) {
     free_shared(*taken, {});
-  } else if (capturing) {
-    // Captures may still refer to it: the monitor frees it once none does and the GPU is idle.
-    deferred_.add(*taken, nullptr, nullptr);
-    ledger_.uncharge(*taken);
-  } else if (!hold_back(*taken, {})) {
-    give_up_extents(*taken);
+  } else if (!hold_back(*taken, {}, capturing)) {
+    if (capturing) {
+      defer_captured(*taken);
+    } else {
+      give_up_extents(*taken);
+    }
   }
   changed(taken->device);
   return result;

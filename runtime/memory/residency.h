@@ -5,6 +5,7 @@
 // Nothing is called with a lock held that memory or the code that takes turns waits for, except for what says so.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -38,10 +39,11 @@ class Residency {
   virtual const Settings& settings() const = 0;
   // What rotad is told of a GPU.
   struct Sums {
-    std::uint64_t live = 0;      // the ledger's
-    std::uint64_t fixed = 0;     // of that, what cannot leave the GPU
-    std::uint64_t resident = 0;  // extents on the GPU
-    std::uint64_t pinned = 0;    // of them, those that stay until they are freed
+    std::uint64_t live = 0;                                  // the ledger's
+    std::uint64_t fixed = 0;                                 // of that, what cannot leave the GPU
+    std::uint64_t resident = 0;                              // extents on the GPU
+    std::uint64_t pinned = 0;                                // of them, those that stay for a reason of their own,
+    std::array<std::uint64_t, protocol::kPins> pinned_by{};  // by protocol::Pin
     friend bool operator==(const Sums&, const Sums&) = default;
   };
   virtual Sums sums(int device) const = 0;
@@ -77,8 +79,10 @@ class Residency {
   // Nothing: some thread is inside, for ever if a signal handler has interrupted it there and does not return.
   virtual std::optional<bool> try_use_if_in_place(Devices devices, FunctionRef<void()> open) = 0;
   // From now on nothing leaves the GPU: it may be accessed without any call that rota sees.
-  virtual void pin_all() = 0;
-  virtual bool all_pinned() const = 0;
+  virtual void pin_all(protocol::PinAll why) = 0;
+  // Why that is so; nothing has pinned it: kNo.
+  virtual protocol::PinAll pinned_all() const = 0;
+  bool all_pinned() const { return pinned_all() != protocol::PinAll::kNo; }
 
   // --- frees; any thread, with no lock held, except for collect_deferred()
 

@@ -104,6 +104,8 @@ void StreamOrdered::reset_high(api::CUmemoryPool pool, Figure high, Figure curre
 
 void StreamOrdered::trim(ServedPool& pool, std::uint64_t keep) {
   std::uint64_t reserved = pool.sums().reserved;
+  // Other processes may have had plain memory that is not kept open (keep_no_plain), and GPUs that of pools.
+  const bool reusable = !pool.shared && (pool.handle != nullptr || pool.keep != 0);
   for (auto& [context, heap] : pool.heaps) {
     if (reserved <= keep) break;
     if (fences_.is_ending(context)) continue;  // its addresses may already have been reused
@@ -111,7 +113,7 @@ void StreamOrdered::trim(ServedPool& pool, std::uint64_t keep) {
       if (reserved <= keep || reserved - span.bytes < keep) continue;
       heap.remove(span.address);
       spans_.erase(span.address);
-      deferred_.add_unused(span.address, {.context = context, .device = pool.device}, pool.shared ? 0 : span.bytes);
+      deferred_.add_unused(span.address, {.context = context, .device = pool.device}, reusable ? span.bytes : 0);
       reserved -= span.bytes;
       pool.grown -= std::min(pool.grown, span.bytes);
     }

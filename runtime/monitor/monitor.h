@@ -114,7 +114,7 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   void settle_reach();
   bool may_submit(const gate::Call& call) override;
   bool submits_nothing(const gate::Call& call) override;
-  void unseen() override { memory_.pin_all(); }
+  void unseen() override { memory_.pin_all(protocol::PinAll::kUnseen); }
   // For so long no memory leaves from now on. What is leaving or out comes back.
   void keep_in_place(Time so_long);
   // The same for as long as a library takes to load, by which memory may be reached: returns once all memory is in

@@ -117,7 +117,7 @@ bool Monitor::swaps() const {
 bool Monitor::stops_at_exit() {
   const std::optional<bool> opened = keeper_.try_open_for_good();
   if (opened == true) {
-    memory_.pin_all();
+    memory_.pin_all(protocol::PinAll::kReached);
     for (const auto& task : tasks_) publish_pins(*task);
     stop();
   }

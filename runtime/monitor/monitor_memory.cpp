@@ -186,9 +186,11 @@ void Monitor::publish_pins(Task& task) {
     const bool stranded = memory_.resident_bytes(gpu.device) != 0 && contexts_.none(gpu.device);
     Usage::Pinned pinned = Usage::Pinned::kNo;
     if (!holds && (!task.machine.still() || stuck)) pinned = Usage::Pinned::kForNow;
+    const protocol::PinAll why = memory_.all_pinned() ? memory_.pinned_all() : protocol::PinAll::kNoContext;
     if (memory_.all_pinned() || stranded) pinned = Usage::Pinned::kForGood;
     if (exits_.load() && pinned == Usage::Pinned::kForGood) pinned = Usage::Pinned::kForNow;  // it is gone soon
-    const Usage::Pinned before = usage_.set_pinned(gpu.device, pinned);
+    const bool for_good = pinned == Usage::Pinned::kForGood;
+    const Usage::Pinned before = usage_.set_pinned(gpu.device, pinned, for_good ? why : protocol::PinAll::kNo);
     if (before == pinned) continue;
     usage_.changed(gpu.device);
     if (before == Usage::Pinned::kForNow) usage_.tell();  // others may wait for it
@@ -206,7 +208,7 @@ bool Monitor::pins_what_is_reached() {
   const std::string outside = memory::reached_from_outside();
   if (outside.empty()) return false;
   log::warn("{}, so GPU memory may be reached without any CUDA call: this program's memory stays on the GPU", outside);
-  memory_.pin_all();
+  memory_.pin_all(protocol::PinAll::kReached);
   reached_from_outside_ = true;
   return true;
 }

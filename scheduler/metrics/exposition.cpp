@@ -193,11 +193,17 @@ void write_series(Text& text, const Snapshot& snapshot, const Labels& labels) {
   for_each([&](const std::string& of, const SeriesRow& row) {
     if (row.now.all_resident_known) text.sample(of, row.now.resident_bytes);
   });
-  text.family("rota_pinned_bytes", "gauge",
-              "The part of it that cannot leave the GPU: native, exported to other processes, or temporary.", "bytes");
+  text.family(
+      "rota_pinned_bytes", "gauge",
+      "The part of it that cannot leave the GPU: native, pinned by what reaches it, all of a process, or temporary.",
+      "bytes");
   for_each([&](const std::string& of, const SeriesRow& row) {
     text.sample(of + ",reason=\"native\"", row.now.native_bytes);
-    text.sample(of + ",reason=\"exported\"", row.now.exported_bytes);
+    for (std::size_t why = 0; why < protocol::kPins; ++why) {
+      if (row.now.pinned_bytes[why] == 0) continue;
+      text.sample(fmt::format("{},reason=\"{}\"", of, protocol::kPinNames[why]), row.now.pinned_bytes[why]);
+    }
+    text.sample(of + ",reason=\"process\"", row.now.process_bytes);
     text.sample(of + ",reason=\"temporary\"", row.now.for_now_bytes);
   });
 }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "scheduler/protocol/pins.h"
 #include "scheduler/protocol/types.h"
 
 namespace rota::protocol {
@@ -155,6 +156,10 @@ struct alignas(kRecordBytes) GpuUsage {
   // Of a member of a gang that holds a grant: kGang..., or-ed, and shifted by 32 bits the GpuLease::gang_step that it
   // says this about. Who says that it rests, makes no call before the step has changed and it has said otherwise.
   std::atomic<std::uint64_t> gang_rest;
+  // The part of pinned_bytes that single allocations are pinned for, by reason (Pin). The rest of pinned_bytes is all
+  // that the process has there, and this says why (PinAll).
+  std::atomic<std::uint64_t> pinned_by[kPins];
+  std::atomic<std::uint8_t> pinned_all;
 };
 inline constexpr std::uint32_t kGangRests = 1;   // the gate is closed, and all work is proven to have finished
 inline constexpr std::uint32_t kGangStands = 2;  // calls wait at the gate

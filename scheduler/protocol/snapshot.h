@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "scheduler/protocol/memory_mode.h"
+#include "scheduler/protocol/pins.h"
 #include "scheduler/protocol/totals.h"
 #include "scheduler/protocol/types.h"
 
@@ -128,8 +129,11 @@ struct TaskRow {
   std::uint8_t holds;    // not 0: it holds this GPU,
   std::uint8_t waits;    // and waits for it
   std::uint8_t overrun;  // not 0: it did not give its last grant back in time; others run beside it
-  std::uint8_t padding;
-  std::uint32_t gang;  // GangRow::number; 0: it takes its turns by itself
+  PinAll pinned_all;     // why all of its memory there stays, if it does
+  std::uint32_t gang;    // GangRow::number; 0: it takes its turns by itself
+  // Of fixed_bytes: memory of extents that stays for good, in all and by reason (Pin).
+  std::uint64_t pinned_bytes;
+  std::uint64_t pinned_by[kPins];
 };
 
 // Why tasks are granted together.

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "scheduler/base/uuid.h"
+#include "scheduler/protocol/pins.h"
 
 namespace rota::protocol {
 
@@ -43,9 +44,10 @@ struct Gauges {
   std::uint64_t allocated_bytes = 0;
   std::uint64_t resident_bytes = 0;
   bool all_resident_known = true;  // false: Unified Memory is among it, of which the driver does not say where it is
-  // Of what is allocated, what cannot leave the GPU: allocated so, open to other processes, or only for now.
+  // Of what is allocated, what cannot leave the GPU: allocated so, pinned, or only for now.
   std::uint64_t native_bytes = 0;
-  std::uint64_t exported_bytes = 0;
+  std::array<std::uint64_t, kPins> pinned_bytes{};  // by Pin
+  std::uint64_t process_bytes = 0;                  // all that a process has, for reasons of its own
   std::uint64_t for_now_bytes = 0;
 };
 

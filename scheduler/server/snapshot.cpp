@@ -11,6 +11,7 @@
 #include "scheduler/server/gangs.h"
 #include "scheduler/server/guarded.h"
 #include "scheduler/server/metrics_server.h"
+#include "scheduler/server/pinned.h"
 #include "scheduler/server/processor_time.h"
 
 namespace rota::server {
@@ -310,6 +311,12 @@ protocol::TaskRow Server::task_row(const Client& client, std::uint32_t gpu) cons
   row.context_bytes = context_bytes(client, gpu);
   row.fixed_bytes = use.fixed;
   row.fixed_for_now_bytes = use.fixed_for_now;
+  const Pinned pinned = pinned_of(usage, use.fixed - std::min(use.fixed, use.fixed_for_now));
+  row.pinned_bytes = pinned.all;
+  std::ranges::copy(pinned.by, std::begin(row.pinned_by));
+  if (const std::uint8_t why = usage.pinned_all.load(); pinned.rest() != 0 && why <= protocol::kLastPinAll) {
+    row.pinned_all = static_cast<protocol::PinAll>(why);
+  }
   row.lacks_bytes = use.lacks;
   row.lacks_for_now_bytes = use.lacks_for_now;
   if (const auto* const request = quota_.rooms().waits(client.id, gpu, now())) {

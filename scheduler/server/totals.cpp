@@ -8,6 +8,7 @@
 #include "scheduler/server/container_id.h"
 #include "scheduler/server/guarded.h"
 #include "scheduler/server/metrics_server.h"
+#include "scheduler/server/pinned.h"
 
 namespace rota::server {
 
@@ -146,13 +147,14 @@ void Server::add_gauges(const Client& client) {
     const std::uint64_t allocated = bytes(page.device_bytes);
     const std::uint64_t fixed = std::min(bytes(page.fixed_bytes), allocated);
     const std::uint64_t for_now = std::min(bytes(page.fixed_for_now_bytes), fixed);
-    const std::uint64_t exported = std::min(bytes(page.pinned_bytes), fixed - for_now);
+    const Pinned pinned = pinned_of(page, fixed - for_now);
     const auto mode = static_cast<protocol::MemoryMode>(page.memory_mode.load());
     ++now.programs;
     now.allocated_bytes += allocated;
     now.for_now_bytes += for_now;
-    now.exported_bytes += exported;
-    now.native_bytes += fixed - for_now - exported;
+    for (std::size_t why = 0; why < protocol::kPins; ++why) now.pinned_bytes[why] += pinned.by[why];
+    now.process_bytes += pinned.rest();
+    now.native_bytes += fixed - for_now - pinned.all;
     if (mode == protocol::MemoryMode::kSwap) {
       now.resident_bytes += bytes(page.resident_bytes);
     } else {

@@ -1,120 +1,11 @@
 """Memory that rota moves is opened by other processes, by legacy IPC handles."""
-import json
 import pathlib
 import signal
 import sys
-import textwrap
 import unittest
 
-from harness import Case, PROGRAMS, ROTA, ROTAD, kill
-
-BEGIN = textwrap.dedent(r"""
-    import ctypes, json, sys
-    cuda, word = ctypes.CDLL("libcuda.so.1"), ctypes.c_ulonglong
-    KIB, MIB = 1 << 10, 1 << 20
-    class Handle(ctypes.Structure):
-        _fields_ = [("bytes", ctypes.c_ubyte * 64)]
-    def check(result):
-        assert result == 0, result
-    context = ctypes.c_void_p()
-    check(cuda.cuInit(0))
-    check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
-    check(cuda.cuCtxSetCurrent(context))
-    def allocate(size):
-        address = word()
-        check(cuda.cuMemAlloc_v2(ctypes.byref(address), word(size)))
-        return address.value
-    def may_allocate(size):
-        return cuda.cuMemAlloc_v2(ctypes.byref(word()), word(size)) == 0
-    def free(address):
-        return cuda.cuMemFree_v2(word(address))
-    def fill(address, size, value):
-        check(cuda.cuMemsetD8_v2(word(address), value, word(size)))
-        check(cuda.cuCtxSynchronize())
-    def all_are(address, size, value):
-        bytes = (ctypes.c_ubyte * size)()
-        check(cuda.cuMemcpyDtoH_v2(bytes, word(address), word(size)))
-        return bytearray(bytes).count(value) == size
-    def is_readable(address):
-        return cuda.cuMemcpyDtoH_v2(ctypes.byref(ctypes.c_ubyte()), word(address), word(1)) == 0
-    def export(address):
-        handle = Handle()
-        return cuda.cuIpcGetMemHandle(ctypes.byref(handle), word(address)), bytearray(handle.bytes).hex()
-    def open_handle(text, flags=1):
-        address = word()
-        result = cuda.cuIpcOpenMemHandle_v2(ctypes.byref(address), Handle.from_buffer_copy(bytes.fromhex(text)), flags)
-        return result, address.value
-    def close(address):
-        return cuda.cuIpcCloseMemHandle(word(address))
-    def range_of(address):
-        base, size = word(), word()
-        check(cuda.cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), word(address)))
-        return base.value - address, size.value
-    contexts = []
-    def begin_context():
-        contexts.append(ctypes.c_void_p())
-        check(cuda.cuCtxCreate_v2(ctypes.byref(contexts[-1]), 0, 0))
-    def end_context():
-        check(cuda.cuCtxDestroy_v2(contexts.pop()))
-        check(cuda.cuCtxSetCurrent(context))
-    def ended_context(text):
-        other = ctypes.c_void_p()
-        check(cuda.cuCtxCreate_v2(ctypes.byref(other), 0, 0))
-        result, address = open_handle(text)
-        check(cuda.cuCtxDestroy_v2(other))
-        check(cuda.cuCtxSetCurrent(context))
-        return result, close(address)
-    def attribute(address, number):
-        value = ctypes.c_uint()
-        check(cuda.cuPointerGetAttribute(ctypes.byref(value), number, word(address)))
-        return value.value
-""")
-
-# Does what it is told, one line of JSON for each: the name of one of the functions above, and its arguments.
-SERVES = BEGIN + textwrap.dedent("""
-    for line in sys.stdin:
-        name, *arguments = json.loads(line)
-        print(json.dumps(globals()[name](*arguments)), flush=True)
-""")
-
-KIB, MIB = 1 << 10, 1 << 20
-LEGACY_IPC, MAPPED = 10, 13
-
-
-class Ipc(Case):
-    def setUp(self):
-        super().setUp()
-        self.daemon = self.start(ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks",
-                                 "--mode", "exclusive", "--quantum", "50ms", ROTA_SIM_TIME_SCALE="1")
-        self.eventually(lambda: self.status() is not None, "rotad answers")
-
-    def program(self, memory="swap", **variables):
-        return self.start(ROTA, "run", "--memory", memory, "--", sys.executable, "-c", SERVES, ROTA_SIM_TIME_SCALE="1", **variables)
-
-    def ask(self, program, *what):
-        program.stdin.write(json.dumps(what) + "\n")
-        program.stdin.flush()
-        line = program.stdout.readline()
-        if not line:
-            self.fail(f"it ended at {what}: {self.finish(program).stderr[-3000:]}")
-        return json.loads(line)
-
-    def ends_well(self, *programs):
-        for program in programs:
-            result = self.finish(program)
-            self.assertEqual(result.returncode, 0, result.stderr[-3000:])
-
-    def exported(self, exporter, size, value):
-        address = self.ask(exporter, "allocate", size)
-        self.ask(exporter, "fill", address, size, value)
-        result, handle = self.ask(exporter, "export", address)
-        self.assertEqual(result, 0)
-        return address, handle
-
-    def opened(self, importer, handle):
-        result, address = self.ask(importer, "open_handle", handle)
-        self.assertEqual(result, 0)
-        return address
+from harness import PROGRAMS, ROTA, ROTAD, kill
+from ipc_case import KIB, LEGACY_IPC, MAPPED, MIB, SERVES, Ipc
 
 
 class Tensors(Ipc):
@@ -202,16 +93,18 @@ class Small(Ipc):
         self.ends_well(exporter, importer)
 
     # ctest labels: unsanitized
-    def test_nothing_stays_pinned_once_exported_allocations_are_freed(self):
-        exporter = self.program()
+    def test_nothing_stays_pinned_once_allocations_that_were_open_are_freed_and_closed(self):
+        exporter, importer = self.program(), self.program()
         memory = [self.exported(exporter, 64 * KIB, 1) for _ in range(100)]
+        opened = [self.opened(importer, handle) for _, handle in memory]
         def fixed():
             return sum(gpu["fixed_bytes"] for client in self.clients() for gpu in (client["use"] or {"gpus": {}})["gpus"].values())
         self.eventually(lambda: fixed() >= 100 * 64 * KIB, "it is pinned")
-        for address, _ in memory:
+        for (address, _), theirs in zip(memory, opened):
             self.assertEqual(self.ask(exporter, "free", address), 0)
+            self.assertEqual(self.ask(importer, "close", theirs), 0)
         self.eventually(lambda: fixed() == 0, lambda: f"nothing is pinned: {fixed()}")
-        self.ends_well(exporter)
+        self.ends_well(exporter, importer)
 
     # ctest labels: unsanitized
     def test_an_opener_sees_no_more_neighbours_than_natively(self):

@@ -275,6 +275,9 @@ class Libraries(WithHogs):
         loads, hog, said = self.after_loading(self.library())
         self.assertEqual(said, "loaded\n")
         self.eventually(lambda: self.on_gpus(loads, "fixed_bytes") == 120 << 20, "it is known to stay")
+        [gpu] = self.client(loads)["use"]["gpus"].values()
+        self.assertEqual((gpu["pinned_bytes"]["process"], gpu["pinned_bytes"]["process_reason"]), (120 << 20, "reached_from_outside"))
+        self.assertIn("120 MiB: a device, a library or a debugger may reach all of it", self.checked(ROTA, "status").stdout)
         self.ends_right(loads, hog)
 
     # ctest labels: unsanitized

@@ -17,6 +17,10 @@ class Contents {
   virtual bool lives(std::uint64_t address, std::uint64_t id) = 0;
   // Nobody has memory open any more that has ended, with what Exports::ends() said. A thread of rota's.
   virtual void closed_by_others(std::uint64_t serial) = 0;
+  // The allocation at this address is open in other processes for the first time. A thread of rota's.
+  virtual void opened_by_others(std::uint64_t address) = 0;
+  // What stays on a GPU has changed. A thread of rota's.
+  virtual void pins_changed(int device) = 0;
 };
 
 // All of each range is one allocation, which nobody else opens.
@@ -26,6 +30,8 @@ class WholeRanges final : public Contents {
   bool free_unused(int) override { return false; }
   bool lives(std::uint64_t, std::uint64_t) override { return false; }
   void closed_by_others(std::uint64_t) override {}
+  void opened_by_others(std::uint64_t) override {}
+  void pins_changed(int) override {}
 };
 
 }  // namespace rota::memory

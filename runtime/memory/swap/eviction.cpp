@@ -52,7 +52,7 @@ std::deque<Candidate> Eviction::on_gpu() {
   std::deque<Candidate> all;
   const Regions::Lock lock = regions_.lock();
   for (const auto& [address, range] : regions_.ranges()) {
-    if (range.device != device_ || range.kept || range.ending || range.pinned) continue;
+    if (range.device != device_ || range.kept || range.ending || range.pinned()) continue;
     for (const Extent& extent : range.extents) {
       if (extent.in_place() && extent.reachable) all.push_back({extent.unchanged, extent.bytes, extent.address});
     }

@@ -26,6 +26,9 @@ namespace {
 // Processes that have memory of this one open at the same time, each of which takes a descriptor. A judgment.
 constexpr std::size_t kMostOpeners = 256;
 
+// How often openers hear that what they wait for is on its way: they wait five times as long for that (opened.cpp).
+constexpr int kSaysAgainMs = 1000;
+
 // So few bytes come at once.
 bool fill_randomly(std::uint64_t (&words)[2]) {
   ssize_t came = 0;
@@ -33,6 +36,13 @@ bool fill_randomly(std::uint64_t (&words)[2]) {
     came = getrandom(words, sizeof words, 0);
   } while (came < 0 && errno == EINTR);
   return came == static_cast<ssize_t>(sizeof words);
+}
+
+// Whether a range is there whose memory has to come back first.
+bool is_out(Regions& regions, std::uint64_t address) {
+  const Regions::Lock lock = regions.lock();
+  const Range* const range = regions.range_at(address);
+  return range != nullptr && !range->kept && !range->failed && !range->ending && !range->in_place();
 }
 
 }  // namespace
@@ -80,44 +90,165 @@ std::optional<std::uint64_t> Exports::ends(std::uint64_t address) {
   return serial;
 }
 
-// What the question is about, which the opener has open from now on.
-std::optional<Exports::Exported> Exports::open(const exports::Question& question, Opener& opener) {
-  const std::lock_guard lock(mutex_);
-  const auto found = by_serial_.find(question.serial);
-  if (found == by_serial_.end()) return std::nullopt;
-  const Exported& exported = exported_.at(found->second);
-  if (!std::equal(std::begin(question.key), std::end(question.key), exported.handle.key)) return std::nullopt;
-  if (opener.open.insert(question.serial).second) ++open_[question.serial].openers;
-  return exported;
+// With the lock held: what the question is about; null: there is no such allocation.
+const Exports::Exported* Exports::known(const exports::Question& question) const {
+  const Exported* what = nullptr;
+  if (const auto open = open_.find(question.serial); open != open_.end()) {
+    what = &open->second.what;
+  } else if (const auto found = by_serial_.find(question.serial); found != by_serial_.end()) {
+    what = &exported_.at(found->second);
+  }
+  const bool right = what != nullptr && std::equal(std::begin(question.key), std::end(question.key), what->handle.key);
+  return right ? what : nullptr;
+}
+
+bool Exports::hold(std::uint64_t address, bool waits, FunctionRef<void()> work) const {
+  if (hold_ != nullptr) return hold_(address, waits, work);
+  work();
+  return true;
+}
+
+// Whether the opener has it open from now on; if it is out, it is brought.
+Exports::Opens Exports::open(const exports::Question& question, Opener& opener) {
+  const auto opens = [&] {
+    const std::lock_guard lock(mutex_);
+    const auto found = open_.find(question.serial);
+    if (found == open_.end() || known(question) == nullptr) return false;
+    if (opener.open.insert(question.serial).second) ++found->second.openers;
+    return true;
+  };
+  if (opens()) return Opens::kYes;
+  Exported what;
+  {
+    const std::lock_guard lock(mutex_);
+    const Exported* const found = known(question);
+    if (found == nullptr || lost_.erase(question.serial) != 0) return Opens::kNo;
+    what = *found;
+  }
+  if (!contents_->lives(what.address, what.id)) return Opens::kNo;
+  const bool held = hold(what.address, false, [&] { begin(what); });
+  if (opens()) return Opens::kYes;
+  if (held && !is_out(regions_, what.address)) return Opens::kNo;
+  bring(question.serial);
+  return Opens::kOut;
+}
+
+// It is held in place. Nobody has it open, and somebody is about to.
+void Exports::begin(const Exported& what) {
+  const auto range = regions_.open_to_others(what.address);
+  if (!range) return;
+  const std::uint64_t serial = what.handle.serial;
+  const auto opens = [&] {
+    const std::lock_guard lock(mutex_);
+    return by_serial_.contains(serial) &&
+           open_.try_emplace(serial, Open{.what = what, .range = range->buffer_id}).second;
+  }();
+  if (!opens) regions_.closed_by_others(what.address, range->buffer_id);  // it has just been freed, or is open already
+  if (opens) contents_->opened_by_others(what.address);
+  contents_->pins_changed(range->device);
 }
 
 void Exports::close(std::uint64_t serial, Opener& opener) {
   if (opener.open.erase(serial) == 0) return;
-  bool ended = false;
+  Open gone;
   {
     const std::lock_guard lock(mutex_);
     Open& open = open_.at(serial);
     if (--open.openers != 0) return;
-    ended = open.ended;
+    gone = open;
     open_.erase(serial);
   }
-  if (ended) contents_->closed_by_others(serial);
+  end(serial, gone);
+}
+
+// Nobody has it open any more.
+void Exports::end(std::uint64_t serial, const Open& open) {
+  if (const auto device = regions_.closed_by_others(open.what.address, open.range)) contents_->pins_changed(*device);
+  if (open.ended) contents_->closed_by_others(serial);
+}
+
+// What was brought for an opener that is gone.
+void Exports::drop_unopened(const std::vector<Opener>& openers) {
+  std::vector<std::pair<std::uint64_t, Open>> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto next = open_.begin(); next != open_.end();) {
+      const auto each = next++;
+      const bool awaited = std::ranges::any_of(
+          openers, [&](const Opener& opener) { return opener.asked && opener.asked->serial == each->first; });
+      if (each->second.openers != 0 || awaited) continue;
+      gone.emplace_back(each->first, each->second);
+      open_.erase(each);
+    }
+  }
+  for (const auto& [serial, open] : gone) end(serial, open);
+}
+
+// --- what is out comes back
+
+void Exports::bring(std::uint64_t serial) {
+  const std::lock_guard lock(mutex_);
+  to_bring_.insert(serial);
+  if (brings_) return;
+  pthread_t thread{};
+  brings_ = create_own_thread(&thread, &run_bringer, this) == 0;
+  if (brings_) pthread_detach(thread);
+}
+
+void* Exports::run_bringer(void* self) {
+  static_cast<Exports*>(self)->bring_all();
+  return nullptr;
+}
+
+void Exports::bring_all() {
+  for (;;) {
+    Exported what;
+    {
+      const std::lock_guard lock(mutex_);
+      if (to_bring_.empty() || stopped_.load()) {
+        brings_ = false;
+        return;
+      }
+      const std::uint64_t serial = *to_bring_.begin();
+      const auto found = by_serial_.find(serial);
+      to_bring_.erase(serial);
+      if (found == by_serial_.end()) continue;
+      what = exported_.at(found->second);
+    }
+    if (!hold(what.address, true, [&] { begin(what); })) {
+      const std::lock_guard lock(mutex_);
+      lost_.insert(what.handle.serial);
+    } else if (is_out(regions_, what.address)) {  // again: it has been allocated a moment ago
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ring();
+  }
+}
+
+void Exports::ring() {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t rung = write(bell_.get(), &one, sizeof one);
 }
 
 // --- the answers
 
-Exports::Told Exports::told(const exports::Question& question, const Exported& exported) {
+// Of what the opener has open.
+Exports::Told Exports::told(const exports::Question& question) {
   Told told;
-  const std::uint64_t address = exported.address;
-  if (!contents_->lives(address, exported.id)) return told;
+  Open open;
+  {
+    const std::lock_guard lock(mutex_);
+    open = open_.at(question.serial);
+  }
+  const std::uint64_t address = open.what.address;
   const std::lock_guard answering(answering_);
   if (stopped_.load()) return told;
   // Held during the driver's call, so that the memory is not released meanwhile, and its handle becomes another's.
   const Regions::Lock lock = regions_.lock();
   const Range* const range = regions_.range_at(address);
-  if (range == nullptr || !range->pinned || range->failed || range->ending) return told;
+  if (range == nullptr || range->id != open.range || range->failed || range->ending) return told;
   const auto reaches = [&](const Extent& extent) {
-    return extent.address < address + exported.bytes && address < extent.address + extent.bytes;
+    return extent.address < address + open.what.bytes && address < extent.address + extent.bytes;
   };
   const auto first = std::ranges::find_if(range->extents, reaches);
   const auto end = std::find_if_not(first, range->extents.end(), reaches);
@@ -142,31 +273,41 @@ Exports::Told Exports::told(const exports::Question& question, const Exported& e
   told.answer.extents = count;
   told.answer.extent_bytes = extent.bytes;
   told.answer.offset = address - first->address;
-  told.answer.bytes = exported.bytes;
+  told.answer.bytes = open.what.bytes;
   return told;
 }
 
 // Whether there may be more questions.
-bool Exports::answer(Opener& opener) {
+bool Exports::hear(Opener& opener) {
   exports::Question question;
-  const int socket = opener.socket.get();
-  const ssize_t length = protocol::read_packet(socket, &question, sizeof question, {}, MSG_DONTWAIT);
+  const ssize_t length = protocol::read_packet(opener.socket.get(), &question, sizeof question, {}, MSG_DONTWAIT);
   if (length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
   if (length != sizeof question || question.magic != exports::kMagic) return false;
-  if (question.index == exports::kCloses) {
-    close(question.serial, opener);
-    return true;
+  if (question.index != exports::kCloses) {
+    opener.asked = question;
+    return answer(opener);
   }
+  if (opener.asked && opener.asked->serial == question.serial) opener.asked.reset();
+  close(question.serial, opener);
+  return true;
+}
+
+// What it has asked, or that it has to wait.
+bool Exports::answer(Opener& opener) {
+  const exports::Question question = *opener.asked;
+  const Opens opens = open(question, opener);
   Told told;
-  if (const auto exported = open(question, opener)) {
-    told = this->told(question, *exported);
+  if (opens == Opens::kYes) told = this->told(question);
+  if (opens != Opens::kOut) {
+    opener.asked.reset();
     if (told.answer.known == 0) close(question.serial, opener);
+    told.answer.number = question.number;
   }
-  told.answer.number = question.number;
   const int descriptor = told.descriptor();
   const std::span<const int> descriptors(&descriptor, descriptor >= 0 ? 1 : 0);
-  return protocol::write_packet(socket, &told.answer, sizeof told.answer, descriptors, MSG_DONTWAIT) ==
-         static_cast<ssize_t>(sizeof told.answer);
+  const bool sent = protocol::write_packet(opener.socket.get(), &told.answer, sizeof told.answer, descriptors,
+                                           MSG_DONTWAIT) == static_cast<ssize_t>(sizeof told.answer);
+  return sent || opens == Opens::kOut;
 }
 
 void* Exports::run(void* self) {
@@ -181,18 +322,23 @@ void Exports::answer_all() {
     std::vector<pollfd> ready;
     ready.push_back({.fd = bell_.get(), .events = POLLIN, .revents = 0});
     for (const Opener& each : openers) ready.push_back({.fd = each.socket.get(), .events = POLLIN, .revents = 0});
-    if (poll(ready.data(), ready.size(), -1) < 0) continue;
+    const bool waits = std::ranges::any_of(openers, [](const Opener& each) { return each.asked.has_value(); });
+    const int came = poll(ready.data(), ready.size(), waits ? kSaysAgainMs : -1);
+    if (came < 0) continue;
+    const bool again = came == 0 || ready[0].revents != 0;
     for (std::size_t index = openers.size(); index-- > 0;) {
       Opener& opener = openers[index];
-      if (ready[index + 1].revents == 0 || answer(opener)) continue;
+      const bool heard = ready[index + 1].revents == 0 || hear(opener);
+      if (heard && (!again || !opener.asked || answer(opener))) continue;
       for (const std::uint64_t serial : std::set(opener.open)) close(serial, opener);
       openers.erase(openers.begin() + static_cast<std::ptrdiff_t>(index));
     }
+    drop_unopened(openers);
     std::uint64_t rung = 0;
     if (ready[0].revents != 0 && read(bell_.get(), &rung, sizeof rung) < 0) continue;
     const std::lock_guard lock(mutex_);
     for (Descriptor& socket : std::exchange(arrived_, {})) {
-      if (openers.size() < kMostOpeners) openers.push_back({.socket = std::move(socket), .open = {}});
+      if (openers.size() < kMostOpeners) openers.push_back({.socket = std::move(socket), .open = {}, .asked = {}});
     }
   }
 }
@@ -210,8 +356,7 @@ void Exports::serve(Descriptor&& socket) {
     pthread_detach(thread);
   }
   arrived_.push_back(std::move(socket));
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t rung = write(bell_.get(), &one, sizeof one);
+  ring();
 }
 
 void Exports::stop() {

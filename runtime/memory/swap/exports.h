@@ -1,11 +1,12 @@
 // Memory that this process has exported by legacy IPC handles of rota's (exported_handle.h), and the answers to those
-// who open it: descriptors of its extents. It is pinned from its export on, so what is answered does not move. Who has
+// who open it: descriptors of its extents. It is pinned from the first open to the last close, so what is answered does
+// not move; memory that is out when it is opened comes back first, with a turn that the opener waits for. Who has
 // opened it has it from the driver, and keeps it whatever this process does.
 //
 // An opener asks for one extent after another over a socket (protocol::Kind::kIntroduced), and each question is
-// answered by itself, by a thread that calls nothing of the program's and waits for none of its work. The socket stays
-// open as long as the opener has anything open, and says what it closes: so what is open is known, also of one that was
-// killed.
+// answered by itself, by a thread that calls nothing of the program's and waits for none of its work; a second thread,
+// while there is need, waits for turns. The socket stays open as long as the opener has anything open, and says what it
+// closes: so what is open is known, also of one that was killed.
 #pragma once
 
 #include <atomic>
@@ -17,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/core/function_ref.h"
 #include "runtime/memory/swap/contents.h"
 #include "runtime/memory/swap/exported_handle.h"
 #include "runtime/memory/swap/regions.h"
@@ -41,7 +43,7 @@ struct Question {
   std::uint64_t index = 0;  // of the extent
 };
 
-// With the extent's descriptor.
+// With the extent's descriptor. Of number 0, every second: the memory is on its way.
 struct Answer {
   std::uint64_t magic = kMagic;
   std::uint64_t number = 0;
@@ -59,17 +61,21 @@ class Exports {
   Exports(Regions& regions, Contents& contents) : regions_(regions), contents_(&contents) {}
   // Before there are any.
   void set_contents(Contents& contents) { contents_ = &contents; }
+  // How memory is held in place: runs `work` while that at the address is there. False: it is not there or, if it
+  // `waits`, never will be. Without one, all memory is always there.
+  using Hold = bool (*)(std::uint64_t address, bool waits, FunctionRef<void()> work);
+  void set_hold(Hold hold) { hold_ = hold; }
 
   // --- any thread, with no lock held
 
-  // The handle of an allocation, which is pinned. `id`: no other has or had the same number. Nothing: the kernel gives
+  // The handle of an allocation. `id`: no other has or had the same number. Nothing: the kernel gives
   // no random bytes.
   std::optional<api::CUipcMemHandle> handle_of(std::uint64_t address, std::uint64_t bytes, std::uint64_t id);
   // The process's number; it has exported something.
   protocol::ProcessNumber number();
   bool is_own(const ExportedHandle& handle);
-  // The allocation at this address ends: nobody opens it from now on. Its serial, if somebody has it open: then
-  // Contents::closed_by_others() is called once nobody has.
+  // The allocation at this address ends: who has it open keeps it, and until then others may open it, too. Its serial,
+  // if anybody has: then Contents::closed_by_others() is called once nobody has.
   std::optional<std::uint64_t> ends(std::uint64_t address);
 
   // --- the monitor
@@ -88,13 +94,17 @@ class Exports {
   };
   // What is open of an allocation.
   struct Open {
+    Exported what;
+    std::uint64_t range = 0;  // the number of the range in which it lies
     std::size_t openers = 0;
     bool ended = false;
   };
   struct Opener {
     Descriptor socket;
-    std::set<std::uint64_t> open;  // serials
+    std::set<std::uint64_t> open;            // serials
+    std::optional<exports::Question> asked;  // not answered yet
   };
+  enum class Opens : std::uint8_t { kNo, kYes, kOut };
   struct Told {
     exports::Answer answer;
     Descriptor made;          // made for this answer,
@@ -103,19 +113,33 @@ class Exports {
   };
 
   static void* run(void* self);
+  static void* run_bringer(void* self);
   void answer_all();
+  void bring_all();
+  void ring();
+  bool hear(Opener& opener);
   bool answer(Opener& opener);
-  Told told(const exports::Question& question, const Exported& exported);
-  std::optional<Exported> open(const exports::Question& question, Opener& opener);
+  void drop_unopened(const std::vector<Opener>& openers);
+  Told told(const exports::Question& question);
+  Opens open(const exports::Question& question, Opener& opener);
+  void begin(const Exported& what);
+  void bring(std::uint64_t serial);
   void close(std::uint64_t serial, Opener& opener);
+  void end(std::uint64_t serial, const Open& open);
+  bool hold(std::uint64_t address, bool waits, FunctionRef<void()> work) const;
+  const Exported* known(const exports::Question& question) const;
 
   Regions& regions_;
   Contents* contents_;
-  std::mutex mutex_;  // the fields below
+  Hold hold_ = nullptr;
+  mutable std::mutex mutex_;  // the fields below
   protocol::ProcessNumber number_{};
   std::map<std::uint64_t, Exported> exported_;        // by address
   std::map<std::uint64_t, std::uint64_t> by_serial_;  // the addresses
   std::map<std::uint64_t, Open> open_;                // by serial
+  std::set<std::uint64_t> to_bring_;                  // serials
+  std::set<std::uint64_t> lost_;                      // those that cannot be brought
+  bool brings_ = false;                               // there is a thread that does
   std::uint64_t last_serial_ = 0;
   std::vector<Descriptor> arrived_;  // sockets
   Descriptor bell_;                  // an eventfd; empty: no thread has been started

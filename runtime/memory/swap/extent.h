@@ -43,6 +43,7 @@ struct Extent {
   // and access cost as much as the memory.
   bool mapped = true;
   bool reachable = true;
+  bool was_open = false;   // in other processes: it serves nothing else, and goes back to the driver
   std::uint64_t came = 0;  // how many times the GPU's gate had opened when it was brought in
   bool in_place() const { return piece && !moving; }
 };
@@ -53,15 +54,22 @@ struct Range {
   int device = 0;
   api::CUcontext context = nullptr;  // null: it ends with none
   std::uint64_t id = 0;
-  bool kept = false;             // unused and on the GPU: serves the next allocation like it
-  bool ending = false;           // its context ended while it was moving
-  bool failed = false;           // its context has failed: none of it is on the GPU or has to be
-  bool pinned = false;           // others have it: it stays on the GPU, and once it is freed it serves nothing else
+  bool kept = false;    // unused and on the GPU: serves the next allocation like it
+  bool ending = false;  // its context ended while it was moving
+  bool failed = false;  // its context has failed: none of it is on the GPU or has to be
+  // Others have it, for these reasons (protocol::Pin, a bit each): it stays on the GPU while there is any, and once it
+  // is freed it serves nothing else.
+  std::uint8_t pins = 0;
+  unsigned open = 0;             // of the allocations in it, those that other processes have open
   bool begins_small = false;     // its first extents are smaller than they could be
   std::optional<Access> access;  // its pool's access; none: that of its GPU's plain memory
   std::optional<Making> own;     // the program made it, like this
   std::vector<Extent> extents;
 
+  bool pinned() const { return pins != 0; }
+  bool was_open() const {
+    return std::any_of(extents.begin(), extents.end(), [](const Extent& extent) { return extent.was_open; });
+  }
   bool moves() const {
     return std::any_of(extents.begin(), extents.end(), [](const Extent& extent) { return extent.moving; });
   }

@@ -188,7 +188,7 @@ api::CUresult Mapper::unmap(int ordinal, Extent& extent, const Exchange& exchang
     for (std::size_t index = 0; index < again; ++index) mapped.push_back(back.aliases[index].address);
   } else {
     // It is offered once this process has given it up.
-    const SharedDescriptor memory = descriptor_of(extent.piece, extent.bytes, exchange);
+    const SharedDescriptor memory = extent.was_open ? nullptr : descriptor_of(extent.piece, extent.bytes, exchange);
     result = real::cuMemRelease(extent.piece.handle);
     if (result == api::CUDA_SUCCESS) {
       if (memory) exchange.give(memory->get(), extent.bytes);

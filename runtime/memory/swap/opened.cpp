@@ -2,7 +2,10 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <iterator>
@@ -11,6 +14,7 @@
 
 #include "generated/driver_real.h"
 #include "runtime/core/log.h"
+#include "runtime/core/own_thread.h"
 #include "runtime/core/undo.h"
 #include "runtime/memory/swap/access.h"
 #include "runtime/memory/swap/exports.h"
@@ -44,8 +48,9 @@ exports::Question about(const ExportedHandle& handle, std::uint64_t index) {
   return question;
 }
 
-// Answers to earlier questions that were not waited for are skipped.
-std::optional<Received> asked(int socket, const exports::Question& question, Clock::time_point until) {
+// Answers to earlier questions that were not waited for are skipped. An exporter that says that the memory is on its
+// way is waited for longer.
+std::optional<Received> asked(int socket, const exports::Question& question, Clock::time_point& until) {
   if (protocol::write_packet(socket, &question, sizeof question, {}, MSG_DONTWAIT) != sizeof question) return {};
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
@@ -58,7 +63,14 @@ std::optional<Received> asked(int socket, const exports::Question& question, Clo
         protocol::read_packet(socket, &received.answer, sizeof received.answer, {&received.memory, 1}, MSG_DONTWAIT);
     if (length != sizeof received.answer || received.answer.magic != exports::kMagic) return {};
     if (received.answer.number == question.number) return received;
+    if (received.answer.number == 0) until = std::max(until, Clock::now() + kAnswersWithin);
   }
+}
+
+// What the driver refuses to take back is offered once more; nothing else can be done about it.
+template <typename Call>
+void give_back(const Call& call) {
+  if (call() != api::CUDA_SUCCESS) call();
 }
 
 // The handle of GPU memory, and the GPU as this process numbers it; 0: it is none.
@@ -75,7 +87,7 @@ PhysicalHandle physical_of(const Descriptor& memory, int* device) {
     *device = properties.location.id;
     return handle;
   }
-  real::cuMemRelease(handle);
+  give_back([&] { return real::cuMemRelease(handle); });
   return 0;
 }
 
@@ -91,7 +103,7 @@ bool has_hung_up(int socket) {
 // Released at the end: mappings keep the memory.
 struct Handles {
   ~Handles() {
-    for (const PhysicalHandle each : all) real::cuMemRelease(each);
+    for (const PhysicalHandle each : all) give_back([&] { return real::cuMemRelease(each); });
   }
   std::vector<PhysicalHandle> all;
 };
@@ -130,7 +142,7 @@ std::optional<Opened::Memory> Opened::import(const ExportedHandle& handle, const
     handles.all.push_back(physical);
     memory.extents.push_back(answer.extent_bytes);
     if (index != 0 && owner != device) return std::nullopt;
-    device = owner;
+    device = memory.device = owner;
   }
   const std::uint64_t all = memory.all_bytes();
   if (all > protocol::kMaxGpuBytes || memory.address + memory.bytes > all) return std::nullopt;
@@ -157,10 +169,10 @@ std::optional<Opened::Memory> Opened::import(const ExportedHandle& handle, const
 void Opened::unmap(const Memory& memory, std::uint64_t all) {
   std::uint64_t next = memory.mapped;
   for (const std::uint64_t bytes : memory.extents) {
-    real::cuMemUnmap(next, bytes);
+    give_back([&] { return real::cuMemUnmap(next, bytes); });
     next += bytes;
   }
-  real::cuMemAddressFree(memory.mapped, all);
+  give_back([&] { return real::cuMemAddressFree(memory.mapped, all); });
 }
 
 api::CUresult Opened::open(const ExportedHandle& handle, const Place& place, const Introduce& introduce,
@@ -187,8 +199,9 @@ api::CUresult Opened::open(const ExportedHandle& handle, const Place& place, con
   if (!socket || (!answered && has_hung_up(socket->get()))) {
     Descriptor made;
     for (;;) {
-      made = introduce(begun + kAnswersWithin);
-      if (made || Clock::now() + kAsksAgain >= begun + kKnownWithin) break;
+      auto introduced = introduce(begun + kAnswersWithin);
+      if (introduced) made = std::move(*introduced);
+      if (made || !introduced || Clock::now() + kAsksAgain >= begun + kKnownWithin) break;
       poll(nullptr, 0, static_cast<int>(kAsksAgain.count()));
     }
     socket = made ? std::make_shared<const driver::MemoryDescriptor>(std::move(made)) : nullptr;
@@ -219,6 +232,7 @@ api::CUresult Opened::open(const ExportedHandle& handle, const Place& place, con
   memory->buffer_id = ++last_id_;
   *address = memory->address;
   all_.emplace(memory->mapped, std::move(*memory));
+  watch();
   return api::CUDA_SUCCESS;
 }
 
@@ -248,8 +262,8 @@ void Opened::closed(const ExportedHandle& handle) {
                       return is_of(each.second.handle, handle.process);
                     });
   if (more) return;
-  shutdown(socket->get(), SHUT_RDWR);  // a forked child may have it, too
   std::erase_if(peers_, [&](const Peer& each) { return is_of(handle, each.process); });
+  shutdown(socket->get(), SHUT_RDWR);  // a forked child may have it, too
 }
 
 // With the lock held.
@@ -284,8 +298,7 @@ std::optional<api::CUresult> Opened::close(api::CUdeviceptr address, FunctionRef
     gone = all_.extract(key);
   }
   if (!gone) return api::CUDA_SUCCESS;  // with its context
-  unmap(gone.mapped(), gone.mapped().all_bytes());
-  closed(gone.mapped().handle);
+  end(gone.mapped());
   return api::CUDA_SUCCESS;
 }
 
@@ -299,10 +312,79 @@ void Opened::context_ended(api::CUcontext context) {
       if (each->second.place.context == context) gone.push_back(std::move(all_.extract(each).mapped()));
     }
   }
-  for (const Memory& memory : gone) {
-    unmap(memory, memory.all_bytes());
-    closed(memory.handle);
+  for (const Memory& memory : gone) end(memory);
+}
+
+// It is none of all_ any more.
+void Opened::end(const Memory& memory) {
+  unmap(memory, memory.all_bytes());
+  if (memory.charged) {
+    ledger_.release(memory.device, memory.all_bytes(), Kind::kPhysical);
+    changed_(memory.device);
   }
+  closed(memory.handle);
+}
+
+// --- exporters that end
+
+// With the lock held: there is a new peer, or more of one.
+void Opened::watch() {
+  if (!bell_) {
+    bell_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    pthread_t thread{};
+    if (!bell_ || create_own_thread(&thread, &run, this) != 0) {
+      bell_ = Descriptor();
+      return;
+    }
+    pthread_detach(thread);
+  }
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t rung = write(bell_.get(), &one, sizeof one);
+}
+
+void* Opened::run(void* self) {
+  static_cast<Opened*>(self)->watch_all();
+  return nullptr;
+}
+
+void Opened::watch_all() {
+  for (;;) {
+    std::vector<Socket> sockets;  // which stay open meanwhile
+    std::vector<pollfd> heard;
+    {
+      const std::lock_guard lock(mutex_);
+      heard.push_back({.fd = bell_.get(), .events = POLLIN, .revents = 0});
+      for (const Peer& peer : peers_) {
+        if (peer.gone) continue;
+        sockets.push_back(peer.socket);
+        heard.push_back({.fd = peer.socket->get(), .events = 0, .revents = 0});
+      }
+    }
+    if (poll(heard.data(), heard.size(), -1) < 0) continue;
+    std::uint64_t rung = 0;
+    if (heard[0].revents != 0 && read(heard[0].fd, &rung, sizeof rung) < 0) continue;
+    adopt();
+  }
+}
+
+// What is open of processes that have hung up is charged to this one. Nothing is refused for that, as memory that
+// graphs reserve is not: the driver has given it already.
+void Opened::adopt() {
+  std::vector<int> changed;
+  {
+    const std::lock_guard lock(mutex_);
+    for (Peer& peer : peers_) {
+      peer.gone = peer.gone || has_hung_up(peer.socket->get());
+      if (!peer.gone) continue;
+      for (auto& [mapped, memory] : all_) {
+        if (memory.charged || !is_of(memory.handle, peer.process)) continue;
+        memory.charged = true;
+        ledger_.charge(memory.device, memory.all_bytes(), Kind::kPhysical);
+        changed.push_back(memory.device);
+      }
+    }
+  }
+  for (const int device : changed) changed_(device);
 }
 
 std::optional<Opened::Found> Opened::find(api::CUdeviceptr address) const {

@@ -1,11 +1,12 @@
 // Memory of other processes that this one has opened by legacy IPC handles of rota's. It is mapped here, stays where
 // the exporter has it, and is counted there: opening it again gives the same address, and closing it as often unmaps
-// it.
+// it. Once the exporter has ended, which a thread of rota's hears by the socket to it, it is counted here.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,6 +16,7 @@
 #include "runtime/core/function_ref.h"
 #include "runtime/driver/memory_descriptor.h"
 #include "runtime/memory/backend.h"
+#include "runtime/memory/ledger.h"
 #include "runtime/memory/swap/exported_handle.h"
 #include "scheduler/base/descriptor.h"
 
@@ -22,9 +24,14 @@ namespace rota::memory {
 
 class Opened {
  public:
+  // `changed`, by any thread: what this process has on a GPU has changed.
+  Opened(Ledger& ledger, std::function<void(int device)> changed) : ledger_(ledger), changed_(std::move(changed)) {}
+  Opened(const Opened&) = delete;
+  Opened& operator=(const Opened&) = delete;
+
   using Clock = std::chrono::steady_clock;
-  // A socket to the exporter by that time; empty: there is none.
-  using Introduce = FunctionRef<Descriptor(Clock::time_point until)>;
+  // A socket to the exporter by that time; empty: there is none. Nothing: nor will there ever be one.
+  using Introduce = FunctionRef<std::optional<Descriptor>(Clock::time_point until)>;
 
   // Whether there is any. One load.
   bool any() const { return any_.load(std::memory_order_relaxed); }
@@ -58,6 +65,8 @@ class Opened {
     std::uint64_t bytes = 0;
     std::uint64_t buffer_id = 0;
     Place place;
+    int device = -1;       // the GPU that it lies on
+    bool charged = false;  // to this process, since the exporter has ended
     unsigned opens = 1;
     std::uint64_t all_bytes() const;
   };
@@ -71,7 +80,14 @@ class Opened {
   // `all`: how many bytes were reserved.
   static void unmap(const Memory& memory, std::uint64_t all);
   const Memory* at(api::CUdeviceptr address) const;
+  void end(const Memory& memory);
+  static void* run(void* self);
+  void watch_all();
+  void watch();
+  void adopt();
 
+  Ledger& ledger_;
+  const std::function<void(int device)> changed_;
   std::mutex opening_;                    // one at a time, so that each memory is mapped once; taken first
   std::uint64_t questions_ = 0;           // under that
   mutable std::mutex mutex_;              // the fields below
@@ -81,8 +97,10 @@ class Opened {
   struct Peer {
     std::uint64_t process[2];
     Socket socket;
+    bool gone = false;
   };
   std::vector<Peer> peers_;
+  Descriptor bell_;  // an eventfd, for who watches them; empty: no thread has been started
   std::uint64_t last_id_ = std::uint64_t{1} << 51;  // beyond the driver's, and those of other memory of rota's
   std::atomic<bool> any_{false};
 };

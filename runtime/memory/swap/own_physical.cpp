@@ -134,7 +134,7 @@ OwnPhysical::Handle OwnPhysical::driver_handle(Handle handle) const {
   return piece != nullptr ? swap_.own_mappings().handle_of(piece->range) : 0;
 }
 
-OwnPhysical::Handle OwnPhysical::pin(Handle handle) {
+OwnPhysical::Handle OwnPhysical::pin(Handle handle, protocol::Pin why) {
   std::uint64_t range = 0;
   Handle drivers = 0;
   {
@@ -144,17 +144,17 @@ OwnPhysical::Handle OwnPhysical::pin(Handle handle) {
     range = piece->range;
     drivers = swap_.own_mappings().handle_of(range);
   }
-  swap_.pin(range);
+  swap_.pin(range, why);
   return drivers;
 }
 
-void OwnPhysical::pin(std::uint64_t address, std::uint64_t bytes) {
+void OwnPhysical::pin(std::uint64_t address, std::uint64_t bytes, protocol::Pin why) {
   std::vector<std::uint64_t> ranges;
   {
     const std::lock_guard lock(mutex_);
     for (const Handle each : overlapping(address, bytes).pieces) ranges.push_back(pieces_.at(each).range);
   }
-  for (const std::uint64_t range : ranges) swap_.pin(range);
+  for (const std::uint64_t range : ranges) swap_.pin(range, why);
 }
 
 bool OwnPhysical::exportable(Handle handle) const {

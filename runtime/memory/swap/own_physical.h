@@ -54,9 +54,9 @@ class OwnPhysical {
   Handle driver_handle(Handle handle) const;
   // The driver's handle, for others to have the memory: it is in place and held there, and stays from now on; 0: there
   // is none.
-  Handle pin(Handle handle);
+  Handle pin(Handle handle, protocol::Pin why);
   // Pins all that is mapped at any of these addresses.
-  void pin(std::uint64_t address, std::uint64_t bytes);
+  void pin(std::uint64_t address, std::uint64_t bytes, protocol::Pin why);
   // Whether the program may have a descriptor of it.
   bool exportable(Handle handle) const;
 

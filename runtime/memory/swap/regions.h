@@ -24,6 +24,7 @@
 #include "runtime/memory/swap/extent.h"
 #include "runtime/memory/swap/mapper.h"
 #include "runtime/memory/swap/swap_devices.h"
+#include "scheduler/protocol/pins.h"
 
 namespace rota::memory {
 
@@ -52,9 +53,17 @@ class Regions {
 
   // The range that holds this address, which is in place and held there, stays on the GPU until it is freed. Returns
   // its GPU, if it could have moved before.
-  std::optional<int> pin(std::uint64_t address);
-  // How many bytes stay so.
+  std::optional<int> pin(std::uint64_t address, protocol::Pin why);
+  // An allocation in the range that holds this address, which is held in place, is open in other processes from now on:
+  // the range stays on the GPU until as many have been closed. Nothing: there is no such range, or it is not in place.
+  std::optional<Found> open_to_others(std::uint64_t address);
+  // One of them is open no more. `id`: of the range, which may be gone. Returns its GPU, if it may leave that now.
+  std::optional<int> closed_by_others(std::uint64_t address, std::uint64_t id);
+  // Whether any has been, in the range that holds this address: it serves no other allocation.
+  bool was_open(std::uint64_t address) const;
+  // How many bytes stay so, in all and by reason.
   std::uint64_t pinned_bytes(int device) const { return pinned_[static_cast<std::size_t>(device)].load(); }
+  std::array<std::uint64_t, protocol::kPins> pinned_by(int device) const;
   // How many bytes are not on the GPU.
   std::uint64_t out_bytes(int device) const { return out_[static_cast<std::size_t>(device)].load(); }
   // What has to be there at once when this process runs, in use or about to be: everything except kept ranges.
@@ -139,6 +148,7 @@ class Regions {
   static Like like(const Range& range) { return {.bytes = range.bytes, .own = range.own}; }
   bool open_if_in_place(Devices devices, FunctionRef<void()> open);
   void take_off(const Range& range);
+  void set_pins(Range& range, std::uint8_t pins);
   std::uint64_t destroy(Range&& range, const Exchange& exchange = {});
   static Extent clear(Extent& extent);
   std::uint64_t release(std::vector<std::pair<int, Extent>>&& gone);
@@ -158,6 +168,7 @@ class Regions {
   }();
   std::array<std::atomic<std::uint64_t>, kMaxDevices> out_{};
   std::array<std::atomic<std::uint64_t>, kMaxDevices> pinned_{};
+  std::array<std::array<std::atomic<std::uint64_t>, protocol::kPins>, kMaxDevices> pinned_by_{};
   std::array<std::atomic<std::uint64_t>, kMaxDevices> needed_{};
   std::uint64_t last_id_ = std::uint64_t{1} << 49;  // beyond the driver's, and those of stream_ordered.h
   std::atomic<bool> any_{false};

@@ -1,6 +1,7 @@
 // How ranges end: they are kept for the next allocation like them, or their memory, their copies on the host and their
 // addresses go back to where they came from.
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "runtime/memory/swap/regions.h"
@@ -12,6 +13,15 @@ namespace {
 // The most that is kept for the next allocations: a 64th of the GPU.
 constexpr std::uint64_t kKeptPart = 64;
 
+unsigned pin_bit(protocol::Pin why) {
+  return 1U << static_cast<unsigned>(why);
+}
+
+// Its place in what is counted by reason. Not of none.
+std::size_t first_of(std::uint8_t pins) {
+  return static_cast<std::size_t>(std::countr_zero(pins));
+}
+
 }  // namespace
 
 // With the lock held: of a range that leaves the books, for destroy().
@@ -19,7 +29,10 @@ void Regions::take_off(const Range& range) {
   if (range.failed) return;
   Books& books = books_[static_cast<std::size_t>(range.device)];
   if (range.begins_small) --books.begin_small;
-  if (range.pinned) pinned_[static_cast<std::size_t>(range.device)] -= range.bytes;
+  if (range.pinned()) {
+    pinned_[static_cast<std::size_t>(range.device)] -= range.bytes;
+    pinned_by_[static_cast<std::size_t>(range.device)][first_of(range.pins)] -= range.bytes;
+  }
   if (!range.kept) needed(range.device) -= range.bytes;
   for (const Extent& extent : range.extents) {
     if (!extent.piece) count_in(range, extent);
@@ -65,13 +78,62 @@ std::uint64_t Regions::drop_kept(int ordinal, std::uint64_t bytes, const Exchang
   return released;
 }
 
-std::optional<int> Regions::pin(std::uint64_t address) {
+// With the lock held.
+void Regions::set_pins(Range& range, std::uint8_t pins) {
+  const auto device = static_cast<std::size_t>(range.device);
+  const auto add = [&](std::uint8_t all, std::uint64_t bytes) {
+    if (all == 0) return;
+    pinned_[device] += bytes;
+    pinned_by_[device][first_of(all)] += bytes;
+  };
+  add(range.pins, 0 - range.bytes);
+  range.pins = pins;
+  add(range.pins, range.bytes);
+}
+
+std::optional<int> Regions::pin(std::uint64_t address, protocol::Pin why) {
   const std::lock_guard lock(mutex_);
   const Range* const found = range_at(address);
-  if (found == nullptr || found->kept || found->failed || found->pinned) return std::nullopt;
-  ranges_.at(found->address).pinned = true;
-  pinned_[static_cast<std::size_t>(found->device)] += found->bytes;
+  if (found == nullptr || found->kept || found->failed) return std::nullopt;
+  const auto all = static_cast<std::uint8_t>(found->pins | pin_bit(why));
+  if (all == found->pins) return std::nullopt;
+  set_pins(ranges_.at(found->address), all);
   return found->device;
+}
+
+std::optional<Regions::Found> Regions::open_to_others(std::uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  const Range* const found = range_at(address);
+  if (found == nullptr || found->kept || found->failed || found->ending || !found->in_place()) return std::nullopt;
+  Range& range = ranges_.at(found->address);
+  ++range.open;
+  for (Extent& extent : range.extents) extent.was_open = true;
+  set_pins(range, static_cast<std::uint8_t>(range.pins | pin_bit(protocol::Pin::kIpc)));
+  return Found{range.context, range.id, range.device};
+}
+
+std::optional<int> Regions::closed_by_others(std::uint64_t address, std::uint64_t id) {
+  const std::lock_guard lock(mutex_);
+  const Range* const found = range_at(address);
+  if (found == nullptr || found->id != id || found->failed || found->open == 0) return std::nullopt;
+  Range& range = ranges_.at(found->address);
+  if (--range.open != 0) return std::nullopt;
+  set_pins(range, static_cast<std::uint8_t>(range.pins & ~pin_bit(protocol::Pin::kIpc)));
+  return range.device;
+}
+
+bool Regions::was_open(std::uint64_t address) const {
+  const std::lock_guard lock(mutex_);
+  const Range* const found = range_at(address);
+  return found != nullptr && found->was_open();
+}
+
+std::array<std::uint64_t, protocol::kPins> Regions::pinned_by(int device) const {
+  std::array<std::uint64_t, protocol::kPins> all{};
+  if (pinned_bytes(device) == 0) return all;  // nearly always, and this is asked at each allocation
+  for (std::size_t why = 0; why < all.size(); ++why)
+    all[why] = pinned_by_[static_cast<std::size_t>(device)][why].load();
+  return all;
 }
 
 void Regions::free(std::uint64_t address) {
@@ -88,7 +150,8 @@ void Regions::free(std::uint64_t address) {
     Books& books = books_[static_cast<std::size_t>(range.device)];
     const std::uint64_t most = devices_.of(range.device).total / kKeptPart;
     // Pools keep their unused memory themselves.
-    const bool keeps = !range.pinned && (range.own ? keeps_own_.load() : range.context != nullptr);
+    const bool keeps =
+        !range.pinned() && !range.was_open() && (range.own ? keeps_own_.load() : range.context != nullptr);
     if (keeps && range.in_place() && books.kept + range.bytes <= most) {
       range.kept = true;
       needed(range.device) -= range.bytes;

@@ -100,23 +100,27 @@ class SwapBackend final : public Backend {
   // its extents if they are moving.
   void free(std::uint64_t address) { regions_.free(address); }
   // From now on nothing leaves the GPU: it may be accessed without any call that rota sees.
-  void pin() {
+  void pin(protocol::PinAll why) {
     regions_.keep_no_own();
-    pinned_.store(true);
+    protocol::PinAll before = protocol::PinAll::kNo;
+    pinned_.compare_exchange_strong(before, why);  // the first reason is told
   }
-  bool pinned() const { return pinned_.load(); }
+  protocol::PinAll pinned_all() const { return pinned_.load(); }
+  bool pinned() const { return pinned_all() != protocol::PinAll::kNo; }
   // The range that holds this address, which is in place and held there, stays until it is freed.
-  void pin(std::uint64_t address) {
-    const std::optional<int> device = regions_.pin(address);
+  void pin(std::uint64_t address, protocol::Pin why) {
+    const std::optional<int> device = regions_.pin(address, why);
     if (device) turns_->resident_changed(*device);
   }
   std::uint64_t pinned_bytes(int device) const { return regions_.pinned_bytes(device); }
+  std::array<std::uint64_t, protocol::kPins> pinned_by(int device) const { return regions_.pinned_by(device); }
 
   // What the parts say, by the same names there.
   bool any() const { return regions_.any(); }
   std::optional<Found> find(std::uint64_t address) const { return regions_.find(address); }
   bool begins(std::uint64_t address) const { return regions_.begins(address); }
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const { return regions_.overlaps(address, bytes); }
+  bool was_open(std::uint64_t address) const { return regions_.was_open(address); }
   std::uint64_t drop_kept(int device, std::uint64_t bytes = UINT64_MAX, const Exchange& exchange = {}) {
     return regions_.drop_kept(device, bytes, exchange);
   }
@@ -169,7 +173,7 @@ class SwapBackend final : public Backend {
   Exports exports_{regions_, whole_ranges_};
   Copies copies_{regions_, host_, store_};
   Mover mover_{{devices_, mapper_, regions_, copies_, host_, store_, fingerprints_, &whole_ranges_}};
-  std::atomic<bool> pinned_{false};
+  std::atomic<protocol::PinAll> pinned_{protocol::PinAll::kNo};
 };
 
 }  // namespace rota::memory

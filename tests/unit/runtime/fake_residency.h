@@ -15,7 +15,7 @@ struct FakeResidency : memory::Residency {
   void set_turns(memory::Turns*) override {}
   memory::Ledger& ledger() override { return books; }
   const memory::Settings& settings() const override { return chosen; }
-  Sums sums(int device) const override { return {books.live_bytes(device), books.fixed_bytes(device), 0, 0}; }
+  Sums sums(int device) const override { return {books.live_bytes(device), books.fixed_bytes(device), 0, 0, {}}; }
   std::uint64_t resident_bytes(int) const override { return 0; }
   std::uint64_t out_bytes(int) const override { return 0; }
   std::uint64_t needed_bytes(int) const override { return needed.load(); }
@@ -29,8 +29,8 @@ struct FakeResidency : memory::Residency {
   bool if_in_place(Devices, FunctionRef<void()> work) override { return work(), true; }
   bool use_if_in_place(Devices, FunctionRef<void()> open) override { return open(), true; }
   std::optional<bool> try_use_if_in_place(Devices, FunctionRef<void()> open) override { return open(), true; }
-  void pin_all() override {}
-  bool all_pinned() const override { return false; }
+  void pin_all(protocol::PinAll) override {}
+  protocol::PinAll pinned_all() const override { return protocol::PinAll::kNo; }
   void set_served(int, bool) override {}
   bool has_deferred() const override { return false; }
   bool sweep_deferred() override { return false; }

@@ -108,6 +108,35 @@ double milliseconds(std::uint64_t ns) {
   return static_cast<double>(ns) / 1e6;
 }
 
+std::uint64_t pinned_as_a_whole(const protocol::TaskRow& task) {
+  std::uint64_t rest = task.pinned_bytes;
+  for (const std::uint64_t bytes : task.pinned_by) rest -= std::min(rest, bytes);
+  return rest;
+}
+
+// In brackets: how much of it is pinned, and why. A rotad of an earlier release does not say.
+std::string pins_text(const protocol::TaskRow& task) {
+  std::vector<std::string> parts;
+  for (std::size_t why = 0; why < protocol::kPins; ++why) {
+    const std::uint64_t bytes = task.pinned_by[why];
+    if (bytes != 0) parts.push_back(fmt::format("{} {}", rota::bytes_text(bytes), protocol::kPinTexts[why]));
+  }
+  if (const auto why = static_cast<std::size_t>(task.pinned_all); why != 0 && why <= protocol::kLastPinAll) {
+    parts.push_back(fmt::format("{}: {}", rota::bytes_text(pinned_as_a_whole(task)), protocol::kPinAllTexts[why]));
+  }
+  return parts.empty() ? "" : fmt::format(" ({})", fmt::join(parts, "; "));
+}
+
+nlohmann::json pins_json(const protocol::TaskRow& task) {
+  nlohmann::json all = nlohmann::json::object();
+  for (std::size_t why = 0; why < protocol::kPins; ++why) all[protocol::kPinNames[why]] = task.pinned_by[why];
+  const auto why = static_cast<std::size_t>(task.pinned_all);
+  const bool known = why != 0 && why <= protocol::kLastPinAll;
+  all["process"] = pinned_as_a_whole(task);
+  all["process_reason"] = known ? nlohmann::json(protocol::kPinAllNames[why]) : nlohmann::json(nullptr);
+  return all;
+}
+
 }  // namespace
 
 std::string sharing_text(const protocol::GpuRow& gpu) {
@@ -162,7 +191,8 @@ std::string staying_text(const protocol::TaskRow* task, bool holds) {
     text += fmt::format(", {} cannot leave the GPU while its work may run", bytes_text(task->fixed_for_now_bytes));
   }
   if (task->fixed_bytes > task->fixed_for_now_bytes) {
-    text += fmt::format(", {} cannot leave the GPU", bytes_text(task->fixed_bytes - task->fixed_for_now_bytes));
+    text += fmt::format(", {} cannot leave the GPU{}", bytes_text(task->fixed_bytes - task->fixed_for_now_bytes),
+                        pins_text(*task));
   }
   if (task->lacks_bytes != 0) {
     text += fmt::format(", {}: {} of its memory do not fit beside {}", holds ? "cannot run" : "is passed over",
@@ -188,6 +218,7 @@ nlohmann::json use_json(const Status& status, const protocol::ProgramRow& progra
         {"waits", task->waits != 0},
         {"fixed_bytes", task->fixed_bytes},
         {"fixed_for_now_bytes", task->fixed_for_now_bytes},
+        {"pinned_bytes", pins_json(*task)},
         {"awaited_bytes", task->awaited_bytes},
         {"awaited_ns", task->awaited_ns},
         {"lacks_bytes", task->lacks_bytes},

@@ -131,7 +131,8 @@ void attach() {
 
 // It waits for others, so memory is not held in place meanwhile.
 bool waits_for_others(Symbol symbol) {
-  return symbol == Symbol::k_cuMulticastBindMem || symbol == Symbol::k_cuMulticastBindMem_v2;
+  return symbol == Symbol::k_cuMulticastBindAddr || symbol == Symbol::k_cuMulticastBindAddr_v2 ||
+         symbol == Symbol::k_cuMulticastBindMem || symbol == Symbol::k_cuMulticastBindMem_v2;
 }
 
 // Nothing is known that the driver did not give.

@@ -83,6 +83,7 @@ const Table<Row> kRows = {
      }},
 };
 // What else takes handles, or addresses without any memory: of the driver's handles, the driver's own answer.
+// `handle` is the driver's, or 7 as an address.
 struct Other {
   Symbol symbol;
   CUresult (*call)(Handle handle);
@@ -117,6 +118,28 @@ const Table<Other> kOthers = {
      [](Handle handle) { return overrides::cuMulticastBindMem_v2(1, 0, 0, handle, 0, 4 * kMiB, 0); }, true},
     {Symbol::k_cuLogicalEndpointBindMem,
      [](Handle handle) { return overrides::cuLogicalEndpointBindMem(1, 0, 0, handle, 0, 4 * kMiB, 0); }, true},
+    {Symbol::k_cuMulticastBindAddr,
+     [](Handle address) { return overrides::cuMulticastBindAddr(1, 0, address, 4 * kMiB, 0); }, true},
+    {Symbol::k_cuMulticastBindAddr_v2,
+     [](Handle address) { return overrides::cuMulticastBindAddr_v2(1, 0, 0, address, 4 * kMiB, 0); }, true},
+    {Symbol::k_cuLogicalEndpointBindAddr,
+     [](Handle address) {
+       return overrides::cuLogicalEndpointBindAddr(1, 0, 0, reinterpret_cast<void*>(address), 4 * kMiB, 0);
+     },
+     true},
+    {Symbol::k_cuLogicalEndpointExport,
+     [](Handle endpoint) {
+       return overrides::cuLogicalEndpointExport(nullptr, static_cast<api::CUlogicalEndpointId>(endpoint), {});
+     },
+     true},
+    {Symbol::k_cuMemPoolExportPointer,
+     [](Handle address) { return overrides::cuMemPoolExportPointer(nullptr, address); }, true},
+    {Symbol::k_cuMemPoolExportToShareableHandle,
+     [](Handle pool) {
+       return overrides::cuMemPoolExportToShareableHandle(nullptr, reinterpret_cast<api::CUmemoryPool>(pool),
+                                                          api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+     },
+     true},
 };
 CUresult call(Symbol symbol, Handle* handle) {
   for (const Row& row : kRows) {
@@ -254,6 +277,21 @@ TEST_CASE("a handle of the driver's goes to the driver as it is, and what hands 
       driver.set<api::cuLogicalEndpointBindMem_fn>(
           Symbol::k_cuLogicalEndpointBindMem,
           [](auto, auto, auto, Handle handle, auto...) { return note(seen, handle); });
+      driver.set<api::cuMulticastBindAddr_fn>(Symbol::k_cuMulticastBindAddr,
+                                              [](auto, auto, auto address, auto...) { return note(seen, address); });
+      driver.set<api::cuMulticastBindAddr_v2_fn>(
+          Symbol::k_cuMulticastBindAddr_v2,
+          [](auto, auto, auto, auto address, auto...) { return note(seen, address); });
+      driver.set<api::cuLogicalEndpointBindAddr_fn>(
+          Symbol::k_cuLogicalEndpointBindAddr,
+          [](auto, auto, auto, void* address, auto...) { return note(seen, reinterpret_cast<Handle>(address)); });
+      driver.set<api::cuLogicalEndpointExport_fn>(Symbol::k_cuLogicalEndpointExport,
+                                                  [](auto, auto endpoint, auto) { return note(seen, endpoint); });
+      driver.set<api::cuMemPoolExportPointer_fn>(Symbol::k_cuMemPoolExportPointer,
+                                                 [](auto, auto address) { return note(seen, address); });
+      driver.set<api::cuMemPoolExportToShareableHandle_fn>(
+          Symbol::k_cuMemPoolExportToShareableHandle,
+          [](auto, auto pool, auto...) { return note(seen, reinterpret_cast<Handle>(pool)); });
       EXPECT(row.call(7) == api::CUDA_SUCCESS);
       EXPECT(seen == 7);
       EXPECT(!runtime().unevictable() && runtime().monitor.shared() == row.hands_out);

@@ -289,7 +289,7 @@ TEST_CASE("memory that is pinned while the gate closes for a move stays") {
   std::function<void()> call;  // by another thread
   Counting with;
   auto& [rotad, program] = with;
-  call = [&] { program.memory.swap().pin(); };
+  call = [&] { program.memory.swap().pin(protocol::PinAll::kReached); };
   when_entered = &call;
   rotad.ask_for(kBytes);
   CHECK(eventually([&] { return program.fixed() == kBytes && !gate::out_of_place.load(); }));

@@ -6,6 +6,7 @@
 #include <random>
 #include <string>
 
+#include "scheduler/metrics/exposition.h"
 #include "scheduler/metrics/turns.h"
 
 namespace rota::metrics {
@@ -222,6 +223,24 @@ TEST_CASE("what a program says of its hand-overs counts as far as it can be true
   CHECK(gpu.hand_overs.sum_ns == 4'000'000);
   turns.say_switches(UINT64_MAX, UINT64_MAX, gpu);  // more than it was granted since
   CHECK(gpu.hand_overs.sum_ns == 4'000'000);
+}
+
+TEST_CASE("pinned bytes are told by the reason for which they are pinned") {
+  protocol::Snapshot snapshot;
+  snapshot.gpus.emplace_back().uuid = kGpu;
+  snapshot.series.push_back({.gpu = kGpu, .key = session("a"), .totals = {}, .now = {}});
+  Gauges& now = snapshot.series.front().now;
+  now.native_bytes = 1;
+  now.pinned_bytes[static_cast<std::size_t>(protocol::Pin::kIpc)] = 2;
+  now.pinned_bytes[static_cast<std::size_t>(protocol::Pin::kFabric)] = 3;
+  now.process_bytes = 4;
+  now.for_now_bytes = 5;
+  const std::string text = exposition(snapshot, "host", Format::kOpenMetrics);
+  for (const char* sample :
+       {"\"native\"} 1\n", "\"ipc\"} 2\n", "\"fabric\"} 3\n", "\"process\"} 4\n", "\"temporary\"} 5\n"}) {
+    CHECK(text.find(std::string(",reason=") + sample) != std::string::npos);
+  }
+  CHECK(text.find("\"dma_buf\"") == std::string::npos);
 }
 
 }  // namespace rota::metrics

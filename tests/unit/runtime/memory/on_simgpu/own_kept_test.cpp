@@ -64,12 +64,12 @@ TEST_CASE("memory whose descriptor the program has given away serves nothing onc
     const std::size_t free_before = free_on_gpu();
     const Handle handle = create(kPiece, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     // As if it had been exported.
-    EXPECT(runtime().memory.own_physical().pin(handle) != 0);
+    EXPECT(runtime().memory.own_physical().pin(handle, protocol::Pin::kDescriptor) != 0);
     EXPECT_OK(cu.cuMemRelease(handle));
     EXPECT(swap().resident_bytes(0) == 0 && free_on_gpu() == free_before);
     const Handle other = create(kPiece, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     // Others may have registered it without any call.
-    swap().pin();
+    swap().pin(protocol::PinAll::kReached);
     EXPECT_OK(cu.cuMemRelease(other));
     EXPECT(swap().resident_bytes(0) == 0 && free_on_gpu() == free_before);
     const Handle later = create();  // which stays, and is counted so

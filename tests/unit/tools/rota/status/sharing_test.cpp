@@ -152,5 +152,25 @@ TEST_CASE("a reason of a newer rotad is not guessed at") {
   CHECK(sharing_json(gpu)["reason"].is_null());
 }
 
+TEST_CASE("what stays on a GPU is told with the reasons, and of a rotad that does not tell them without") {
+  protocol::TaskRow use{};
+  use.fixed_bytes = 10 << 20;
+  CHECK(staying_text(&use, false) == ", 10 MiB cannot leave the GPU");
+  use.pinned_bytes = 7 << 20;
+  use.pinned_by[static_cast<std::size_t>(protocol::Pin::kDmaBuf)] = 2 << 20;
+  use.pinned_by[static_cast<std::size_t>(protocol::Pin::kIpc)] = 1 << 20;
+  use.pinned_all = protocol::PinAll::kReached;
+  CHECK(staying_text(&use, false) ==
+        ", 10 MiB cannot leave the GPU (2 MiB exported as a dma-buf; 1 MiB opened by IPC handles; 4 MiB: a device, a "
+        "library or a debugger may reach all of it)");
+  const nlohmann::json all = on_gpu(
+      use_json(one_client(shared_gpu(SharingReason::kMemory, Candidate::kTurns), use), kProgram))["pinned_bytes"];
+  CHECK(all["dma_buf"] == 2 << 20);
+  CHECK(all["process"] == 4 << 20);
+  CHECK(all["process_reason"] == "reached_from_outside");
+  use.pinned_all = static_cast<protocol::PinAll>(250);  // of a later rotad
+  CHECK(says(staying_text(&use, false), "1 MiB opened by IPC handles)"));
+}
+
 }  // namespace
 }  // namespace rota::tool

@@ -111,7 +111,7 @@ TEST_CASE("wherever a function takes a handle of physical memory that moves, the
             enter(0);
             const Handle ours = make_piece();
             EXPECT(memory::OwnPhysical::is_ours(ours));
-            const Handle of_driver = runtime().memory.own_physical().pin(ours);
+            const Handle of_driver = runtime().memory.own_physical().pin(ours, protocol::Pin::kDescriptor);
             EXPECT(of_driver != 0 && !memory::OwnPhysical::is_ours(of_driver));
             Arguments arguments(place.symbol);
             arguments.put(place, ours);

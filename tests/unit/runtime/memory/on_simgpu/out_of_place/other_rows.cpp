@@ -146,17 +146,22 @@ const std::vector<Row>& other_rows() {
        Then::kPinsRange,
        Effect::kAny,
        [](S& s) { s.arguments.value<std::size_t>(2) = s.bytes; }},
-      {{"cuIpcGetMemHandle"}, Then::kExports},
+      {{"cuIpcGetMemHandle"}, Then::kExports},  // it comes back when somebody opens it
       // By a handle, of memory that moves: handles_test.cpp, own_turns_test.cpp.
       {{"cuLogicalEndpointBindMem", "cuMemExportToShareableHandle"}, Then::kWaits},
       {{"cuMulticastBindMem", "cuMulticastBindMem_v2"}, Then::kGoesOn},
-      {{"cuLogicalEndpointBindAddr", "cuLogicalEndpointExport", "cuMemPoolExportPointer",
-        "cuMemPoolExportToShareableHandle", "cuGraphicsGLRegisterBuffer", "cuGraphicsGLRegisterImage",
-        "cuGLRegisterBufferObject", "cuGraphicsEGLRegisterImage", "cuGraphicsVDPAURegisterVideoSurface",
-        "cuGraphicsVDPAURegisterOutputSurface", "cuEGLStreamConsumerConnect", "cuEGLStreamConsumerConnectWithFlags",
-        "cuEGLStreamProducerConnect", "cuEGLStreamProducerPresentFrame"},
+      {{"cuLogicalEndpointBindAddr"},
+       Then::kPinsRange,
+       Effect::kAny,
+       [](S& s) { s.arguments.value<std::size_t>(4) = s.bytes; }},
+      // What is bound to it is pinned already, and only the driver's own memory is in pools that can be exported.
+      {{"cuLogicalEndpointExport", "cuMemPoolExportPointer", "cuMemPoolExportToShareableHandle"}, Then::kWaits},
+      {{"cuGraphicsGLRegisterBuffer", "cuGraphicsGLRegisterImage", "cuGLRegisterBufferObject",
+        "cuGraphicsEGLRegisterImage", "cuGraphicsVDPAURegisterVideoSurface", "cuGraphicsVDPAURegisterOutputSurface",
+        "cuEGLStreamConsumerConnect", "cuEGLStreamConsumerConnectWithFlags", "cuEGLStreamProducerConnect",
+        "cuEGLStreamProducerPresentFrame"},
        Then::kPins},
-      {{"cuMulticastBindAddr", "cuMulticastBindAddr_v2"}, Then::kPinsFirst},
+      {{"cuMulticastBindAddr", "cuMulticastBindAddr_v2"}, Then::kPinsRangeFirst},
       {{"cuMemMap handle"}, Then::kGoesOn},  // handles of memory that moves: handles_test.cpp
       {{"cuMemMap ptr"}, Then::kRefuses, Effect::kAny, [](S& s) { s.arguments.value<std::size_t>(1) = s.bytes; }},
 

@@ -55,9 +55,12 @@ std::string in_child(const std::vector<Case>& cases, Afterwards afterwards) {
   });
 }
 
+bool is_of_a_range(Then then) {
+  return then == Then::kPinsRange || then == Then::kPinsRangeFirst;
+}
+
 bool is_by_itself(Then then) {
-  return then == Then::kPins || then == Then::kPinsFirst || then == Then::kPinsRange || then == Then::kExports ||
-         then == Then::kCaptures;
+  return then == Then::kPins || is_of_a_range(then) || then == Then::kExports || then == Then::kCaptures;
 }
 
 void check_all(const std::vector<Row>& rows) {
@@ -114,20 +117,28 @@ TEST_CASE("questions about memory that is out are answered at once as before, an
 TEST_CASE("what hands out memory that is out brings it back first, and nothing moves from then on") {
   for (const Place& place : places()) {
     const Row* row = row_of(place);
-    if (row == nullptr || (row->then != Then::kPins && row->then != Then::kPinsFirst)) continue;
+    if (row == nullptr || row->then != Then::kPins) continue;
     INFO(name_of(place.symbol) << " at " << place.text);
     CHECK(in_child({{&place, Kind::kLarge, 0}}, Afterwards::kStays) == "");
   }
 }
 
 TEST_CASE(
-    "a dma-buf or a legacy IPC handle of memory that is out brings it back first, and only that memory stays from then "
-    "on") {
+    "what exports or binds memory that is out by its address brings it back first, and only that stays from then on") {
   for (const Place& place : places()) {
     const Row* row = row_of(place);
-    if (row == nullptr || (row->then != Then::kPinsRange && row->then != Then::kExports)) continue;
+    if (row == nullptr || !is_of_a_range(row->then)) continue;
     INFO(name_of(place.symbol) << " at " << place.text);
     CHECK(in_child({{&place, Kind::kLarge, 0}}, Afterwards::kPartStays) == "");
+  }
+}
+
+TEST_CASE("an IPC handle of memory that is out is made at once, and it moves as before") {
+  for (const Place& place : places()) {
+    const Row* row = row_of(place);
+    if (row == nullptr || row->then != Then::kExports) continue;
+    INFO(name_of(place.symbol) << " at " << place.text);
+    for (const Kind kind : {Kind::kLarge, Kind::kSmall}) CHECK(in_child({{&place, kind, 0}}, Afterwards::kMoves) == "");
   }
 }
 

@@ -266,7 +266,7 @@ void check_pins(const std::function<CUresult(Handle handle, CUdeviceptr address)
         EXPECT(waiting.results() == std::vector<CUresult>{CUDA_SUCCESS});
         EXPECT(agreed.in_place);
         const bool by_handle = agreed.handle != 0;
-        EXPECT(!by_handle || agreed.handle == runtime().memory.own_physical().pin(handle));
+        EXPECT(!by_handle || agreed.handle == runtime().memory.own_physical().pin(handle, protocol::Pin::kDescriptor));
         EXPECT(by_handle == (driver(Symbol::k_cuMulticastBindMem, nullptr) != nullptr));
         check_stays(turns, handle, address);
       },

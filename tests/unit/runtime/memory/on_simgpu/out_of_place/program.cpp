@@ -184,8 +184,7 @@ Trial::Trial(const Fixtures& fixtures, const Place& place, Kind kind, int varian
   tried_ = {.symbol = place.symbol,
             .first = setting_.address,
             .last = setting_.address + setting_.bytes,
-            .succeeds = row_.then == Then::kPins || row_.then == Then::kPinsFirst || row_.then == Then::kPinsRange ||
-                        row_.then == Then::kExports,
+            .succeeds = row_.then == Then::kPins || row_.then == Then::kPinsRangeFirst || row_.then == Then::kPinsRange,
             .handed_out = {}};
   if (row_.then != Then::kAnswers) return;
   before_ = setting_.arguments.contents();
@@ -211,7 +210,8 @@ void Trial::start() {
 }
 
 void Trial::judge_while_out() {
-  const bool at_once = row_.then == Then::kAnswers || row_.then == Then::kRefuses || row_.then == Then::kGoesOn;
+  const bool at_once = row_.then == Then::kAnswers || row_.then == Then::kRefuses || row_.then == Then::kGoesOn ||
+                       row_.then == Then::kExports;
   expect(finished() == at_once, at_once ? "waits" : "goes on while memory is out");
   if (!finished()) return;
   if (row_.then == Then::kAnswers) {
@@ -246,16 +246,16 @@ void Trial::judge_afterwards() {
       expect(tried_.inside, "memory might move during the call");
       break;
     case Then::kExports:
-      expect(!tried_.reached, "the driver is called");
+      expect(result_ == CUDA_SUCCESS && !tried_.reached && swap().pinned_bytes(0) == 0, "the driver is called");
       break;
-    case Then::kPinsFirst:
+    case Then::kPinsRangeFirst:
       expect(tried_.reached && tried_.in_place, "the driver is not called with memory in place");
       break;
   }
-  if (row_.then == Then::kPins || row_.then == Then::kPinsFirst) {
+  if (row_.then == Then::kPins) {
     expect(swap().pinned(), "memory may move afterwards");
   }
-  if (row_.then == Then::kPinsRange || row_.then == Then::kExports) {
+  if (row_.then == Then::kPinsRange || row_.then == Then::kPinsRangeFirst) {
     expect(swap().pinned_bytes(0) != 0 && !swap().pinned(), "not just its memory stays");
   }
   if (row_.effect == Effect::kFreed) {

@@ -44,16 +44,16 @@ class Turns {
 
 // What a call does while memory is out.
 enum class Then : std::uint8_t {
-  kWaits,      // for the lease or for its memory; the driver is called with everything in place, the word raised
-  kSubmits,    // the same, but what the driver is called for is another function (rota serves the memory)
-  kAnswers,    // at once, and what it answers with memory in place
-  kRefuses,    // at once, as plain memory is refused, without asking the driver
-  kGoesOn,     // at once: the address is not looked at
-  kPins,       // as kWaits; nothing moves from then on
-  kPinsRange,  // as kWaits; the memory that it names does not move from then on
-  kPinsFirst,  // the same, but the word is not raised: the process is marked before
-  kExports,    // as kPinsRange, but rota does it without the driver
-  kCaptures,   // as kWaits, and a stream captures from then on
+  kWaits,           // for the lease or for its memory; the driver is called with everything in place, the word raised
+  kSubmits,         // the same, but what the driver is called for is another function (rota serves the memory)
+  kAnswers,         // at once, and what it answers with memory in place
+  kRefuses,         // at once, as plain memory is refused, without asking the driver
+  kGoesOn,          // at once: the address is not looked at
+  kPins,            // as kWaits; nothing moves from then on
+  kPinsRange,       // as kWaits; the memory that it names does not move from then on
+  kPinsRangeFirst,  // the same, but the word is not raised: it is pinned before
+  kExports,         // at once, without the driver; the memory moves as before
+  kCaptures,        // as kWaits, and a stream captures from then on
 };
 
 // What a call has done to memory once it has run, by simgpu.
