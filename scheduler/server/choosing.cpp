@@ -1,6 +1,10 @@
 // Chooses GPUs for `rota run --gpus`.
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 
+#include "scheduler/server/books.h"
 #include "scheduler/server/client.h"
 #include "scheduler/server/log.h"
 
@@ -48,13 +52,16 @@ void Server::choose_gpus(Connection& connection, const protocol::Choose& wanted)
     }
     gpus.push_back(gpu);
   }
-  const Chooser who{connection.peer().pid, session_key(connection.domain(), wanted.session)};
-  const std::vector<Uuid> chosen = choices_.choose(who, std::move(gpus), wanted.count, now());
+  const Chooser who{connection.peer().pid, session_key(connection.domain(), wanted.session),
+                    connection.domain().payer(), connection.peer().uid};
+  const auto chosen = choices_.choose(who, std::move(gpus), wanted.count, now());
+  if (!chosen) return connection.refuse(chosen.error().text);
   Message answer{.kind = Kind::kChosen};
-  answer.body.chosen.count = static_cast<std::uint32_t>(chosen.size());
-  std::ranges::copy(chosen, answer.body.chosen.gpus);
-  log::debug("pid {} gets {} GPU{}: {}", who.pid, chosen.size(), chosen.size() == 1 ? "" : "s",
-             chosen.empty() ? "" : uuid_text(chosen.front()));
+  answer.body.chosen.count = static_cast<std::uint32_t>(chosen->size());
+  std::ranges::copy(*chosen, answer.body.chosen.gpus);
+  std::string names;
+  for (const Uuid& uuid : *chosen) names += (names.empty() ? "" : ", ") + uuid_text(uuid);
+  log::debug("pid {} gets {} GPU{}: {}", who.pid, chosen->size(), chosen->size() == 1 ? "" : "s", names);
   connection.send(answer);
 }
 
@@ -62,6 +69,35 @@ void Server::chosen_came(const Client& client, const Uuid& uuid) {
   std::vector<std::string> sessions;
   for (const protocol::Session& session : client.sessions) sessions.push_back(session_key(client.domain, session.id));
   choices_.came(client.pid, sessions, uuid);
+}
+
+void Server::leave_chosen(Books& books) {
+  for (const GpuChoice::Reserved& each : choices_.all(now())) {
+    const std::uint64_t started = each.who.pid == 0 ? 0 : start_time(each.who.pid);
+    if (each.who.pid != 0 && started == 0) continue;
+    books.chosen.push_back({.gpu = uuid_text(each.uuid),
+                            .pid = each.who.pid,
+                            .started = started,
+                            .left = each.until - now(),
+                            .uid = each.who.uid,
+                            .payer = each.who.payer,
+                            .session = each.who.session});
+  }
+}
+
+// The processes that asked are watched again.
+void Server::take_chosen(const Books& books) {
+  for (const Books::Chosen& each : books.chosen) {
+    const auto uuid = parse_uuid(each.gpu);
+    const scheduler::Time until = books.written + std::min<scheduler::Time>(each.left, GpuChoice::kExpected);
+    if (!uuid || until <= now()) continue;
+    if (each.pid != 0) {
+      Descriptor process(static_cast<int>(syscall(SYS_pidfd_open, each.pid, 0)));
+      if (start_time(each.pid) != each.started) continue;  // it is dead, and this may be another process
+      if (!process || !watch_stayer(each.pid, std::move(process), stayers_budget_.take(each.payer))) continue;
+    }
+    choices_.keep({.who = {each.pid, each.session, each.payer, each.uid}, .uuid = *uuid, .until = until});
+  }
 }
 
 }  // namespace rota::server

@@ -155,6 +155,7 @@ void Server::leave_books_to_next() {
     verdict.left = std::max(earlier.left - (now() - started_), scheduler::Time{});
     books.gangs.push_back({key, verdict});
   }
+  leave_chosen(books);
   if (books.empty()) return;
   if (const auto left = leave_books(books_file(), books); !left) {
     log::warn("the next rotad will not know who held GPUs or waited for them: {}", left.error().text);
@@ -192,6 +193,7 @@ void Server::read_books(bool had_programs) {
     all.until = now() + kHeldBackBlindly;
     return look_for_returning();
   }
+  take_chosen(*books);
   all.books = std::move(*books);
   all.until = now() + kMostHeldBack;
   for (Books::Gang& gang : all.books.gangs) earlier_verdicts_[gang.key] = gang.verdict;

@@ -376,6 +376,13 @@ void Server::on_stay(Connection& connection) {
   Descriptor process(fcntl(connection.peer().process.get(), F_DUPFD_CLOEXEC, 0));
   if (!process) return;  // none left; asio would throw
   connection.stays = true;
+  watch_stayer(pid, std::move(process), std::move(share));
+}
+
+// Until the process ends. False: its user has too many already.
+bool Server::watch_stayer(pid_t pid, Descriptor process, Budget::Share share) {
+  if (pid != 0 && staying_.contains(pid)) return true;
+  if (!share) return false;
   const std::uint32_t number = ++last_number_;
   auto stayer = std::make_unique<Stayer>();
   stayer->pid = pid;
@@ -391,6 +398,7 @@ void Server::on_stay(Connection& connection) {
   });
   if (pid != 0) staying_.insert(pid);
   stayers_.emplace(number, std::move(stayer));
+  return true;
 }
 
 Result<std::string> Server::carry(const ControlRequest& request) {

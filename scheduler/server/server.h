@@ -107,8 +107,11 @@ class Server final : public ConnectionOwner, private Leases {
   void serve_gpu(Client& client, const protocol::AddGpu& gpu);
   void refuse_gpu(Client& client, const std::string& gpu);
   void on_stay(Connection& connection);
+  bool watch_stayer(pid_t pid, Descriptor process, Budget::Share share);
   void choose_gpus(Connection& connection, const protocol::Choose& wanted);
   void chosen_came(const Client& client, const Uuid& uuid);
+  void leave_chosen(Books& books);
+  void take_chosen(const Books& books);
   Result<std::string> carry(const ControlRequest& request);
   void change_limits(const LimitSettings& limits);
   void on_status(Connection& connection);

@@ -98,7 +98,14 @@ Result<std::string> choose_gpus(const GpusWanted& wanted, const Daemon& daemon, 
   if (!found && !wanted.count) return std::string();
   if (!found) return found.error();
   std::vector<VisibleGpu> gpus = std::move(*found);
-  if (gpus.size() > protocol::kMaxCandidates) gpus.resize(std::max<std::size_t>(protocol::kMaxCandidates, count));
+  if (gpus.size() > protocol::kMaxCandidates) {
+    const std::string sees = fmt::format("the program sees {} GPUs, and rota chooses among {} at most", gpus.size(),
+                                         protocol::kMaxCandidates);
+    const std::string remedy = fmt::format("name up to {} of them in CUDA_VISIBLE_DEVICES", protocol::kMaxCandidates);
+    if (wanted.count) return Error{fmt::format("--gpus {}: {}; {}", count, sees, remedy)};
+    write_message(fmt::format("rota: {}: it keeps them all; {}, or use --gpus all\n", sees, remedy));
+    return std::string();
+  }
   std::vector<std::size_t> places;
   const std::vector<std::uint64_t> used = used_of(gpus);
   std::string problem;
@@ -106,8 +113,6 @@ Result<std::string> choose_gpus(const GpusWanted& wanted, const Daemon& daemon, 
     problem = "no rotad answers";
   } else if (!daemon.chooses) {
     problem = "the rotad that runs is older than this rota";
-  } else if (gpus.size() > protocol::kMaxCandidates) {
-    problem = fmt::format("rotad chooses {} GPUs at most", protocol::kMaxCandidates);
   } else {
     auto answered = ask_rotad(gpus, used, count, session);
     if (answered) {
