@@ -254,6 +254,25 @@ class Served(Metrics):
         daemon.send_signal(signal.SIGTERM)
         self.assertEqual(self.finish(daemon).returncode, 0)
 
+    def test_a_scrape_that_has_begun_is_answered_whatever_a_reload_changes(self):
+        self.rotad()
+        for number, listen in enumerate((self.port, self.port, free_port()), 1):
+            with socket.create_connection(("127.0.0.1", self.port)) as begun, socket.create_connection(("127.0.0.1", self.port)) as connected:
+                begun.settimeout(20)
+                connected.settimeout(20)
+                begun.sendall(b"GET /metrics HTTP/1.1\r\n")
+                self.get()  # so the two have been accepted
+                self.configure(f'[metrics]\nlisten = "127.0.0.1:{listen}"\ntextfile = "{self.scratch}/{number}.prom"\ninterval = "1s"\n')
+                self.assertIn("metrics changed", self.checked(ROTA, "control", "reload").stdout)
+                begun.sendall(b"\r\n")
+                self.assertIn(b"rota_build_info", self.all_of(begun))
+                connected.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+                self.assertIn(b"rota_build_info", self.all_of(connected))
+            self.port = listen
+            self.eventually((self.scratch / f"{number}.prom").exists, "the new file is written")
+            self.assertFalse((self.scratch / f"{number - 1}.prom").exists())
+            self.assertIn("rota_build_info", self.get()[1])
+
     def test_the_textfile_is_whole_at_every_moment_and_goes_with_rotad(self):
         if loosely is None:
             self.skipTest("there is no Python package prometheus_client")
