@@ -268,6 +268,7 @@ class Server final : public ConnectionOwner, private Leases {
   void on_want_message(Client& client, const protocol::Want& want);
   void take_want(Client& client, const protocol::Want& want, bool held);
   void take_wants_held_back();
+  std::size_t came_back() const;
   void look_for_returning();
   // totals.cpp
   static std::string session_name(const Client& client);
