@@ -203,6 +203,8 @@ class Server final : public ConnectionOwner, private Leases {
   scheduler::Quota::HostUse host_use(Client& client) const;
   void tell(Client& client, const protocol::Message& message);
 
+  void take_all_gpus();
+  void keep_all_gpus();
   void measure();
   Result<std::string> use_nvml(bool use);
   bool measure_soon();
@@ -433,8 +435,12 @@ class Server final : public ConnectionOwner, private Leases {
   Paced rooms_pass_;
   Paced others_pass_;
   Paced activity_pass_;
+  // Of the machine's rotad: which GPUs there are, once that is known, and when to look again for them or their locks.
+  std::vector<Uuid> all_gpus_;
+  scheduler::Time all_gpus_at_{};
   // Last: their threads answer to all of the above.
   Meter meter_;
+  Meter all_gpus_meter_;
   std::unique_ptr<MetricsServer> metrics_;  // null: nobody wants any
 };
 
