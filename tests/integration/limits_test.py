@@ -72,7 +72,7 @@ class Limits(Case):
         self.assertNotIn("--gpu-mem", said)
         # The task's own limit, as tools/guides/examples/task-prolog sets it.
         result = self.call(ROTA, "run", "--", MEMHOG, "--bytes", "200M", "--rounds", "1", ROTA_SESSION=f"slurm-4711.0,gpu={100 << 20}",
-                           ROTA_GPU_MEM_LIMIT=100 << 20)
+                           ROTA_GPU_MEM_LIMIT=str(100 << 20))
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("of the 100 MiB that the Slurm job's shards allow: ask Slurm for more: `--gres=shard:N`, or let", result.stderr)
 
