@@ -176,7 +176,7 @@ class Scraped(Metrics):
         def moved():
             now = self.scrape()
             both = [value(now, f"rota_moved_{way}_bytes_total", session=name) > 1 << 20 for way in ("out", "in") for name in ("one", "two")]
-            return all(both) and value(now, "rota_move_seconds_count", direction="out") > 0 and value(now, "rota_hand_over_seconds_count") >= 0
+            return all(both) and value(now, "rota_move_seconds_count", direction="out") > 0 and value(now, "rota_hand_over_seconds_count") > 1
 
         self.eventually(moved, "memory has moved out and in")
         # What a scrape tells may be a second older.
