@@ -68,6 +68,10 @@ class Reservations(Case):
         self.assertEqual(kind, REFUSED)
         self.assertIn(b"256 GPUs are reserved for programs of this user that are about to start, and 256 is the most: wait until some", body)
         self.assertEqual(len(self.status()["reservations"]), MOST)
+        # A program is started nevertheless.
+        started = self.checked(ROTA, "run", "--gpus", "1", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+        self.assertRegex(started.stdout, "^GPU-")
+        self.assertRegex(started.stderr, "rotad refuses: 256 GPUs are reserved .*: the GPU is chosen by what is in use now, and not reserved")
         # Who asks again for the same needs no more.
         self.assertEqual(choose(path, "session 3", 16, 16)[0], CHOSEN)
         self.assertIsNone(daemon.poll())
