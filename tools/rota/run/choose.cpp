@@ -94,16 +94,14 @@ Result<std::string> choose_gpus(const GpusWanted& wanted, const Daemon& daemon, 
   // What is only the default costs nothing where there is nothing to choose, and stops no program.
   const auto named = named_gpus(std::getenv("CUDA_VISIBLE_DEVICES"));
   if (!wanted.count && named && *named <= count) return std::string();
-  auto found = ci::gpus_for_tests(count, {"--gpus", "program"});
+  const ci::WhoSees who{"--gpus", "program"};
+  auto found = ci::gpus_for_tests(count, who);
   if (!found && !wanted.count) return std::string();
   if (!found) return found.error();
   std::vector<VisibleGpu> gpus = std::move(*found);
-  if (gpus.size() > protocol::kMaxCandidates) {
-    const std::string sees = fmt::format("the program sees {} GPUs, and rota chooses among {} at most", gpus.size(),
-                                         protocol::kMaxCandidates);
-    const std::string remedy = fmt::format("name up to {} of them in CUDA_VISIBLE_DEVICES", protocol::kMaxCandidates);
-    if (wanted.count) return Error{fmt::format("--gpus {}: {}; {}", count, sees, remedy)};
-    write_message(fmt::format("rota: {}: it keeps them all; {}, or use --gpus all\n", sees, remedy));
+  if (const std::string why = ci::too_many_text(gpus.size(), protocol::kMaxCandidates, who); !why.empty()) {
+    if (wanted.count) return Error{fmt::format("--gpus {}: {}", count, why)};
+    write_message(fmt::format("rota: {}, or use --gpus all: it keeps all that it sees\n", why));
     return std::string();
   }
   std::vector<std::size_t> places;

@@ -40,6 +40,7 @@ int written_to = STDOUT_FILENO;
 
 void on_end(int signal) {
   [[maybe_unused]] const ssize_t written = write(written_to, kLeave.data(), kLeave.size());
+  if (written_to == STDOUT_FILENO) fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) & ~O_NONBLOCK);
   tcsetattr(STDIN_FILENO, TCSANOW, &restored);
   raise(signal);  // by its default, since the handler was for once
 }
