@@ -1,5 +1,6 @@
 // Whether an allocation may be made: checks the ledger, limits that processes share, and room on the GPU.
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "runtime/core/log.h"
@@ -7,6 +8,7 @@
 #include "runtime/driver/gpu_number.h"
 #include "runtime/memory/memory.h"
 #include "scheduler/base/byte_text.h"
+#include "scheduler/protocol/session_list.h"
 
 namespace rota::memory {
 
@@ -14,6 +16,17 @@ namespace {
 
 // How often an allocation waits for the answer to another thread's request before it is refused. A judgment.
 constexpr int kMostOthers = 64;
+
+// Who allows so much, and how to get more.
+std::pair<const char*, const char*> origin_of(std::uint64_t limit) {
+  const char* const text = std::getenv("ROTA_SESSION");  // NOLINT(concurrency-mt-unsafe)
+  const auto sessions = protocol::parse_sessions(text == nullptr ? "" : text);
+  const bool slurm = sessions && std::ranges::any_of(*sessions, [&](const protocol::SessionEntry& session) {
+                       return protocol::is_of_slurm(session.id) && session.device_bytes == limit;
+                     });
+  if (slurm) return {"the Slurm job's shards allow", protocol::kMoreFromSlurm};
+  return {"ROTA_GPU_MEM_LIMIT or `rota run --gpu-mem` allows", "raise it"};
+}
 
 }  // namespace
 
@@ -66,10 +79,9 @@ Charge Memory::reserve_or_wait(int ordinal, std::uint64_t bytes, Kind kind, Refu
   const std::string more = text(bytes);
   const std::string live = text(ledger_.live_bytes(ordinal));
   if (limit <= most) {
-    log::warn(
-        "{} on GPU {} refused: this process has {} of the {} that ROTA_GPU_MEM_LIMIT or `rota run --gpu-mem` "
-        "allows: raise it, or let the program need less",
-        more, driver::gpu_number(ordinal), live, text(limit));
+    const auto [origin, remedy] = origin_of(limit);
+    log::warn("{} on GPU {} refused: this process has {} of the {} that {}: {}, or let the program need less", more,
+              driver::gpu_number(ordinal), live, text(limit), origin, remedy);
   } else if (backend(ordinal).backing() == Backing::kSwapped) {
     log::warn(
         "{} on GPU {} refused: this process has {} of the {} that the GPU has for it, and swapped memory must all "

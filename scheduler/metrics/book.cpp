@@ -4,6 +4,28 @@
 
 namespace rota::metrics {
 
+namespace {
+
+constexpr std::array kNames = {&SeriesKey::user, &SeriesKey::session, &SeriesKey::cgroup, &SeriesKey::container};
+
+bool has_other(const SeriesKey& key) {
+  return std::ranges::any_of(kNames, [&](auto name) { return key.*name == Book::kOther; });
+}
+bool is_other(const SeriesKey& key) {
+  return std::ranges::all_of(kNames, [&](auto name) { return key.*name == Book::kOther; });
+}
+
+void add(Totals& sum, const Totals& more) {
+  sum.held_ns += more.held_ns;
+  sum.waited_ns += more.waited_ns;
+  sum.out_bytes += more.out_bytes;
+  sum.in_bytes += more.in_bytes;
+  sum.revocations += more.revocations;
+  for (std::size_t i = 0; i < sum.refusals.size(); ++i) sum.refusals[i] += more.refusals[i];
+}
+
+}  // namespace
+
 Book::Place Book::join(const Uuid& uuid, std::uint32_t number, const SeriesKey& key, Time now) {
   // While somebody reads the rows, a series begins anew only after a reading has lacked it.
   if (now >= read_at_ + kKept) expire(now);
@@ -13,70 +35,49 @@ Book::Place Book::join(const Uuid& uuid, std::uint32_t number, const SeriesKey& 
   gpu.totals.number = number;
   Place place;
   place.gpu_ = uuid;
-  place.key_ = key;
-  const Id id(uuid, key);
-  const bool names = unremembered_ == 0 && (!no_names_until_ || now >= *no_names_until_);
-  if (const auto found = named_.find(id); found != named_.end()) {
-    ++found->second.life.programs;
-  } else if (const auto other = others_.find(id); other != others_.end()) {
-    place.how_ = Place::How::kOther;
-    ++other->second.programs;
-  } else if (names && named_.size() < kMostSeries) {
-    named_[id].life.programs = 1;
-    ++gpu.series;
-  } else {
-    if (!gpu.other) gpu.other.emplace();
-    if (others_.size() < kMostRemembered) {
-      place.how_ = Place::How::kOther;
-      others_[id].programs = 1;
-    } else {
-      place.how_ = Place::How::kUnremembered;
-      ++unremembered_;
-    }
-    ++gpu.series;
+  place.said_ = place.key_ = key;
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    std::string& name = place.key_.*kNames[i];
+    // One that is not known is no name.
+    place.names_[i] = name.empty() ? How::kNamed : names_[i].join(name, now).how;
+    if (place.names_[i] != How::kNamed) name = kOther;
   }
-  const bool named = place.how_ == Place::How::kNamed;
-  Named* const own = named ? &named_.at(id) : nullptr;
-  place.totals_ = named ? &own->totals : &gpu.other->first;
-  place.gauges_ = named ? &own->now : &gpu.other->second;
+  const Id id(uuid, place.key_);
+  const auto [how, fresh] = remembered_.join(id, now, !is_other(place.key_));
+  place.how_ = how;
+  if (fresh) ++gpu.series;
+  Row& row = how == How::kNamed ? rows_[id] : other_of(uuid);
+  place.totals_ = &row.totals;
+  place.gauges_ = &row.now;
   place.gpu_totals_ = &gpu.totals;
   return place;
 }
 
 void Book::leave(const Place& place, Time now) {
-  const Id id(place.gpu_, place.key_);
   Gpu& gpu = gpus_.at(place.gpu_);
   gpu.left = now;
-  if (place.how_ == Place::How::kNamed) return leave(named_.at(id).life, now);
-  if (place.how_ == Place::How::kOther) return leave(others_.at(id), now);
-  --unremembered_;
-  --gpu.series;
-  no_names_until_ = now + kKept;
-}
-
-void Book::leave(Life& life, Time now) {
-  if (--life.programs != 0) return;
-  life.left = now;
-  next_expiry_ = std::min(next_expiry_.value_or(now + kKept), now + kKept);
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    const std::string& name = place.said_.*kNames[i];
+    if (!name.empty()) names_[i].leave(name, place.names_[i], now);
+  }
+  remembered_.leave({place.gpu_, place.key_}, place.how_, now);
+  if (place.how_ == How::kUnremembered) --gpu.series;
 }
 
 void Book::expire(Time now) {
-  if (!next_expiry_ || now < *next_expiry_) return;
-  next_expiry_.reset();
-  const auto expire_in = [&](auto& all, const auto& life_of) {
-    for (auto each = all.begin(); each != all.end();) {
-      const Life& life = life_of(each->second);
-      if (life.programs == 0 && now >= life.left + kKept) {
-        --gpus_.at(each->first.first).series;
-        each = all.erase(each);
-        continue;
-      }
-      if (life.programs == 0) next_expiry_ = std::min(next_expiry_.value_or(life.left + kKept), life.left + kKept);
-      ++each;
-    }
-  };
-  expire_in(named_, [](const Named& each) -> const Life& { return each.life; });
-  expire_in(others_, [](const Life& each) -> const Life& { return each; });
+  remembered_.expire(now, [&](const Id& id, How how) {
+    --gpus_.at(id.first).series;
+    if (how != How::kNamed) return;
+    const auto row = rows_.find(id);
+    if (has_other(id.second)) add(other_of(id.first).totals, row->second.totals);
+    rows_.erase(row);
+  });
+  for (auto& names : names_) names.expire(now, [](const std::string&, How) {});
+}
+
+Book::Row& Book::other_of(const Uuid& uuid) {
+  std::optional<Row>& other = gpus_.at(uuid).other;
+  return other ? *other : other.emplace();
 }
 
 // The one without programs that has had none for the longest time is forgotten. One that comes back begins anew.
@@ -96,9 +97,9 @@ GpuTotals* Book::gpu(const Uuid& uuid) {
 }
 
 void Book::begin_gauges() {
-  for (auto& [id, named] : named_) named.now = {};
+  for (auto& [id, row] : rows_) row.now = {};
   for (auto& [uuid, gpu] : gpus_) {
-    if (gpu.other) gpu.other->second = {};
+    if (gpu.other) gpu.other->now = {};
   }
 }
 
@@ -106,10 +107,9 @@ std::vector<SeriesRow> Book::rows(Time now) {
   expire(now);
   read_at_ = now;
   std::vector<SeriesRow> rows;
-  for (const auto& [id, named] : named_) rows.push_back({id.first, id.second, named.totals, named.now});
+  for (const auto& [id, row] : rows_) rows.push_back({id.first, id.second, row.totals, row.now});
   for (const auto& [uuid, gpu] : gpus_) {
-    // No series has such a key: cgroups' paths begin with a slash.
-    if (gpu.other) rows.push_back({uuid, {kOther, kOther, kOther, kOther}, gpu.other->first, gpu.other->second});
+    if (gpu.other) rows.push_back({uuid, {kOther, kOther, kOther, kOther}, gpu.other->totals, gpu.other->now});
   }
   return rows;
 }

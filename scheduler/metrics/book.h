@@ -1,25 +1,28 @@
 // The totals of all programs that there are or were: by GPU, and by GPU and whose they are. What identifies a program
-// comes from outside, so there may be any number of such series. At most kMostSeries have a row of their own at a time;
-// all others of a GPU are counted in one row, "other". Which of the two it is never changes as long as anything is
-// remembered of a series: so no sum that a row shows ever falls, and nothing is counted in two rows. A series is
-// forgotten kKept after its last program has ended, when whoever reads the rows has seen the last of it. "other" is
-// never forgotten before its GPU is.
+// comes from outside, so there may be any number of users, sessions, cgroups and containers: of each at most kMostNames
+// have their names in rows at a time, and all others are "other" there. Of the rows that result there are at most
+// kMostSeries; the programs beyond that are counted in one row for each GPU, whose names are all "other". Which of the
+// two a name or a row is never changes as long as anything is remembered of it (remembered.h): so no sum that a row
+// shows ever falls, and nothing is counted in two rows. A row is forgotten some time after its last program has ended,
+// when whoever reads the rows has seen the last of it. What was in a row with an "other" is then counted in the GPU's
+// row that is "other" throughout, which is never forgotten before its GPU is: so the sum of "other" never falls either.
 //
 // No clock, no I/O, no threads.
 #pragma once
 
-#include <chrono>
+#include <array>
 #include <cstddef>
 #include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "scheduler/metrics/remembered.h"
 #include "scheduler/protocol/totals.h"
 
 namespace rota::metrics {
 
-using Time = std::chrono::nanoseconds;  // any clock that does not go back
 using protocol::Gauges;
 using protocol::GpuTotals;
 using protocol::SeriesKey;
@@ -28,11 +31,11 @@ using protocol::Totals;
 
 class Book {
  public:
-  static constexpr std::size_t kMostSeries = 200;
-  static constexpr Time kKept = std::chrono::minutes(5);
-  // Of the series in "other", how many are remembered by name. While there are more, no new series has a row of its
-  // own, and for kKept after that.
-  static constexpr std::size_t kMostRemembered = 2000;
+  // Users, sessions, cgroups, containers.
+  static constexpr std::size_t kMostNames = 200;
+  // A judgment: some 5 MB of text for each reading. With as many names of each kind there could be millions.
+  static constexpr std::size_t kMostSeries = 1000;
+  static constexpr Time kKept = Remembered<SeriesKey>::kKept;
   // Of which something is remembered. A program can name GPUs that do not exist.
   static constexpr std::size_t kMostGpus = 128;
   static constexpr const char* kOther = "other";
@@ -41,9 +44,10 @@ class Book {
   class Place {
    private:
     friend class Book;
-    enum class How { kNamed, kOther, kUnremembered };
     Uuid gpu_{};
-    SeriesKey key_;
+    SeriesKey said_;  // whose it is,
+    SeriesKey key_;   // and as its row says it
+    std::array<How, 4> names_{};
     How how_ = How::kNamed;
     // Of its row and its GPU, which stay where they are as long as a program is there.
     Totals* totals_ = nullptr;
@@ -66,31 +70,27 @@ class Book {
 
  private:
   using Id = std::pair<Uuid, SeriesKey>;
-  struct Life {
-    std::size_t programs = 0;
-    Time left{};  // by the last of them
-  };
-  struct Named {
-    Life life;
+  struct Row {
     Totals totals;
     Gauges now;
   };
   struct Gpu {
     GpuTotals totals;
-    std::optional<std::pair<Totals, Gauges>> other;
+    std::optional<Row> other;
     std::size_t series = 0;  // that are remembered, or are there
     Time left{};
   };
   void expire(Time now);
-  void leave(Life& life, Time now);
+  Row& other_of(const Uuid& gpu);
   void make_place_for_gpu();
 
-  std::map<Id, Named> named_;
-  std::map<Id, Life> others_;
+  // By kNames of book.cpp.
+  std::array<Remembered<std::string>, 4> names_{
+      Remembered<std::string>(kMostNames), Remembered<std::string>(kMostNames), Remembered<std::string>(kMostNames),
+      Remembered<std::string>(kMostNames)};
+  Remembered<Id> remembered_{kMostSeries};
+  std::map<Id, Row> rows_;
   std::map<Uuid, Gpu> gpus_;
-  std::size_t unremembered_ = 0;
-  std::optional<Time> no_names_until_;
-  std::optional<Time> next_expiry_;
   Time read_at_{};
 };
 

@@ -146,8 +146,8 @@ void write_gpus(Text& text, const Snapshot& snapshot, const Labels& labels) {
   };
   histogram("rota_wait_seconds", "How long programs waited for a grant of the GPU.", protocol::kWaitBounds,
             &GpuTotals::waits);
-  histogram("rota_hand_over_seconds", "From a grant until its holder ran, where programs take turns.",
-            protocol::kHandOverBounds, &GpuTotals::hand_overs);
+  histogram("rota_hand_over_seconds", "From a grant until its holder ran.", protocol::kHandOverBounds,
+            &GpuTotals::hand_overs);
   text.family("rota_move_seconds", "histogram", "How long memory took to move to the host (out) and back (in).",
               "seconds");
   for (const GpuTotals& gpu : snapshot.gpu_totals) {

@@ -111,7 +111,7 @@ enum class Kind : std::uint16_t {
   kIntroduced = 111,  // Introduced, with one descriptor if it was done: a socket to the other client
   kTryAgain = 112,    // TryAgain: to kAwaitRoom, at once that it waits, and sooner or later the answer
   kChosen = 113,      // Chosen
-  // The rows of a Snapshot: in this order, but that gangs come before sessions.
+  // The rows of a Snapshot: in this order, but that gangs come before sessions, and reservations before the last.
   kStatusGpu = 120,
   kStatusProgram = 121,
   kStatusTask = 122,
@@ -119,6 +119,7 @@ enum class Kind : std::uint16_t {
   kStatusAccount = 124,
   kStatusDaemon = 125,  // the last
   kStatusGang = 126,
+  kStatusReservation = 127,
 };
 
 struct Hello {
@@ -355,6 +356,7 @@ struct Message {
     GangRow gang_row;
     SessionRow session_row;
     AccountRow account;
+    ReservationRow reservation;
     DaemonRow daemon;
     std::uint8_t bytes[504];
   } body{.bytes = {}};
@@ -427,6 +429,8 @@ constexpr std::size_t bytes_of(Kind kind) {
       return with(sizeof(SessionRow));
     case Kind::kStatusAccount:
       return with(sizeof(AccountRow));
+    case Kind::kStatusReservation:
+      return with(sizeof(ReservationRow));
     case Kind::kStatusDaemon:
       return with(sizeof(DaemonRow));
   }
@@ -464,6 +468,9 @@ inline RowAdded add_row(Snapshot& all, Message row) {
       return add(all.sessions, body.session_row, body.session_row.id);
     case Kind::kStatusAccount:
       return add(all.accounts, body.account, body.account.name);
+    case Kind::kStatusReservation:
+      all.reservations.push_back(body.reservation);
+      return RowAdded::kYes;
     case Kind::kStatusDaemon:
       make_printable(body.daemon.rota_version);
       all.daemon = body.daemon;

@@ -20,6 +20,12 @@ struct SessionEntry {
   friend bool operator==(const SessionEntry&, const SessionEntry&) = default;
 };
 
+// Whether the session's limit is what a Slurm job has asked for: as tools/guides/examples/task-prolog names them.
+inline bool is_of_slurm(std::string_view session_id) {
+  return session_id.starts_with("slurm-");
+}
+inline constexpr const char* kMoreFromSlurm = "ask Slurm for more: `--gres=shard:N`";
+
 // The name, as far as a session can have it: of a path that is too long the end.
 inline std::string as_session_name(std::string_view text) {
   if (text.size() >= kSessionLength) text.remove_prefix(text.size() - kSessionLength + 1);

@@ -185,6 +185,14 @@ struct AccountRow {
   char name[kTextLength];
 };
 
+// A GPU that rotad has chosen for a program which has not come to it yet (Choose).
+struct ReservationRow {
+  Uuid uuid;
+  std::int32_t pid;  // that asked; 0: not visible to rotad, or its user is not to be known
+  std::uint32_t uid;
+  std::uint64_t left_ns;  // after which it is free for others
+};
+
 struct DaemonRow {
   std::uint64_t pid;
   std::uint64_t quantum_ns;  // 0: automatic
@@ -203,6 +211,7 @@ struct Snapshot {
   std::vector<GangRow> gangs;
   std::vector<SessionRow> sessions;
   std::vector<AccountRow> accounts;
+  std::vector<ReservationRow> reservations;
   DaemonRow daemon{};
   // Within rotad alone (totals.h).
   std::vector<GpuTotals> gpu_totals;

@@ -111,6 +111,17 @@ class Reader {
       gang.key += words.next("name");
       while (!words.at_end()) (gang.key += ' ') += words.next("name");
       books.gangs.push_back(std::move(gang));
+    } else if (name == "chosen") {
+      Books::Chosen chosen;
+      chosen.gpu = words.next("GPU");
+      chosen.pid = words.number<pid_t>("pid");
+      chosen.started = words.number<std::uint64_t>("start time");
+      chosen.left = time();
+      chosen.uid = words.number<uid_t>("user");
+      chosen.payer = words.next("payer");
+      chosen.session = words.next("domain");
+      while (!words.at_end()) (chosen.session += ' ') += words.next("session");
+      books.chosen.push_back(std::move(chosen));
     } else {
       return fmt::format("unknown word {}", scheduler::quoted(name));
     }
@@ -175,6 +186,10 @@ std::string text_of(const Books& books) {
     if (key.find('\n') != std::string::npos) continue;
     text += fmt::format("gang {} {} {} {} {}\n", static_cast<int>(gang.verdict.apart), gang.verdict.left.count(),
                         gang.verdict.revoked, gang.verdict.members, key);
+  }
+  for (const Books::Chosen& each : books.chosen) {
+    text += fmt::format("chosen {} {} {} {} {} {} {}\n", each.gpu, each.pid, each.started, each.left.count(), each.uid,
+                        each.payer, each.session);
   }
   return text + fmt::format("end {}\n", std::count(text.begin(), text.end(), '\n'));
 }

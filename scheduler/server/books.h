@@ -14,6 +14,10 @@
 //                                                   (protocol::GangApart), for how much longer, how many turns in a
 //                                                   row were revoked, how many programs it had left if it was complete;
 //                                                   TrustDomain::key and name of the gang
+//   chosen GPU-... 4711 918273 42000000000 1000 1000 DOMAIN ID
+//                                                   a GPU that is reserved for a program which has not come: of which
+//                                                   pid (0: not visible), its start time, for how much longer, its
+//                                                   user, TrustDomain::payer, and Chooser::session
 //   end 7                                           number of lines before this one
 #pragma once
 
@@ -61,13 +65,24 @@ struct Books {
     GangVerdict verdict{};
   };
 
+  struct Chosen {
+    std::string gpu;
+    pid_t pid = 0;
+    std::uint64_t started = 0;
+    std::chrono::nanoseconds left{};
+    uid_t uid = 0;
+    std::string payer;
+    std::string session;
+  };
+
   std::string boot;
   std::chrono::nanoseconds written{};
   std::vector<Had> had{};
   std::vector<Task> tasks{};
   std::vector<Gang> gangs{};
+  std::vector<Chosen> chosen{};
 
-  bool empty() const { return had.empty() && tasks.empty() && gangs.empty(); }
+  bool empty() const { return had.empty() && tasks.empty() && gangs.empty() && chosen.empty(); }
 };
 
 std::string text_of(const Books& books);

@@ -37,6 +37,8 @@ constexpr auto kSaysWhoItIs = 250ms;
 constexpr auto kFirstRetry = 10ms;
 constexpr auto kLastRetry = 1000ms;
 constexpr auto kBetweenLooks = 1000ms;
+// A driver may be loaded after rotad has been started. Without one, each attempt may have the kernel look for it.
+constexpr auto kBetweenLooksForGpus = 10s;
 
 // Cut where it is too long, and visibly.
 std::string at_most(const std::string& text, std::size_t most) {
@@ -364,6 +366,7 @@ void Server::let_go() {
   for (std::uint32_t gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
     if (const GpuEntry* entry = gpus_.at(gpu)) gpus_.drop(Uuid(entry->uuid));
   }
+  gpus_.keep_none();
   letting_go_ = false;
   claims_.let_go();
   if (place_lost_) {
@@ -373,6 +376,24 @@ void Server::let_go() {
       io_.stop();
     });
   }
+}
+
+// The machine's rotad has all GPUs from its start on, or from when the driver is there; those that users' rotads have
+// once these end, or a program asks for them. Until they are known, they are looked for again and again.
+void Server::take_all_gpus() {
+  if (!is_machine() || place_lost_ || nvml_released_ || now() < all_gpus_at_) return;
+  if (all_gpus_.empty()) {
+    all_gpus_at_ = now() + kBetweenLooksForGpus;
+    all_gpus_meter_.ask({Uuid{}});
+  } else {
+    keep_all_gpus();
+  }
+}
+
+void Server::keep_all_gpus() {
+  if (place_lost_ || all_gpus_.empty()) return;
+  all_gpus_at_ = now() + kBetweenLooks;
+  for (const Uuid& uuid : all_gpus_) gpus_.keep(uuid);
 }
 
 // While clients wait for what other users' rotads have, the machine's rotad may have been started.

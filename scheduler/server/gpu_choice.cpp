@@ -1,15 +1,26 @@
 #include "scheduler/server/gpu_choice.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "scheduler/rules/most_room.h"
 
 namespace rota::server {
 
-std::vector<Uuid> GpuChoice::choose(const Chooser& who, std::vector<Gpu> gpus, std::size_t count,
-                                    std::chrono::nanoseconds now) {
-  std::erase_if(reserved_,
-                [&](const Reserved& each) { return each.who.session == who.session && each.who.pid == who.pid; });
+Result<std::vector<Uuid>> GpuChoice::choose(const Chooser& who, std::vector<Gpu> gpus, std::size_t count,
+                                            std::chrono::nanoseconds now) {
+  const auto is_own = [&](const Reserved& each) { return each.who.session == who.session && each.who.pid == who.pid; };
+  forget_late(now);
+  const auto of_user = std::ranges::count_if(
+      reserved_, [&](const Reserved& each) { return each.who.payer == who.payer && !is_own(each); });
+  if (static_cast<std::size_t>(of_user) + count > kMostOfUser) {
+    return Error{fmt::format(
+        "{} GPUs are reserved for programs of this user that are about to start, and {} is the most: wait until some "
+        "use their GPUs, or a minute",
+        of_user, kMostOfUser)};
+  }
+  std::erase_if(reserved_, is_own);
   std::vector<protocol::GpuRoom> rooms;
   for (const Gpu& gpu : gpus) {
     const std::size_t coming = reserved(gpu.uuid, now);
@@ -39,6 +50,11 @@ void GpuChoice::came(pid_t pid, const std::vector<std::string>& sessions, const 
 void GpuChoice::left(pid_t pid) {
   if (pid == 0) return;
   std::erase_if(reserved_, [&](const Reserved& each) { return each.who.pid == pid; });
+}
+
+const std::vector<GpuChoice::Reserved>& GpuChoice::all(std::chrono::nanoseconds now) {
+  forget_late(now);
+  return reserved_;
 }
 
 std::size_t GpuChoice::reserved(const Uuid& uuid, std::chrono::nanoseconds now) {

@@ -43,24 +43,56 @@ Result<std::optional<LockFile::Taken>> GpuTable::take(const Uuid& uuid, uid_t us
         "end some of these programs",
         of_user, user)};
   }
-  if (const auto place = renew_place(); !place) return place.error();
-  const std::string path = lock_of(uuid);
-  auto lock = locks_.files ? LockFile::take_with_name(path, owner_, kLockMode) : LockFile::take_name(path);
-  if (!lock) return lock.error();
-  if (auto* taken = std::get_if<LockFile::Taken>(&*lock)) return std::optional(std::move(*taken));
+  Lock own;
+  if (const auto kept = kept_.find(uuid); kept != kept_.end() && kept->second) {
+    own = std::move(*std::exchange(kept->second, std::nullopt));
+  } else {
+    auto fresh = lock(uuid);
+    if (!fresh) return fresh.error();
+    if (auto* taken = std::get_if<LockFile::Taken>(&*fresh)) return std::optional(std::move(*taken));
+    own = std::move(std::get<Lock>(*fresh));
+  }
   GpuEntry entry{.uuid = uuid,
                  .name = {},
                  .first = user,
                  .said_bytes = {},
                  .clients = 0,
-                 .door = nullptr,
-                 .lock = std::move(std::get<LockFile>(*lock))};
-  if (Descriptor name(fcntl(entry.lock.name_socket(), F_DUPFD_CLOEXEC, 0)); name) {
-    entry.door =
-        std::make_unique<LockDoor>(io_, std::move(name), workers_, [this, uuid] { return holder_of(uuid); }, asked_);
-  }
+                 .door = std::move(own.door),
+                 .lock = std::move(own.file)};
   free->emplace(std::move(entry));
   return std::optional<LockFile::Taken>();
+}
+
+Result<std::variant<GpuTable::Lock, LockFile::Taken>> GpuTable::lock(const Uuid& uuid) {
+  using Either = std::variant<Lock, LockFile::Taken>;
+  if (const auto place = renew_place(); !place) return place.error();
+  const std::string path = lock_of(uuid);
+  auto lock = locks_.files ? LockFile::take_with_name(path, owner_, kLockMode) : LockFile::take_name(path);
+  if (!lock) return lock.error();
+  if (auto* taken = std::get_if<LockFile::Taken>(&*lock)) return Either(std::move(*taken));
+  Lock own{.door = nullptr, .file = std::move(std::get<LockFile>(*lock))};
+  if (Descriptor name(fcntl(own.file.name_socket(), F_DUPFD_CLOEXEC, 0)); name) {
+    own.door =
+        std::make_unique<LockDoor>(io_, std::move(name), workers_, [this, uuid] { return holder_of(uuid); }, asked_);
+  }
+  return Either(std::move(own));
+}
+
+bool GpuTable::keep(const Uuid& uuid) {
+  std::optional<Lock>& kept = kept_[uuid];
+  if (kept || has(uuid)) return true;
+  auto own = lock(uuid);
+  if (!own || !std::holds_alternative<Lock>(*own)) return false;
+  kept = std::move(std::get<Lock>(*own));
+  return true;
+}
+
+void GpuTable::remove(std::uint32_t index) {
+  GpuEntry& entry = *gpus_[index];
+  if (const auto kept = kept_.find(entry.uuid); kept != kept_.end()) {
+    kept->second = Lock{.door = std::move(entry.door), .file = std::move(entry.lock)};
+  }
+  gpus_[index].reset();
 }
 
 Result<bool> GpuTable::renew_place() {
@@ -71,19 +103,22 @@ Result<bool> GpuTable::renew_place() {
 
 void GpuTable::keep_locks() {
   std::string problem;
-  for (std::optional<GpuEntry>& entry : gpus_) {
-    if (!entry || !entry->lock.has_file() || entry->lock.is_there()) continue;
+  const auto keep_lock = [&](const Uuid& uuid, LockFile& lock) {
+    if (!lock.has_file() || lock.is_there()) return;
     const auto place = renew_place();
     const auto other = place && locks_.files
-                           ? entry->lock.make_again(owner_, kLockMode)
+                           ? lock.make_again(owner_, kLockMode)
                            : Result<std::optional<LockFile::Taken>>(
                                  place ? Error{fmt::format("{} is gone", locks_.folder)} : place.error());
-    if (other && !*other) {
-      log::info("made the lock file {} again, which was gone", lock_of(entry->uuid));
-      continue;
-    }
+    if (other && !*other) return log::info("made the lock file {} again, which was gone", lock_of(uuid));
     problem = fmt::format("the lock file {} is gone, and rotads of other containers may take the GPU: {}",
-                          lock_of(entry->uuid), other ? (*other)->owner + " has made another" : other.error().text);
+                          lock_of(uuid), other ? (*other)->owner + " has made another" : other.error().text);
+  };
+  for (std::optional<GpuEntry>& entry : gpus_) {
+    if (entry) keep_lock(entry->uuid, entry->lock);
+  }
+  for (auto& [uuid, lock] : kept_) {
+    if (lock) keep_lock(uuid, lock->file);
   }
   if (std::exchange(lock_problem_, problem) != problem && !problem.empty()) log::warn("{}", problem);
 }
@@ -135,7 +170,7 @@ std::uint64_t GpuTable::least_bytes(std::uint32_t index) const {
 
 void GpuTable::drop(const Uuid& uuid) {
   const auto index = index_of(uuid);
-  if (index && gpus_[*index]->clients == 0) gpus_[*index].reset();
+  if (index && gpus_[*index]->clients == 0) remove(*index);
 }
 
 std::uint32_t GpuTable::add_client(const protocol::AddGpu& gpu) {
@@ -151,7 +186,7 @@ std::uint32_t GpuTable::add_client(const protocol::AddGpu& gpu) {
 
 bool GpuTable::remove_client(std::uint32_t index) {
   if (--gpus_[index]->clients != 0) return false;
-  gpus_[index].reset();
+  remove(index);
   return true;
 }
 

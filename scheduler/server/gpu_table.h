@@ -76,6 +76,11 @@ class GpuTable {
   bool has(const Uuid& uuid) const { return index_of(uuid).has_value(); }
   // Gives it back unless it has clients.
   void drop(const Uuid& uuid);
+  // From now on the lock of this GPU stays here, whether or not it has clients. Returns whether it is here already:
+  // otherwise another daemon has it, and this is to be tried again.
+  bool keep(const Uuid& uuid);
+  // No lock stays without clients any more.
+  void keep_none() { kept_.clear(); }
   // The index of a GPU that was taken, for one more client.
   std::uint32_t add_client(const protocol::AddGpu& gpu);
   // With its last client the GPU is removed and its lock released. Returns whether that was the last.
@@ -89,7 +94,14 @@ class GpuTable {
   void tell(const protocol::DoorYielded& yielded);
 
  private:
+  // A lock, and what answers those who ask for it.
+  struct Lock {
+    std::unique_ptr<LockDoor> door;  // destroyed last, as in GpuEntry
+    LockFile file;
+  };
   std::optional<std::uint32_t> index_of(const Uuid& uuid) const;
+  Result<std::variant<Lock, LockFile::Taken>> lock(const Uuid& uuid);
+  void remove(std::uint32_t index);
   Result<bool> renew_place();
   protocol::DoorHolder holder_of(const Uuid& uuid) const;
 
@@ -102,6 +114,8 @@ class GpuTable {
   bool machine_;
   std::function<void(uid_t)> asked_;
   std::array<std::optional<GpuEntry>, protocol::kMaxGpus> gpus_;
+  // GPUs that stay here; with their locks while they have no clients.
+  std::map<Uuid, std::optional<Lock>> kept_;
 };
 
 }  // namespace rota::server

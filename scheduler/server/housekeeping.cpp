@@ -35,6 +35,7 @@ void Server::look_after_clients() {
   keep_place();
   if (!place_lost_) gpus_.keep_locks();
   look_for_machine();
+  take_all_gpus();
   remove_lost();
   while (!gone_.empty()) forget_client(gone_.begin()->first);
   if (next_looked_after_ == 0) look_at_pages();

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "scheduler/base/host_memory.h"
+#include "scheduler/protocol/session_list.h"
 
 namespace rota::server {
 namespace {
@@ -151,7 +152,9 @@ Quota::Membership LimitBook::membership(const protocol::Session& session, const 
   limits.host = std::min(limits.host, settings_.session.host);
   // The lower limit is the one to raise.
   Quota::Remedy remedy = raise_in_file("limits.session");
-  if (session.device_bytes <= settings_.session.device) remedy.device = "raise `rota run --gpu-mem`";
+  if (session.device_bytes <= settings_.session.device) {
+    remedy.device = protocol::is_of_slurm(session.id) ? protocol::kMoreFromSlurm : "raise `rota run --gpu-mem`";
+  }
   if (session.host_bytes <= settings_.session.host) remedy.host = "raise `rota run --host-mem`";
   return {fmt::format("session {} {}", domain.key(), session.id),
           fmt::format("session {}", session.name[0] == '\0' ? session.id : session.name), limits, remedy};

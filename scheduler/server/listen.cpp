@@ -15,6 +15,7 @@
 #include "scheduler/address/socket_path.h"
 #include "scheduler/base/unix_address.h"
 #include "scheduler/server/client.h"
+#include "scheduler/server/guarded.h"
 #include "scheduler/server/metrics_server.h"
 #include "scheduler/server/place.h"
 
@@ -191,9 +192,17 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
                          if ((client->gpus().mask() & core_.shared_gpus()) != 0) read_activity(*client);
                        }
                      }),
-      meter_(Meter::by_nvml(), [this](Meter::Answer answer) {
+      meter_(Meter::by_nvml(),
+             [this](Meter::Answer answer) {
+               asio::post(io_, [this, answer = std::move(answer)] {
+                 if (!stopped_) on_measured(answer);
+               });
+             }),
+      all_gpus_meter_(Meter::gpus_by_nvml(), [this](Meter::Answer answer) {
         asio::post(io_, [this, answer = std::move(answer)] {
-          if (!stopped_) on_measured(answer);
+          if (stopped_ || nvml_released_) return;
+          for (const GpuReading& gpu : answer.gpus) all_gpus_.push_back(gpu.uuid);
+          guarded("take all GPUs", [this] { keep_all_gpus(); });
         });
       }) {
   tell_memory_wait();

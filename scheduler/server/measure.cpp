@@ -107,7 +107,7 @@ Result<std::string> Server::use_nvml(bool use) {
     }
     answer_all();
   }
-  if (!meter_.close(kCloses)) {
+  if (!meter_.close(kCloses) || !all_gpus_meter_.close(kCloses)) {
     return Error{fmt::format("the driver has not let go of NVML within {} ms: ask again, or see what it is busy with",
                              kCloses.count())};
   }

@@ -142,4 +142,15 @@ Meter::Read Meter::by_nvml() {
   };
 }
 
+Meter::Read Meter::gpus_by_nvml() {
+  return [](const std::vector<Uuid>& asked) -> Answer {
+    if (asked.empty()) return {};
+    const auto opened = Nvml::open();
+    if (!opened) return {{}, opened.error().text};
+    Answer answer;
+    for (const Uuid& uuid : (*opened)->gpus()) answer.gpus.push_back({.uuid = uuid, .processes = {}, .number = {}});
+    return answer;
+  };
+}
+
 }  // namespace rota::server

@@ -40,6 +40,8 @@ class Meter {
 
   // By the machine's NVML, which is opened with the first question about a GPU and closed with one about none.
   static Read by_nvml();
+  // Which GPUs the machine has, whatever is asked: their UUIDs alone. NVML is closed again at once.
+  static Read gpus_by_nvml();
 
  private:
   struct Shared;

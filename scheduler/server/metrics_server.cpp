@@ -19,6 +19,7 @@
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
+#include <future>
 #include <list>
 #include <mutex>
 #include <optional>
@@ -133,12 +134,7 @@ struct MetricsServer::Shared {
   using PeerAt = std::shared_ptr<Peer>;
 
   Shared(MetricsSettings all, Ask asks, Descriptor listening)
-      : settings(std::move(all)),
-        ask(std::move(asks)),
-        listener(io),
-        listens_at(listening.get()),
-        accept_again(io),
-        file_due(io) {
+      : settings(std::move(all)), ask(std::move(asks)), listener(io), accept_again(io), file_due(io) {
     if (listening) {
       listener.assign(listening.get());
       listening.release();
@@ -147,7 +143,10 @@ struct MetricsServer::Shared {
 
   void run();
   void start();
+  void change(const MetricsSettings& all, const std::shared_ptr<Descriptor>& listening);
+  void write_file_from_now_on();
   void accept();
+  bool take_in_all();
   void accept_all();
   void accept_later();
   void take_in(Descriptor&& socket);
@@ -162,12 +161,11 @@ struct MetricsServer::Shared {
   void write_now();
   Response rendered(Format format);
 
-  const MetricsSettings settings;
+  MetricsSettings settings;
   const Ask ask;
   asio::io_context io{1};
   const asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(io);
   asio::posix::stream_descriptor listener;
-  const int listens_at;  // negative: it does not
   asio::steady_timer accept_again;
   asio::steady_timer file_due;
   std::list<PeerAt> peers;  // the oldest first
@@ -186,11 +184,34 @@ struct MetricsServer::Shared {
 
 void MetricsServer::Shared::start() {
   if (listener.is_open()) accept();
-  if (!settings.textfile.empty()) {
-    file_wanted = true;
-    want();
-    write_later();
+  write_file_from_now_on();
+}
+
+void MetricsServer::Shared::write_file_from_now_on() {
+  if (settings.textfile.empty()) return;
+  file_wanted = true;
+  want();
+  write_later();
+}
+
+// `listening`: null if the address has not changed.
+void MetricsServer::Shared::change(const MetricsSettings& all, const std::shared_ptr<Descriptor>& listening) {
+  if (listening != nullptr) {
+    // Those that have connected and were not accepted yet.
+    if (listener.is_open()) guarded("serve metrics", [&] { take_in_all(); });
+    accept_again.cancel();
+    std::error_code ignored;
+    listener.close(ignored);
+    if (*listening) {
+      listener.assign(listening->get());
+      listening->release();
+      accept();
+    }
   }
+  if (all.textfile != settings.textfile && std::exchange(wrote_file, false)) unlink(settings.textfile.c_str());
+  settings = all;
+  file_due.cancel();
+  write_file_from_now_on();
 }
 
 void MetricsServer::Shared::accept() {
@@ -207,17 +228,23 @@ void MetricsServer::Shared::accept_later() {
   });
 }
 
-void MetricsServer::Shared::accept_all() {
+// False: descriptors or memory are lacking.
+bool MetricsServer::Shared::take_in_all() {
   constexpr int kAtOnce = 16;
   for (int i = 0; i < kAtOnce; ++i) {
     Descriptor socket(accept4(listener.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) break;
-      return accept_later();  // out of descriptors or memory
+      return false;
     }
     guarded("serve metrics", [&] { take_in(std::move(socket)); });
   }
+  return true;
+}
+
+void MetricsServer::Shared::accept_all() {
+  if (!take_in_all()) return accept_later();
   accept();
 }
 
@@ -350,19 +377,35 @@ void MetricsServer::Shared::run() {
   changed.notify_all();
 }
 
-Result<std::unique_ptr<MetricsServer>> MetricsServer::open(const MetricsSettings& settings, Ask ask,
-                                                           const MetricsServer* former) {
+Result<std::unique_ptr<MetricsServer>> MetricsServer::open(const MetricsSettings& settings, Ask ask) {
   Descriptor listening;
-  if (former != nullptr && former->shared_->settings.listen == settings.listen && former->shared_->listens_at >= 0) {
-    listening = Descriptor(fcntl(former->shared_->listens_at, F_DUPFD_CLOEXEC, 0));
-    if (!listening) return Error{fmt::format("cannot serve metrics at {}: {}", settings.listen, strerror(errno))};
-  } else if (!settings.listen.empty()) {
+  if (!settings.listen.empty()) {
     auto made = listen_on(settings.listen);
     if (!made) return made.error();
     listening = std::move(*made);
   }
   return std::unique_ptr<MetricsServer>(
-      new MetricsServer(std::make_shared<Shared>(settings, std::move(ask), std::move(listening))));
+      new MetricsServer(std::make_shared<Shared>(settings, std::move(ask), std::move(listening)), settings.listen));
+}
+
+Result<bool> MetricsServer::change(const MetricsSettings& settings) {
+  std::shared_ptr<Descriptor> listening;
+  if (settings.listen != listens_at_) {
+    listening = std::make_shared<Descriptor>();
+    if (!settings.listen.empty()) {
+      auto made = listen_on(settings.listen);
+      if (!made) return made.error();
+      *listening = std::move(*made);
+    }
+  }
+  const auto done = std::make_shared<std::promise<void>>();
+  asio::post(shared_->io, [shared = shared_.get(), settings, listening, done] {
+    guarded("serve metrics", [&] { shared->change(settings, listening); });
+    done->set_value();
+  });
+  done->get_future().wait_for(kLastFile);  // a file system may hang
+  listens_at_ = settings.listen;
+  return true;
 }
 
 bool MetricsServer::start() {

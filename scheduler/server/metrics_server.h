@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "scheduler/base/result.h"
@@ -22,12 +23,13 @@ class MetricsServer {
   // On the server's thread: publish() is to be called before long.
   using Ask = std::function<void()>;
 
-  // Listens where the settings say; where `former` listens at the same place, with it. The error says what is in the
-  // way, and what helps.
-  static Result<std::unique_ptr<MetricsServer>> open(const MetricsSettings& settings, Ask ask,
-                                                     const MetricsServer* former = nullptr);
+  // Listens where the settings say. The error says what is in the way, and what helps.
+  static Result<std::unique_ptr<MetricsServer>> open(const MetricsSettings& settings, Ask ask);
   // Starts the thread; false: it cannot be started.
   bool start();
+  // Other settings from now on. Who has connected is served, whichever address that was. With an error, as of open(),
+  // everything stays as it was.
+  Result<bool> change(const MetricsSettings& settings);
   // Removes the file. Waits for the thread for two seconds at most: a file system may hang.
   ~MetricsServer();
   MetricsServer(const MetricsServer&) = delete;
@@ -39,9 +41,11 @@ class MetricsServer {
  private:
   struct Shared;
   struct Peer;
-  explicit MetricsServer(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+  MetricsServer(std::shared_ptr<Shared> shared, std::string listens_at)
+      : shared_(std::move(shared)), listens_at_(std::move(listens_at)) {}
 
   const std::shared_ptr<Shared> shared_;
+  std::string listens_at_;  // as the settings say it
   std::thread thread_;
 };
 

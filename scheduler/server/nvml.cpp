@@ -113,6 +113,9 @@ struct Nvml::Functions {
   int (*shutdown)() = nullptr;
   int (*by_uuid)(const char*, Device*) = nullptr;
   int (*number)(Device, unsigned*) = nullptr;
+  int (*count)(unsigned*) = nullptr;
+  int (*by_number)(unsigned, Device*) = nullptr;
+  int (*uuid)(Device, char*, unsigned) = nullptr;
   int (*whole)(Device, Device*) = nullptr;  // the GPU of a MIG instance
   int (*memory)(Device, MemoryV1*) = nullptr;
   int (*memory_v2)(Device, MemoryV2*) = nullptr;
@@ -147,6 +150,9 @@ Result<std::unique_ptr<Nvml>> Nvml::open(const std::string& library) {
     return Error{fmt::format("cannot start NVML: error {}", error)};
   find(functions->memory_v2, "nvmlDeviceGetMemoryInfo_v2");
   find(functions->number, "nvmlDeviceGetIndex");
+  find(functions->count, "nvmlDeviceGetCount_v2");
+  find(functions->by_number, "nvmlDeviceGetHandleByIndex_v2");
+  find(functions->uuid, "nvmlDeviceGetUUID");
   find(functions->whole, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle");
   char driver[80] = "";
   int (*driver_version)(char*, unsigned) = nullptr;
@@ -165,6 +171,25 @@ Nvml::Nvml(std::unique_ptr<Functions> functions) : functions_(std::move(function
 
 Nvml::~Nvml() {
   functions_->shutdown();
+}
+
+std::vector<Uuid> Nvml::gpus() const {
+  std::vector<Uuid> all;
+  unsigned count = 0;
+  if (functions_->count == nullptr || functions_->by_number == nullptr || functions_->uuid == nullptr ||
+      functions_->count(&count) != kSuccess) {
+    return all;
+  }
+  for (unsigned number = 0; number < count; ++number) {
+    Device device = nullptr;
+    char text[96] = "";
+    // One that has failed keeps its number, and says nothing.
+    if (functions_->by_number(number, &device) != kSuccess || functions_->uuid(device, text, sizeof text) != kSuccess) {
+      continue;
+    }
+    if (const auto uuid = parse_uuid(text)) all.push_back(*uuid);
+  }
+  return all;
 }
 
 std::optional<GpuReading> Nvml::read(const Uuid& uuid) const {

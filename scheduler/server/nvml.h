@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "scheduler/base/result.h"
 #include "scheduler/protocol/protocol.h"
@@ -42,6 +43,8 @@ class Nvml {
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
 
+  // All GPUs of the machine, by UUID; not their MIG instances. Empty: there is none, or NVML does not say.
+  std::vector<Uuid> gpus() const;
   // Nothing if NVML does not know the GPU, or does not say how much of its memory is in use.
   std::optional<GpuReading> read(const Uuid& uuid) const;
 

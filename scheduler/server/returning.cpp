@@ -4,11 +4,16 @@
 // others for this GPU are held back until each program that held it or waited for it has said what it wants or is dead,
 // for a second at most. Then the core gets the requests of programs that waited before, in their old order, and after
 // them all others. A rotad that was killed leaves only a note that there were programs. After that, all requests are
-// held back for half a second, and for longer while more programs come, up to two seconds.
+// held back for half a second.
+//
+// A holder runs on for ten seconds without a rotad (turn::Machine::kGrace), and beside the next one if it comes back
+// later than that. Thousands of programs need seconds to come back on a busy machine. So as long as some come or say
+// what they want, or wait to be told about a GPU, requests are held back for longer, for eight seconds in all.
 #include <unistd.h>
 
 #include <algorithm>
 #include <asio/steady_timer.hpp>
+#include <bit>
 #include <map>
 #include <set>
 #include <tuple>
@@ -32,13 +37,13 @@ namespace event = scheduler::event;
 namespace {
 
 // For how long at most a GPU is granted only to programs that held it.
-constexpr auto kMostHeldBack = 1s;
+constexpr auto kHeldBack = 1s;
 // The same for all GPUs if nothing but the note is left: programs look for rotad four times a second (turn::Machine).
-// While more programs come, thousands may still be queueing to connect, so all requests are held back for another
-// kLately, but not beyond kMostHeldBackBlindly after the start.
 constexpr auto kHeldBackBlindly = 500ms;
-constexpr auto kLately = 100ms;
-constexpr auto kMostHeldBackBlindly = 2s;
+// After one that comes, so much longer; but not beyond kMostHeldBack after the start, which leaves time before programs
+// count rotad as dead.
+constexpr auto kLately = 250ms;
+constexpr auto kMostHeldBack = 8s;
 // How often rotad checks whether programs that have not come back are dead.
 constexpr auto kBetweenLooksForDead = 50ms;
 
@@ -88,7 +93,7 @@ struct Server::Returning {
   void came(pid_t pid, const std::string& gpu) {
     const auto found = expected.find(gpu);
     if (found == expected.end()) return;
-    found->second.erase(pid);
+    back += found->second.erase(pid);
     if (found->second.empty()) expected.erase(found);
   }
 
@@ -98,7 +103,8 @@ struct Server::Returning {
   std::set<std::string> told;                       // GPUs whose Books::Had the core has been told
   std::vector<HeldBack> wants;                      // in the order in which they came
   bool blind = false;                               // nothing but the note is left: any GPU may have had a holder
-  std::size_t clients = 0;                          // number of clients at the last check, while `blind`
+  std::size_t back = 0;                             // how many of those that were expected have come
+  std::size_t came_back = 0;                        // Server::came_back() at the last check
   scheduler::Time until{};
   asio::steady_timer timer;
 };
@@ -155,6 +161,7 @@ void Server::leave_books_to_next() {
     verdict.left = std::max(earlier.left - (now() - started_), scheduler::Time{});
     books.gangs.push_back({key, verdict});
   }
+  leave_chosen(books);
   if (books.empty()) return;
   if (const auto left = leave_books(books_file(), books); !left) {
     log::warn("the next rotad will not know who held GPUs or waited for them: {}", left.error().text);
@@ -192,8 +199,9 @@ void Server::read_books(bool had_programs) {
     all.until = now() + kHeldBackBlindly;
     return look_for_returning();
   }
+  take_chosen(*books);
   all.books = std::move(*books);
-  all.until = now() + kMostHeldBack;
+  all.until = now() + kHeldBack;
   for (Books::Gang& gang : all.books.gangs) earlier_verdicts_[gang.key] = gang.verdict;
   std::set<pid_t> expected;
   for (std::size_t i = 0; i < all.books.tasks.size(); ++i) {
@@ -298,10 +306,20 @@ void Server::take_wants_held_back() {
   }
 }
 
+// Grows with each program that comes back, or may be one that does.
+std::size_t Server::came_back() const {
+  if (!returning_->blind) return returning_->back;
+  std::size_t number = clients_.size() + returning_->wants.size();
+  for (const auto& [id, client] : clients_) number += static_cast<std::size_t>(std::popcount(client->gpus().mask()));
+  return number;
+}
+
 void Server::look_for_returning() {
   Returning& all = *returning_;
-  const bool more = all.blind && std::exchange(all.clients, clients_.size()) < clients_.size();
-  if (more) all.until = std::min(std::max(all.until, now() + kLately), started_ + kMostHeldBackBlindly);
+  const std::size_t came = came_back();
+  const bool awaits = all.blind || !all.expected.empty();
+  const bool more = std::exchange(all.came_back, came) < came || !unanswered_.empty();
+  if (awaits && more) all.until = std::min(std::max(all.until, now() + kLately), started_ + kMostHeldBack);
   const bool over = now() >= all.until;
   if (over && std::exchange(all.blind, false)) take_wants_held_back();
   if (!all.expected.empty()) {

@@ -1,7 +1,6 @@
 // Connections, clients and their pages. What status shows is in snapshot.cpp, listening and its locks in listen.cpp.
 #include "scheduler/server/server.h"
 
-#include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -363,34 +362,6 @@ void Server::forget_client(ClientId id) {
   gone_.erase(id);
   claim(claims_.left(id));
   look_if_quiet();
-}
-
-void Server::on_stay(Connection& connection) {
-  // They outlive their connections, so each process counts once, and all of them within the descriptors set aside.
-  const pid_t pid = connection.peer().pid;
-  if (connection.stays || !connection.peer().process) return;
-  if (staying_.contains(pid)) return;
-  Budget::Share share = stayers_budget_.take(connection.domain().payer(), connection.is_root());
-  if (!share) return;
-  // The connection may also say hello, and then needs the descriptor itself.
-  Descriptor process(fcntl(connection.peer().process.get(), F_DUPFD_CLOEXEC, 0));
-  if (!process) return;  // none left; asio would throw
-  connection.stays = true;
-  const std::uint32_t number = ++last_number_;
-  auto stayer = std::make_unique<Stayer>();
-  stayer->pid = pid;
-  stayer->share = std::move(share);
-  stayer->process.emplace(io_, process.get());
-  process.release();
-  stayer->process->async_wait(asio::posix::stream_descriptor::wait_read, [this, number, pid](std::error_code error) {
-    if (error) return;
-    staying_.erase(pid);
-    choices_.left(pid);
-    stayers_.erase(number);
-    idle_since_ = now();
-  });
-  if (pid != 0) staying_.insert(pid);
-  stayers_.emplace(number, std::move(stayer));
 }
 
 Result<std::string> Server::carry(const ControlRequest& request) {

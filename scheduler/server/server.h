@@ -107,8 +107,11 @@ class Server final : public ConnectionOwner, private Leases {
   void serve_gpu(Client& client, const protocol::AddGpu& gpu);
   void refuse_gpu(Client& client, const std::string& gpu);
   void on_stay(Connection& connection);
+  bool watch_stayer(pid_t pid, Descriptor process, Budget::Share share);
   void choose_gpus(Connection& connection, const protocol::Choose& wanted);
   void chosen_came(const Client& client, const Uuid& uuid);
+  void leave_chosen(Books& books);
+  void take_chosen(const Books& books);
   Result<std::string> carry(const ControlRequest& request);
   void change_limits(const LimitSettings& limits);
   void on_status(Connection& connection);
@@ -200,6 +203,8 @@ class Server final : public ConnectionOwner, private Leases {
   scheduler::Quota::HostUse host_use(Client& client) const;
   void tell(Client& client, const protocol::Message& message);
 
+  void take_all_gpus();
+  void keep_all_gpus();
   void measure();
   Result<std::string> use_nvml(bool use);
   bool measure_soon();
@@ -265,6 +270,7 @@ class Server final : public ConnectionOwner, private Leases {
   void on_want_message(Client& client, const protocol::Want& want);
   void take_want(Client& client, const protocol::Want& want, bool held);
   void take_wants_held_back();
+  std::size_t came_back() const;
   void look_for_returning();
   // totals.cpp
   static std::string session_name(const Client& client);
@@ -429,8 +435,12 @@ class Server final : public ConnectionOwner, private Leases {
   Paced rooms_pass_;
   Paced others_pass_;
   Paced activity_pass_;
+  // Of the machine's rotad: which GPUs there are, once that is known, and when to look again for them or their locks.
+  std::vector<Uuid> all_gpus_;
+  scheduler::Time all_gpus_at_{};
   // Last: their threads answer to all of the above.
   Meter meter_;
+  Meter all_gpus_meter_;
   std::unique_ptr<MetricsServer> metrics_;  // null: nobody wants any
 };
 

@@ -53,6 +53,7 @@ std::optional<Message> row_at(const Snapshot& all, std::size_t at) {
   if (auto row = row_at(all.gangs, at, Kind::kStatusGang, &Body::gang_row)) return row;
   if (auto row = row_at(all.sessions, at, Kind::kStatusSession, &Body::session_row)) return row;
   if (auto row = row_at(all.accounts, at, Kind::kStatusAccount, &Body::account)) return row;
+  if (auto row = row_at(all.reservations, at, Kind::kStatusReservation, &Body::reservation)) return row;
   if (at != 0) return std::nullopt;
   Message last{.kind = Kind::kStatusDaemon};
   last.body.daemon = all.daemon;
@@ -88,6 +89,7 @@ struct Server::SnapshotWork {
   std::vector<std::string> gangs;     // keys
   std::vector<std::string> sessions;  // the same
   std::vector<std::string> accounts;  // the same
+  std::vector<std::string> choosers;  // of the reservations: Chooser::session
   scheduler::ClientId next_client = 0;
   std::vector<std::pair<std::weak_ptr<Connection>, Budget::Share>> askers;
   bool for_metrics = false;
@@ -162,6 +164,7 @@ bool Server::SnapshotWork::shows(Message& row, std::size_t at, const TrustDomain
   const std::size_t first_gang = first_program + rows.programs.size() + rows.tasks.size();
   const std::size_t first_session = first_gang + rows.gangs.size();
   const std::size_t first_account = first_session + rows.sessions.size();
+  const std::size_t first_reservation = first_account + rows.accounts.size();
   switch (row.kind) {
     case Kind::kStatusProgram:
       if (programs[at - first_program] != *only) hide(row.body.program);
@@ -172,6 +175,12 @@ bool Server::SnapshotWork::shows(Message& row, std::size_t at, const TrustDomain
       return is_of(sessions[at - first_session], *only);
     case Kind::kStatusAccount:
       return is_of(accounts[at - first_account], *only);
+    case Kind::kStatusReservation:
+      if (!choosers[at - first_reservation].starts_with(only->key() + " ")) {
+        row.body.reservation.pid = 0;
+        row.body.reservation.uid = protocol::kHiddenUser;
+      }
+      return true;
     default:
       return true;
   }
@@ -215,6 +224,11 @@ bool Server::add_to_snapshot(SnapshotWork& work) {
       work.rows.accounts.push_back(*row);
       work.accounts.push_back(entry->first);
     }
+  }
+  for (const GpuChoice::Reserved& each : choices_.all(now())) {
+    work.rows.reservations.push_back(
+        {.uuid = each.uuid, .pid = each.who.pid, .uid = each.who.uid, .left_ns = nanoseconds(each.until - now())});
+    work.choosers.push_back(each.who.session);
   }
   work.rows.daemon = daemon_row();
   if (!work.for_metrics) return true;

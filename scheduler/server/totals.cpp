@@ -168,11 +168,11 @@ void Server::add_gauges(const Client& client) {
 Result<bool> Server::set_metrics(const MetricsSettings& settings) {
   if (settings.listen.empty() && settings.textfile.empty()) {
     metrics_.reset();
+  } else if (metrics_ != nullptr) {
+    if (const auto changed = metrics_->change(settings); !changed) return changed;
   } else {
-    auto opened =
-        MetricsServer::open(settings, [this] { asio::post(io_, [this] { want_metrics(); }); }, metrics_.get());
+    auto opened = MetricsServer::open(settings, [this] { asio::post(io_, [this] { want_metrics(); }); });
     if (!opened) return opened.error();
-    metrics_.reset();  // first: it removes its file
     metrics_ = std::move(*opened);
     if (!metrics_->start()) return Error{"cannot start a thread that serves metrics"};
   }

@@ -8,6 +8,7 @@ import time
 import unittest
 
 from harness import Case, ROTAD, kill
+from raw_client import RawClient
 from users_case import may_be_other_users
 
 GPU = b"books-of-rotad-0"
@@ -383,6 +384,30 @@ class Books(Case):
         daemon.send_signal(signal.SIGINT)
         self.finish(daemon)
         self.assertFalse(self.books.exists())
+
+    # ctest labels: unsanitized
+    def test_after_a_kill_a_holder_that_comes_late_among_many_is_not_run_beside(self):
+        daemon, holder, waiter = self.one_holds_and_one_waits()
+        kill(daemon)
+        for client in holder, waiter:
+            self.tell(client, "lose")
+        self.rotad()
+        self.connect(waiter)
+        self.want(waiter)
+        # Programs come one after the other for longer than two seconds, and the holder is the last.
+        begin = last = time.monotonic()
+        gap, others = 0, []
+        while time.monotonic() < begin + 3:
+            others.append(RawClient(self.socket, timeout=20))
+            self.assertTrue(others[-1].hello(b"another"))
+            gap, last = max(gap, time.monotonic() - last), time.monotonic()
+            time.sleep(0.02)
+        self.connect(holder)
+        self.want(holder, running=True)
+        if gap > 0.2:
+            self.skipTest(f"this machine was too busy: nothing came for {gap} s")
+        self.becomes_holder(holder, "it has its GPU again")
+        self.assertFalse(self.has_it(waiter))
 
     def test_two_rotads_leave_each_its_own(self):
         first = self.rotad()

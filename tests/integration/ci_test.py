@@ -112,6 +112,27 @@ class Rig(Case):
         result, report = self.rig("--baseline", known, jobs=3)
         self.assertEqual(report["job"]["command"][-1], "-j3")
 
+    def test_ctest_s_variable_is_limited_as_its_option_is(self):
+        folder = self.build(**{f"t{number}": ["sh", "-c", "echo at $CTEST_PARALLEL_LEVEL"] for number in range(4)})
+        with (folder / "CTestTestfile.cmake").open("a", encoding="utf-8") as tests:
+            tests.write("set_tests_properties(t3 PROPERTIES TIMEOUT 30)\n")
+        known = self.scratch / "known.json"
+        known.write_text(json.dumps({"version": 1, "tests": {"t3": {"time_ns": 10 * 10**9, "gpu_ns": 5 * 10**9}}}), encoding="utf-8")
+        command = (ROTA, "ci", "--baseline", known, "--", CTEST, "--test-dir", folder, "-V")
+        result = self.call(*command, CTEST_PARALLEL_LEVEL="8")
+        self.assertIn("ctest starts 4 tests at once and not 8: t3 has a time-out of 30 s", result.stderr)
+        self.assertIn("at 4\n", result.stdout)
+        self.assertNotIn("at once and not", self.call(*command, CTEST_PARALLEL_LEVEL="3").stderr)
+
+    def test_a_report_folder_beside_a_link_is_where_the_kernel_finds_it(self):
+        (self.scratch / "far" / "away").mkdir(parents=True)
+        (self.scratch / "link").symlink_to("far/away")
+        self.checked(ROTA, "ci", "--report-dir", f"{self.scratch}/link/../rep", "--", "true")
+        self.assertTrue((self.scratch / "far" / "rep" / "report.json").exists())
+        self.assertFalse((self.scratch / "rep").exists())
+        self.checked(ROTA, "run", "--report", f"{self.scratch}/link/../report.json", "--", "true")
+        self.assertTrue((self.scratch / "far" / "report.json").exists())
+
     def test_a_test_that_comes_to_a_stop_is_placed_and_ended(self):
         # Its kernel runs until its standard input closes, which does not happen.
         fifo = self.scratch / "fifo"

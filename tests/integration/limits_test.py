@@ -66,6 +66,16 @@ class Limits(Case):
         self.assertRegex(said, r"GPU 0 is out of memory: session \w+ may have 100 MiB on each GPU; \d+ MiB are in use.* \d+ MiB more "
                                r"were requested: raise `rota run --gpu-mem`")
 
+    def test_in_a_slurm_job_a_refusal_names_what_to_ask_slurm_for(self):
+        _, said = self.together([], 60, 60, 30, ROTA_SESSION=f"slurm-4711.0,gpu={100 << 20}")
+        self.assertRegex(said, r"session \S+ may have 100 MiB on each GPU; .* were requested: ask Slurm for more: `--gres=shard:N`")
+        self.assertNotIn("--gpu-mem", said)
+        # The task's own limit, as tools/guides/examples/task-prolog sets it.
+        result = self.call(ROTA, "run", "--", MEMHOG, "--bytes", "200M", "--rounds", "1", ROTA_SESSION=f"slurm-4711.0,gpu={100 << 20}",
+                           ROTA_GPU_MEM_LIMIT=str(100 << 20))
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("of the 100 MiB that the Slurm job's shards allow: ask Slurm for more: `--gres=shard:N`, or let", result.stderr)
+
     def test_native_memory_has_the_same_limit(self):
         codes, said = self.together(["--gpu-mem", "100M"], 60, 60, 30, ROTA_MEMORY="native")
         self.assertNotEqual(codes[0], 0)

@@ -176,7 +176,7 @@ class Scraped(Metrics):
         def moved():
             now = self.scrape()
             both = [value(now, f"rota_moved_{way}_bytes_total", session=name) > 1 << 20 for way in ("out", "in") for name in ("one", "two")]
-            return all(both) and value(now, "rota_move_seconds_count", direction="out") > 0 and value(now, "rota_hand_over_seconds_count") >= 0
+            return all(both) and value(now, "rota_move_seconds_count", direction="out") > 0 and value(now, "rota_hand_over_seconds_count") > 1
 
         self.eventually(moved, "memory has moved out and in")
         # What a scrape tells may be a second older.
@@ -253,6 +253,25 @@ class Served(Metrics):
             socket.create_connection(("127.0.0.1", self.port))
         daemon.send_signal(signal.SIGTERM)
         self.assertEqual(self.finish(daemon).returncode, 0)
+
+    def test_a_scrape_that_has_begun_is_answered_whatever_a_reload_changes(self):
+        self.rotad()
+        for number, listen in enumerate((self.port, self.port, free_port()), 1):
+            with socket.create_connection(("127.0.0.1", self.port)) as begun, socket.create_connection(("127.0.0.1", self.port)) as connected:
+                begun.settimeout(20)
+                connected.settimeout(20)
+                begun.sendall(b"GET /metrics HTTP/1.1\r\n")
+                self.get()  # so the two have been accepted
+                self.configure(f'[metrics]\nlisten = "127.0.0.1:{listen}"\ntextfile = "{self.scratch}/{number}.prom"\ninterval = "1s"\n')
+                self.assertIn("metrics changed", self.checked(ROTA, "control", "reload").stdout)
+                begun.sendall(b"\r\n")
+                self.assertIn(b"rota_build_info", self.all_of(begun))
+                connected.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+                self.assertIn(b"rota_build_info", self.all_of(connected))
+            self.port = listen
+            self.eventually((self.scratch / f"{number}.prom").exists, "the new file is written")
+            self.assertFalse((self.scratch / f"{number - 1}.prom").exists())
+            self.assertIn("rota_build_info", self.get()[1])
 
     def test_the_textfile_is_whole_at_every_moment_and_goes_with_rotad(self):
         if loosely is None:

@@ -19,7 +19,8 @@ SEQUENCE = re.compile(rb"\x1b\[([?0-9;]*)([A-Za-z])")
 class Terminal:
     """A pseudo-terminal with a program on it, and the screen that the program has drawn: as much of xterm as it uses."""
 
-    def __init__(self, case, *command, rows=24, columns=100, **environment):
+    def __init__(self, case, *command, rows=24, columns=100, full=False, **environment):
+        """`full`: with so much output that nobody has read that it takes no more."""
         self.case, self.rows, self.columns, self.text, self.seen = case, rows, columns, {}, b""
         self.modes, self.row, self.column, self.rest = {}, 0, 0, b""
         self.master, self.slave = pty.openpty()
@@ -27,6 +28,8 @@ class Terminal:
         case.addCleanup(os.close, self.slave)
         self.resize(rows, columns)
         self.before = termios.tcgetattr(self.slave)
+        if full:
+            self.fill()
         # A shell in between, since a program that no shell started cannot be stopped by its terminal.
         self.child = subprocess.Popen([str(part) for part in command], env=dict(case.environment, TERM="xterm", LC_ALL="C.UTF-8", **environment),
                                       stdin=self.slave, stdout=self.slave, stderr=subprocess.PIPE, preexec_fn=self.own)
@@ -35,6 +38,16 @@ class Terminal:
     def own(self):
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    def fill(self):
+        writer = os.open(os.ttyname(self.slave), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            while True:
+                os.write(writer, b"x" * 512)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(writer)
 
     def resize(self, rows, columns):
         self.rows, self.columns = rows, columns
@@ -194,6 +207,28 @@ class Top(Case):
         top = self.top()
         top.wait("no rotad is running")
         top.type("\x03")
+        self.assertEqual(top.ended(), 0)
+
+    # ctest labels: unsanitized
+    def test_it_can_be_ended_while_its_terminal_takes_no_output(self):
+        ends = {"q": 0, "\x03": 0, signal.SIGINT: 0, signal.SIGTERM: -signal.SIGTERM, signal.SIGHUP: -signal.SIGHUP, signal.SIGUSR1: -signal.SIGUSR1}
+        for end, code in ends.items():
+            with self.subTest(end):
+                top = self.top(full=True)
+                self.eventually(top.keys_are_its_own, "it reads keys")
+                if isinstance(end, str):
+                    top.type(end)
+                else:
+                    top.child.send_signal(end)
+                self.assertEqual(top.child.wait(timeout=PATIENCE), code)
+                self.assertEqual(termios.tcgetattr(top.slave), top.before)
+
+    # ctest labels: unsanitized
+    def test_it_draws_once_its_terminal_takes_output_again(self):
+        top = self.top(full=True)
+        self.eventually(top.keys_are_its_own, "it reads keys")
+        top.wait("no rotad is running")
+        top.type("q")
         self.assertEqual(top.ended(), 0)
 
     # ctest labels: unsanitized

@@ -109,4 +109,10 @@ Result<std::vector<VisibleGpu>> gpus_for_tests(std::size_t each, const WhoSees& 
       who);
 }
 
+std::string too_many_text(std::size_t seen, std::size_t most, const WhoSees& who) {
+  if (seen <= most) return {};
+  return fmt::format("the {} sees {}, and rota chooses among {} at most; name up to {} of them in CUDA_VISIBLE_DEVICES",
+                     who.whose, count_of(seen), most, most);
+}
+
 }  // namespace rota::ci

@@ -34,4 +34,7 @@ Result<std::vector<VisibleGpu>> find_gpus(const std::optional<std::string>& visi
 // The same for this process's environment; loads the driver in a child.
 Result<std::vector<VisibleGpu>> gpus_for_tests(std::size_t each, const WhoSees& who = {});
 
+// Why none of so many GPUs is chosen, and what to do; empty: rotad chooses among as many (`most`).
+std::string too_many_text(std::size_t seen, std::size_t most, const WhoSees& who);
+
 }  // namespace rota::ci

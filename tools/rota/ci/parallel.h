@@ -1,9 +1,11 @@
-// How many tests ctest may start at once so that none is ended by its own time-out while others use the GPU: the clock
-// of a test runs from its start, whoever has the GPU. Known once a baseline has what each test took.
+// How many tests ctest or pytest-xdist may start at once so that none is ended by its own time-out while others use the
+// GPU: the clock of a test runs from its start, whoever has the GPU. Known once a baseline has what each test took.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/rota/report/baseline.h"
@@ -27,17 +29,30 @@ struct Parallel {
 // time + (n - 1) g. A tenth of the time-out stays unused. Nothing: no test bounds it.
 std::optional<Parallel> most_at_once(const std::vector<TimedTest>& tests, unsigned gpus);
 
-// How many the command asks for: -j8, -j 8, --parallel 8, --parallel=8. Nothing: it is no ctest, or does not say.
-std::optional<unsigned> jobs_of(const std::vector<std::string>& command);
-// The same command with another number.
-std::vector<std::string> with_jobs(std::vector<std::string> command, unsigned jobs);
+// A command with the variables that it is run with.
+struct Run {
+  std::vector<std::string> command;
+  std::vector<std::pair<std::string, std::string>> changed{};  // variables that it is to have besides
+};
+// The value of a variable; null: it is not set.
+using Variables = std::function<const char*(const char*)>;
+
+// How many tests it runs at once: ctest's -j8, -j 8, --parallel 8, --parallel=8 or CTEST_PARALLEL_LEVEL; pytest's -n8,
+// -n 8, --numprocesses 8, --numprocesses=8, there or in PYTEST_ADDOPTS. Nothing: it is neither, or does not say.
+std::optional<unsigned> jobs_of(const std::vector<std::string>& command, const Variables& variables);
+// The same with another number.
+Run with_jobs(std::vector<std::string> command, const Variables& variables, unsigned jobs);
+// The time-out of each of pytest's tests by --timeout, there or in PYTEST_ADDOPTS, or by PYTEST_TIMEOUT, in seconds.
+// One in pytest's own files or at a test is not known. Nothing: it is no pytest, or does not say.
+std::optional<double> pytest_timeout(const std::vector<std::string>& command, const Variables& variables);
 
 // The command as it is to be run, and a line about it if it was changed. `gpus` tests share among themselves. Lists
 // ctest's tests if the command is one that runs several at once, and the baseline knows times.
 struct FittedCommand {
-  std::vector<std::string> command;
+  Run run;
   std::string note;
 };
-FittedCommand fit_to_timeouts(const std::vector<std::string>& command, const report::Baseline& baseline, unsigned gpus);
+FittedCommand fit_to_timeouts(const std::vector<std::string>& command, const Variables& variables,
+                              const report::Baseline& baseline, unsigned gpus);
 
 }  // namespace rota::ci

@@ -270,9 +270,10 @@ Result<std::optional<int>> run_job(const RigOptions& options, const tool::TakenS
   // Without an option all tests use the first GPU, as a rule.
   const auto gpus =
       static_cast<unsigned>(spread.each == 0 ? 1 : std::max<std::size_t>(1, spread.gpus.size() / spread.each));
-  FittedCommand fitted = fit_to_timeouts(launch.command, baseline, gpus);
+  FittedCommand fitted = fit_to_timeouts(launch.command, std::getenv, baseline, gpus);
   if (!fitted.note.empty()) say(fitted.note);
-  launch.command = std::move(fitted.command);
+  launch.command = std::move(fitted.run.command);
+  for (auto& variable : fitted.run.changed) launch.environment.push_back(std::move(variable));
   launch.environment.emplace_back("ROTA_STACK_SIGNAL", std::to_string(stack_signal()));
   if (options.repeat > 1) {
     launch.environment.emplace_back("ROTA_CI_REPEAT", std::to_string(options.repeat));

@@ -24,6 +24,17 @@ fs::path destination(fs::path path) {
   return error ? path.lexically_normal() : folder / path.filename();
 }
 
+}  // namespace
+
+fs::path resolved(const fs::path& path) {
+  std::error_code error;
+  const fs::path absolute = fs::absolute(path, error);
+  const fs::path found = fs::weakly_canonical(absolute, error);
+  return error ? absolute.lexically_normal() : found;
+}
+
+namespace {
+
 bool same_file(const std::string& one, const std::string& other) {
   std::error_code error;
   if (fs::exists(one, error) && fs::exists(other, error)) {

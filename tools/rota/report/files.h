@@ -1,6 +1,7 @@
 // Files that a command reads and writes, and whether two of its options mean the same one.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,10 @@ struct NamedFile {
   std::string path;    // empty: not asked for
   bool written = true;
 };
+
+// An absolute path without links and dots, where the kernel finds it: "link/../file" lies beside what the link leads
+// to. The last parts need not exist.
+std::filesystem::path resolved(const std::filesystem::path& path);
 
 // Refuses two that are the same file, by whatever names and links, if one of them is written. Devices and pipes may be
 // named twice.

@@ -19,6 +19,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "tools/rota/report/files.h"
 #include "tools/rota/report/format.h"
 #include "tools/rota/report/report_folder.h"
 #include "tools/rota/report/uncovered_watch.h"
@@ -213,7 +214,7 @@ Result<bool> write_file(const std::string& path, const std::string& text) {
 
 Result<bool> check_file(const std::string& path) {
   std::error_code error;
-  const fs::path absolute = fs::absolute(path, error).lexically_normal();
+  const fs::path absolute = resolved(path);
   const fs::path folder = absolute.parent_path();
   const auto refuse = [&](const std::string& why) { return Error{fmt::format("{}: {}", path, why)}; };
   if (fs::is_directory(absolute, error)) return refuse("is a folder: name a file");
@@ -243,7 +244,7 @@ std::vector<NamedFile> files_of_folder(const std::string& option, const std::str
 Result<Target> prepare_target(const std::string& path) {
   if (path.empty()) return Error{"--report needs the name of a file or of a folder"};
   std::error_code error;
-  const fs::path absolute = fs::absolute(path, error).lexically_normal();
+  const fs::path absolute = resolved(path);
   std::optional<Format> format;
   if (!path.ends_with('/') && !fs::is_directory(absolute, error)) {
     format = format_by_file(path);

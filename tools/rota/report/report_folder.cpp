@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "tools/rota/report/files.h"
 #include "tools/rota/report/session.h"
 
 namespace rota::report {
@@ -153,7 +154,7 @@ Result<bool> make_session_folders(const std::string& folder, bool temporary) {
 
 Result<ReportFolder> prepare_folder(const std::string& path, const std::vector<NamedFile>& named) {
   std::error_code error;
-  std::string folder = fs::absolute(path, error).lexically_normal().string();
+  std::string folder = resolved(path).string();
   if (folder.ends_with('/') && folder.size() > 1) folder.pop_back();
   const auto refuse = [&](const std::string& why) { return Error{fmt::format("{}: {}", path, why)}; };
   fs::create_directories(folder, error);

@@ -94,11 +94,16 @@ Result<std::string> choose_gpus(const GpusWanted& wanted, const Daemon& daemon, 
   // What is only the default costs nothing where there is nothing to choose, and stops no program.
   const auto named = named_gpus(std::getenv("CUDA_VISIBLE_DEVICES"));
   if (!wanted.count && named && *named <= count) return std::string();
-  auto found = ci::gpus_for_tests(count, {"--gpus", "program"});
+  const ci::WhoSees who{"--gpus", "program"};
+  auto found = ci::gpus_for_tests(count, who);
   if (!found && !wanted.count) return std::string();
   if (!found) return found.error();
   std::vector<VisibleGpu> gpus = std::move(*found);
-  if (gpus.size() > protocol::kMaxCandidates) gpus.resize(std::max<std::size_t>(protocol::kMaxCandidates, count));
+  if (const std::string why = ci::too_many_text(gpus.size(), protocol::kMaxCandidates, who); !why.empty()) {
+    if (wanted.count) return Error{fmt::format("--gpus {}: {}", count, why)};
+    write_message(fmt::format("rota: {}, or use --gpus all: it keeps all that it sees\n", why));
+    return std::string();
+  }
   std::vector<std::size_t> places;
   const std::vector<std::uint64_t> used = used_of(gpus);
   std::string problem;
@@ -106,8 +111,6 @@ Result<std::string> choose_gpus(const GpusWanted& wanted, const Daemon& daemon, 
     problem = "no rotad answers";
   } else if (!daemon.chooses) {
     problem = "the rotad that runs is older than this rota";
-  } else if (gpus.size() > protocol::kMaxCandidates) {
-    problem = fmt::format("rotad chooses {} GPUs at most", protocol::kMaxCandidates);
   } else {
     auto answered = ask_rotad(gpus, used, count, session);
     if (answered) {

@@ -151,6 +151,15 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                      {"drains", gang.drains != 0},
                      {"apart", gang.apart != protocol::GangApart::kNo}});
   }
+  nlohmann::json reservations = nlohmann::json::array();
+  for (const protocol::ReservationRow& each : status.reservations) {
+    const bool hidden = each.uid == protocol::kHiddenUser;
+    reservations.push_back({{"uuid", uuid_text(each.uuid)},
+                            {"pid", each.pid},
+                            {"uid", each.uid},
+                            {"user", hidden ? nlohmann::json(nullptr) : nlohmann::json(user_name(each.uid))},
+                            {"left_ns", each.left_ns}});
+  }
   nlohmann::json machine = nlohmann::json::array();
   for (const MachineGpu& gpu : status.machine) {
     machine.push_back(
@@ -177,6 +186,7 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                                 {"gangs", gangs},
                                 {"sessions", sessions},
                                 {"limits", limits},
+                                {"reservations", reservations},
                                 {"without_rota", without}};
   // A program's name may be any bytes.
   return whole.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

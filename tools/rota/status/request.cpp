@@ -105,6 +105,11 @@ std::string skipped_text(const protocol::SocketSearch& search) {
          " skipped: another user owns it or can write to it; remove it";
 }
 
+std::string user_name(std::uint32_t uid) {
+  const passwd* const user = getpwuid(uid);
+  return user != nullptr ? user->pw_name : "uid " + std::to_string(uid);
+}
+
 void find_programs(Status& status) {
   for (const protocol::ProgramRow& client : status.programs) {
     StatusProgram& program = status.commands.emplace_back();
@@ -112,8 +117,7 @@ void find_programs(Status& status) {
       program.command = client.name;
       continue;
     }
-    const passwd* const user = getpwuid(client.uid);
-    program.user = user != nullptr ? user->pw_name : "uid " + std::to_string(client.uid);
+    program.user = user_name(client.uid);
     const std::string folder = "/proc/" + std::to_string(client.pid);
     struct stat owner{};
     if (stat(folder.c_str(), &owner) == 0 && owner.st_uid == client.uid) {

@@ -64,6 +64,9 @@ inline std::optional<Status> request_status(int descriptor) {
 // command.
 void find_programs(Status& status);
 
+// Its name, or "uid 1000" where it has none.
+std::string user_name(std::uint32_t uid);
+
 // One line about the places that a search skipped; empty if it skipped none.
 std::string skipped_text(const protocol::SocketSearch& search);
 

@@ -72,6 +72,19 @@ std::string busy_text(const MachineGpu* gpu) {
   return gpu == nullptr || !gpu->busy_percent ? "" : fmt::format(", {}% busy", *gpu->busy_percent);
 }
 
+// Of a GPU, for programs that have not come to it yet (`rota run --gpus`).
+std::string reserved_text(const Status& status, const std::string& uuid) {
+  std::string text;
+  for (const protocol::ReservationRow& each : status.reservations) {
+    if (uuid_text(each.uuid) != uuid) continue;
+    const bool hidden = each.uid == protocol::kHiddenUser;
+    text += fmt::format("  reserved for {} more seconds at most: {}{}\n", (each.left_ns + 999'999'999) / 1'000'000'000,
+                        each.pid == 0 ? "" : fmt::format("pid {} of ", each.pid),
+                        hidden ? protocol::kHiddenProgram : user_name(each.uid));
+  }
+  return text;
+}
+
 // One that no program uses under this rotad.
 std::string unused_text(const MachineGpu& gpu) {
   return fmt::format("\nGPU {}  {}  {}\n  no program uses it under this rotad; {} of {} in use{}\n", gpu.number,
@@ -221,13 +234,18 @@ std::string status_as_text(const Status& status, const std::string& socket) {
   std::multimap<unsigned, std::string> gpus;
   std::set<std::string> shown;
   for (const protocol::GpuRow& gpu : status.gpus) {
-    gpus.emplace(gpu.number, gpu_text(status, gpu));
+    gpus.emplace(gpu.number, gpu_text(status, gpu) + reserved_text(status, uuid_text(gpu.uuid)));
     shown.insert(uuid_text(gpu.uuid));
   }
   for (const MachineGpu& gpu : status.machine) {
-    if (!shown.contains(gpu.uuid)) gpus.emplace(gpu.number, unused_text(gpu));
+    if (shown.insert(gpu.uuid).second) gpus.emplace(gpu.number, unused_text(gpu) + reserved_text(status, gpu.uuid));
   }
   for (const auto& [number, lines] : gpus) text += lines;
+  // GPUs that neither NVML shows nor a program uses.
+  for (const protocol::ReservationRow& each : status.reservations) {
+    const std::string uuid = uuid_text(each.uuid);
+    if (shown.insert(uuid).second) text += fmt::format("\n{}\n{}", uuid, reserved_text(status, uuid));
+  }
   if (!status.gangs.empty()) text += "\nGangs: programs that have their turns together\n";
   for (const protocol::GangRow& gang : status.gangs) {
     text += fmt::format("  {}  {}: {}{} program{}, {}{}\n", gang.number, report::printable(gang.name), gang.programs,

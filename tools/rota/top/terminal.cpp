@@ -1,19 +1,21 @@
 #include "tools/rota/top/terminal.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <langinfo.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <clocale>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
 
-#include "tools/rota/run/output.h"
 #include "tools/rota/run/signals.h"
 
 namespace rota::top {
@@ -29,11 +31,16 @@ constexpr std::string_view kLeave = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 constexpr std::array kDeadly = {SIGSEGV, SIGBUS,  SIGFPE,    SIGILL, SIGABRT, SIGTRAP, SIGSYS,  SIGUSR1,   SIGUSR2,
                                 SIGPIPE, SIGALRM, SIGSTKFLT, SIGIO,  SIGPWR,  SIGXCPU, SIGXFSZ, SIGVTALRM, SIGPROF};
 
+// How long a terminal that takes no output is waited for when it is given back.
+constexpr int kLastPatienceMs = 200;
+
 // For the handler, which may call nothing that allocates.
 termios restored{};
+int written_to = STDOUT_FILENO;
 
 void on_end(int signal) {
-  [[maybe_unused]] const ssize_t written = write(STDOUT_FILENO, kLeave.data(), kLeave.size());
+  [[maybe_unused]] const ssize_t written = write(written_to, kLeave.data(), kLeave.size());
+  if (written_to == STDOUT_FILENO) fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) & ~O_NONBLOCK);
   tcsetattr(STDIN_FILENO, TCSANOW, &restored);
   raise(signal);  // by its default, since the handler was for once
 }
@@ -84,10 +91,12 @@ bool is_capable_terminal() {
 }
 
 Terminal::Terminal()
-    : utf8_(setlocale(LC_CTYPE, "") != nullptr && strcmp(nl_langinfo(CODESET), "UTF-8") == 0),
+    : own_(open("/proc/self/fd/1", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)),
+      utf8_(setlocale(LC_CTYPE, "") != nullptr && strcmp(nl_langinfo(CODESET), "UTF-8") == 0),
       coloured_(!is_set("NO_COLOR")) {
   tcgetattr(STDIN_FILENO, &before_);
   restored = before_;
+  written_to = output();
   handle_deadly(true);
   take();
 }
@@ -113,13 +122,37 @@ void Terminal::take() {
   keys.c_cc[VMIN] = 1;
   keys.c_cc[VTIME] = 0;
   tcsetattr(STDIN_FILENO, TCSANOW, &keys);
-  tool::write_all(STDOUT_FILENO, kEnter);
+  // Without a file of its own (another user's terminal, after su): whoever shares this one does not wait either.
+  if (!own_) fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) | O_NONBLOCK);
+  unwritten_ = kEnter;
+  write_more();
   forget();
 }
 
+// Not what is left of the last lines: it would only make the end later.
 void Terminal::give_back() {
-  tool::write_all(STDOUT_FILENO, kLeave);
-  tcsetattr(STDIN_FILENO, TCSADRAIN, &before_);
+  unwritten_ = kLeave;
+  while (write_more() && !unwritten_.empty()) {
+    pollfd ready{output(), POLLOUT, 0};
+    if (poll(&ready, 1, kLastPatienceMs) <= 0) break;
+  }
+  unwritten_.clear();
+  if (!own_) fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) & ~O_NONBLOCK);
+  tcsetattr(STDIN_FILENO, TCSANOW, &before_);  // not TCSADRAIN, which waits for the output
+}
+
+int Terminal::output() const {
+  return own_ ? own_.get() : STDOUT_FILENO;
+}
+
+bool Terminal::write_more() {
+  while (!unwritten_.empty()) {
+    const ssize_t written = write(output(), unwritten_.data(), unwritten_.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno == EAGAIN;
+    unwritten_.erase(0, static_cast<std::size_t>(written));
+  }
+  return true;
 }
 
 void Terminal::stop() {
@@ -131,15 +164,16 @@ void Terminal::stop() {
 }
 
 bool Terminal::show(const std::vector<Line>& lines) {
-  std::string text;
+  if (!write_more()) return false;
+  if (!unwritten_.empty()) return true;
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const Line& line = lines[i];
     if (i < shown_.size() && shown_[i].text == line.text && shown_[i].style == line.style) continue;
     const char* const colours = colours_of(line.style, coloured_);
-    text += fmt::format("\x1b[{};1H{}{}{}", i + 1, colours, line.text, *colours == '\0' ? "" : "\x1b[0m");
+    unwritten_ += fmt::format("\x1b[{};1H{}{}{}", i + 1, colours, line.text, *colours == '\0' ? "" : "\x1b[0m");
   }
   shown_ = lines;
-  return text.empty() || tool::write_all(STDOUT_FILENO, text);
+  return write_more();
 }
 
 }  // namespace rota::top

@@ -63,8 +63,10 @@ class LiveView {
     view_.problem = "asking rotad";
     while (!ending_) {
       if (!draw()) return 1;
-      std::array<pollfd, 3> ready = {
-          {{STDIN_FILENO, POLLIN, 0}, {signals_, POLLIN, 0}, {mailbox_->filled.get(), POLLIN, 0}}};
+      std::array<pollfd, 4> ready = {{{STDIN_FILENO, POLLIN, 0},
+                                      {signals_, POLLIN, 0},
+                                      {mailbox_->filled.get(), POLLIN, 0},
+                                      {terminal_.taking(), POLLOUT, 0}}};
       const int count = poll(ready.data(), ready.size(), keys_.waits() ? kEscapePauseMs : -1);
       if (count < 0 && errno != EINTR) return 1;
       if (count == 0) press_all(keys_.pause());

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 
 #include "scheduler/metrics/exposition.h"
@@ -61,27 +62,95 @@ TEST_CASE("a program that comes back within five minutes goes on in its row") {
   CHECK(book.rows(611s).empty());
 }
 
-TEST_CASE("beyond 200 series a GPU's programs are counted in one row, on each GPU its own") {
+TEST_CASE("beyond 200 sessions the others are counted in one row of their user, on each GPU its own") {
   Book book;
-  for (std::size_t i = 0; i < Book::kMostSeries; ++i) book.join(kGpu, 0, session(std::to_string(i)), 1s);
-  CHECK(book.rows(1s).size() == Book::kMostSeries);
+  for (std::size_t i = 0; i < Book::kMostNames; ++i) book.join(kGpu, 0, session(std::to_string(i)), 1s);
+  CHECK(book.rows(1s).size() == Book::kMostNames);
   for (int i = 0; i < 50; ++i) {
     book.totals(book.join(kGpu, 0, session("late " + std::to_string(i)), 1s)).held_ns += 1;
   }
   book.totals(book.join(kSecond, 1, session("elsewhere"), 1s)).held_ns += 9;
   const auto rows = book.rows(2s);
-  CHECK(rows.size() == Book::kMostSeries + 2);
+  CHECK(rows.size() == Book::kMostNames + 2);
   REQUIRE(find(rows, "other") != nullptr);
   CHECK(find(rows, "other")->totals.held_ns == 50);
-  CHECK(find(rows, "other")->key == SeriesKey{"other", "other", "other", "other"});
+  CHECK(find(rows, "other")->key == session("other"));
   CHECK(find(rows, "other", kSecond)->totals.held_ns == 9);
+}
+
+TEST_CASE("users, sessions, cgroups and containers have 200 names each") {
+  Book book;
+  std::vector<Book::Place> places;
+  const auto name = [](const char* kind, std::size_t i) { return kind + std::to_string(i); };
+  for (std::size_t i = 0; i < 4 * Book::kMostNames; i += 4) {
+    places.push_back(book.join(kGpu, 0, {name("u", i), "s", "/c", "k"}, 1s));
+    places.push_back(book.join(kGpu, 0, {"u0", name("s", i), "/c", "k"}, 1s));
+    places.push_back(book.join(kGpu, 0, {"u0", "s", name("/c", i), "k"}, 1s));
+    places.push_back(book.join(kGpu, 0, {"u0", "s", "/c", name("k", i)}, 1s));
+  }
+  std::map<std::string, std::size_t> users;
+  std::map<std::string, std::size_t> containers;
+  for (const SeriesRow& row : book.rows(1s)) {
+    ++users[row.key.user];
+    ++containers[row.key.container];
+  }
+  CHECK(users.size() == Book::kMostNames);
+  CHECK_FALSE(users.contains("other"));
+  CHECK(containers.size() == Book::kMostNames + 1);  // "k" has taken one of the places
+  CHECK(containers.contains("other"));
+  book.join(kGpu, 0, {"one more", "s", "/c", "k"}, 1s);
+  const auto rows = book.rows(1s);
+  const auto has = [&](const SeriesKey& key) {
+    return std::ranges::count_if(rows, [&](const SeriesRow& row) { return row.key == key; });
+  };
+  CHECK(has({"other", "s", "/c", "k"}) == 1);
+}
+
+TEST_CASE("rows are bounded however many names are combined, and none is there twice") {
+  Book book;
+  std::uint64_t counted = 0;
+  for (int user = 0; user < 210; ++user) {
+    for (int of = 0; of < 10; ++of) {
+      const auto name = [&](const char* kind) { return kind + std::to_string(user) + "/" + std::to_string(of); };
+      // Names that say "other" themselves are among them.
+      const SeriesKey key{user == 0 ? "other" : "u" + std::to_string(user), of == 0 ? "other" : name("s"), name("/c"),
+                          name("k")};
+      book.totals(book.join(kGpu, 0, key, 1s)).held_ns += 1;
+      ++counted;
+    }
+  }
+  std::set<SeriesKey> keys;
+  std::uint64_t sum = 0;
+  const auto rows = book.rows(1s);
+  for (const SeriesRow& row : rows) {
+    keys.insert(row.key);
+    sum += row.totals.held_ns;
+  }
+  CHECK(rows.size() <= Book::kMostSeries + 1);
+  CHECK(keys.size() == rows.size());
+  CHECK(sum == counted);
+}
+
+TEST_CASE("what was in a row with an \"other\" stays in \"other\" when the row is forgotten") {
+  Book book;
+  for (std::size_t i = 0; i < Book::kMostNames; ++i) book.join(kGpu, 0, session(std::to_string(i)), 1s);
+  const auto late = book.join(kGpu, 0, session("late"), 1s);
+  book.totals(late).refusals[2] = 3;
+  book.totals(late).held_ns = 7;
+  CHECK(find(book.rows(2s), "other")->key == session("other"));
+  book.leave(late, 2s);
+  const auto rows = book.rows(302s);
+  REQUIRE(find(rows, "other") != nullptr);
+  CHECK(find(rows, "other")->key == SeriesKey{"other", "other", "other", "other"});
+  CHECK(find(rows, "other")->totals.held_ns == 7);
+  CHECK(find(rows, "other")->totals.refusals[2] == 3);
 }
 
 TEST_CASE(
     "a series in \"other\" stays there when rows are free again, until it is forgotten; \"other\" keeps its sums") {
   Book book;
   std::vector<Book::Place> named;
-  for (std::size_t i = 0; i < Book::kMostSeries; ++i)
+  for (std::size_t i = 0; i < Book::kMostNames; ++i)
     named.push_back(book.join(kGpu, 0, session(std::to_string(i)), 1s));
   const auto late = book.join(kGpu, 0, session("late"), 1s);
   book.totals(late).held_ns += 4;
@@ -108,10 +177,10 @@ TEST_CASE(
 TEST_CASE("more series in \"other\" than are remembered: none of them gets a row before all may be forgotten") {
   Book book;
   std::vector<Book::Place> places;
-  const std::size_t all = Book::kMostSeries + Book::kMostRemembered + 10;
+  const std::size_t all = Book::kMostNames + Remembered<std::string>::kMostOthers + 10;
   for (std::size_t i = 0; i < all; ++i) places.push_back(book.join(kGpu, 0, session(std::to_string(i)), 1s));
   for (const auto& place : places) book.leave(place, 2s);
-  CHECK(book.rows(302s - 1ns).size() == Book::kMostSeries + 1);
+  CHECK(book.rows(302s - 1ns).size() == Book::kMostNames + 1);
   const std::string last = std::to_string(all - 1);
   const auto early = book.join(kGpu, 0, session(last), 302s - 1ns);
   CHECK(find(book.rows(302s), last) == nullptr);
@@ -169,8 +238,8 @@ TEST_CASE("no row falls and nothing is lost, whoever comes and goes") {
       there.erase(there.begin() + static_cast<std::ptrdiff_t>(at));
     }
     std::map<std::string, std::uint64_t> rows;
-    for (const SeriesRow& row : book.rows(now)) rows[row.key.session] = row.totals.out_bytes;
-    REQUIRE(rows.size() <= Book::kMostSeries + 1);
+    for (const SeriesRow& row : book.rows(now)) rows[row.key.session] += row.totals.out_bytes;
+    REQUIRE(rows.size() <= Book::kMostNames + 1);
     for (const auto& [name, value] : shown) {
       const auto still = rows.find(name);
       if (still == rows.end()) {

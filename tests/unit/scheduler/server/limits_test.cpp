@@ -87,7 +87,10 @@ TEST_CASE("a refusal with the longest numbers, names and remedies fits into its 
   std::memset(session.id, 'f', sizeof session.id - 1);
   session.device_bytes = session.host_bytes = UINT64_MAX;
   all.push_back(book.membership(session, 4294967294));
-  CHECK(all.size() == 5);
+  std::strcpy(session.id, "slurm-");
+  std::memset(session.id + 6, '7', sizeof session.id - 7);
+  all.push_back(book.membership(session, 4294967294));
+  CHECK(all.size() == 6);
   const auto check = [](Quota::Membership membership, bool host) {
     membership.limits = host ? Limits{.host = kLimit} : Limits{.device = kLimit};
     if (membership.name.starts_with("user ")) membership.name = "user " + std::string(32, 'n');
@@ -122,6 +125,21 @@ TEST_CASE("a session has its own limit or the configuration's, whichever is lowe
   // Whoever is refused is told which of the two to raise.
   CHECK(book.membership(session, 7).remedy.device == "raise gpu in limits.session of rotad.toml");
   CHECK(book.membership(session, 7).remedy.host == "raise `rota run --host-mem`");
+  session.device_bytes = 50;
+  CHECK(book.membership(session, 7).remedy.device == "raise `rota run --gpu-mem`");
+}
+
+TEST_CASE("of a Slurm job the remedy is to ask Slurm for more shards, unless the configuration allows less") {
+  LimitSettings settings;
+  settings.session.device = 100;
+  const LimitBook book(settings);
+  protocol::Session session{};
+  std::strcpy(session.id, "slurm-4711.0");
+  session.device_bytes = 50;
+  session.host_bytes = protocol::kUnlimited;
+  CHECK(book.membership(session, 7).remedy.device == "ask Slurm for more: `--gres=shard:N`");
+  session.device_bytes = 200;
+  CHECK(book.membership(session, 7).remedy.device == "raise gpu in limits.session of rotad.toml");
 }
 
 TEST_CASE("the remedy for a limit names where it was set") {

@@ -59,6 +59,13 @@ TEST_CASE("a MIG instance that the driver shows by itself is named as one") {
   CHECK(names_of(find_gpus(std::nullopt, 1, driver_with({{"MIG-1", {"GPU-1"}}}, {"GPU-1"}))) == Names{"MIG-1"});
 }
 
+TEST_CASE("more GPUs than rotad chooses among are refused with what to do") {
+  const WhoSees who{"--gpus", "program"};
+  CHECK(too_many_text(16, 16, who).empty());
+  CHECK(too_many_text(17, 16, who) ==
+        "the program sees 17 GPUs, and rota chooses among 16 at most; name up to 16 of them in CUDA_VISIBLE_DEVICES");
+}
+
 TEST_CASE("a driver that does not know its GPUs by name is an error") {
   CHECK(find_gpus(std::nullopt, 1, driver_with({}, {"GPU-a"})).error().text ==
         "--gpus-per-test 1: the driver does not show its GPUs by their UUIDs in CUDA_VISIBLE_DEVICES");

@@ -79,6 +79,22 @@ TEST_CASE("how many tests at once were worth it") {
   CHECK_FALSE(any_has(rig_notes(model), "at once"));
 }
 
+TEST_CASE("tests one after the other do not run at once, however badly their ends are known") {
+  Model model;
+  // Two lanes of tests of a second, each of which seems to end 40 ms after the next has begun.
+  for (int i = 0; i < 6; ++i) {
+    for (int lane = 0; lane < 2; ++lane) {
+      model.tests.push_back(test("t", 0, 0, 0));
+      model.tests.back().record.begin_ns = 100 * kSecond + i * kSecond;
+      model.tests.back().record.end_ns = model.tests.back().record.begin_ns + kSecond + 40'000'000;
+    }
+  }
+  CHECK(any_has(rig_notes(model), "up to 2 tests ran at once"));
+  // Short ones, too.
+  for (TestReport& each : model.tests) each.record.end_ns = each.record.begin_ns + 60'000'000;
+  CHECK(any_has(rig_notes(model), "up to 2 tests ran at once"));
+}
+
 TEST_CASE("memory is suggested with a reserve, and names are quoted for CMake") {
   Model model;
   model.tests = {test("a \"b\" $c", 100, 101, 0), test("none", 100, 101, 0)};
