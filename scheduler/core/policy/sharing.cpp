@@ -8,7 +8,7 @@
 namespace rota::scheduler {
 namespace {
 
-// How many sets of programs have their answers kept, for each GPU.
+// The number of sets of programs whose answers are remembered, for each GPU.
 constexpr std::size_t kMostAnswers = 64;
 
 bool contains(const std::vector<ClientId>& sorted, ClientId id) {
@@ -64,7 +64,7 @@ void Sharing::renew_crowded(GpuIndex index, Time now) {
   crowded_ = here.crowded_at != Time{} ? crowded_ | bit(index) : crowded_ & ~bit(index);
 }
 
-// Called after its candidate has been settled.
+// Called once its candidate is decided.
 void Sharing::renew_beside(const Law& law, GpuIndex index, Time now) {
   if (!std::exchange(gpus_[index].news_beside, false)) return;
   bool any = false;
@@ -183,7 +183,7 @@ void Sharing::go_on(Law& law, Time now) {
   }
 }
 
-// For a set that is settled, or about which nothing is known: decides whether to take turns for samples.
+// For a set that is decided, or about which nothing is known: decides whether to take turns for samples.
 void Sharing::look_again(Law& law, Time now) {
   Answer* const known = law.phase == Phase::kSettled ? answer(law) : nullptr;
   if (!all_run(law)) return begin(law, Phase::kProbing, Candidate::kTurns, now);
