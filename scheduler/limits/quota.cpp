@@ -155,8 +155,9 @@ Bytes Quota::most_swapped(GpuIndex index, const Member& member, Bytes own) const
   return most == all.rend() ? own : std::max(own, *most);
 }
 
-// Whether every client could still come back beside what would then stay there. A client that takes nothing that stays
-// is in nobody's way. It may use what it has been granted in the meantime, even if it now asks for less.
+// Whether every client's memory could still be restored together with what would then stay there. A client that takes
+// nothing that stays is in nobody's way. It may use what it has been granted in the meantime, even if it now asks for
+// less.
 bool Quota::fits(const Member& member, GpuIndex index, const Reservation& wanted) const {
   const Reservation& before = member.counted[index];
   const bool more_stays = wanted.fixed > before.fixed;
@@ -168,13 +169,13 @@ bool Quota::fits(const Member& member, GpuIndex index, const Reservation& wanted
   return at_once == 0 || taken(index) + stays + at_once <= total(index);
 }
 
-// What the client only says it has is not granted to it beyond a limit either.
+// What the client merely claims to have is not granted to it beyond a limit either.
 std::optional<Quota::Refusal> Quota::refusal(const Member& member, GpuIndex gpu, const Reservation& wanted) const {
   if (!fits(member, gpu, wanted)) return Refusal{nullptr, false};
   const Reservation& granted = member.counted[gpu];
   for (const Account* account : member.accounts) {
     const Bytes before = in(*account, member, gpu).device;
-    // What swap memory takes there is more than what has been allocated, but not by any amount.
+    // Swap memory takes more there than has been allocated, but only up to a bound.
     const bool more = wanted.swapped > granted.swapped && wanted.swapped > protocol::kLargestExtent;
     if (more && wanted.swapped - protocol::kLargestExtent > account->limits.device) return Refusal{account, false};
     if (wanted.device <= granted.device) continue;
@@ -191,7 +192,7 @@ std::optional<Quota::Refusal> Quota::refusal(const Member& member, GpuIndex gpu,
     const Bytes need_now = host_need(*account, gpu, now, sum);
     add(sum, granted, wanted);
     const Bytes need = host_need(*account, gpu, then, sum);
-    // Beside what is there, one piece that moves; on a small GPU they are smaller. A judgment.
+    // One extent in addition to what is there; on a small GPU extents are smaller. A judgment.
     const Bytes piece = std::min({sum.swapped, protocol::kLargestExtent, total(gpu) / 8});
     if (need > need_now && need > account->limits.host - std::min(account->limits.host, piece)) {
       return Refusal{account, true};
@@ -212,7 +213,7 @@ void Quota::book(ClientId client, Member& member, GpuIndex gpu, const Reservatio
   recount(member, gpu, outcome);
 }
 
-// What of it counts for others, and in what the account's clients have on the host.
+// The part of it that counts for others, and in what the account's clients have on the host.
 void Quota::count_host(Member& member) {
   const HostUse before = member.host_counted;
   member.host_counted = member.host;

@@ -43,7 +43,7 @@ protocol::RefusalReason Quota::reason_of(const Refusal& by) {
   return RefusalReason::kHostMemory;
 }
 
-// A question to clients what they do not need on a GPU.
+// A question to clients: what do they not need on a GPU?
 struct Quota::Call {
   std::uint32_t round = 0;
   GpuIndex gpu = 0;
@@ -90,7 +90,7 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
         reason_of(by)};
   }
   const Account& account = *by.account;
-  // Memory that moves out as a whole is asked for by itself, in extents, when it is among the GPU's bytes already.
+  // Swap memory that the GPU's bytes already include is asked for by itself, in extents.
   const auto more_of = [&](Bytes Reservation::* bytes) {
     return ask.wanted.*bytes - std::min(ask.wanted.*bytes, member.reserved[gpu].*bytes);
   };
@@ -114,8 +114,8 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
 }
 
 // Asks others to report what they do not need: the clients of the account, or for the host all that use the GPU. For
-// the GPU itself the asker is included: it may need less of one kind by now. False if the last call is too recent, and
-// from before this ask: the next one is for all that have asked by then.
+// the GPU itself the asker is included: it may need less of one kind by now. False if the last call was too recent and
+// before this ask: the next call is for all that have asked by then.
 bool Quota::call_back(ClientId client, GpuIndex gpu, Ask& ask, const Refusal& by, Outcome& outcome, Time now) {
   const bool of_gpu = by.account == nullptr || by.host;
   Calls& calls = of_gpu ? gpus_[gpu].calls : accounts_.at(by.account->key).calls[gpu];
@@ -225,7 +225,7 @@ void Quota::settle(Outcome& outcome, Time now) {
   }
 }
 
-// Until all clients of an earlier daemon may have said what they have, nobody is known to be in the way or not.
+// Until all clients of an earlier daemon may have said what they have, it is not known who is in the way.
 void Quota::settle_rooms(Outcome& outcome, Time now) {
   if (now >= held_until_) outcome.rooms = rooms_.settle(now);
 }
@@ -274,7 +274,7 @@ void Quota::settle(std::uint64_t order, Outcome& outcome, Time now) {
   forget(member, gpu);
 }
 
-// Whether contexts and modules of those who share a limit are in the way, which may have ended since they were
+// Whether contexts and modules of clients that share a limit are in the way; they may have ended since they were
 // measured.
 bool Quota::by_contexts(const Member& member, GpuIndex gpu, const Reservation& wanted, const Refusal& by) const {
   if (by.host || by.account == nullptr) return false;

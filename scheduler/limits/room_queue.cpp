@@ -107,8 +107,8 @@ RoomQueue::Verdict RoomQueue::verdict(const View& view, const Request& request, 
   return due ? Verdict::kAgain : Verdict::kWait;
 }
 
-// Of the units in whose way there are only units that wait, too, directly or through others. None as long as one that
-// goes first there has yet to try since something was freed, or that may still come back.
+// The youngest of the units for which only waiting units are in the way, directly or through others. None as long as
+// the first unit there has not tried since something was freed, or freed memory may not have reached the driver.
 std::optional<RoomQueue::Unit> RoomQueue::youngest_in_knot(const View& view, Time now) const {
   std::set<Unit> knot;
   for (const Request& each : requests_) {

@@ -1,16 +1,16 @@
-// Allocations that the driver has refused because of memory that cannot leave the GPU: who waits for it to be freed,
-// who tries next, and who is refused. A pure state machine beside Quota, by which it is driven and logged.
+// Allocations that the driver has refused because of memory that cannot be evicted: which clients wait for it to be
+// freed, which tries next, and which is refused. A pure state machine; Quota drives and logs it.
 //
-// A *unit* is a gang, or a client of none; its age is that of its oldest client. Nobody waits while requests fit. From
-// the first that does not:
+// A *unit* is a gang, or a client that belongs to none; its age is that of its oldest client. Nobody waits while
+// requests fit. From the first request on that does not fit:
 //
 //   - The oldest unit that waits tries again whenever memory was freed, and now and then. A younger one does not try
 //     while an older one waits there, so that the older one can finish.
 //   - A request is refused `patience` after it was made, but for one last try.
 //   - It is refused at once if nobody else has memory there that stays, if it is for more than the unit can ever have,
-//     or if the unit has waited in vain and no other has freed any since (allocators that try ever smaller sizes).
-//   - If all whose memory a unit waits for wait themselves, directly or through others, the youngest of them is refused
-//     at once: its end makes room for the rest.
+//     or if a wait of the unit was futile and no other has freed any since (allocators that try ever smaller sizes).
+//   - If all units whose memory one waits for wait themselves, directly or through others, the youngest is refused at
+//     once: its memory is freed for the rest when it ends.
 #pragma once
 
 #include <array>
@@ -32,8 +32,8 @@ class RoomQueue {
  public:
   // Between two tries although nothing is known to have been freed: programs without rota say nothing. A judgment.
   static constexpr Time kLooks = std::chrono::seconds(1);
-  // How long the driver may take to get back what was freed, or a process that has ended had; and between two tries
-  // meanwhile. Judgments.
+  // How long the driver may take to get back what was freed, or what a process had that has ended; and the time between
+  // two tries meanwhile. Judgments.
   static constexpr Time kComesBack = std::chrono::seconds(1);
   static constexpr Time kTries = std::chrono::milliseconds(50);
   static constexpr Time kPatience = std::chrono::seconds(60);  // by default. A judgment.
@@ -47,8 +47,8 @@ class RoomQueue {
     Time since{};             // when it was made
     Time tried{};             // when the driver was asked last
     Bytes most = UINT64_MAX;  // that the client can have there
-    // Others may have more there than has() says: they have been granted it, and may not have said yet that they took
-    // it.
+    // Others may have more there than has() says: it was granted to them, and they may have taken it without having
+    // said so yet.
     bool others = false;
   };
   struct Answer {
@@ -61,8 +61,8 @@ class RoomQueue {
   };
 
   void set_patience(Time patience) { patience_ = patience; }
-  // What the client has there that cannot leave, without what it requests. `gang` 0: none. To be told of all
-  // clients of the GPU when a request comes, and as long as it is awaited().
+  // What the client has there that cannot be evicted, without what it requests. `gang` 0: none. Called for all clients
+  // of the GPU when a request comes, and as long as it is awaited().
   void has(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes stays, Time now);
   void await(const Request& request);
   void leave(ClientId client, Time now);
@@ -80,7 +80,7 @@ class RoomQueue {
     std::uint32_t gang = 0;
     std::map<GpuIndex, Bytes> stays;
   };
-  // When memory on a GPU became less: the latest time, whose it was, and the latest time of anybody else.
+  // When memory on a GPU decreased last, in which unit, and when it last decreased in any other unit.
   struct Freed {
     Time latest{};
     Unit by{};
@@ -89,14 +89,14 @@ class RoomQueue {
     Time except(const Unit& unit) const { return unit == by ? by_others : latest; }
   };
 
-  // What a decision goes by, taken once for all requests.
+  // What a decision depends on, computed once for all requests.
   struct View {
     std::map<Unit, ClientId> ages;
     struct Gpu {
       std::map<Unit, Bytes> has;    // that stays
       ClientId first = UINT32_MAX;  // the age of the oldest unit that waits there or tries
     };
-    std::map<GpuIndex, Gpu> gpus;  // on which somebody waits
+    std::map<GpuIndex, Gpu> gpus;  // on which some unit waits
     bool has_others(GpuIndex gpu, const Unit& unit) const;
   };
   enum class Verdict { kWait, kAgain, kRefuse, kRefuseInVain };

@@ -20,7 +20,7 @@ struct SessionEntry {
   friend bool operator==(const SessionEntry&, const SessionEntry&) = default;
 };
 
-// The name, as far as a session can have it: of a path that is too long the end.
+// The name, cut to what a session can have: of a path that is too long, the end.
 inline std::string as_session_name(std::string_view text) {
   if (text.size() >= kSessionLength) text.remove_prefix(text.size() - kSessionLength + 1);
   std::string name = printable(text);
