@@ -11,12 +11,12 @@ namespace {
 constexpr Time kCount = 50ms;
 // The average time between two samples; it varies, so that samples do not coincide with a program's own rhythm.
 constexpr Time kBetweenSamples = 1ms;
-// An account needs fewer: while the process keeps the GPU busy up to this, a hundredth of the time sampled so far;
-// while it makes no calls up to the second.
+// The account needs fewer samples. While the process keeps the GPU busy, the interval is a hundredth of the time
+// sampled so far, up to the first value; while the process makes no calls, up to the second.
 constexpr Time kBetweenBusySamples = 4ms;
 constexpr Time kBetweenIdleSamples = 20ms;
 constexpr int kEnoughSamples = 100;
-// Busy samples in a row that make a spell.
+// Busy samples in a row that make a busy period.
 constexpr std::uint64_t kSpell = 5;
 
 }  // namespace
