@@ -41,7 +41,7 @@ void Monitor::introduced(Descriptor&& socket) {
 }
 
 void Monitor::announce(const protocol::ProcessNumber& number) {
-  // A rotad that is slow to read is not waited for longer: whoever opens the memory asks again for a while.
+  // There is no longer wait for a rotad that is slow to read: the process that opens the memory asks again for a while.
   constexpr std::chrono::seconds kMost{1};
   const bool first = introductions_.announce(number);
   if (first) bell_.ring();
@@ -55,7 +55,7 @@ Introductions::Answer Monitor::introduce(const protocol::ProcessNumber& number,
   return introductions_.wait(request, until);
 }
 
-// Those that the program has touched since the last time.
+// The GPUs that the program has touched since the last time.
 void Monitor::add_gpus() {
   const std::lock_guard lock(new_gpus_mutex_);
   for (const Conversation::Gpu& gpu : new_gpus_) {
