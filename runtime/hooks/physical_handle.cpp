@@ -16,13 +16,13 @@ using memory::OwnPhysical;
 
 namespace {
 
-// The driver's handle of memory that stays where it is from now on, which is in place and held there.
+// The driver's handle of memory that is in place and stays there from now on.
 Handle pinned(Handle handle) {
   runtime().monitor.shares(protocol::kSharesOwn);
   return OwnPhysical::is_ours(handle) ? runtime().memory.own_physical().pin(handle) : handle;
 }
 
-// What the driver refuses is pinned no more than before.
+// What the driver refuses does not stay pinned.
 template <typename Call>
 CUresult with_pinned(Handle handle, const Call& call) {
   const gate::MappingScope scope;
