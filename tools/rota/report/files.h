@@ -14,8 +14,8 @@ struct NamedFile {
   bool written = true;
 };
 
-// Refuses two that are the same file, by whatever names and links, if one of them is written. Devices and pipes may be
-// named twice.
+// Refuses two options that name the same file, by whatever names and links, if one of them is written. Devices and
+// pipes may be named twice.
 Result<bool> check_distinct(const std::vector<NamedFile>& files);
 
 }  // namespace rota::report
