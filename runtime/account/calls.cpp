@@ -101,7 +101,7 @@ struct IsComplete : std::false_type {};
 template <class T>
 struct IsComplete<T, std::void_t<decltype(sizeof(T))>> : std::true_type {};
 
-// A handle of an object is a pointer to a type that no header defines. Graphs and their nodes are left out: captures
+// A handle of an object is a pointer to a type that no header defines. Graphs and their nodes are not counted: captures
 // and conditional nodes make some that no call returns, so one with the handle of an earlier one would look as if it
 // had ended.
 template <class T>
