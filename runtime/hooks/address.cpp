@@ -134,10 +134,10 @@ bool asks_for_tokens(unsigned int count, const api::CUpointer_attribute* attribu
 }
 
 // For memory that has a stand-in, including the tokens: the stand-in's would lead to the stand-in.
-CUresult attributes_of_twin(unsigned int count, api::CUpointer_attribute* attributes, void** data, CUdeviceptr twin,
-                            CUdeviceptr address) {
+CUresult attributes_of_stand_in(unsigned int count, api::CUpointer_attribute* attributes, void** data,
+                                CUdeviceptr stand_in, CUdeviceptr address) {
   api::CUpointer_attribute tokens = api::CU_POINTER_ATTRIBUTE_P2P_TOKENS;
-  if (!asks_for_tokens(count, attributes, data)) return real::cuPointerGetAttributes(count, attributes, data, twin);
+  if (!asks_for_tokens(count, attributes, data)) return real::cuPointerGetAttributes(count, attributes, data, stand_in);
   std::vector<api::CUpointer_attribute> others;
   std::vector<void*> into;
   for (unsigned int index = 0; index < count; ++index) {
@@ -151,7 +151,7 @@ CUresult attributes_of_twin(unsigned int count, api::CUpointer_attribute* attrib
     }
   }
   if (others.empty()) return api::CUDA_SUCCESS;
-  return real::cuPointerGetAttributes(static_cast<unsigned int>(others.size()), others.data(), into.data(), twin);
+  return real::cuPointerGetAttributes(static_cast<unsigned int>(others.size()), others.data(), into.data(), stand_in);
 }
 
 }  // namespace
@@ -179,7 +179,7 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, api::CUpointer_attri
   const CUdeviceptr asked = ours && !block ? kNowhere : ptr;
   CUresult result = api::CUDA_SUCCESS;
   if (block && block->twin != 0) {
-    result = attributes_of_twin(numAttributes, attributes, data, block->twin, ptr);
+    result = attributes_of_stand_in(numAttributes, attributes, data, block->twin, ptr);
   } else if (asks_for_tokens(numAttributes, attributes, data)) {
     result = tell_tokens(ptr, [&] { return real::cuPointerGetAttributes(numAttributes, attributes, data, asked); });
   } else {
@@ -209,23 +209,24 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, std::size_t* psize, CUdevic
 
 CUresult cuMemGetAccess(unsigned long long* flags, const api::CUmemLocation* location, CUdeviceptr ptr) {
   if (const auto result = runtime().memory.own_physical().access(flags, location, ptr)) return *result;
-  const CUdeviceptr twin = runtime().memory.twin(ptr);
-  return twin != 0 ? real::cuMemGetAccess(flags, location, twin) : gates::cuMemGetAccess(flags, location, ptr);
+  const CUdeviceptr stand_in = runtime().memory.twin(ptr);
+  return stand_in != 0 ? real::cuMemGetAccess(flags, location, stand_in) : gates::cuMemGetAccess(flags, location, ptr);
 }
 
 CUresult cuMemRangeGetAttribute(void* data, std::size_t dataSize, api::CUmem_range_attribute attribute,
                                 CUdeviceptr devPtr, std::size_t count) {
-  const CUdeviceptr twin = runtime().memory.twin(devPtr);
-  return twin != 0 ? real::cuMemRangeGetAttribute(data, dataSize, attribute, twin, std::min<std::size_t>(count, 1))
-                   : gates::cuMemRangeGetAttribute(data, dataSize, attribute, devPtr, count);
+  const CUdeviceptr stand_in = runtime().memory.twin(devPtr);
+  return stand_in != 0
+             ? real::cuMemRangeGetAttribute(data, dataSize, attribute, stand_in, std::min<std::size_t>(count, 1))
+             : gates::cuMemRangeGetAttribute(data, dataSize, attribute, devPtr, count);
 }
 
 CUresult cuMemRangeGetAttributes(void** data, std::size_t* dataSizes, api::CUmem_range_attribute* attributes,
                                  std::size_t numAttributes, CUdeviceptr devPtr, std::size_t count) {
-  const CUdeviceptr twin = runtime().memory.twin(devPtr);
-  return twin != 0 ? real::cuMemRangeGetAttributes(data, dataSizes, attributes, numAttributes, twin,
-                                                   std::min<std::size_t>(count, 1))
-                   : gates::cuMemRangeGetAttributes(data, dataSizes, attributes, numAttributes, devPtr, count);
+  const CUdeviceptr stand_in = runtime().memory.twin(devPtr);
+  return stand_in != 0 ? real::cuMemRangeGetAttributes(data, dataSizes, attributes, numAttributes, stand_in,
+                                                       std::min<std::size_t>(count, 1))
+                       : gates::cuMemRangeGetAttributes(data, dataSizes, attributes, numAttributes, devPtr, count);
 }
 
 // 32-bit addresses, which memory that rota serves does not have.

@@ -365,9 +365,9 @@ CUresult cuMemcpyPeer_ptds(CUdeviceptr dstDevice, api::CUcontext dstContext, CUd
 // Memory for which the program wants calls to wait.
 CUresult cuPointerSetAttribute(const void* value, api::CUpointer_attribute attribute, CUdeviceptr ptr) {
   // For extents the driver is asked about plain memory and rota handles the rest: the driver refuses mapped memory.
-  const CUdeviceptr twin = runtime().memory.twin(ptr);
-  const CUresult result = twin != 0 ? real::cuPointerSetAttribute(value, attribute, twin)
-                                    : gates::cuPointerSetAttribute(value, attribute, ptr);
+  const CUdeviceptr stand_in = runtime().memory.twin(ptr);
+  const CUresult result = stand_in != 0 ? real::cuPointerSetAttribute(value, attribute, stand_in)
+                                        : gates::cuPointerSetAttribute(value, attribute, ptr);
   if (result == api::CUDA_SUCCESS && attribute == api::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
     runtime().memory.set_synchronous(ptr, *static_cast<const unsigned*>(value) != 0);
   }

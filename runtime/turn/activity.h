@@ -62,7 +62,7 @@ class Activity {
   Time between_{0};     // samples, on average
   Time sampled_{0};     // that samples for the account represent
   std::minstd_rand jitter_;
-  std::uint64_t spell_ = 0;  // busy samples in a row
+  std::uint64_t busy_in_a_row_ = 0;  // busy samples in a row
   std::uint32_t grant_ = 0;
   bool opens_ = false;  // the grant's turn has not begun yet
   Time granted_at_{0};

@@ -208,7 +208,7 @@ class Machine {
   // How often a process that was interrupted while waiting asks to go first. rotad accepts that once a second; the
   // margin allows for differences between the clock readings.
   static constexpr Time kUrgentAgain = std::chrono::milliseconds(1010);
-  // If its memory is swapped out and it has had no turn after this time, the user is told how to end it anyway.
+  // If its memory is evicted and it has had no turn after this time, the user is told how to end it anyway.
   static constexpr Time kSayInterrupted = std::chrono::milliseconds(500);
   // How long a drain waits for the GPU to make progress while calls wait at the gate; doubled by each drain that fails.
   static constexpr Time kPatience = std::chrono::seconds(1);

@@ -105,11 +105,11 @@ void Machine::hold_without_memory(Time now) {
   const Lease& lease = seen_.lease;
   const bool over = lease.waiters != 0 && lease.drain_at != Time{0} && now >= lease.drain_at && now >= retry_at_;
   const Time latest = std::min(away_since_ ? came_at_ + kNothingComes : now, last_moment(lease));
-  const bool in_vain = over && now >= latest;
-  if (gang_ != 0) report(in_vain ? protocol::kGangMayEnd : 0);
-  if (!in_vain || gang_ != 0) {
+  const bool futile = over && now >= latest;
+  if (gang_ != 0) report(futile ? protocol::kGangMayEnd : 0);
+  if (!futile || gang_ != 0) {
     wait_for_memory(now);
-    if (over && !in_vain) look_at_ = std::min(look_at_, latest);
+    if (over && !futile) look_at_ = std::min(look_at_, latest);
     return;
   }
   // It has run in this turn and now needs more memory.

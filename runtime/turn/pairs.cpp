@@ -90,7 +90,7 @@ Pairs::Opens Pairs::open(EventId event, const Key& stream, Time now) {
     renews_ = true;
     return Opens::kNotYet;
   }
-  if (situation_.beside && !is_alone(now) && now >= in_vain_until_) {
+  if (situation_.beside && !is_alone(now) && now >= futile_until_) {
     // A series that began in another way is not changed by this.
     if (since_ != Time{0}) {
       renews_ = true;
@@ -98,10 +98,10 @@ Pairs::Opens Pairs::open(EventId event, const Key& stream, Time now) {
     }
     if (asks_since_ == Time{0}) asks_since_ = now;
     if (now - asks_since_ < kLongestWait) return Opens::kNotYet;
-    in_vain_ = std::clamp(in_vain_ * 2, kInVain, kLongestInVain);
-    in_vain_until_ = now + in_vain_;
-  } else if (situation_.beside && now >= in_vain_until_) {
-    in_vain_ = Time{0};
+    futile_wait_ = std::clamp(futile_wait_ * 2, kAfterFutile, kLongestAfterFutile);
+    futile_until_ = now + futile_wait_;
+  } else if (situation_.beside && now >= futile_until_) {
+    futile_wait_ = Time{0};
   }
   asks_since_ = Time{0};
   const bool first = since_ == Time{0};

@@ -45,8 +45,8 @@ class Pairs {
   // The longest wait for exclusive use, since others may run long kernels; after a futile wait the process does not ask
   // again for a while, doubled up to the second value by each futile wait that follows.
   static constexpr Time kLongestWait = protocol::kLongestAlone;
-  static constexpr Time kInVain = std::chrono::seconds(1);
-  static constexpr Time kLongestInVain = std::chrono::seconds(32);
+  static constexpr Time kAfterFutile = std::chrono::seconds(1);
+  static constexpr Time kLongestAfterFutile = std::chrono::seconds(32);
   static constexpr unsigned kOnCredit = 16;
   // Triton's do_bench records up to some thousand pairs and reads them all at the end. A judgment.
   static constexpr unsigned kAfterReading = 4096;
@@ -164,8 +164,8 @@ class Pairs {
   bool begins_ = false;  // its first event is about to be recorded
   bool renews_ = false;
   Time asks_since_{0};  // since when a waiting pair asks for exclusive use; 0: none does
-  Time in_vain_until_{0};
-  Time in_vain_{0};         // how long that was; 0: the last wait was not futile
+  Time futile_until_{0};
+  Time futile_wait_{0};     // how long that was; 0: the last wait was not futile
   Time too_long_until_{0};  // a pair has taken all of its series: until then none counts
   mutable protocol::TimeTaken taken_;
   Time look_at_ = Time::max();

@@ -124,7 +124,7 @@ Bytes Core::bytes_to_clear(ClientId id, GpuIndex index) const {
   if ((client->state.held & bit(index)) == 0) return own->to_clear;
   if (client->state.waiters == 0 || own->swaps) return 0;
   const Gpu& gpu = books_.gpu(index);
-  // The next client: a holder that has asked for room, or else the first in the queue.
+  // The next client: a holder that has asked for memory, or else the first in the queue.
   const Client* next = order_.first(index);
   if ((client->yields & bit(index)) != 0) {
     for (const Client* asker : gpu.askers) {

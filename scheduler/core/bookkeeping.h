@@ -76,7 +76,7 @@ struct Share {
   Bytes context;
   Bytes used = 0;
   Bytes fixed = 0;
-  Bytes fixed_for_now = 0;  // the part of it that will be able to leave by itself
+  Bytes fixed_for_now = 0;  // the part of it that is pinned temporarily
   Bytes peak = 0;           // the peak of `used` within the memory window
   Time peak_at{};
   Bytes promised = 0;  // for a holder; 0 for any other
@@ -145,7 +145,7 @@ struct Evidence {
   }
 };
 
-// What a client that measures has asked for, and how much time it has taken (alone.h).
+// What a client that measures has asked for, and how much time it has taken (policy/alone.h).
 struct Measuring {
   bool asks = false;
   Time presses_since{};  // since when others are asked to yield its GPUs; 0: they are not
@@ -315,7 +315,7 @@ class Bookkeeping {
     return {group.domain.standing.served, group.standing.served, share.standing.served};
   }
   // When a holder will have had as much of a GPU as another client, or when it did: compared by domain, within one
-  // domain by group, and within one group by client. Time::max(): never, as things stand.
+  // domain by group, and within one group by client. Time::max(): never, as things are.
   Time even_at(const Share& holder, const Share& other, Time now) const;
   // Sets whether it takes turns there or runs concurrently with those that do.
   void set_beside(Client& client, Share& share, bool beside, Time now);

@@ -26,7 +26,7 @@ const std::vector<Decision>& Core::step(const Event& event, Time now) {
   decisions_.clear();
   books_.begin_step();
   std::visit([this, now](const auto& which) { on(which, now); }, event);
-  settle(now);
+  decide(now);
   return decisions_;
 }
 
@@ -285,7 +285,7 @@ void Core::told_alone(const Client& client, Time now) {
   decisions_.push_back({Change::kAlone, client.id, client.state.grant, 0, static_cast<Bytes>(left.count())});
 }
 
-void Core::settle(Time now) {
+void Core::decide(Time now) {
   if (books_.changed() == 0) return;
   const GpuMask before = pressed_ | admission_.excess() | alone_pressed_;
   sharing_.judge(books_.changed(), now);
@@ -293,11 +293,11 @@ void Core::settle(Time now) {
   for_each_gpu(books_.changed(), [&](GpuIndex index) {
     if (books_.gpu(index).has_swap()) clearing_.judge(index, now);
   });
-  const GpuMask unsettled = books_.changed() | books_.asked();
+  const GpuMask undecided = books_.changed() | books_.asked();
   bool answered = false;
   do {
     answered = false;
-    for_each_gpu(unsettled, [&](GpuIndex index) {
+    for_each_gpu(undecided, [&](GpuIndex index) {
       admission_.find_excess(index);
       answered |= admission_.serve_asks(index, [&](const Client& client, Bytes bytes) {
         decisions_.push_back({Change::kPromised, client.id, client.state.grant, index, bytes});

@@ -27,8 +27,8 @@
 //
 // A client asks for memory before it takes it: it is *promised* bytes with each grant, and more when it asks and they
 // fit; until they fit, others are under pressure (admission.h). So the holders of a GPU fit it together at every
-// moment, except for memory that no client can ask for: a new context, memory that cannot leave the GPU of clients that
-// do not hold it, and work that is already running when a new daemon starts.
+// moment, except for memory that no client can ask for: a new context, memory that cannot be evicted of clients that do
+// not hold the GPU, and work that is already running when a new daemon starts.
 //
 // A holder that has not given back `grace` after its time was up loses its grant (it is *revoked*); others then run
 // concurrently.
@@ -164,7 +164,7 @@ class Core {
   void grant(Client& client, GpuMask gpus, Time let_in_until, Time now);
   void end_grant(Client& client, Change change, Time now);
   void told_alone(const Client& client, Time now);
-  void settle(Time now);
+  void decide(Time now);
   const Share* share(ClientId client, GpuIndex gpu) const;
 
   Settings settings_;  // the parts refer to these

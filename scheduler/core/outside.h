@@ -38,11 +38,11 @@ class Outside {
       listed_ = 0;
     }
     const Bytes unexplained = in_use > explained ? in_use - explained : 0;
-    settled_ = std::min(settled_, unexplained);
+    lasting_ = std::min(lasting_, unexplained);
     least_ = since_ == kNever ? unexplained : std::min(least_, unexplained);
     if (since_ == kNever) since_ = now;
     if (now - since_ < kSettled) return;
-    settled_ = least_;
+    lasting_ = least_;
     least_ = unexplained;
     since_ = now;
   }
@@ -50,14 +50,14 @@ class Outside {
   void forget() { *this = {}; }
 
   // 0 if nothing is unmanaged, or if nothing is known.
-  Bytes bytes() const { return std::max(listed_, settled_); }
+  Bytes bytes() const { return std::max(listed_, lasting_); }
 
  private:
   static constexpr Time kNever = Time::min();
 
   Bytes listed_ = 0;
   Time listed_at_{};
-  Bytes settled_ = 0;    // the part of the unexplained bytes that counts
+  Bytes lasting_ = 0;    // the part of the unexplained bytes that counts
   Bytes least_ = 0;      // minimum since since_
   Time since_ = kNever;  // kNever: no reading yet
 };

@@ -92,7 +92,7 @@ Quota::Outcome Quota::measured(ClientId client, GpuIndex index, Bytes context, T
   if (found == members_.end()) return outcome;
   const Bytes most = std::min(context, total(index));
   count_context(found->second, index, most, most, outcome);
-  settle(outcome, now);
+  decide(outcome, now);
   return outcome;
 }
 
@@ -101,7 +101,7 @@ Quota::Outcome Quota::not_measured(ClientId client, GpuIndex index, Time now) {
   const auto found = members_.find(client);
   if (found == members_.end() || found->second.measured[index] == 0) return outcome;
   count_context(found->second, index, found->second.contexts[index], 0, outcome);
-  settle(outcome, now);
+  decide(outcome, now);
   return outcome;
 }
 
@@ -121,7 +121,7 @@ Quota::Outcome Quota::gpu_changed(GpuIndex index, Time now) {
   Outcome outcome;
   shares_due_ = true;
   const auto asks_there = [&](const auto& open) { return open.second.gpu == index; };
-  if (std::ranges::any_of(open_, asks_there)) settle(outcome, now);
+  if (std::ranges::any_of(open_, asks_there)) decide(outcome, now);
   return outcome;
 }
 
@@ -258,7 +258,7 @@ Quota::Outcome Quota::confirm(ClientId client, GpuIndex gpu, Bytes on_gpu, Bytes
   const Reservation confirmed{all, all, on_gpu, all};
   if (std::exchange(found->second.confirmed[gpu], confirmed) == confirmed) return outcome;
   recount(found->second, gpu, outcome);
-  settle(outcome, now);
+  decide(outcome, now);
   return outcome;
 }
 
@@ -267,7 +267,7 @@ Quota::Outcome Quota::pin(ClientId client, GpuIndex gpu, Bytes bytes, Time now) 
   const auto found = members_.find(client);
   if (found == members_.end() || std::exchange(found->second.pinned[gpu], bytes) == bytes) return outcome;
   recount(found->second, gpu, outcome);
-  settle(outcome, now);
+  decide(outcome, now);
   return outcome;
 }
 
@@ -310,7 +310,7 @@ Quota::Outcome Quota::state(ClientId client, GpuIndex gpu, Reservation has, std:
   const bool freed = is_less(has, found->second.reserved[gpu]);
   book(client, found->second, gpu, has, outcome);
   const bool last = heard(client, gpu, round);
-  if (freed || last) settle(outcome, now);
+  if (freed || last) decide(outcome, now);
   return outcome;
 }
 
@@ -330,7 +330,7 @@ Quota::Outcome Quota::leave(ClientId client, Time now) {
   count_host(member);
   wait_no_longer(client);
   for (Account* account : member.accounts) account->clients.erase(client);
-  settle(outcome, now);
+  decide(outcome, now);
   for (const Account* account : member.accounts) {
     if (!account->clients.empty()) continue;
     const auto entry = accounts_.find(account->key);
@@ -338,14 +338,14 @@ Quota::Outcome Quota::leave(ClientId client, Time now) {
     accounts_.erase(entry);
   }
   members_.erase(found);
-  settle_rooms(outcome, now);
+  decide_rooms(outcome, now);
   return outcome;
 }
 
 Quota::Outcome Quota::tick(Time now) {
   Outcome outcome;
-  settle(outcome, now);
-  settle_rooms(outcome, now);
+  decide(outcome, now);
+  decide_rooms(outcome, now);
   return outcome;
 }
 

@@ -12,7 +12,7 @@
 // costs here does not depend on how many clients there are, but on how many requests have not been answered yet.
 //
 // Two amounts are limited. `device` is what the account's clients have on each GPU, including what has been measured
-// beside their allocations (contexts, modules, heaps). No call asks for the latter, so it is never refused, but
+// beyond their allocations (contexts, modules, heaps). No call asks for the latter, so it is never refused, but
 // allocations may be refused because of it. The assumed size of a context that will be measured counts in its place
 // until then; one that nothing measures counts toward no limit on `device`, but is left out of what clients are told is
 // left. `host` is what the clients may have to have in host memory: the part of `device` that Unified Memory can move,
@@ -341,9 +341,9 @@ class Quota {
   Answer grant(ClientId client, Member& member, GpuIndex gpu, const Ask& ask, Outcome& outcome);
   Answer refuse(ClientId client, const Member& member, GpuIndex gpu, const Ask& ask, const Refusal& by) const;
   bool call_back(ClientId client, GpuIndex gpu, Ask& ask, const Refusal& by, Outcome& outcome, Time now);
-  void settle(Outcome& outcome, Time now);
-  void settle_rooms(Outcome& outcome, Time now);
-  void settle(std::uint64_t order, Outcome& outcome, Time now);
+  void decide(Outcome& outcome, Time now);
+  void decide_rooms(Outcome& outcome, Time now);
+  void decide(std::uint64_t order, Outcome& outcome, Time now);
   void look_again(Ask& ask, Time due);
   void forget(Member& member, GpuIndex gpu);
   void wait_no_longer(ClientId client);

@@ -66,11 +66,11 @@ class RoomQueue {
   void has(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes stays, Time now);
   void await(const Request& request);
   void leave(ClientId client, Time now);
-  std::vector<Answer> settle(Time now);
+  std::vector<Answer> decide(Time now);
   bool awaited(GpuIndex gpu) const { return waiting_on_[gpu] != 0; }
   // The oldest request of the client there that waits, or tries again at this moment; null: there is none.
   const Request* waits(ClientId client, GpuIndex gpu, Time now) const;
-  // When settle() is due at the latest.
+  // When decide() is due at the latest.
   std::optional<Time> next_deadline() const;
 
  private:
@@ -99,14 +99,14 @@ class RoomQueue {
     std::map<GpuIndex, Gpu> gpus;  // on which some unit waits
     bool has_others(GpuIndex gpu, const Unit& unit) const;
   };
-  enum class Verdict { kWait, kAgain, kRefuse, kRefuseInVain };
+  enum class Verdict { kWait, kAgain, kRefuse, kRefuseFutile };
 
   Unit unit_of(ClientId client) const;
   // Whether what was freed there may still be on its way back to the driver.
   bool comes_back(GpuIndex gpu, Time now) const;
   View view(Time now) const;
   Verdict verdict(const View& view, const Request& request, Time now) const;
-  std::optional<Unit> youngest_in_knot(const View& view, Time now) const;
+  std::optional<Unit> youngest_in_deadlock(const View& view, Time now) const;
   void answer(const Request& request, Verdict verdict, Time now);
 
   Time patience_ = kPatience;
@@ -119,8 +119,8 @@ class RoomQueue {
   std::map<std::pair<ClientId, GpuIndex>, Trying> trying_;
   std::array<std::uint32_t, protocol::kMaxGpus> waiting_on_{};
   std::array<Freed, protocol::kMaxGpus> freed_{};
-  std::map<std::pair<Unit, GpuIndex>, Time> in_vain_;  // when a unit was refused last
-  Time settled_{};
+  std::map<std::pair<Unit, GpuIndex>, Time> refused_at_;  // when a unit was refused last
+  Time decided_{};
 };
 
 }  // namespace rota::scheduler

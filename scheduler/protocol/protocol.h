@@ -104,7 +104,7 @@ enum class Kind : std::uint16_t {
   // rotad to client
   kWelcome = 101,
   kGpuAdded = 102,
-  kRefused = 103,  // in answer to kAddGpu it concerns that GPU alone; in answer to anything else rotad then hangs up
+  kRefused = 103,  // in answer to kAddGpu it concerns only that GPU; in answer to anything else rotad then hangs up
   kReserved = 107,
   kTighten = 108,     // Tighten: answered by kState for each GPU
   kExtent = 110,      // Extent, with one descriptor: memory of another client, for this client's use

@@ -200,7 +200,7 @@ struct Snapshot {
   std::vector<SessionRow> sessions;
   std::vector<AccountRow> accounts;
   DaemonRow daemon{};
-  // Within rotad alone (totals.h).
+  // Only within rotad (totals.h).
   std::vector<GpuTotals> gpu_totals;
   std::vector<SeriesRow> series;
 

@@ -76,7 +76,7 @@ void Alone::pressing_failed(const Client& client, Time now) {
   for_each_gpu(client.measuring.gpus, [&](GpuIndex index) {
     Futile& gpu = futile_[index];
     const bool again = now - gpu.until < gpu.pause;
-    gpu.pause = again ? std::min(gpu.pause * 2, kLongestInVain) : kInVain;
+    gpu.pause = again ? std::min(gpu.pause * 2, kLongestAfterFutile) : kAfterFutile;
     gpu.until = now + gpu.pause;
   });
 }

@@ -81,8 +81,8 @@ class Alone {
 
   static constexpr Time kLongest = protocol::kLongestAlone;
   // How long nobody is pressed after a request that has failed, and at most.
-  static constexpr Time kInVain = std::chrono::seconds(1);
-  static constexpr Time kLongestInVain = std::chrono::seconds(32);
+  static constexpr Time kAfterFutile = std::chrono::seconds(1);
+  static constexpr Time kLongestAfterFutile = std::chrono::seconds(32);
 
  private:
   // Of a GPU.

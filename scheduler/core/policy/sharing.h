@@ -5,7 +5,7 @@
 // So it is measured, for each set of programs that have made calls lately (*active*):
 //
 //   u  the fraction of a program's own time, in which it does not wait for its turn, that the GPU works for it; sampled
-//   r  its calls per second: of its own time, as if it were alone; and of all time, with each candidate
+//   r  its calls per second: of its own time, as if it had the GPU exclusively; and of all time, with each candidate
 //
 // At first all run at once, and they continue to as long as no two of them keep the GPU busy for milliseconds on end at
 // the same time (*collide*), since until then turns gain nothing. Once they collide, all take turns for 400 ms, or
@@ -206,7 +206,7 @@ class Sharing {
   static bool weigh(Client& client, Time passed, Time now);
   void choose(Law& law, Time now);
   void compare(Law& law, Time now);
-  void settle(Law& law, Candidate candidate, Time first, Time last, Time now);
+  void apply(Law& law, Candidate candidate, Time first, Time last, Time now);
   bool doubtful(const Law& law, const Answer& known, Time now) const;
   static bool in_bursts(const Evidence& evidence, Time now);
   bool has_samples(const Law& law) const;
