@@ -241,7 +241,7 @@ struct Counter<kSymbol, Result(Arguments...)> {
       makes(kBase) && kBase != "cuGreenCtxStreamCreate" &&
       (number_space(kBase) != 0 || (goes_with_context<std::remove_pointer_t<Arguments>>() || ...));
   static_assert(!makes(kBase) || (has_known_span<Arguments>() && ...),
-                "a new kind of object: say above whether it goes with its context");
+                "a new kind of object: say above whether it ends with its context");
   static constexpr bool kEndsInContext = ends(kBase) && (goes_with_context<First>() || number_space(kBase) != 0);
 
   static Result call(Arguments... arguments) {

@@ -37,8 +37,8 @@ constexpr Time kMostForLoad = 30s;
 constexpr Time kSayLoad = 1s;
 
 constexpr const char* kNoHostMemory =
-    "GPU {}: {} of {} that other programs need cannot be moved out, because the host, or a limit on its memory, has "
-    "none left for them: the others wait until there is some or until this program frees GPU memory";
+    "GPU {}: {} of {} that other programs need cannot be evicted, because the host, or a limit on its memory, has no "
+    "memory left for them: the others wait until it has some or until this program frees GPU memory";
 
 }  // namespace
 
@@ -106,7 +106,7 @@ bool Monitor::lose_memory(api::CUresult error) {
   const char* name = nullptr;
   if (real::cuGetErrorName(error, &name) != api::CUDA_SUCCESS || name == nullptr) name = "an unknown error";
   log::warn(
-      "this program's memory cannot be brought back to the GPU: the driver has returned {} ({}) for {} s. Its contents "
+      "this program's memory cannot be restored to the GPU: the driver has returned {} ({}) for {} s. Its contents "
       "are lost, and every call that needs the GPU returns this error from now on. End the program and start it again",
       name, static_cast<int>(error), Restores::kLongestRefusal / 1s);
   keeper_.begin_moving(gate::kAllDevices);
@@ -169,8 +169,7 @@ bool Monitor::prepare_host() {
   if (all.empty() && !memory_.has_prepared_host()) return false;
   const bool more = memory_.prepare_host(all);
   if (std::exchange(prepares_, more) && !more) {
-    log::debug("{} bytes of host memory are ready for memory that may have to leave the GPU",
-               memory_.kept_host_bytes());
+    log::debug("{} bytes of host memory are ready for memory that may have to be evicted", memory_.kept_host_bytes());
   }
   return more;
 }
@@ -377,8 +376,8 @@ HostPauses::Rest Monitor::rests_within(Time pause) {
   for (const Time begun = now();;) {
     if (rests(asked)) return HostPauses::Rest::kProven;
     const Time waited = now() - begun;
-    const bool in_vain = asked.marked ? !*asked.marked : waited > kShort && only_calls(marked_with_calls);
-    if (in_vain) return HostPauses::Rest::kCannotTell;
+    const bool futile = asked.marked ? !*asked.marked : waited > kShort && only_calls(marked_with_calls);
+    if (futile) return HostPauses::Rest::kCannotTell;
     if (waited >= pause || (waited > kShort ? stops_waiting() : stopping())) return HostPauses::Rest::kNotYet;
     std::this_thread::sleep_for(waited < kShort ? 20us : 200us);
   }

@@ -47,8 +47,8 @@ void OutOfMemory::say_full(int device) const {
   if (!here || !log::enabled(log::Level::kWarn)) return;
   const std::string others = who_has_memory(here->index);
   if (others.empty() || !once.first()) return;
-  log::warn("GPU {} has no room for an allocation of this program; others have there: {}", driver::gpu_number(device),
-            others);
+  log::warn("GPU {} has no free memory for an allocation of this program; others have there: {}",
+            driver::gpu_number(device), others);
 }
 
 void OutOfMemory::retry_context(int device, FunctionRef<bool()> again) {
@@ -89,7 +89,7 @@ void OutOfMemory::retry(int device, FunctionRef<bool()> again, Time patience) {
       return;
     }
     if (once.first())
-      log::info("GPU {} is out of memory: the other programs on it are making room", driver::gpu_number(device));
+      log::info("GPU {} is out of memory: the other programs on it are evicting theirs", driver::gpu_number(device));
     budget_.wait_for_all(device, total);
     // The turn must last meanwhile: other processes' memory would be restored with their turns. It must end before it
     // is revoked: then this waits for the next turn.
@@ -101,8 +101,9 @@ void OutOfMemory::retry(int device, FunctionRef<bool()> again, Time patience) {
     stayed = gate_.run_if_open(device, [&] {
       const auto tried = [&] {
         if (now() - begun >= kSayWait && waits.first()) {
-          log::warn("GPU {} is full: a call of this program waits until others have made room; `rota status` says who",
-                    driver::gpu_number(device));
+          log::warn(
+              "GPU {} is full: a call of this program waits until others have evicted memory; `rota status` says who",
+              driver::gpu_number(device));
         }
         return done = again();
       };
@@ -118,9 +119,8 @@ std::string OutOfMemory::awaited(int device) const {
   const auto here = published_.gpu(device);
   const std::string others = here ? who_stays(here->index) : "";
   if (others.empty())
-    return fmt::format("memory of others on GPU {}, which cannot leave it", driver::gpu_number(device));
-  return fmt::format("memory on GPU {}, which others have: {}, and which cannot leave it", driver::gpu_number(device),
-                     others);
+    return fmt::format("memory of others on GPU {} that cannot be evicted", driver::gpu_number(device));
+  return fmt::format("memory of others on GPU {} that cannot be evicted: {}", driver::gpu_number(device), others);
 }
 
 void OutOfMemory::await(int device, const memory::Refused& what, FunctionRef<bool()> again) {
@@ -180,8 +180,8 @@ bool OutOfMemory::wait_for_later(int device, std::chrono::steady_clock::time_poi
     const auto here = published_.gpu(device);
     const std::string who = here ? who_stays_for_now(here->index) : "";
     log::warn(
-        "an allocation waits for memory on GPU {} that cannot leave it yet because work of its program may still "
-        "run{}; it waits {} s at most",
+        "an allocation waits for memory on GPU {} that cannot be evicted while work of its program may run{}; it waits "
+        "{} s at most",
         driver::gpu_number(device), who.empty() ? "" : ": " + who, for_now_patience_ / 1s);
   }
   std::optional<std::chrono::steady_clock::time_point> interrupted;

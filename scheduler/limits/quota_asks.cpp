@@ -81,7 +81,7 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
         ask.number,
         false,
         before,
-        fmt::format("of {}, {}contexts take {}, {} cannot leave the GPU, and one program needs {} at once; {} more "
+        fmt::format("of {}, {}contexts take {}, {} cannot be evicted, and one program needs {} at once; {} more "
                     "were requested",
                     bytes_text(total(gpu)),
                     outside(gpu) == 0 ? "" : fmt::format("programs without rota have {}, ", bytes_text(outside(gpu))),
@@ -192,7 +192,7 @@ Quota::Outcome Quota::reserve(ClientId client, GpuIndex gpu, std::uint32_t numbe
   ask.since = now;
   open_.emplace(ask.order, Asking{client, gpu});
   look_again(ask, ask.deadline);
-  settle(ask.order, outcome, now);  // the others have no more than before
+  decide(ask.order, outcome, now);  // the others have no more than before
   return outcome;
 }
 
@@ -216,18 +216,18 @@ bool Quota::limited(const Member& member, GpuIndex gpu, const Reservation& wante
 }
 
 // In the order in which they asked: a grant may leave too little for the next one.
-void Quota::settle(Outcome& outcome, Time now) {
+void Quota::decide(Outcome& outcome, Time now) {
   if (now >= held_until_) held_until_ = {};
   for (auto next = open_.begin(); next != open_.end();) {
     const std::uint64_t order = next->first;
     ++next;
-    settle(order, outcome, now);
+    decide(order, outcome, now);
   }
 }
 
 // Until all clients of an earlier daemon may have said what they have, it is not known who is in the way.
-void Quota::settle_rooms(Outcome& outcome, Time now) {
-  if (now >= held_until_) outcome.rooms = rooms_.settle(now);
+void Quota::decide_rooms(Outcome& outcome, Time now) {
+  if (now >= held_until_) outcome.rooms = rooms_.decide(now);
 }
 
 Quota::Outcome Quota::await_room(RoomQueue::Request request, Time now) {
@@ -240,7 +240,7 @@ Quota::Outcome Quota::await_room(RoomQueue::Request request, Time now) {
   request.most = all - std::min(all, found->second.contexts[request.gpu]);
   request.others = fixed_of_others(request.client, request.gpu) != 0;
   rooms_.await(request);
-  settle_rooms(outcome, now);
+  decide_rooms(outcome, now);
   return outcome;
 }
 
@@ -248,11 +248,11 @@ Quota::Outcome Quota::stays(ClientId client, GpuIndex gpu, std::uint32_t gang, B
   Outcome outcome;
   if (!members_.contains(client)) return outcome;
   rooms_.has(client, gpu, gang, bytes, now);
-  settle_rooms(outcome, now);
+  decide_rooms(outcome, now);
   return outcome;
 }
 
-void Quota::settle(std::uint64_t order, Outcome& outcome, Time now) {
+void Quota::decide(std::uint64_t order, Outcome& outcome, Time now) {
   if (now >= held_until_) held_until_ = {};
   const auto [id, gpu] = open_.at(order);
   Member& member = members_.at(id);
@@ -293,7 +293,7 @@ Quota::Outcome Quota::read(GpuIndex gpu, std::optional<Time> begun, Time now) {
     ask.readings = begun ? ask.readings + 1 : kReadings;
     if (ask.readings < kReadings) outcome.measure.insert(gpu);
   }
-  if (any) settle(outcome, now);
+  if (any) decide(outcome, now);
   return outcome;
 }
 

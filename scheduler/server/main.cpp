@@ -178,7 +178,7 @@ int main(int argc, char** argv) try {
   std::string memory_wait = "60s";
   CLI::Option* memory_wait_option =
       app.add_option("--memory-wait", memory_wait,
-                     "how long an allocation waits for other programs to free memory that cannot leave the GPU, or to "
+                     "how long an allocation waits for other programs to free memory that cannot be evicted, or to "
                      "end, before it is refused; 0: it is refused at once")
           ->check([](const std::string& text) {
             return rota::scheduler::parse_wait(text) ? std::string()
