@@ -187,7 +187,7 @@ void Monitor::publish_pins(Task& task) {
     Usage::Pinned pinned = Usage::Pinned::kNo;
     if (!holds && (!task.machine.still() || stuck)) pinned = Usage::Pinned::kForNow;
     if (memory_.all_pinned() || stranded) pinned = Usage::Pinned::kForGood;
-    if (exits_.load() && pinned == Usage::Pinned::kForGood) pinned = Usage::Pinned::kForNow;  // it ends soon
+    if (exits_.load() && pinned == Usage::Pinned::kForGood) pinned = Usage::Pinned::kForNow;  // it is gone soon
     const Usage::Pinned before = usage_.set_pinned(gpu.device, pinned);
     if (before == pinned) continue;
     usage_.changed(gpu.device);
