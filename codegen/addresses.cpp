@@ -28,7 +28,7 @@ constexpr std::array<std::string_view, 14> kOnHost = {"srcHost",
                                                       "win32SecurityAttributes",
                                                       "win32HandleMetaData"};
 // Arrays of pointers to a kernel's arguments, which hold addresses; and the other way to give them, an array of names
-// and values: CU_LAUNCH_PARAM_BUFFER_POINTER and the arguments in one piece.
+// and values: CU_LAUNCH_PARAM_BUFFER_POINTER and the arguments in one buffer.
 constexpr std::string_view kArguments = "kernelParams";
 constexpr std::string_view kArgumentBuffer = "extra";
 constexpr std::uint64_t kBufferInExtra = sizeof(void*);
@@ -116,7 +116,7 @@ class Search {
     if (by_type_alone && (target->kind == TypeKind::kVoid || target->kind == TypeKind::kPointer)) return std::nullopt;
     if (target->kind == TypeKind::kVoid) return untyped(text, name, offsets);
     if (target->kind == TypeKind::kPointer) {
-      // The function writes what a pointer to a pointer leads to, except for kernel arguments.
+      // The function writes the target of a pointer to a pointer, except for kernel arguments.
       if (name != kArguments && name != kArgumentBuffer) return std::nullopt;
       offsets.push_back(name == kArguments ? 0 : kBufferInExtra);
       offsets.push_back(0);

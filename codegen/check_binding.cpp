@@ -65,7 +65,7 @@ void check_functions(const Inputs& inputs, const std::set<std::string>& overridd
   }
 }
 
-// By the text of the file that overrides.inc puts it in: gates::<symbol>( must stand there.
+// By the text of the file that overrides.inc names for it, which must contain gates::<symbol>(.
 void check_gates_of_overrides(const Inputs& inputs, Problems& problems) {
   for (const std::string& name : inputs.overrides) {
     const Function* function = inputs.driver.find_function(name);

@@ -1,4 +1,4 @@
-// Turns a documentation comment into flags and tags; the text itself belongs to the vendor and is not kept.
+// Turns a documentation comment into flags and tags; the text itself belongs to the vendor and is not stored.
 #pragma once
 
 #include <map>

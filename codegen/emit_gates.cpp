@@ -22,7 +22,7 @@ struct StreamArgument {
   bool has_stream = false;
 };
 
-// A parameter that stands for a whole context: the work goes to the context, not to a stream named by the call.
+// A parameter that means a whole context: the work goes to the context, not to a stream named by the call.
 bool is_context(const TypeRef& type) {
   return (type.base == "CUcontext" || type.base == "CUgreenCtx") && type.pointers.empty();
 }
@@ -119,9 +119,9 @@ std::optional<std::vector<std::size_t>> plain_addresses(const Function& function
   return parameters.size() <= 2 ? std::optional(parameters) : std::nullopt;
 }
 
-// Of what is copied, the kind of memory, the address and the array lie in the same places to each other in every record
-// that describes a copy: so the address's place is enough (gate::Reaches::kCopy). Nothing: this is no such record.
-// Nor is a list of several, of which only the first would be looked at.
+// In every record that describes a copy, the memory type and the array have the same offsets from the address: so the
+// address's place is enough (gate::Reaches::kCopy). Nothing: this is no such record. Nor is a list of several records,
+// of which only the first would be read.
 std::optional<std::string> reached_by_copy(const Api& api, const Function& function, const FunctionPolicy& policy,
                                            const std::vector<AddressPlace>& addresses,
                                            const std::vector<AddressPlace>& arrays) {
@@ -149,7 +149,7 @@ std::optional<std::string> reached_by_copy(const Api& api, const Function& funct
                      addresses[0].offsets[1], addresses[1].offsets[1]);
 }
 
-// By parameters alone: at most two addresses and arrays.
+// By parameters only: at most two addresses and arrays.
 std::optional<std::string> reached_by_parameters(const Function& function, const std::vector<AddressPlace>& addresses,
                                                  const std::vector<AddressPlace>& arrays) {
   const auto plain = plain_addresses(function, addresses);
@@ -162,7 +162,7 @@ std::optional<std::string> reached_by_parameters(const Function& function, const
   return text;
 }
 
-// Which GPUs a call reaches besides its stream's: further arguments of its scope.
+// Which GPUs a call reaches in addition to its stream's: further arguments of its scope.
 std::string reached(const Api& api, const Function& function, const FunctionPolicy& policy,
                     std::vector<AddressPlace> addresses, std::vector<AddressPlace> arrays) {
   const std::string all = ", gate::Reaches::kAll";

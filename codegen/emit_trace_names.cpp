@@ -34,7 +34,7 @@ bool is_address_typedef(const std::string& base) {
          base == "cudaSurfaceObject_t";
 }
 
-// "{"Width", 3, 4}": numbers that are zero at the end are left out, but for the type.
+// "{"Width", 3, 4}": trailing zeros are omitted, except for the type.
 std::string braced(const std::string& name, std::vector<std::uint64_t> numbers) {
   while (numbers.size() > 1 && numbers.back() == 0) numbers.pop_back();
   return fmt::format("{{\"{}\", {}}}", name, fmt::join(numbers, ", "));

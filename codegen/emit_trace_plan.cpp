@@ -111,8 +111,8 @@ class Planner {
     } else if (!out && !use.reviewed && (element->kind != TypeKind::kRecord || has_count(api_, function))) {
       return capture;  // perhaps an array of unknown length, or an empty one
     }
-    // A program compiled with an older release may have provided less room. The stride of such elements in an array is
-    // not known.
+    // A program compiled with an older release may have provided a shorter struct. The stride of such elements in an
+    // array is not known.
     if (parameter.smallest != 0 && capture.list) return TraceCapture();
     capture.bytes = parameter.smallest != 0 ? parameter.smallest : element->size;
     return capture;

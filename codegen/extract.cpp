@@ -214,8 +214,8 @@ bool has_stddef(const fs::path& resource_directory) {
   return fs::exists(resource_directory / "include" / "stddef.h");
 }
 
-// The compiler may find a header that the folder lacks in another CUDA installation on its own search path. The model
-// would then be a mixture, or lack what only that header declares.
+// If the folder has no such header, the compiler may find it in another CUDA installation on its own search path. The
+// model would then be a mixture, or miss what only that header declares.
 std::optional<Error> mixture(const ParsedUnit& unit, const std::string& include_directory) {
   for (const std::string& file : unit.included_files()) {
     if (file.starts_with(include_directory + "/")) continue;

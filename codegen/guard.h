@@ -15,7 +15,7 @@ struct Guard {
   // gate raises it), and for calls that may wait for other processes or run the program's own code: a move of memory
   // waits for the word, and would wait for them.
   bool holds_memory = false;
-  // A call that the driver refuses for lack of memory is retried once others have made room. Calls that submit are
+  // A call that the driver refuses for lack of memory is retried once others have evicted theirs. Calls that submit are
   // always retried.
   bool needs_room = false;
   CaptureGuard capture = CaptureGuard::kNone;

@@ -311,7 +311,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return run(argc, argv);
-  } catch (const std::exception& problem) {  // out of memory, or the working directory is gone
+  } catch (const std::exception& problem) {  // out of memory, or the working directory no longer exists
     std::fprintf(stderr, "rota-codegen: %s\n", problem.what());
     return 1;
   }

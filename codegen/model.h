@@ -46,7 +46,7 @@ struct Parameter {
   std::uint64_t smallest = 0;
 };
 
-// What the documentation comment says, as flags: the comment's text belongs to the vendor and is not kept. Notes are
+// What the documentation comment says, as flags: the comment's text belongs to the vendor and is not stored. Notes are
 // the names of the documentation macros without "note_" (async, sync, null_stream, memcpy, memset, callback,
 // graph_thread_safety, …) plus "says_asynchronous" when the description itself uses that word. Sorted, unique.
 struct Documentation {
@@ -215,9 +215,9 @@ Result<Model> parse_model(std::string_view text, const std::string& path_for_err
 
 // All models of a folder, oldest release first. At least one, or an error.
 Result<std::vector<Model>> load_models(const std::string& directory);
-// What `before` has and `now` lacks without an explanation. Compared with an earlier release: functions, since the
-// driver never drops one, and the headers must still declare what libcudart still exports. Compared with an earlier
-// model of the same release: functions, types, enumerators and fields.
+// What `before` has and `now` is missing without an explanation. Compared with an earlier release: functions, since the
+// driver never removes one, and the headers must declare what libcudart exports. Compared with an earlier model of the
+// same release: functions, types, enumerators and fields.
 std::vector<std::string> lost_declarations(const Model& before, const Model& now);
 
 // Writes the model's file into a folder of models, and rewrites the file of the next release, which lists the changes

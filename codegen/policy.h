@@ -58,7 +58,7 @@ struct FunctionPolicy {
   std::string redirected;          // allocates or frees memory that rota itself may provide: how it is counted
   std::string counted;             // allocates or frees the driver's own memory: how it is counted
   std::vector<std::string> makes;  // parameters that return a new object's handle
-  std::vector<std::string> ends;   // parameters whose object or memory is gone afterwards
+  std::vector<std::string> ends;   // parameters whose object or memory has ended afterwards
   std::optional<MemoryPlace> memory;
   std::map<std::string, ParameterUse> parameters;
   bool states_a_fact() const;

@@ -8,7 +8,7 @@
 namespace rota::codegen {
 
 // Compares two of the inputs' models. Headings start at `###`. Lists every function that was added, changed or removed,
-// every type that changed, and each decision that the policy lacks, with what the headers suggest and why.
+// every type that changed, and each decision missing in the policy, with what the headers suggest and why.
 std::string release_report(const Inputs& inputs, const Model& before, const Model& after);
 
 // COVERAGE.md: what this build knows of each release's functions.

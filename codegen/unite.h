@@ -19,7 +19,7 @@ struct ReleasedApi {
 };
 
 // `releases`: oldest first, at least one. An error names the function whose arguments are passed differently in two of
-// them. Enumerators that a later release dropped come after the later ones; where a name's value changed (…_MAX), the
+// them. Enumerators that a later release removed come after the later ones; where a name's value changed (…_MAX), the
 // newest value counts. Parameter::smallest is filled in.
 Result<Api> unite(const std::vector<ReleasedApi>& releases);
 

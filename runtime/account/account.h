@@ -45,9 +45,9 @@ void raise_to(Word& word, std::uint64_t value) noexcept;
 void failed(Symbol function, std::uint32_t code) noexcept;
 void found(FindingKind kind, Symbol function, Symbol ended_by, std::uint64_t value) noexcept;
 void refused(OutOfMemory reason) noexcept;
-// A thread begins to stand at the gate (nothing), or has stood there for so long.
+// A thread begins to wait at the gate (nothing), or has waited there this long.
 void waited(std::optional<std::chrono::nanoseconds> so_long) noexcept;
-// `weight`: the time that a sample of this process's turn stands for.
+// `weight`: the time that a sample of this process's turn represents.
 void sampled(bool busy, std::chrono::nanoseconds weight) noexcept;
 
 // A GPU of this process, before it is used. `uuid`: 16 bytes.
@@ -60,7 +60,7 @@ struct Memory {
 };
 void memory_changed(int device, const Memory& memory) noexcept;
 
-// The context, and with it what was made in it, is gone.
+// The context, and with it what was made in it, has ended.
 void context_ended(const void* context) noexcept;
 
 // Called on the thread that says that a test begins in this process (true) or has ended. May be null.

@@ -101,7 +101,7 @@ struct IsComplete : std::false_type {};
 template <class T>
 struct IsComplete<T, std::void_t<decltype(sizeof(T))>> : std::true_type {};
 
-// A handle of an object is a pointer to a type that no header defines. Graphs and their nodes are left out: captures
+// A handle of an object is a pointer to a type that no header defines. Graphs and their nodes are not counted: captures
 // and conditional nodes make some that no call returns, so one with the handle of an earlier one would look as if it
 // had ended.
 template <class T>
@@ -241,7 +241,7 @@ struct Counter<kSymbol, Result(Arguments...)> {
       makes(kBase) && kBase != "cuGreenCtxStreamCreate" &&
       (number_space(kBase) != 0 || (goes_with_context<std::remove_pointer_t<Arguments>>() || ...));
   static_assert(!makes(kBase) || (has_known_span<Arguments>() && ...),
-                "a new kind of object: say above whether it goes with its context");
+                "a new kind of object: say above whether it ends with its context");
   static constexpr bool kEndsInContext = ends(kBase) && (goes_with_context<First>() || number_space(kBase) != 0);
 
   static Result call(Arguments... arguments) {

@@ -2,7 +2,7 @@
 // addresses that a function ended, until some function returns them anew.
 //
 // A table with one place for each hash: an older entry is forgotten when a newer one takes its place, which can only
-// make a use go unnoticed. Nothing is locked; a look costs a multiplication and a load.
+// make a use go unnoticed. Nothing is locked; a check costs a multiplication and a load.
 #pragma once
 
 #include <atomic>

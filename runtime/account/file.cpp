@@ -18,7 +18,7 @@
 namespace rota::account {
 namespace {
 
-// Thread pages are added in pieces of this many.
+// Thread pages are added this many at a time.
 constexpr std::size_t kPagesAtOnce = 8;
 
 // That a process executes one after the other.
@@ -114,7 +114,7 @@ File* File::create(const std::string& folder, std::string& problem) {
   void* const mapped = mmap(nullptr, kFileBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (mapped == MAP_FAILED) return undone("cannot map");
   made->mapped_ = static_cast<std::byte*>(mapped);
-  if (!made->reserve(file, kHeaderBytes + kPagesAtOnce * kThreadPageBytes)) return undone("there is no room for");
+  if (!made->reserve(file, kHeaderBytes + kPagesAtOnce * kThreadPageBytes)) return undone("the disk has no space for");
   ::close(file);
   Header& header = made->header();
   header.version = kVersion;

@@ -16,7 +16,7 @@ class File {
   // Gives it a second name in the folder of a session around this one, if that can be: the inner session's rota makes
   // up for it at its end.
   void share(const std::string& outer) const;
-  // Leaves an empty file with this process's pid in DIR/lost, if that can be.
+  // Leaves an empty file with this process's pid in DIR/lost, if possible.
   static void mark_lost(const std::string& folder);
   // Unmaps; the file stays.
   ~File();
@@ -27,8 +27,8 @@ class File {
   ThreadPage& thread_page(std::size_t index) {
     return *reinterpret_cast<ThreadPage*>(mapped_ + kHeaderBytes + index * kThreadPageBytes);
   }
-  // Makes sure that this many thread pages can be written; false: the disk is full, or the file is gone. One thread at
-  // a time.
+  // Makes sure that this many thread pages can be written; false: the disk is full, or the file was removed. One thread
+  // at a time.
   bool grow(std::size_t pages);
   const std::string& path() const { return path_; }
 

@@ -2,9 +2,9 @@
 // `rota` while it runs or after its end. Everything is in the file at any moment, so kill -9 loses nothing.
 //
 // A file is a Header, then kMaxThreads ThreadPages, of which the first `Header::thread_pages` are in use. All words are
-// written by relaxed atomic stores, and but for two by the process alone; a reader may see words of different moments.
-// Times are nanoseconds. The name is PID-START[-N].account, START being the process's start time as in field 22 of
-// /proc/PID/stat; N is there from the second program on that a process executes (exec keeps pid and start time).
+// written by relaxed atomic stores, and except for two only by the process; a reader may see words of different
+// moments. Times are nanoseconds. The name is PID-START[-N].account, START being the process's start time as in field
+// 22 of /proc/PID/stat; N is there from the second program on that a process executes (exec keeps pid and start time).
 #pragma once
 
 #include <atomic>
@@ -177,15 +177,15 @@ struct Header {
   Word timeline_step_ns;
   Word timeline_changes;
   Step timeline[kTimelineSteps];
-  // Every change of the memory in use has its level. When there is no room for another one, those neighbours are merged
-  // that this tells least of: `timeline_changes` is odd during that, too.
+  // Every change of the memory in use has its level. When the table is full, those neighbours are merged that this
+  // tells least of: `timeline_changes` is odd during that, too.
   Word level_count;
   Level levels[kLevels];
   // Objects that went with their context, by the function that made them.
   Word gone_with_context[kSymbolCount];
 
   // What is unfinished: whoever wants to know raises `streams_asked`, the only word that others write. Within a second
-  // the process fills `streams` and sets `streams_answered` to the same number, unless its thread for that is stuck.
+  // the process fills `streams` and sets `streams_answered` to the same number, unless its thread for that hangs.
   std::atomic<std::uint32_t> streams_asked;
   std::atomic<std::uint32_t> streams_answered;
   std::uint32_t stream_count;
@@ -200,8 +200,8 @@ struct Header {
 // Why an allocation was refused last.
 enum class OutOfMemory : std::uint32_t {
   kNone,
-  kDriver,   // the driver's own refusal, with room on the GPU for all that rota knows
-  kFull,     // the GPU is full of other programs' memory that cannot leave
+  kDriver,   // the driver's own refusal, although rota's accounting shows free memory on the GPU
+  kFull,     // the GPU is full of other programs' memory that cannot be evicted
   kLimit,    // a limit of the process, session or user
   kTooLarge  // more than the GPU has
 };
@@ -211,7 +211,7 @@ struct ThreadPage {
   std::atomic<std::uint32_t> tid;  // 0: free
   // The function that the thread is inside of, as Symbol + 1; 0: none. The outermost one.
   std::atomic<std::uint32_t> function;
-  // Since when it stands in front of the gate in that function (CLOCK_MONOTONIC); 0: it does not.
+  // Since when it waits in front of the gate in that function (CLOCK_MONOTONIC); 0: it does not.
   Word waits_since_ns;
   Word waits;
   Word waited_ns;

@@ -17,7 +17,7 @@ namespace rota::account {
 
 namespace {
 
-// A module that passes calls on: what called it is looked for.
+// A module that passes calls on: its caller is searched for.
 constexpr ModuleNumber kPassesOn = 0xffff;
 constexpr int kMostFrames = 64;
 
@@ -76,7 +76,7 @@ int look(dl_phdr_info* info, std::size_t, void* data) {
   return 0;
 }
 
-// In the table of this process's account; the last entry stands for all that find no room.
+// In the table of this process's account; the last entry is for all modules beyond the table.
 ModuleNumber number_of(Header& header, std::string_view path) {
   const std::string_view shown = path.empty() ? std::string_view("(program)") : path;
   const std::uint32_t count = std::max(header.module_count.load(std::memory_order_relaxed), 1u);  // 0 is nobody

@@ -1,4 +1,4 @@
-// Which streams have unfinished work, for whoever looks for what hangs.
+// Which streams have unfinished work, to find out what hangs.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -33,7 +33,7 @@ std::vector<Launched> launched() {
       if (launch.number.load(memory_order_acquire) == 0) continue;
       const std::uint64_t stream = launch.stream.load(memory_order_relaxed);
       if (ended::holds(stream)) continue;
-      // Of two threads' launches on one stream either may be the later one: the thread that still runs is named.
+      // Of two threads' launches on one stream either may be the later one: the thread that runs is named.
       const Launched last{stream, launch.function.load(memory_order_relaxed), page.tid.load(memory_order_relaxed)};
       const auto same = std::ranges::find(all, stream, &Launched::stream);
       if (same == all.end()) {

@@ -36,7 +36,7 @@ struct Span {
   std::uint64_t most;
   std::uint64_t least;
 
-  // How much it leaves open, for how long.
+  // The uncertainty in bytes, times its duration.
   double open() const { return static_cast<double>(most - least) * static_cast<double>(until - since); }
   Span with(const Span& next) const {
     return {since, next.until, std::max(most, next.most), std::min(least, next.least)};
@@ -50,7 +50,7 @@ Span span_of(const Header& header, std::size_t index, std::uint64_t now) {
           level.most_bytes.load(memory_order_relaxed), level.least_bytes.load(memory_order_relaxed)};
 }
 
-// What merging this level with the next one leaves open that was known: as a power of two.
+// The certainty that merging this level with the next one loses, as a power of two.
 constexpr int kCosts = 160;
 int cost_of_merging(const Header& header, std::size_t index, std::uint64_t now) {
   const Span one = span_of(header, index, now);

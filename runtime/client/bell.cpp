@@ -12,7 +12,7 @@ namespace rota::turn {
 
 namespace {
 
-// <linux/futex.h> of older distributions lacks them; the numbers are the kernel's interface.
+// <linux/futex.h> of older distributions does not have them; the numbers are the kernel's interface.
 constexpr long kFutexWaitv = 449;
 constexpr std::uint32_t kFutex32 = 2;
 constexpr std::uint32_t kFutexPrivate = 128;

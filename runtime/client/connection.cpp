@@ -31,7 +31,7 @@ using protocol::Message;
 // debugger stops a process for moments.
 constexpr std::chrono::milliseconds kBetweenChecks{50};
 constexpr int kStoppedInARow = 4;
-// After a longer time between two looks at what rotad has not read, this process may itself have been stopped.
+// After a longer time between two checks of what rotad has not read, this process may itself have been stopped.
 constexpr std::chrono::seconds kLongestBetweenLooks{3};
 // Messages that rotad has not read, beyond the two hundred or so that the socket holds: far more than a program sends
 // while rotad is merely slow. A judgment.
@@ -40,7 +40,7 @@ constexpr std::size_t kMostUnsent = 1024;
 // This process's connection, for a forked child.
 constinit InheritedSocket open_socket;
 
-// The caller zeroes the message before receiving, so that fields which a rotad of another version leaves out are zero.
+// The caller zeroes the message before receiving, so that fields which a rotad of another version omits are zero.
 bool valid(const Message& message, ssize_t bytes) {
   return bytes >= static_cast<ssize_t>(protocol::kHeaderBytes) && message.magic == protocol::kMagic;
 }
@@ -216,7 +216,7 @@ bool Connection::send(Message message, int descriptor) {
   if (!flush()) return false;
   const Sent sent = unsent_.empty() ? write(message, descriptor) : Sent::kNotNow;
   if (sent != Sent::kNotNow) return sent == Sent::kYes;
-  // rotad looks at the usage page when it reads such a message, however old that is.
+  // rotad reads the usage page when it reads such a message, however old that is.
   const auto says_usage = [](const Message& each) { return each.kind == Kind::kUsage; };
   const bool said = says_usage(message) && std::any_of(unsent_.begin(), unsent_.end(), says_usage);
   if (descriptor < 0 && !said) unsent_.push_back(message);

@@ -41,10 +41,10 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // False: rotad is gone. While rotad does not read, because the machine is busy or rotad is stopped, messages are kept
-  // until flush() can send them; one with a descriptor, which the caller keeps in any case, is not sent then.
+  // False: rotad has ended. While rotad does not read, because the machine is busy or rotad is stopped, messages are
+  // queued until flush() can send them; one with a descriptor, which the caller keeps in any case, is not sent then.
   bool send(protocol::Message message, int descriptor = -1);
-  // Sends what was kept, as far as rotad reads it. False: rotad is gone, or has not read for too many messages.
+  // Sends what was queued, as far as rotad reads it. False: rotad has ended, or has not read for too many messages.
   bool flush();
   bool has_unsent() const { return !unsent_.empty(); }
   // For how long rotad has read nothing of what was sent to it; 0: it reads. To be asked at least every few seconds.
@@ -55,7 +55,7 @@ class Connection {
   // A message of a kind that this client knows; other messages of a newer rotad are skipped.
   enum class Received { kMessage, kNothing, kGone };
   Received receive(protocol::Message& message);
-  // Returns when a message is there, rotad is gone, or the time is over.
+  // Returns when a message is there, rotad has ended, or the time is over.
   void wait_for_message(int milliseconds) const;
   // Memory that another process has handed over. This searches the messages that have arrived; receive() returns the
   // others. drop_extents() gives memory that was not taken back to the driver.
@@ -69,11 +69,11 @@ class Connection {
   Lease lease(GpuMask task = kAll) const;
   // What rotad says of a GPU, by its index of it.
   const protocol::GpuLease& gpu(int index) const { return lease_->gpus[index]; }
-  // How much of this process's memory has to leave a GPU, by rotad's index: before the lease is given back, or at once
-  // where this process swaps and does not hold the GPU. Memory that has left since rotad wrote that, by the usage page,
-  // counts.
+  // How much of this process's memory has to be evicted from a GPU, by rotad's index: before the lease is given back,
+  // or at once where this process swaps and does not hold the GPU. Memory that has left since rotad wrote that, by the
+  // usage page, counts.
   std::uint64_t to_clear(int index) const;
-  // Whether memory that leaves this GPU may be handed over (protocol::Kind::kHandOver).
+  // Whether memory that is evicted from this GPU may be handed over (protocol::Kind::kHandOver).
   bool hands_over(int index) const { return gpu(index).hands_over.load() != 0; }
   // What rotad wants to know about this process's activity on any of these GPUs (protocol::kWatch...).
   std::uint32_t watch(GpuMask gpus = kAll) const;
@@ -116,7 +116,7 @@ class Connection {
   protocol::LeasePage* lease_ = nullptr;
   protocol::UsagePage* usage_ = nullptr;
   protocol::Welcome welcome_{};
-  std::uint16_t version_ = protocol::kOldestVersion;  // the version in use; settled by the welcome
+  std::uint16_t version_ = protocol::kOldestVersion;  // the version in use; chosen by the welcome
   GpuMask served_ = 0;                                // GPUs that rotad has given an index
   std::deque<protocol::Message> unread_;              // arrived before memory that was searched for
   std::deque<protocol::Message> unsent_;

@@ -111,7 +111,7 @@ void Conversation::look_for_welcome() {
 
 void Conversation::is_back() {
   came();
-  const bool is = connection_ != nullptr;  // it may have gone again
+  const bool is = connection_ != nullptr;  // it may have been lost again
   if (is) {
     log::info("rotad is back");
     said_silent_ = false;

@@ -32,7 +32,7 @@ class Conversation {
     // A rotad has welcomed this process: before anything is said to it.
     virtual void rotad_came(Connection& connection) = 0;
     virtual void rotad_went() = 0;
-    // An attempt to find one after it had gone has succeeded, or not.
+    // An attempt to find a rotad after one was lost has succeeded, or not.
     virtual void rotad_is_back(bool is) = 0;
     // It serves this process on the GPU, or does not for now.
     virtual void serves(int device, bool is) = 0;
@@ -87,9 +87,9 @@ class Conversation {
   };
   First find_first(bool silent);
   void give_up();
-  // Looks for a rotad after one has gone.
+  // Searches for a rotad after one was lost.
   void connect();
-  // A rotad that had not answered may have done so, or may be gone.
+  // A rotad that had not answered may have done so, or may have ended.
   void look_for_welcome();
   // The process takes no turns rather than wait for a rotad that answers nothing; it is asked again at once, and may
   // answer later.
@@ -105,7 +105,7 @@ class Conversation {
   const Gpu* gpu(int device) const;
   void add(Gpu gpu) { gpus_.push_back(std::move(gpu)); }
   void announce_gpus();
-  // Tells rotad to look at the usage page, and what this process no longer needs.
+  // Tells rotad to read the usage page, and what this process no longer needs.
   void send_news();
   void send_asks();
   void send_introductions();

@@ -57,7 +57,7 @@ class GangEvidence {
   const std::string session_;
   std::optional<protocol::Gang> gang_;  // written once, before known_; none then: it would be on several machines
   std::atomic<bool> known_{false};
-  std::atomic<bool> decided_{false};         // nothing more is looked for
+  std::atomic<bool> decided_{false};         // no more evidence is collected
   std::atomic<std::int64_t> looked_for_{0};  // ns
   bool told_ = false;
   bool said_ = false;  // why there is none

@@ -19,7 +19,7 @@ class InheritedSocket {
   }
   // Before the descriptor is closed: a child that is forked in between must not close another one with the same number.
   void forget(int descriptor) noexcept { descriptor_.compare_exchange_strong(descriptor, -1); }
-  // Whether the number still stands for that socket.
+  // Whether the number still refers to that socket.
   bool is(int descriptor) const noexcept {
     struct stat status{};
     return descriptor >= 0 && fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) &&

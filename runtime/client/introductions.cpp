@@ -58,7 +58,7 @@ void Introductions::told() {
   changed_.notify_all();
 }
 
-// A request whose thread no longer waits is gone: its socket is closed.
+// A request whose thread no longer waits has been removed: its socket is closed.
 void Introductions::answered(std::uint32_t request, Descriptor&& socket) {
   {
     const std::lock_guard lock(mutex_);

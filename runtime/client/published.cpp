@@ -8,8 +8,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// A GPU counts as crowded for so long after programs had more than fits, so that what one gives back for that reason is
-// not taken anew at once. A judgment.
+// A GPU counts as overcommitted this long after programs had more than fits, so that what one gives back for that
+// reason is not taken anew at once. A judgment.
 constexpr Time kStaysCrowded = 10s;
 constexpr Time kBeforeTurnEnds = 250ms;
 

@@ -1,6 +1,6 @@
 // What rotad publishes of each GPU in the lease page (scheduler/protocol/pages.h), for the program's threads: what
-// limits leave, what contexts take, and whether others' memory leaves the GPU. Any thread asks; the monitor says where
-// the page is.
+// limits leave, what contexts take, and whether others' memory is evicted. Any thread asks; the monitor says where the
+// page is.
 #pragma once
 
 #include <array>
@@ -18,8 +18,7 @@ class Published {
  public:
   Published() { forget(); }
 
-  // --- the monitor
-  // Null: rotad is gone, and with it the indices.
+  // --- the monitor Null: there is no rotad, and so no indices.
   void follow(const protocol::LeasePage* page) { page_.store(page, std::memory_order_release); }
   void forget();
   void set_index(int device, int index) { slot(device).index.store(index, std::memory_order_relaxed); }
@@ -37,18 +36,18 @@ class Published {
   std::optional<Gpu> gpu(int device) const;
   // Whether limits apply to this process.
   bool limited() const;
-  // What this process has there besides its allocations, as rotad counts it; 0 where it has no context.
+  // What this process has there beyond its allocations, as rotad counts it; 0 where it has no context.
   std::uint64_t context_bytes(int device) const;
   // The same for all of rotad's clients together, and what programs that rotad does not know have; 0 where it does not
   // say.
   std::uint64_t all_context_bytes(int device) const;
-  // What other processes have reserved there that cannot leave the GPU; 0 where rotad does not say.
+  // What other processes have reserved there that cannot be evicted; 0 where rotad does not say.
   std::uint64_t fixed_of_others_bytes(int device) const;
-  // Whether memory of others is leaving the GPU, could leave it, or could later, when its work has finished.
+  // Whether memory of others is being evicted, could be, or could be later, when its work has finished.
   bool others_leave(int device) const;
   bool others_can_leave(int device) const;
   bool others_can_later(int device) const;
-  // Whether rotad takes the lease back soon if it does not get it. By then a wait for room has to be over, which ends
+  // Whether rotad revokes the lease soon if it is not given back. By then a wait for memory has to be over, which ends
   // 0.2 s after nothing more is coming.
   bool turn_ends(int device, Time now) const;
   // Whether programs have had more there than fits, a short time ago.

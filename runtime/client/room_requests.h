@@ -1,5 +1,5 @@
-// Allocations of this process that wait for memory of others which cannot leave the GPU (protocol::Kind::kAwaitRoom):
-// the program's threads ask and wait, and the monitor's thread carries the questions to rotad and the answers back.
+// Allocations of this process that wait for memory of others which cannot be evicted (protocol::Kind::kAwaitRoom): the
+// program's threads ask and wait, and the monitor's thread carries the questions to rotad and the answers back.
 #pragma once
 
 #include <chrono>

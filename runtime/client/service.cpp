@@ -9,7 +9,7 @@ namespace {
 // A little more than rotad takes to refuse a GPU that it has to ask another rotad for (scheduler/core/claims.h).
 // Without an answer by then the process has native memory there until there is one.
 constexpr auto kAnswersWithin = 2500ms;
-// How often a thread that waits looks whether it is time to say so.
+// How often a thread that waits checks whether it is time to say so.
 constexpr auto kBetweenLines = 200ms;
 
 }  // namespace

@@ -35,21 +35,21 @@ std::string who_holds();
 // rotad: then only the GPU that all waiting programs want can be meant, and pids say nothing to it.
 std::string holder_of(const protocol::Snapshot& all, std::int32_t own_pid);
 
-// For what room a process waits, if rotad passes it over because its memory would not fit, and who has what stays
-// there; otherwise empty.
+// For what memory a process waits, if rotad passes it over because its memory would not fit, and which programs have
+// what stays there; otherwise empty.
 std::string room_for(const protocol::Snapshot& all, std::int32_t own_pid);
 
-// What nobody can make room for on a GPU, in bytes: contexts, what other programs have that stays, and what programs
-// without rota have. Nothing: no rotad says so within a quarter of a second, or it serves nobody there.
+// What nobody can evict from a GPU, in bytes: contexts, what other programs have that stays, and what programs without
+// rota have. Nothing: no rotad says so within a quarter of a second, or it serves nobody there.
 std::optional<std::uint64_t> taken_for_good(const Uuid& uuid);
 
 // Who has memory on a GPU, by rotad's index of it: "pid 12 (memhog, alice) 3.0 GiB, …", the three largest first; empty
 // if rotad does not say, or nobody else has any.
 std::string who_has_memory(int gpu);
 std::string memory_of(const protocol::Snapshot& all, int gpu, std::int32_t own_pid);
-// The same for memory that cannot leave the GPU for now; of those, what `bytes` says.
+// The same for memory that is pinned temporarily; of those, what `bytes` says.
 std::string who_stays_for_now(int gpu);
-// And for what cannot leave it at all.
+// And for what cannot be evicted at all.
 std::string who_stays(int gpu);
 std::string staying_of(const protocol::Snapshot& all, int gpu, std::int32_t own_pid,
                        std::uint64_t protocol::TaskRow::* bytes);

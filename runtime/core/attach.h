@@ -11,11 +11,11 @@ namespace rota::interpose {
 // Fills real::table, next::table and every slot, and makes the Runtime. Returns 0, or another value without having
 // changed a slot. Never throws. See attachment.h for who may call and what must not happen inside.
 //
-// `start_accounting` (may be null) is called before: if it returns a table, its non-null entries go into next::table in
-// front of what would be there, which is stored in `targets`.
+// `start_accounting` (may be null) is called before: if it returns a table, its non-null entries go into next::table
+// instead of what would be there, which is stored in `targets`.
 //
 // `start_tracing` (may be null) is called before the slots are filled: if it returns a table, its non-null entries go
-// into the slots and find what they stand in front of in next::table.
+// into the slots and find what they replace in next::table.
 using StartTracing = void* const*();
 struct Accounting {
   void* const* counters;  // null: none
@@ -31,9 +31,9 @@ bool driver_found() noexcept;
 bool available(Symbol symbol) noexcept;
 // The address that the shim exports under this symbol's name.
 void* thunk(Symbol symbol) noexcept;
-// Which symbol a real function's address belongs to. Where a driver gives one address several names, the one that was
-// asked for is preferred, with or without a suffix (base name `wanted`, may be null). Empty for a pointer that is no
-// known export.
+// The symbol that a real function's address belongs to. Where a driver gives one address several names, the one that
+// was asked for is preferred, with or without a suffix (base name `wanted`, may be null). Empty for a pointer that is
+// no known export.
 std::optional<Symbol> symbol_at(const void* real_function, const char* wanted) noexcept;
 
 }  // namespace rota::interpose

@@ -12,8 +12,8 @@ void mark_exporting(Symbol symbol) noexcept {
 }
 
 api::CUresult begin_capture(api::CUstream stream, bool per_thread, FunctionRef<api::CUresult()> call) {
-  // A capture keeps memory where it is, so all memory must be in place when it begins; and it must not wait for that
-  // under the lock, which bringing memory back needs.
+  // A capture keeps memory where it is, so all memory must be in place when it begins. It must not wait for that under
+  // the lock, which restoring memory needs.
   for (;;) {
     if (!gate::wait_in_place()) return gate::refusal.load();
     bool out = false;

@@ -13,7 +13,7 @@
 
 namespace {
 
-// Of those who want to know how long threads stand at the gate.
+// The observers of how long threads wait at the gate.
 bool accounts = false;
 bool traces = false;
 
@@ -58,8 +58,8 @@ extern "C" __attribute__((visibility("default"))) int rota_core_test(std::uint32
   return rota::account::mark_test(version, what, name, account);
 }
 
-// Before this process initializes CUDA: which GPUs it will see, in CUDA_VISIBLE_DEVICES, if `rota ci --gpus-per-test`
-// gives it some. `own`: other ones than the process that started it has, which is no part of its test.
+// Before this process initializes CUDA: sets CUDA_VISIBLE_DEVICES if `rota ci --gpus-per-test` gives the process GPUs.
+// `own`: GPUs of its own instead of those of the process that started it, which is no part of its test.
 extern "C" __attribute__((visibility("default"))) void rota_core_choose_gpus(std::uint32_t own) {
   rota::runtime().admission.choose_gpus(own != 0);
 }

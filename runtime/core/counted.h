@@ -1,4 +1,4 @@
-// One more for as long as this lives, also where its thread is cancelled while it waits.
+// Raises a count for as long as this lives, also if its thread is cancelled while it waits.
 #pragma once
 
 #include <atomic>

@@ -9,7 +9,7 @@ namespace rota {
 inline constexpr int kMaxDevices = 64;
 using Devices = std::uint64_t;
 inline constexpr Devices kAllDevices = ~Devices{0};
-// Of an ordinal that is none: the empty set.
+// The empty set for an ordinal that no device has.
 constexpr Devices bit_of(int device) {
   return device >= 0 && device < kMaxDevices ? Devices{1} << device : 0;
 }

@@ -1,5 +1,5 @@
-// Small files read whole, and room for large ones, inside other people's programs: what the trace's and the account's
-// writers share.
+// Reads small files whole, and reserves space for large ones, inside other people's programs: what the writers of
+// traces and accounts share.
 #pragma once
 
 #include <fcntl.h>
@@ -34,7 +34,7 @@ inline std::string read_small(const std::string& path, std::size_t limit) {
   return text;
 }
 
-// Makes room on disk for this part of the file; returns an errno, 0 if there is room.
+// Reserves disk space for this part of the file; returns 0 or an errno.
 inline int reserve(int file, off_t offset, off_t bytes) {
   // Beyond RLIMIT_FSIZE the kernel would not only refuse but send SIGXFSZ, which ends the program.
   rlimit limit{};

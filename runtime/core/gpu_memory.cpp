@@ -40,8 +40,8 @@ std::optional<int> device_with(const std::array<unsigned char, 16>& uuid) noexce
   return std::nullopt;
 }
 
-// What could be had of a GPU on which this process has no context. For movable memory that is also what other programs
-// have, as long as there is a rotad that has them make room. Asked at most once a second: a program may watch it.
+// What this process could allocate on a GPU where it has no context. With movable memory that includes what other
+// programs have, as long as a rotad has them evict it. Asked at most once a second: a program may watch it.
 std::uint64_t to_be_had(const std::array<unsigned char, 16>& id, const RotaGpuMemory& gpu, bool native) {
   using Clock = std::chrono::steady_clock;
   struct Known {
@@ -54,7 +54,7 @@ std::uint64_t to_be_had(const std::array<unsigned char, 16>& id, const RotaGpuMe
   Uuid uuid{};
   static_assert(sizeof uuid == sizeof id);
   std::memcpy(&uuid, id.data(), sizeof uuid);
-  // Another thread may ask at the moment; in the child of a fork, one that does not exist there.
+  // Another thread may be asking; in the child of a fork, one that does not exist there.
   const std::unique_lock lock(mutex, std::try_to_lock);
   Known own;
   Known& entry = lock ? known[id] : own;
@@ -119,7 +119,7 @@ int gpu_memory(std::uint32_t version, const char* uuid, RotaGpuMemory* gpu) noex
     *gpu = {total, std::min(total, to_be_had(*id, *gpu, native)), 0};
     return 1;
   } catch (...) {
-    return 0;  // no memory: the driver's own answer stands
+    return 0;  // no memory: the driver's own answer is returned
   }
 }
 

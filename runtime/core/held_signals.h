@@ -13,7 +13,7 @@ class HeldSignals {
   HeldSignals() {
     sigset_t held;
     sigfillset(&held);
-    // What the thread itself causes does not wait: the kernel would end the process.
+    // Signals that the thread itself causes are not held: the kernel would end the process.
     for (const int caused : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT}) sigdelset(&held, caused);
     pthread_sigmask(SIG_BLOCK, &held, &programs_);
     sigorset(&held_, &programs_, &held);

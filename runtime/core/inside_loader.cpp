@@ -17,7 +17,7 @@ struct Loader {
   std::uintptr_t end = 0;
 };
 
-// From its program headers, which the kernel has mapped. Nothing: the program was started by it as by a command.
+// From its program headers, which the kernel has mapped. Nothing: the loader itself was run as the command.
 Loader find_loader() {
   Loader loader{.begin = getauxval(AT_BASE)};
   if (loader.begin == 0) return {};

@@ -1,5 +1,6 @@
 // Whether the calling thread is inside the dynamic loader, and so holds its lock: in a constructor of a library that is
-// being loaded, or a destructor at the end of the process. It must not wait then for anybody who might load something.
+// being loaded, or a destructor at the end of the process. Then it must not wait for a thread that might load
+// something.
 #pragma once
 
 namespace rota {

@@ -73,7 +73,7 @@ bool in_one_mapping(std::uintptr_t one, std::uintptr_t other) {
 
 bool left_behind(const void* outermost, const void* frame) {
   if (on_signal_stack()) return false;
-  // Where they are equal it may be the same function, with a call inside of its call.
+  // If they are equal it may be the same function, with a nested call.
   if (address(frame) > address(outermost)) return true;
   FrameSearch search{.outermost = address(outermost)};
   _Unwind_Backtrace(&visit_frame, &search);

@@ -69,7 +69,7 @@ void Runtime::mark_unevictable(const char* why, const char* function, protocol::
   if (!unevictable_.exchange(true, std::memory_order_relaxed)) {
     log::info("rota cannot see every use of this process's GPU memory: {} ({})", why, function);
   }
-  // Memory that is swapped out may be used from now on without a call that waits for it. Waits each time: another
+  // Memory that is evicted may be used from now on without a call that waits for it. Waits each time: another
   // thread may have marked first and still be waiting.
   const NotCancelled waiting;
   gate::wait_in_place();

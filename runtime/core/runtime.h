@@ -29,8 +29,8 @@ class Runtime {
   void mark_unevictable(const char* why, const char* function,
                         protocol::PinAll told = protocol::PinAll::kUnseen) noexcept;
   // A library is about to be loaded. Where memory may be reached through it without any CUDA call, this returns once
-  // all of it is in place, or after half a minute; it stays there until the library is seen (reach.h), or is not there
-  // after all. Not in a constructor: then the library is found a moment after it has been loaded.
+  // all of it is in place, or after half a minute; it stays there until the library is seen (reach.h), or was not
+  // loaded after all. Not in a constructor: then the library is found a moment after it has been loaded.
   void before_load(const char* name) noexcept;
   bool unevictable() const noexcept { return unevictable_.load(std::memory_order_relaxed); }
 

@@ -6,7 +6,7 @@
 
 namespace rota::next {
 
-// What stands behind the tracer: the override, the gate or the real function of each symbol. Never null after attach.
+// What the tracer calls: the override, the gate or the real function of each symbol. Never null after attach.
 extern void* table[kSymbolCount];
 
 }  // namespace rota::next

@@ -10,8 +10,8 @@
 
 namespace rota {
 
-// One call that is under way. Its thread writes it, and whoever sees the call left takes it: once, since each use of an
-// entry has a state of its own.
+// One call that is under way. Its thread writes the entry, and a thread that sees that the call was left takes it: only
+// once, since each use of an entry has a state of its own.
 struct UndoEntry {
   // 0: free. Odd: something is to be undone. Even: it is being undone.
   std::atomic<std::uint64_t> state{0};
@@ -23,7 +23,7 @@ struct UndoEntry {
   std::uint64_t bytes = 0;
   std::uint32_t detail = 0;
 
-  // `use`: the state in which it was found. False: somebody else has done it, or the call has ended.
+  // `use`: the state in which it was found. False: another thread has undone it, or the call has ended.
   bool undo(std::uint64_t use) {
     if (!state.compare_exchange_strong(use, use + 1, std::memory_order_acq_rel)) return false;
     work(of, device, bytes, detail);
@@ -51,7 +51,7 @@ struct UndoRecord {
       const std::uint64_t seen = entry.state.load(std::memory_order_relaxed);
       if ((seen & 1) == 0) continue;
       const void* const before = entry.frame.load(std::memory_order_relaxed);
-      // Two objects that live are in different places.
+      // Two live objects have different addresses.
       if (entry.object == object || left_on_this_stack(before, frame)) entry.undo(seen);
     }
   }

@@ -1,5 +1,5 @@
-// What a call has begun and is to be undone unless it succeeds: if it fails, if an exception or a cancellation leaves
-// it, and also if its thread leaves it while it waits without any of them (siglongjmp in a handler, as watchdogs do; a
+// What a call has begun, which is undone unless the call succeeds: if it fails, if an exception or a cancellation ends
+// it, and also if its thread leaves it during a wait without any of these (siglongjmp in a handler, as watchdogs do; a
 // coroutine that nobody resumes). No destructor runs then, so what is to be undone is kept off the stack as well, and
 // is undone by the thread's next call, by its end, or by undo_left_calls().
 #pragma once
@@ -21,11 +21,11 @@ class Undo {
   Undo(Undo&& other) noexcept;
   Undo& operator=(Undo&&) = delete;
 
-  // It has begun.
+  // Says that the call has begun what is to be undone.
   void begin();
-  // Whether it has, and would be undone.
+  // Whether something would be undone.
   explicit operator bool() const { return begun_; }
-  // It has succeeded: nothing is undone.
+  // The call has succeeded: nothing is undone.
   void commit() { over(); }
 
  private:
@@ -41,7 +41,7 @@ class Undo {
   bool begun_ = false;
 };
 
-// The same for what is over before the function waits for anything: nobody else undoes it. `Work` is called at the end
+// The same for something that is over before the function waits: no other thread undoes it. `Work` is called at the end
 // of the scope, unless commit() has been.
 template <typename Work>
 class Rollback {
@@ -59,8 +59,8 @@ class Rollback {
   bool begun_ = true;
 };
 
-// Undoes what calls of other threads have begun that have been left; returns whether there were any. Reads /proc for
-// each that is under way.
+// Undoes what left calls of other threads have begun; returns whether there were any. Reads /proc for each that is
+// under way.
 bool undo_left_calls();
 // In the child of a fork: the parent's other threads are not there.
 void forget_others_undo();

@@ -3,7 +3,7 @@
 //
 // A thread may never come back from its wait: a handler that runs there may leave it by siglongjmp, or go on elsewhere.
 // So nothing of a wait lies on that thread's stack for others to find: all threads sleep on one futex word, and a count
-// says how many there are. Whoever has been woken counts until it goes, but only for kWakes: a thread that has left by
+// says how many there are. A woken thread counts until it continues, but only for kWakes: a thread that has left by
 // such a jump is forgotten with the first wake and after that time.
 #pragma once
 
@@ -22,8 +22,8 @@ bool interrupted_sleep(std::chrono::nanoseconds time, const sigset_t* mask = nul
 
 class Waiters {
  public:
-  // How long a thread that has been woken counts as one that is about to go on. Longer than the busiest machine leaves
-  // a thread without a CPU; a judgment.
+  // How long a thread that has been woken counts as about to continue. Longer than the busiest machine leaves a thread
+  // without a CPU; a judgment.
   static constexpr std::chrono::seconds kWakes{10};
 
   // A thread among those that wait, for as long as this lives. Its signals are held, except while it sleeps.
@@ -34,7 +34,7 @@ class Waiters {
     Place(const Place&) = delete;
     Place& operator=(const Place&) = delete;
     const HeldSignals& signals() const { return signals_; }
-    // Under the mutex: it waits on, although all were woken.
+    // Under the mutex: this thread continues to wait, although all were woken.
     void count_again();
 
    private:
@@ -46,7 +46,7 @@ class Waiters {
 
   // Under the mutex: all threads check again.
   void wake_all();
-  // Threads that wait, or have been woken and are about to go on. Needs no mutex.
+  // Threads that wait, or have been woken and are about to continue. Needs no mutex.
   std::uint32_t count() const;
 
   // Returns true once `done`, which is called under the mutex, or false at the time limit. `interrupted` is called,
@@ -54,7 +54,7 @@ class Waiters {
   template <typename Done, typename Interrupted>
   bool wait(Place& place, std::unique_lock<std::mutex>& lock, std::chrono::steady_clock::time_point until,
             const Done& done, const Interrupted& interrupted) {
-    // Counted before it looks: whoever changes something need not wake anybody where nobody waits.
+    // Counted before the check: a thread that changes something need not wake anybody if no thread waits.
     while (place.count_again(), !done()) {
       const auto now = std::chrono::steady_clock::now();
       if (now >= until) return false;

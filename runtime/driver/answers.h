@@ -5,8 +5,8 @@
 
 namespace rota::driver {
 
-// Stands in the place of an answer where the driver was not asked and nobody is to believe it: no error of the driver's
-// has this number.
+// Takes the place of an answer where the driver was not asked, and is never passed on: no error of the driver's has
+// this number.
 inline constexpr auto kNotAsked = static_cast<api::CUresult>(-1);
 
 // The result of a driver that does not have a function (or part of one), and the result that rota's table of real

@@ -8,7 +8,7 @@
 
 namespace rota::gate {
 
-// Which GPUs a call reaches besides that of its stream or, without one, of the current context.
+// Which GPUs a call reaches in addition to that of its stream or, without a stream, of the current context.
 enum class Reaches : std::uint8_t {
   kNoOther,          // none (kernels reach memory of others only where that was mapped for their GPU)
   kAddresses,        // those of the memory at the addresses `first` and `second`; null: none

@@ -1,4 +1,4 @@
-// The stream captures under way in this process, and what must not be done beside them.
+// The stream captures under way in this process, and what must not be done during one.
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -53,8 +53,8 @@ api::CUresult Contexts::begin_capture(api::CUstream stream, bool per_thread, Fun
   return result;
 }
 
-// In front of a capture. Whoever synchronizes already, or is just about to, finds no capture yet, unless that takes
-// longer than this: it may be waiting for work that waits for this very thread.
+// Waits before a capture begins until threads that synchronize, or are about to, have returned. Not longer than this:
+// one may be waiting for work that waits for this very thread.
 void Contexts::forbid_synchronizing() {
   const pid_t own = own_tid();
   pid_t captures = 0;
@@ -66,7 +66,7 @@ void Contexts::forbid_synchronizing() {
 }
 
 std::optional<api::CUresult> Contexts::synchronize(api::CUcontext context) {
-  pid_t own = 0;  // asked for only if need be, and once
+  pid_t own = 0;  // asked for at most once, only if needed
   const auto others_capture = [&] {
     const pid_t captures = capturer_.load();
     if (captures != 0 && own == 0) own = own_tid();
@@ -76,7 +76,7 @@ std::optional<api::CUresult> Contexts::synchronize(api::CUcontext context) {
   const Counted synchronizing(synchronizing_);
   if (others_capture()) return std::nullopt;
   const api::CUresult result = real::cuCtxSynchronize();
-  // Something captures that rota does not know of.
+  // Something captures without rota's knowledge.
   return result == api::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ? std::nullopt : std::optional(result);
 }
 
@@ -100,8 +100,8 @@ api::CUresult Contexts::end_capture(api::CUstream stream, bool per_thread, Funct
 }
 
 bool Contexts::submits_nothing(const Call& call) const {
-  // A driver that cannot even tell which context is current (in a forked child, or after shutdown) refuses the call
-  // itself, too. And libcudart loads libraries before there is any context: nothing reaches a GPU.
+  // A driver that cannot even tell which context is current (in a forked child, or after shutdown) also refuses the
+  // call itself. And libcudart loads libraries before there is any context: nothing reaches a GPU.
   api::CUcontext current = nullptr;
   if (real::cuCtxGetCurrent(&current) != api::CUDA_SUCCESS) return true;
   if (current == nullptr) {

@@ -20,8 +20,8 @@ namespace {
 // The first CUDA version whose driver has cuCtxRecordEvent.
 constexpr int kContextEvents = 12050;
 
-// Whether this result means that a context will never run anything again: it is gone, or an error that cannot be
-// cleared has ended all of its work. Any other failure says nothing about running work.
+// Whether this result means that a context will never run anything again: it has ended, or a permanent error has ended
+// all of its work. Any other failure says nothing about running work.
 bool runs_nothing(api::CUresult result) {
   switch (result) {
     case api::CUDA_ERROR_DEINITIALIZED:
@@ -45,7 +45,7 @@ bool runs_nothing(api::CUresult result) {
 }
 
 // Makes a context current. CUDA_ERROR_INVALID_CONTEXT and the like are believed only if the driver does not know the
-// context by its number either: a refusal for a moment says nothing about its work. CUDA_ERROR_UNKNOWN stands for that.
+// context by its number either: a temporary refusal says nothing about its work, and is returned as CUDA_ERROR_UNKNOWN.
 api::CUresult push(api::CUcontext context) {
   const api::CUresult result = real::cuCtxPushCurrent_v2(context);
   const bool gone = result == api::CUDA_ERROR_INVALID_CONTEXT || result == api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -54,7 +54,7 @@ api::CUresult push(api::CUcontext context) {
 }
 
 // Queries a stream that every context has; CUDA_SUCCESS means that only non-blocking streams may have work. Its result
-// never hides an error that cannot be cleared. Must not be called during a capture, which it might end.
+// never hides a permanent error. Must not be called during a capture, which it might end.
 api::CUresult query_legacy_stream(api::CUcontext context) {
   api::CUresult result = push(context);
   if (result != api::CUDA_SUCCESS) return result;
@@ -101,7 +101,7 @@ bool Contexts::add(api::CUcontext context, int device, bool primary) {
   for (Context& known : state_->contexts) {
     if (known.handle != context) continue;
     known.primary = known.primary || primary;
-    // What is left of one whose end was not noticed belongs to no other.
+    // Records of a context whose end was not noticed must not pass to the next one.
     const std::uint64_t id = driver_id_of(context);
     if (id != 0 && known.driver_id != 0 && id != known.driver_id) {
       known = born(*state_, context, device, known.primary);
@@ -200,7 +200,8 @@ bool Contexts::end_track(State& state, Context& context, api::CUstream stream) {
   const auto track = std::find_if(context.tracks.begin(), context.tracks.end(),
                                   [&](const Track& known) { return known.stream == stream; });
   if (stream == nullptr || track == context.tracks.end()) return false;
-  // Not on a stream that has joined the capture of another context either: the event would become part of that capture.
+  // Nor is it recorded on a stream that has joined the capture of another context: the event would become part of that
+  // capture.
   api::CUstreamCaptureStatus status{};
   const bool captures = std::any_of(state.captures.begin(), state.captures.end(),
                                     [&](const Capture& capture) { return capture.context == context.handle; }) ||
@@ -268,7 +269,7 @@ Contexts::Recorded Contexts::record(Context& context, Track& track) {
     event = context.spare.back();
     context.spare.pop_back();
   } else if (track.pending.size() >= kMarkers) {
-    event = track.pending.back();  // the newest moves on; the older ones still show progress
+    event = track.pending.back();  // the newest is recorded again; the older ones still show progress
     track.pending.pop_back();
     track.waited_for = std::min(track.waited_for, track.pending.size());
   } else if ((result = real::cuEventCreate(&event, api::CU_EVENT_DISABLE_TIMING)) != api::CUDA_SUCCESS) {

@@ -17,10 +17,10 @@
 // rota's own, for which nothing waits. No event of the monitor can show the progress of the threads' own default
 // streams: whether they are idle is known by a query of the legacy stream, which covers all but non-blocking streams.
 //
-// A handle does not say which context it is: the driver gives it to a new one, and that of a primary context may be the
-// same after a reset. So each *life* of a context has a number of its own. Whatever the monitor has made in a context
+// A handle does not identify a context: the driver reuses it for a new one, and a primary context may have the same
+// handle after a reset. So each *life* of a context has a number of its own. Whatever the monitor has made in a context
 // (streams, events, modules, host memory) belongs to that life and ends with it: it is only used within() the same
-// life, and afterwards dropped without a call of the driver, which may have given those handles to the program.
+// life, and afterwards forgotten without a driver call, since the driver may have given those handles to the program.
 #pragma once
 
 #include <sys/types.h>
@@ -62,10 +62,10 @@ class Contexts {
   // handle that has ended is done before another thread gets the same handle for a new context.
   api::CUresult end_context(api::CUcontext context, FunctionRef<api::CUresult()> call,
                             FunctionRef<bool(api::CUresult)> ended);
-  // Called in `ended`: everything in the context is gone, but its handle is that of a context; a new life begins.
+  // Called in `ended`: everything in the context has ended, but its handle is valid; a new life begins.
   void begin_anew(api::CUcontext context);
-  // Called in `ended`: whether the handle of a context is still that of the one which was added, of another, or of
-  // none, as far as the driver says (from CUDA 12.0 on).
+  // Called in `ended`: whether the handle of a context now means the one that was added, another one, or none, as far
+  // as the driver says (from CUDA 12.0 on).
   enum class Handle { kSame, kOthers, kNobodys };
   Handle handle_now(api::CUcontext context) const;
   // The primary context of a device as last seen, or null.
@@ -79,10 +79,10 @@ class Contexts {
   void stream_made(api::CUstream stream);
   // Counted from before the driver's call that begins one.
   std::uint32_t captures() const { return capture_count_.load(std::memory_order_acquire); }
-  // Waits for the work of a context by cuCtxSynchronize, or does nothing: where it is not the current one, or none that
-  // was added (a green context is not all of a primary one), and once another thread of this process has ever captured.
+  // Waits for the work of a context by cuCtxSynchronize, or does nothing where it is not the current one or was not
+  // added (a green context is not all of a primary one), and once another thread of this process has ever captured.
   // That call would end a capture of any mode in its context, also one that another thread begins meanwhile (cuMemFree
-  // leaves those alone that are not GLOBAL). The driver's result.
+  // ends only GLOBAL ones). Returns the driver's result.
   std::optional<api::CUresult> synchronize(api::CUcontext context);
   // Whether a call puts nothing on the GPU: it goes into a capture, or there is no context.
   bool submits_nothing(const Call& call) const;
@@ -107,11 +107,11 @@ class Contexts {
   bool none(int device) const;
   // The device of a context that has been added; negative: it has not been.
   int device_of(api::CUcontext context) const;
-  // One of a GPU's; null: there is none. It may be destroyed at any time.
+  // Some context of a GPU; null: there is none. It may be destroyed at any time.
   api::CUcontext some(int device) const;
   // Some live context of a device, or none.
   ContextLife any(int device) const;
-  // That of a context which has been added, or none.
+  // The life of a context that has been added, or none.
   ContextLife life_of(api::CUcontext context) const;
   // Contexts of a device whose work an error has ended permanently. None while the lock is not available or a capture
   // is under way.
@@ -137,13 +137,13 @@ class Contexts {
   struct Track {
     api::CUstream stream = nullptr;    // null: the whole context, or the work before rota's own stream
     std::deque<api::CUevent> pending;  // recorded, oldest first
-    std::size_t waited_for = 0;        // how many of them, from the oldest on, had not been reached at the last look
+    std::size_t waited_for = 0;        // how many of them, from the oldest on, had not been reached at the last check
   };
   static constexpr std::size_t kFewLast = 8;
   struct Context {
     api::CUcontext handle = nullptr;
     std::uint64_t life = 0;       // its number
-    std::uint64_t driver_id = 0;  // the driver's own number of it; 0: it does not say
+    std::uint64_t driver_id = 0;  // the driver's own number for it; 0: it does not say
     int device = 0;
     bool primary = false;
     std::vector<Track> tracks = std::vector<Track>(1);  // the first belongs to the whole context
@@ -175,7 +175,7 @@ class Contexts {
 
   enum class Recorded {
     kYes,
-    kRunsNothing,  // the context is gone or has failed permanently
+    kRunsNothing,  // the context has ended or failed permanently
     kUnknown,      // the driver refused, and work may still be running there
   };
   Recorded record(Context& context, Track& track);

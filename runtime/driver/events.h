@@ -14,16 +14,16 @@ namespace rota::driver {
 // Events that keep no time, of any context. Any thread may call.
 class SpareEvents {
  public:
-  // One of `context`, which is current; null if none is spare and the driver would not make one.
+  // An event of `context`, which is current; null if none is unused and the driver refused to make one.
   api::CUevent take(api::CUcontext context);
-  // No thread queries it or waits for it any more. False: there are enough, and the caller destroys it. Does not call
-  // the driver.
+  // Takes an event back that no thread queries or waits for any more. False: there are enough, and the caller destroys
+  // it. Does not call the driver.
   bool give_back(api::CUcontext context, api::CUevent event);
   // The context has ended, and its events with it.
   void forget(api::CUcontext context);
 
  private:
-  // A program that is some thousand frees ahead of the GPU is so again in its next round.
+  // A program that is some thousand frees ahead of the GPU will be again in its next iteration.
   static constexpr std::size_t kMost = 4096;
 
   std::mutex mutex_;

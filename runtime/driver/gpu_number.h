@@ -6,11 +6,11 @@
 
 namespace rota::driver {
 
-// Of the driver's ordinal, which it is itself until a number was found or set. Calls nothing.
+// The number for the driver's ordinal; the ordinal itself until a number was found or set. Calls nothing.
 std::uint32_t gpu_number(int device);
-// Asks the driver and the kernel: what the latter lists in /proc, else its place among the GPUs that this process sees.
+// Asks the driver and the kernel: the place in the kernel's list in /proc, else among the GPUs that this process sees.
 std::uint32_t find_gpu_number(int device);
-// What rotad says.
+// Sets the number that rotad says.
 void set_gpu_number(int device, std::uint32_t number);
 
 }  // namespace rota::driver

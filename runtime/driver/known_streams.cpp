@@ -16,7 +16,7 @@ int device_of(api::CUcontext context) {
 
 }  // namespace
 
-// Never changes in the life of a context, unlike the calling thread's own stream.
+// The legacy stream never changes in the life of a context, unlike the calling thread's own stream.
 KnownStream KnownStreams::legacy_of_current() {
   KnownStream found;
   found.context = current_context();

@@ -11,13 +11,13 @@ namespace rota::driver {
 
 namespace {
 
-// Further ones are given back to the driver. With extents of 128 MiB this is 64 GiB.
+// Further descriptors are closed, which gives their memory back to the driver. With extents of 128 MiB this is 64 GiB.
 constexpr std::size_t kMostDescriptors = 512;
 
 // The descriptors of GPU memory that this process has, each as its number plus one; 0: free place.
 constinit std::array<std::atomic<int>, kMostDescriptors> descriptors{};
 
-// Whether the program still has enough descriptors for itself next to one with this number.
+// Whether the program has enough descriptors for itself in addition to one with this number.
 bool leaves_enough(int number) {
   rlimit limit{};
   return getrlimit(RLIMIT_NOFILE, &limit) == 0 && static_cast<rlim_t>(number) < limit.rlim_cur / 4 * 3;

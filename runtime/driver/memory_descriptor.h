@@ -9,11 +9,11 @@
 
 namespace rota::driver {
 
-// A descriptor of GPU memory, which the memory lives as long as, or of a socket that says so of another process's. The
-// child of a fork must not keep it, so all of them are in a table.
+// A descriptor that keeps GPU memory alive, or of a socket that does so for another process's memory. The child of a
+// fork must not keep it, so all of them are in a table.
 class MemoryDescriptor {
  public:
-  // Empty if the process has few descriptors left or the table is full: then it has been closed.
+  // Empty if the process has few descriptors left or the table is full: then the descriptor has been closed.
   explicit MemoryDescriptor(Descriptor descriptor);
   ~MemoryDescriptor();
   MemoryDescriptor(const MemoryDescriptor&) = delete;
@@ -31,7 +31,7 @@ class MemoryDescriptor {
 };
 using SharedDescriptor = std::shared_ptr<const MemoryDescriptor>;  // null: none
 
-// A piece of a GPU's memory that another process has handed over.
+// An extent of a GPU's memory that another process has handed over.
 struct Handed {
   std::uint64_t bytes = 0;
   SharedDescriptor memory;

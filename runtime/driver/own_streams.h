@@ -13,7 +13,7 @@ namespace rota::driver {
 // waits for it. Any thread may call.
 class OwnStreams {
  public:
-  // The stream in `context`, which is current; null if the driver would not make one.
+  // The stream in `context`, which is current; null if the driver refused to make one.
   api::CUstream in(api::CUcontext context);
   // The context has ended, or is about to.
   void forget(api::CUcontext context);
@@ -34,7 +34,7 @@ inline api::CUresult record(api::CUevent event, api::CUstream stream, bool per_t
   return per_thread ? real::cuEventRecord_ptsz(event, stream) : real::cuEventRecord(event, stream);
 }
 
-// Also true for an event whose context has failed or is gone: nothing runs there any more.
+// Also true for an event whose context has failed or ended: nothing runs there any more.
 inline bool reached(api::CUevent event) {
   return real::cuEventQuery(event) != api::CUDA_ERROR_NOT_READY;
 }

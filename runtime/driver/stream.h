@@ -24,7 +24,7 @@ inline bool of_current_context(api::CUstream stream) {
   return stream == nullptr || stream == kLegacyStream || stream == kPerThreadStream;
 }
 
-// Changes before a stream's or a context's handle may be another's. Never 0.
+// Changes before the handle of a stream or context may be reused. Never 0.
 [[gnu::visibility("hidden")]] extern constinit std::atomic<std::uint64_t> handles_ended;
 
 // Whether the stream is capturing: work submitted to it goes into a graph and not to the GPU. The legacy stream cannot

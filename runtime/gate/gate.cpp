@@ -1,5 +1,5 @@
-// The gates' slow side: closing, and entering where one is closed. scope.h has the fast path and gate.h the protocol;
-// gate_waiting.cpp is what threads do that wait.
+// The gates' slow side: closing, and entering where one is closed. scope.h has the fast path, gate.h the protocol, and
+// gate_waiting.cpp what waiting threads do.
 #include "runtime/gate/gate.h"
 
 #include <linux/membarrier.h>
@@ -73,7 +73,7 @@ class Lowered {
   bool over_ = false;
 };
 
-// The thread enters, and reaches these GPUs. Its word, as the scope leaves with it: without the GPU.
+// The thread enters, and reaches these GPUs. Returns its word without the GPU, as the scope needs it to leave.
 std::uint64_t inside_of(Thread& thread, Devices reached) {
   const std::uint64_t word = word_of(thread);
   if (!is_one(reached) || &thread == &no_memory || (word & kDepthMask) != kEnter) return word;
@@ -105,8 +105,8 @@ std::uint64_t enter_watched(Thread& thread, const void* frame, Site site, api::C
   return word != 0 ? word : Gate::enter_slowly(thread, frame, site, stream, first, second);
 }
 
-// What enter_slowly() does with a call of one GPU whose gate is open, if it is no call inside another. 0: it may be
-// something else.
+// What enter_slowly() does with a call of one GPU whose gate is open, if it is no call inside another. Returns 0 if the
+// call may be of another kind.
 std::uint64_t Gate::enter_at_once(Thread& thread, Site site, api::CUstream stream, const void* first,
                                   const void* second) {
   const std::uint32_t now = (site.reaches == Reaches::kNoOther ? state : state_across).load(memory_order_acquire);
@@ -150,8 +150,8 @@ std::uint64_t Gate::enter_slowly(Thread& thread, const void* frame, Site site, a
     const Devices reached = gate->reached([&](Attendant& attendant) { return attendant.reached(call); });
     Attendant* attendant = gate->attendant_.load(memory_order_acquire);
     const Devices closed = gate->closed_.load(memory_order_seq_cst) & reached;
-    // After that: if the thread is inside, none of these GPUs is found to be at rest before it has left. Not for a call
-    // that is the first that is seen of its GPU: which GPUs there are has just changed.
+    // Only after the word is raised: while the thread is inside, none of these GPUs is found to be at rest. Not for the
+    // first call that is seen of its GPU: which GPUs there are has just changed.
     const bool across = std::popcount(reached) > 1 && gate->counted(kAllDevices) == counted;
     if (attendant != nullptr && across) attendant->couples(reached);
     if (closed == 0) {
@@ -166,7 +166,7 @@ std::uint64_t Gate::enter_slowly(Thread& thread, const void* frame, Site site, a
     }
     if (refuses()) return kRefused;
     if (attendant != nullptr && attendant->submits_nothing(call)) return word_of(thread);
-    // The call may be the first that is seen of its GPU.
+    // The call may be the first one seen of its GPU.
     if (gate->counted(kAllDevices) != counted) continue;
     // The closer does not see a thread without a record: it would take the gate for empty.
     const bool seen = &thread != &no_memory;
@@ -250,7 +250,7 @@ void Gate::clear(std::uint32_t bits) {
   state_across.fetch_and(~bits, memory_order_seq_cst);
 }
 
-// Those of them whose gates count.
+// Of these GPUs, those whose gates count.
 Devices Gate::counted(Devices devices) const {
   const Devices all = counted_.load(memory_order_seq_cst);
   return all == 0 ? devices : devices & all;
@@ -294,13 +294,13 @@ void Gate::close(Devices devices) {
     show_closed(closed_.load(memory_order_relaxed) | devices, counted(kAllDevices));
     closed_.fetch_or(devices, memory_order_seq_cst);
     forget_admissions(devices);
-    wake(held_, kAllDevices);  // those that reach one of these wait at its closed gate from now on
+    wake(held_, kAllDevices);  // calls that reach one of these wait at its closed gate from now on
   }
   if (fenced_) return;
   if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) return;
   // membarrier was registered and tested but is refused now (a sandbox that was switched on later): from here on every
-  // call is fenced. A call that read "open" just before may not be visible yet; a pause much longer than the lifetime
-  // of a store buffer rules that out.
+  // call is fenced. A call that read "open" just before may not be visible yet; a pause much longer than a store stays
+  // in a store buffer rules that out.
   fenced_ = true;
   set(kFencedBit);
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -308,7 +308,7 @@ void Gate::close(Devices devices) {
 
 bool Gate::wait_until_empty(std::chrono::steady_clock::time_point deadline, Devices devices) {
   auto pause = std::chrono::microseconds(5);
-  // First: whoever has taken one has raised its word before.
+  // Admissions first: a thread that has taken one has raised its word before.
   while (admits(devices)) {
     if (std::chrono::steady_clock::now() >= deadline) return false;
     std::this_thread::sleep_for(pause);
@@ -325,7 +325,7 @@ bool Gate::wait_until_empty(std::chrono::steady_clock::time_point deadline, Devi
     }
     if (tid != 0 && has_left(*thread, tid)) continue;
     if (std::chrono::steady_clock::now() >= deadline) return false;
-    // Leaving the gate rings no bell, so that it costs nothing: poll, at growing intervals.
+    // Leaving the gate wakes nobody, so that it costs nothing: poll, at growing intervals.
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::microseconds(500));
   }

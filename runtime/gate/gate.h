@@ -1,5 +1,5 @@
 // The gates in front of the GPUs, one for each: open while this process holds the lease (or no rotad serves it), closed
-// otherwise. A call waits at the gates of the GPUs that it reaches; while all are open, that is not looked up.
+// otherwise. A call waits at the gates of the GPUs that it reaches; while all are open, those GPUs are not looked up.
 //
 // Closing is the rare side: set the closed bit; membarrier, so that each thread has either shown its raised word or
 // will see the bit; then wait until no word is raised. Between the two a thread can be inside, but not unnoticed: so
@@ -19,7 +19,7 @@
 
 namespace rota::gate {
 
-// What the gate asks while a thread stands in front of it. Called on the program's threads, with no lock held.
+// What the gate asks while a thread waits in front of it. Called on the program's threads, with no lock held.
 class Attendant {
  public:
   virtual ~Attendant() = default;
@@ -28,14 +28,14 @@ class Attendant {
   // A signal handler has run in a thread that waits at this GPU's gate. The program reacts to it (Python raises
   // KeyboardInterrupt) only once the call has returned. Called while the gate is closed, under the gate's mutex.
   virtual void interrupted(int /*device*/) {}
-  // The GPUs that a call reaches, asked where the gates of several differ; and those whose memory lies at these
+  // The GPUs that a call reaches, asked where the gates of several GPUs differ; and the GPUs of the memory at these
   // addresses. May call the driver.
   virtual Devices reached(const Call& /*call*/) { return kAllDevices; }
-  // The same where that costs next to nothing, for a call that a capture takes no note of; 0: it does not.
+  // The same if that costs next to nothing, for a call that does not matter to a capture; 0: it costs more.
   virtual Devices reached_at_once(const Call& /*call*/) { return 0; }
   virtual Devices reached(const void* /*first*/, const void* /*second*/) { return kAllDevices; }
-  // A call reaches all of these GPUs: their gates have to be open at the same time. Not told of every one that finds
-  // all gates open.
+  // A call reaches all of these GPUs: their gates have to be open at the same time. Not called for every call that
+  // finds all gates open.
   virtual void couples(Devices /*devices*/) {}
   // Whether the call puts no work on the GPU after all (its stream is being captured) and so needs neither the lease
   // nor memory that is out of place.
@@ -44,8 +44,8 @@ class Attendant {
   virtual bool may_submit(const Call& /*call*/) { return true; }
   // make_room() of scope.h, for a thread that is not inside the gate.
   virtual void make_room(FunctionRef<bool()> /*again*/) {}
-  // The thread has waited this long. Called when it begins to wait (0), and again after each time that this returns;
-  // nothing: not again.
+  // The thread has waited this long. Called when it begins to wait (0), and again after each time that this returns; if
+  // it returns nothing, not again.
   virtual std::optional<std::chrono::nanoseconds> stands(std::chrono::nanoseconds /*so_long*/) { return std::nullopt; }
   // There was no memory for a thread's record, so the closer cannot see that thread: no memory may move any more.
   // Called before each call of such a thread.
@@ -67,10 +67,10 @@ class Gate {
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
 
-  // Must outlive the gate or be replaced by null; null: closed means wait, whatever the call.
+  // Must outlive the gate or be replaced by null. Null: every call waits at a closed gate.
   void set_attendant(Attendant* attendant) { attendant_.store(attendant, std::memory_order_release); }
-  // From now on the gates of other GPUs than those that are named here do not count: the process has not touched them.
-  // As long as none is named, all do.
+  // From now on only the gates of the GPUs named here count, which the process has touched. As long as none is named,
+  // all count.
   void count(Devices devices);
 
   // After it returns, no thread enters that reaches these GPUs and is not inside already, except for calls that submit
@@ -81,11 +81,11 @@ class Gate {
   bool wait_until_empty(std::chrono::steady_clock::time_point deadline, Devices devices = kAllDevices);
   // Lets threads go that wait at these gates. Any thread.
   void open(Devices devices = kAllDevices);
-  // Lets one call in, although they are closed: one that waits, or the next that comes. Only one that reaches no other
-  // closed gate, and whose memory is in place. Until a thread has taken it traffic() counts it as inside, and
+  // Lets one call in although the gates are closed: one that waits, or the next that comes. Only one that reaches no
+  // other closed gate, and whose memory is in place. Until a thread has taken it traffic() counts it as inside, and
   // wait_until_empty() waits; then the thread itself is inside. close() and open() take it back. The closer's thread.
   void admit(Devices devices = kAllDevices);
-  // Nobody is let in any more who is not inside already.
+  // Withdraws that: no further call is let in.
   void withdraw(Devices devices = kAllDevices);
   // The same for all, and close() does nothing from then on: no rotad serves this process, or it is exiting.
   void open_for_good();
@@ -115,7 +115,7 @@ class Gate {
   // (prefetches) on the program's threads.
   bool run_if_open(int device, FunctionRef<void()> work);
 
-  // Threads that wait in front of these gates, each where it waits first.
+  // Threads that wait in front of these gates, each counted at the first gate that it waits at.
   std::uint32_t standing(Devices devices = kAllDevices) const { return count(outside_, devices); }
   struct Traffic {
     std::uint64_t calls;   // calls that have left since the process began
@@ -178,7 +178,7 @@ class Gate {
   bool fenced_ = false;
 };
 
-// From now on the calling thread waits for nothing at the gate: it is rota's own, which opens the gate. Code of others
+// From now on the calling thread never waits at the gate: it is rota's own thread, which opens the gate. Other code
 // runs on it, too: a profiler's callbacks in the driver's functions that it calls.
 void exempt_this_thread();
 
@@ -188,7 +188,7 @@ inline bool may_not_wait() {
   if (self == nullptr) return false;
   if (self->exempt) return true;
   if ((self->word.load(std::memory_order_relaxed) & kDepthMask) == 0) return false;
-  // Below the frame of the function that asks, which may be the one with the scope.
+  // Only scopes below the frame of the function that asks, which may itself be the one with the scope.
   return !forget_left(*self, static_cast<const char*>(__builtin_dwarf_cfa()) - 1);
 }
 

@@ -1,4 +1,4 @@
-// What threads do that wait at the gates, and how single ones are let in although they are closed.
+// What threads do while they wait at the gates, and how single calls are let in although the gates are closed.
 #include <algorithm>
 #include <bit>
 #include <thread>
@@ -38,7 +38,7 @@ void Gate::stand(Waiters& waiters, Waiters::Place& place, Attendant* attendant, 
   }
 }
 
-// True: a signal handler has run meanwhile.
+// Returns true if a signal handler has run meanwhile.
 bool Gate::wait_metered(Devices devices, std::uint64_t resumed) {
   Waiters& held = held_[static_cast<std::size_t>(std::countr_zero(devices))];
   Waiters::Place place(held, mutex_);
@@ -148,7 +148,8 @@ bool Gate::admits(Devices devices) const {
   });
 }
 
-// One by which a call may enter that finds these gates closed; null: none. None is for work whose memory is not there.
+// An admission by which a call may enter that finds these gates closed; null: none. There is none for work whose memory
+// is not resident.
 std::atomic<Devices>* Gate::admission_for(Devices closed) {
   if ((out_of_place.load(memory_order_seq_cst) & closed) != 0) return nullptr;
   const auto covers = [closed](const std::atomic<Devices>& admission) {
@@ -159,8 +160,8 @@ std::atomic<Devices>* Gate::admission_for(Devices closed) {
   return found != admissions_.end() ? &*found : nullptr;
 }
 
-// Takes it, if there is one. No lock and nothing to undo: a thread that is interrupted after this, and never comes
-// back, is one that has left a call inside the gate.
+// Takes an admission, if there is one. No lock and nothing to undo: a thread that is interrupted after this and never
+// comes back counts as one that has left a call inside the gate.
 bool Gate::takes_admission(Devices closed) {
   for (std::atomic<Devices>* admission = admission_for(closed); admission != nullptr;
        admission = admission_for(closed)) {

@@ -34,7 +34,7 @@ gate::Devices GraphReach::of(api::CUgraphNode node) {
   if (real::cuGraphNodeGetType(node, &type) != api::CUDA_SUCCESS) return gate::kAllDevices;
   switch (type) {
     case api::CU_GRAPH_NODE_TYPE_KERNEL:
-      // With the context, however it was added (measured on an H200, 580.159.04).
+      // Such nodes have a context, however they were added (measured on an H200, 580.159.04).
       return by_answer<api::CUDA_KERNEL_NODE_PARAMS>(
           [&](auto* kernel) { return real::cuGraphKernelNodeGetParams_v2(node, kernel); },
           [&](const auto& kernel) { return kernel.ctx != nullptr ? reached_.of(kernel.ctx) : gate::kAllDevices; });
@@ -90,7 +90,7 @@ void GraphReach::adds(const api::CUgraphNodeParams& node) {
   if (node.type == api::CU_GRAPH_NODE_TYPE_MEMSET) copies(context_of(node.memset), reached_.at(node.memset.dst));
 }
 
-// None is given: the memory's own.
+// No context is given: the memory's own.
 gate::Devices GraphReach::context_of(const api::CUDA_MEMSET_NODE_PARAMS_v2& set) {
   return set.ctx != nullptr ? reached_.of(set.ctx) : reached_.at(set.dst);
 }

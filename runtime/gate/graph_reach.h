@@ -1,9 +1,9 @@
 // Which GPUs the nodes of graphs work on. That is looked up when a graph becomes executable, and again when an
 // executable graph is changed, since the driver says nothing about the nodes of one. Any thread.
 //
-// Not looked at is what cannot bring in another GPU: the function of a kernel node may be replaced only by one of the
-// same context, and from the device only its arguments, size and whether it runs can be changed. Nodes that rota does
-// not understand, and what it has not been told of, count as on all GPUs.
+// Changes that cannot involve another GPU are ignored: the function of a kernel node may be replaced only by one of the
+// same context, and device code can change only its arguments, its size and whether it runs. Nodes that rota does not
+// understand, and graphs that it has not seen, count as on all GPUs.
 #pragma once
 
 #include <atomic>
@@ -18,20 +18,20 @@ class GraphReach {
  public:
   explicit GraphReach(Reached& reached) : reached_(reached) {}
 
-  // Those of a graph's nodes.
+  // The GPUs of a graph's nodes.
   gate::Devices of(api::CUgraph graph);
-  // Of an executable graph, by its handle.
+  // The GPUs of an executable graph, by its handle.
   gate::Devices of_executable(const void* executable) const;
 
   void instantiated(api::CUgraphExec executable, gate::Devices devices);
-  // Some nodes may be on these GPUs, too, from now on.
+  // From now on some nodes of it may be on these GPUs, too.
   void extended(api::CUgraphExec executable, gate::Devices devices);
   // Before the driver may give its handle to another one.
   void destroyed(api::CUgraphExec executable);
   // Work on any GPU may launch a graph from now on.
   void launched_by_others() { others_launch_.store(true, std::memory_order_relaxed); }
 
-  // A node with these parameters, as far as they name GPUs.
+  // The GPUs that a node's parameters name.
   gate::Devices of(const api::CUgraphNodeParams& node);
   // Some graph gets a node that copies or sets memory of the GPUs `memory` in a context of the GPUs `works`. The driver
   // does not tell the context again (before CUDA 13.2), but the memory: so it matters if it is of other GPUs.

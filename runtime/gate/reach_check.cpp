@@ -14,7 +14,8 @@ namespace {
 
 std::atomic<bool> checks{false};
 
-// On the thread that makes the call, inside its scope. Where the gates need not know its GPUs, it has none noted.
+// Called on the thread that makes the call, inside its scope. Where the gates need not know its GPUs, its word names
+// none.
 void watch(std::uint64_t devices) {
   if (self == nullptr || self->exempt) return;
   const std::uint64_t word = self->word.load(std::memory_order_relaxed);

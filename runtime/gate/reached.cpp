@@ -11,7 +11,7 @@ namespace rota::turn {
 
 namespace {
 
-// No piece of memory of this size has parts on two GPUs: allocations of one and of another are further apart.
+// No aligned range of this size has memory of two GPUs: their allocations are further apart.
 constexpr std::uint64_t kPiece = 64 << 10;
 
 template <typename Value>
@@ -21,7 +21,7 @@ Value value_in(const void* record, std::uintptr_t place) {
   return value;
 }
 
-// Of the kind of memory and the array, to the address, in each of the records that describe copies.
+// Offsets of the memory type and of the array from the address, in each of the records that describe copies.
 constexpr std::uintptr_t kTypeBefore =
     offsetof(api::CUDA_MEMCPY2D, srcDevice) - offsetof(api::CUDA_MEMCPY2D, srcMemoryType);
 constexpr std::uintptr_t kArrayBehind =
@@ -112,7 +112,7 @@ gate::Devices Reached::at(const void* first, const void* second) {
 
 gate::Devices Reached::at(std::uint64_t address) {
   if (address == 0) return 0;
-  // What the ledger has changes with it; the driver is asked each time.
+  // What the ledger knows changes with the ledger; otherwise the driver is asked each time.
   const std::uint64_t as_of = memory_.changes();
   const std::uint64_t piece = address / kPiece;
   if (const auto known = pieces_.find(piece, as_of)) return gate::bit_of(*known);

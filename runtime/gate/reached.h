@@ -39,20 +39,20 @@ class Reached {
   Answer by(const gate::Call& call);
   // The same with at most one question to the driver, and one that it answers at once; 0: more are needed.
   gate::Devices at_once(const gate::Call& call);
-  // That of a context (null: the current one); all, where the driver does not say.
+  // The GPU of a context (null: the current one); all GPUs, where the driver does not say.
   gate::Devices of(api::CUcontext context);
-  // Those of the memory at these addresses, as far as they are device memory; null: none.
+  // The GPUs of the device memory at these addresses; null: no address.
   gate::Devices at(const void* first, const void* second);
   gate::Devices at(std::uint64_t address);
-  // That of an array; null: none; all, where it is not known.
+  // The GPU of an array (null: no array); all GPUs, where it is not known.
   gate::Devices of_array(const void* handle);
 
  private:
-  // What a key's GPU is: of streams and contexts by their handles, and of memory by pieces of kPiece. A writer raises
-  // `change` to an odd number, and a reader that sees one looks it up.
+  // The GPU of a key: a stream or context by its handle, memory by aligned ranges of kPiece. A writer raises `change`
+  // to an odd number, and a reader that sees one asks the driver.
   class Table {
    public:
-    // Nothing: not known. `as_of`: a number that changes before that may be different.
+    // Nothing: not known. `as_of`: a number that changes before the answer may be different.
     std::optional<int> find(std::uint64_t key, std::uint64_t as_of) const;
     void add(std::uint64_t key, int device, std::uint64_t as_of);
 

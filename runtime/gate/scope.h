@@ -82,10 +82,9 @@ inline constexpr std::uint32_t kSeveralBit = 16;
 // One set of gates per process: globals, so that the fast path loads no pointer. Gate (gate.h) is their only writer.
 [[gnu::visibility("hidden")]] extern constinit std::atomic<std::uint32_t> state;
 // The same for calls that may reach other GPUs than their stream's; with kSeveralBit: such a call has to be noticed
-// even if all gates are open, since what it does on one GPU uses memory of another, which must not leave meanwhile.
+// even if all gates are open, since its work on one GPU uses memory of another, which must not be evicted meanwhile.
 [[gnu::visibility("hidden")]] extern constinit std::atomic<std::uint32_t> state_across;
-// GPUs some of whose memory is not where its addresses lead, or is about to move. Set only while their gates are
-// closed.
+// GPUs some of whose memory is evicted, or is about to move. Set only while their gates are closed.
 [[gnu::visibility("hidden")]] extern constinit std::atomic<Devices> out_of_place;
 // The error that every call returns at the closed gate because this process's memory is lost and the gate will never
 // open again. CUDA_SUCCESS: calls wait.
@@ -124,7 +123,7 @@ class Scope {
     if ((before & kDepthMask) == 0) [[likely]]
       thread_->outermost.store(__builtin_dwarf_cfa(), std::memory_order_relaxed);
     thread_->word.store(raised_, std::memory_order_relaxed);
-    std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps only the compiler from swapping the two
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps only the compiler from reordering the two
     const std::atomic<std::uint32_t>& seen = call.reaches == Reaches::kNoOther ? state : state_across;
     if (seen.load(std::memory_order_acquire) != kOpen) [[unlikely]] {
       const std::uint64_t entered = enter_watched(*thread_, __builtin_dwarf_cfa(),
@@ -166,19 +165,19 @@ class HeldInPlace {
 };
 
 // The driver has refused a call of this thread, which has left the gate, because it is out of memory. Waits until
-// others have made room, at most until all of them have left the GPU, and calls `again`, which returns whether the
-// driver no longer refuses the call.
+// others have evicted memory, at most until all of them have yielded the GPU, and calls `again`, which returns whether
+// the driver no longer refuses the call.
 [[gnu::cold]] void make_room(FunctionRef<bool()> again);
 
-// Some gate is closed, and this thread's word is raised for a call that only holds memory in place: returns at once
-// while all memory that it may look at is in place, otherwise with those gates open: the word, raised; or kRefused. If
-// `known`, that is the memory at the addresses `first` and `second` only; null: none.
+// Some gate is closed, and this thread's word is raised for a call that only holds memory in place: returns at once if
+// all memory that it may access is in place, otherwise once those gates are open. Returns the raised word, or kRefused.
+// If `known`, that is the memory at the addresses `first` and `second` only; null: none.
 [[gnu::cold]] std::uint64_t hold_slowly(Thread& thread, const void* frame, bool known, const void* first,
                                         const void* second);
 // Returns once nothing is out of place on any GPU, with the gates open where anything was. False: it is refused.
 bool wait_in_place();
 
-// Around a call that looks at device addresses, or records them, without submitting. Before memory moves, the gate is
+// Around a call that examines device addresses, or records them, without submitting. Before memory moves, the gate is
 // closed and no thread is inside; a thread with such a scope counts as inside, so no memory moves during its call. At a
 // closed gate the call continues unless memory is out of place: then it waits as a submission does. The idle detection
 // ignores it, since nothing was submitted.
@@ -188,9 +187,9 @@ bool wait_in_place();
 // gate, which a drain can handle.
 class MappingScope {
  public:
-  // The call may look at any memory.
+  // The call may examine any memory.
   [[gnu::always_inline]] MappingScope() : MappingScope(false, nullptr, nullptr) {}
-  // It looks at the memory at these addresses only; null: none.
+  // The call examines the memory at these addresses only; null: none.
   [[gnu::always_inline]] explicit MappingScope(const void* first, const void* second = nullptr)
       : MappingScope(true, first, second) {}
 
@@ -208,7 +207,7 @@ class MappingScope {
     if ((before_ & kDepthMask) == 0) [[likely]]
       thread_->outermost.store(__builtin_dwarf_cfa(), std::memory_order_relaxed);
     thread_->word.store(before_ + kEnterMapping, std::memory_order_relaxed);
-    // The driver must not look at an address before the word is up: the closer's membarrier or a locked instruction
+    // The driver must not examine an address before the word is raised: the closer's membarrier or a locked instruction
     // ensures that.
     std::atomic_signal_fence(std::memory_order_seq_cst);
     if (state.load(std::memory_order_acquire) != kOpen) [[unlikely]] {

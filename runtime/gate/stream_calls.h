@@ -1,4 +1,4 @@
-// What a metered call passes: the count of its stream's calls, and up to which of them none has to ask
+// What a metered call checks: the count of its stream's calls, and up to which count no call has to ask
 // (runtime/monitor/meter.h). Any thread.
 #pragma once
 
@@ -22,8 +22,8 @@ struct StreamCalls {
   }
 };
 
-// Those of the stream that the calling thread used last, if this call uses it, too. `current`: the current context,
-// where the stream's handle is not enough; otherwise null.
+// The counts of the stream that the calling thread used last, if this call uses it, too. `current`: the current
+// context, where the stream's handle is not enough; otherwise null.
 inline StreamCalls* remembered(const Call& call, api::CUcontext current) {
   if (self == nullptr) return nullptr;
   const Thread::Metered& last = self->metered;

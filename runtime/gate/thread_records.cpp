@@ -40,7 +40,7 @@ enum class Key : int { kUnmade, kMade, kNone };
 constinit std::atomic<Key> key_state{Key::kUnmade};
 constinit pthread_key_t thread_end_key{};
 
-// Between two looks at the stack of a thread that does not come out.
+// The interval of checks of the stack of a thread that stays inside.
 constexpr std::chrono::nanoseconds kLooksAtStack = std::chrono::milliseconds(10);
 
 }  // namespace
@@ -118,7 +118,7 @@ bool has_left(Thread& thread, pid_t tid) {
   std::uint64_t word = thread.word.load(memory_order_seq_cst);
   const void* const outermost = thread.outermost.load(memory_order_relaxed);
   if (outermost == nullptr || !left_by(tid, outermost)) return false;
-  // A call that it has begun since has changed its word.
+  // Its word has changed if it has begun another call since.
   return thread.word.compare_exchange_strong(word, word & ~(kDepthMask | kDeviceMask), memory_order_seq_cst);
 }
 

@@ -22,7 +22,7 @@ namespace rota::gate {
 inline bool refuses() {
   return refusal.load(std::memory_order_seq_cst) != api::CUDA_SUCCESS;
 }
-// What a thread is inside of, as far as its record tells.
+// The calls that a thread is inside of, as its record shows.
 inline std::uint64_t depth_of_own(const Thread& thread) {
   return &thread == &no_memory ? 0 : thread.word.load(std::memory_order_relaxed) & kDepthMask;
 }

@@ -1,5 +1,5 @@
 // Queries of an address. Of stream-ordered memory that rota serves, and of small plain memory, the driver knows only
-// the span, which holds many allocations: queries of one of them are answered here. The driver answers for attributes
+// the arena, which holds many allocations: queries of one of them are answered here. The driver answers for attributes
 // of the memory itself; for extents, which it knows as mapped memory or not at all, it is queried with a plain byte of
 // the same context.
 #include <algorithm>
@@ -21,7 +21,7 @@ using Block = memory::Memory::Block;
 
 namespace {
 
-// What is reported for every block.
+// What is reported for every allocation.
 std::optional<std::uint64_t> of_any(const Block& block, api::CUpointer_attribute attribute) {
   switch (attribute) {
     case api::CU_POINTER_ATTRIBUTE_BUFFER_ID:
@@ -35,7 +35,7 @@ std::optional<std::uint64_t> of_any(const Block& block, api::CUpointer_attribute
   }
 }
 
-// For a pool's block: the span is the mapping, and it belongs to no context.
+// For a pool's allocation: the arena is the mapping, and it belongs to no context.
 std::optional<std::uint64_t> of_pooled(const Block& block, api::CUpointer_attribute attribute) {
   switch (attribute) {
     case api::CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -51,7 +51,7 @@ std::optional<std::uint64_t> of_pooled(const Block& block, api::CUpointer_attrib
   }
 }
 
-// For plain memory: the program does not know the span.
+// For plain memory: the program does not know the arena.
 std::optional<std::uint64_t> of_plain(const Block& block, api::CUpointer_attribute attribute) {
   switch (attribute) {
     case api::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
@@ -71,15 +71,15 @@ bool is_refused_promise(CUdeviceptr address, api::CUpointer_attribute attribute)
   return attribute == api::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE;
 }
 
-// Writes the attribute of a block, if it is a property of the allocation and not of the memory. `asked`: the address
-// that the program passed; the driver may have been asked about the block's twin instead.
+// Writes the attribute of an allocation, if it is a property of the allocation and not of the memory. `asked`: the
+// address that the program passed; the driver may have been asked about a stand-in instead.
 void tell(const Block& block, api::CUpointer_attribute attribute, CUdeviceptr asked, void* data) {
   if (block.twin != 0 && is_refused_promise(asked, attribute)) {
     const int no = 0;
     std::memcpy(data, &no, sizeof no);
     return;
   }
-  // The twin is plain memory, which the hardware decompresses into wherever it decompresses at all.
+  // The stand-in is plain memory, which is a valid target of hardware decompression wherever there is any.
   if (block.twin != 0 && attribute == api::CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE) {
     const int capable = memory::made_for_decompression(block.device) ? 1 : 0;
     std::memcpy(data, &capable, sizeof capable);
@@ -91,7 +91,7 @@ void tell(const Block& block, api::CUpointer_attribute attribute, CUdeviceptr as
   if (value) std::memcpy(data, &*value, sizeof *value);
 }
 
-// For memory that the program created and rota moves: numbers that the driver changes each time that it comes back.
+// For memory that the program created and rota moves: numbers that the driver changes each time that it is restored.
 void tell_number(CUdeviceptr address, api::CUpointer_attribute attribute, void* data) {
   const bool of_mapping = attribute == api::CU_POINTER_ATTRIBUTE_BUFFER_ID;
   if (!of_mapping && attribute != api::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID) return;
@@ -134,11 +134,11 @@ bool asks_for_tokens(unsigned int count, const api::CUpointer_attribute* attribu
   return attributes != nullptr && data != nullptr && std::any_of(attributes, attributes + count, is_tokens);
 }
 
-// For memory that has a twin, including the tokens: the twin's would lead to the twin.
-CUresult attributes_of_twin(unsigned int count, api::CUpointer_attribute* attributes, void** data, CUdeviceptr twin,
-                            CUdeviceptr address) {
+// For memory that has a stand-in, including the tokens: the stand-in's would lead to the stand-in.
+CUresult attributes_of_stand_in(unsigned int count, api::CUpointer_attribute* attributes, void** data,
+                                CUdeviceptr stand_in, CUdeviceptr address) {
   api::CUpointer_attribute tokens = api::CU_POINTER_ATTRIBUTE_P2P_TOKENS;
-  if (!asks_for_tokens(count, attributes, data)) return real::cuPointerGetAttributes(count, attributes, data, twin);
+  if (!asks_for_tokens(count, attributes, data)) return real::cuPointerGetAttributes(count, attributes, data, stand_in);
   std::vector<api::CUpointer_attribute> others;
   std::vector<void*> into;
   for (unsigned int index = 0; index < count; ++index) {
@@ -152,7 +152,7 @@ CUresult attributes_of_twin(unsigned int count, api::CUpointer_attribute* attrib
     }
   }
   if (others.empty()) return api::CUDA_SUCCESS;
-  return real::cuPointerGetAttributes(static_cast<unsigned int>(others.size()), others.data(), into.data(), twin);
+  return real::cuPointerGetAttributes(static_cast<unsigned int>(others.size()), others.data(), into.data(), stand_in);
 }
 
 }  // namespace
@@ -180,7 +180,7 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, api::CUpointer_attri
   const CUdeviceptr asked = ours && !block ? kNowhere : ptr;
   CUresult result = api::CUDA_SUCCESS;
   if (block && block->twin != 0) {
-    result = attributes_of_twin(numAttributes, attributes, data, block->twin, ptr);
+    result = attributes_of_stand_in(numAttributes, attributes, data, block->twin, ptr);
   } else if (asks_for_tokens(numAttributes, attributes, data)) {
     result = tell_tokens(ptr, [&] { return real::cuPointerGetAttributes(numAttributes, attributes, data, asked); });
   } else {
@@ -210,23 +210,24 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, std::size_t* psize, CUdevic
 
 CUresult cuMemGetAccess(unsigned long long* flags, const api::CUmemLocation* location, CUdeviceptr ptr) {
   if (const auto result = runtime().memory.own_physical().access(flags, location, ptr)) return *result;
-  const CUdeviceptr twin = runtime().memory.twin(ptr);
-  return twin != 0 ? real::cuMemGetAccess(flags, location, twin) : gates::cuMemGetAccess(flags, location, ptr);
+  const CUdeviceptr stand_in = runtime().memory.twin(ptr);
+  return stand_in != 0 ? real::cuMemGetAccess(flags, location, stand_in) : gates::cuMemGetAccess(flags, location, ptr);
 }
 
 CUresult cuMemRangeGetAttribute(void* data, std::size_t dataSize, api::CUmem_range_attribute attribute,
                                 CUdeviceptr devPtr, std::size_t count) {
-  const CUdeviceptr twin = runtime().memory.twin(devPtr);
-  return twin != 0 ? real::cuMemRangeGetAttribute(data, dataSize, attribute, twin, std::min<std::size_t>(count, 1))
-                   : gates::cuMemRangeGetAttribute(data, dataSize, attribute, devPtr, count);
+  const CUdeviceptr stand_in = runtime().memory.twin(devPtr);
+  return stand_in != 0
+             ? real::cuMemRangeGetAttribute(data, dataSize, attribute, stand_in, std::min<std::size_t>(count, 1))
+             : gates::cuMemRangeGetAttribute(data, dataSize, attribute, devPtr, count);
 }
 
 CUresult cuMemRangeGetAttributes(void** data, std::size_t* dataSizes, api::CUmem_range_attribute* attributes,
                                  std::size_t numAttributes, CUdeviceptr devPtr, std::size_t count) {
-  const CUdeviceptr twin = runtime().memory.twin(devPtr);
-  return twin != 0 ? real::cuMemRangeGetAttributes(data, dataSizes, attributes, numAttributes, twin,
-                                                   std::min<std::size_t>(count, 1))
-                   : gates::cuMemRangeGetAttributes(data, dataSizes, attributes, numAttributes, devPtr, count);
+  const CUdeviceptr stand_in = runtime().memory.twin(devPtr);
+  return stand_in != 0 ? real::cuMemRangeGetAttributes(data, dataSizes, attributes, numAttributes, stand_in,
+                                                       std::min<std::size_t>(count, 1))
+                       : gates::cuMemRangeGetAttributes(data, dataSizes, attributes, numAttributes, devPtr, count);
 }
 
 // 32-bit addresses, which memory that rota serves does not have.

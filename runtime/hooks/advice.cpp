@@ -1,5 +1,5 @@
 // Where the program itself wants its memory: advice and prefetches. The driver carries them out; rota records them and
-// leaves alone what the program has placed elsewhere.
+// does not move what the program has placed elsewhere.
 #include "generated/driver_gates.h"
 #include "runtime/core/runtime.h"
 #include "runtime/hooks/overrides.h"
@@ -32,7 +32,7 @@ CUresult prefetched(CUresult result, CUdeviceptr address, size_t bytes, int devi
   return result;
 }
 
-// Each location is for the ranges from its index on, up to the next one's.
+// Each location applies to the ranges from its index up to the next location's.
 CUresult prefetched(CUresult result, const CUdeviceptr* addresses, const size_t* sizes, size_t count,
                     const CUmemLocation* locations, const size_t* first, size_t location_count) {
   if (result != api::CUDA_SUCCESS) return result;

@@ -1,6 +1,6 @@
-// Batches of copies, and copies with attributes of their own. Where the driver refuses one because rota has mapped
-// memory of it for one GPU only, its copies are made one by one, in the form that this takes (transfer.cpp,
-// row_transfer.cpp): in an order that is stricter than a batch's.
+// Batches of copies, and copies with attributes of their own. Where the driver refuses a batch because rota has mapped
+// memory in it for one GPU only, the copies are made one by one, in the forms that the driver then accepts
+// (transfer.cpp, row_transfer.cpp): in an order that is stricter than a batch's.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +32,7 @@ struct Batch {
   std::size_t attribute_count;
 };
 
-// Of CUmemcpyAttributes, or of one copy in rows.
+// Flags of CUmemcpyAttributes, or of one copy in rows.
 template <typename Copy>
 bool is_valid(const Copy& each) {
   return each.srcAccessOrder >= api::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM &&
@@ -69,7 +69,8 @@ CUresult made_in_order(std::size_t count, std::size_t* failed, bool waits, CUstr
   return waits ? real::cuStreamSynchronize(stream) : api::CUDA_SUCCESS;
 }
 
-// What the driver answered with `result`. It takes no batch in the legacy stream, and none is made for a capture.
+// A batch that the driver answered with `result`. The driver accepts no batch in the legacy stream, and none is made
+// for a capture.
 CUresult one_by_one(CUresult result, const Batch& batch, std::size_t* failed, CUstream stream) {
   if (result != api::CUDA_ERROR_INVALID_VALUE || stream == nullptr || stream == driver::kLegacyStream) return result;
   const bool whole =
@@ -92,7 +93,7 @@ CUresult one_by_one(CUresult result, const Batch& batch, std::size_t* failed, CU
   });
 }
 
-// One copy, which the driver has answered with `result`.
+// One copy that the driver has answered with `result`.
 CUresult plainly(CUresult result, CUdeviceptr to, CUdeviceptr from, std::size_t bytes,
                  const CUmemcpyAttributes* attributes, CUstream stream) {
   if (result != api::CUDA_ERROR_INVALID_VALUE || attributes == nullptr || !is_valid(*attributes)) return result;
@@ -123,8 +124,8 @@ std::size_t bytes_of(api::CUarray_format format) {
   }
 }
 
-// A copy in rows counts in elements of its arrays, and between addresses in bytes. 0: of a format that is not known
-// here.
+// The size of an element: a copy in rows counts in elements of its arrays, and between addresses in bytes. 0: an
+// unknown format.
 std::size_t element_of(const api::CUmemcpy3DOperand& side) {
   api::CUDA_ARRAY3D_DESCRIPTOR array{};
   if (side.type != api::CU_MEMCPY_OPERAND_TYPE_ARRAY) return 1;
@@ -153,8 +154,8 @@ Side side_of(const api::CUmemcpy3DOperand& side, std::size_t element) {
   return {.type = api::CU_MEMORYTYPE_ARRAY, .array = array, .x = offset.x * element, .y = offset.y, .z = offset.z};
 }
 
-// In the form that has no attributes; nothing: that takes what this one does not, or its elements have a format that is
-// not known here.
+// The copy in the form that has no attributes; nothing: the attributes matter, or the format of its elements is
+// unknown.
 std::optional<api::CUDA_MEMCPY3D> as_plain(const api::CUDA_MEMCPY3D_BATCH_OP& copy) {
   if (copy.extent.width == 0 || copy.extent.height == 0 || copy.extent.depth == 0) return std::nullopt;
   const auto [least, element] = std::minmax({element_of(copy.src), element_of(copy.dst)});
@@ -194,7 +195,7 @@ CUdeviceptr address_of(const api::CUmemcpy3DOperand& side) {
                                                         : side.op.ptr.ptr;
 }
 
-// Copies in rows. One alone may be made in any stream; a batch as in one_by_one().
+// Copies in rows. A single one may be made in any stream; a batch as in one_by_one().
 CUresult rows_one_by_one(CUresult result, const api::CUDA_MEMCPY3D_BATCH_OP* copies, std::size_t count,
                          unsigned long long flags, std::size_t* failed, CUstream stream, bool batch) {
   if (result != api::CUDA_ERROR_INVALID_VALUE || copies == nullptr || flags != 0) return result;

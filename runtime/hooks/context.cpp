@@ -20,7 +20,7 @@ CUresult made(CUresult result, const CUcontext* context, CUdevice device, bool p
   return result;
 }
 
-// A context takes memory; if the driver has none, others make room and the call is retried.
+// A context takes memory; if the driver has none, others evict theirs and the call is retried.
 template <typename Call>
 CUresult with_room(CUdevice device, Call&& call) {
   CUresult result = call();
@@ -41,8 +41,8 @@ CUresult make(const CUcontext* context, CUdevice device, bool primary, Call&& ca
 // ended it altogether.
 enum class Fate : std::uint8_t { kStays, kBeginsAnew, kEnded };
 
-// Runs a call that may end `context` and removes what is gone from rota's books, as `judge` says of the result: before
-// another thread, which may have got the same handle from the driver, can use it.
+// Runs a call that may end `context`, and removes what has ended from rota's records, as `judge` says of the result,
+// before another thread can use the same handle, which the driver may have reused.
 template <typename Call, typename Judge>
 CUresult end(CUcontext context, Call&& call, Judge&& judge) {
   Runtime& parts = runtime();

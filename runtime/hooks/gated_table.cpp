@@ -24,7 +24,7 @@ constexpr std::size_t kGeneral = 10;  // the last is not used
 constexpr std::size_t kVectorResults = 4;
 #endif
 
-// Written before the copy with the stub is handed out, never again.
+// Written before the copy with the stub is handed out, and never again.
 constinit std::array<void*, kStubs> driver_functions{};
 
 }  // namespace

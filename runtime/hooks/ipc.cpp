@@ -1,10 +1,10 @@
 // What several processes share: memory and events that this one exports, by a legacy IPC handle or, to a device, as a
 // dma-buf; and memory, pools, events and external objects of others that it opens.
 //
-// Work of one process may wait on the GPU for what another does with that, so both may have to run at the same time:
-// who only opens counts as much as who exports (Monitor::shares()), and ranks of one launch that share memory are a
-// gang (runtime/client/gang_evidence.h). So are those whose registered host memory is a shared mapping. What was opened
-// is the exporter's memory: it is counted there, and rota moves none of it.
+// Work of one process may wait on the GPU for what another does with shared memory, so both may have to run at the same
+// time. A process that only opens memory counts like one that exports it (Monitor::shares()), and ranks of one launch
+// that share memory are a gang (runtime/client/gang_evidence.h). So are ranks whose registered host memory is a shared
+// mapping. Memory that was opened is the exporter's: it is counted there, and rota moves none of it.
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
 #include "runtime/core/runtime.h"

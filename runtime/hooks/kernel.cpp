@@ -1,4 +1,4 @@
-// Kernels that are looked up by name, or enumerated: whoever has collective ones is a member of a gang
+// Kernels that are looked up by name, or enumerated: a process with collective kernels is a member of a gang
 // (runtime/client/gang_evidence.h). Handles of the same kernel that come later (cuKernelGetFunction) say nothing new.
 #include <algorithm>
 
@@ -23,7 +23,7 @@ api::CUresult cuLibraryGetKernel(api::CUkernel* pKernel, api::CUlibrary library,
 
 namespace {
 
-// Of `room` handles that the driver may have written there are as many as `count` says.
+// The driver may have written up to `room` handles: as many as `count` says.
 template <typename Handle, typename Count, typename Name>
 api::CUresult enumerated(api::CUresult result, const Handle* handles, unsigned int room, Count&& count,
                          Name&& name_of) {

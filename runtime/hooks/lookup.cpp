@@ -2,7 +2,7 @@
 //
 // The driver returns the address of an export, so rota calls it and returns its own thunk of that export instead.
 // Versions, flags and the query status are left to the driver and pass through unread. A pointer that is not a known
-// export (a function newer than this rota) is left alone: it works, but rota does not see its calls, so the process's
+// export (a function newer than this rota) is passed on: it works, but rota does not see its calls, so the process's
 // memory must stay where it is.
 #include "runtime/hooks/lookup.h"
 
@@ -45,7 +45,7 @@ constexpr unsigned long long kAllFlags = kPerThreadStream | api::CU_GET_PROC_ADD
 // Addresses that have been met before; there are few of them.
 class Seen {
  public:
-  // Whether it is the first time; false as well once there are too many.
+  // Whether the address is new; also false once there are too many.
   bool add(const void* what) noexcept {
     for (auto& entry : all_) {
       const void* seen = nullptr;
@@ -158,7 +158,7 @@ const char* file_of(const void* address) noexcept {
                                : owner.path;
 }
 
-// NVIDIA's profiling library, CUPTI, or a file that it is linked into: nobody else is known to ask for so much. It
+// NVIDIA's profiling library, CUPTI, or a file that it is linked into: no other library is known to request so many. It
 // calls the driver's tables with its own lock held, also in the middle of other threads' calls: one that waited at the
 // gate would keep rota's own thread, which calls the driver, from ever opening it.
 bool is_tool(const char* path) noexcept {
@@ -214,7 +214,7 @@ int emulated_proc_address(const char* name, int version, unsigned long long flag
     if (std::strcmp(entry.base, name) != 0) continue;
     known = true;
     if (entry.version > version || entry.form != wanted_form) continue;
-    // With a driver, only what it has; without one, every thunk answers by itself.
+    // With a driver, only functions that it has; without one, every thunk answers by itself.
     if (driver_found() && !available(entry.symbol)) continue;
     best = &entry;  // rows of a form come in the order of versions
   }

@@ -24,7 +24,7 @@ Handle pinned(Handle handle, Pin why) {
   return OwnPhysical::is_ours(handle) ? runtime().memory.own_physical().pin(handle, why) : handle;
 }
 
-// What the driver refuses is pinned no more than before.
+// What the driver refuses does not stay pinned.
 template <typename Call>
 CUresult with_pinned(Handle handle, Pin why, const Call& call) {
   const gate::MappingScope scope;

@@ -1,4 +1,4 @@
-// Stream-ordered memory: allocated from a pool and freed in the order of a stream; and the pools themselves. Room is
+// Stream-ordered memory: allocated from a pool and freed in the order of a stream; and the pools themselves. Memory is
 // reserved before the gate is entered: a refusal needs no lease.
 #include <cstdint>
 #include <optional>
@@ -126,7 +126,7 @@ CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool_out, api::CUmemLocation* loca
   return result;
 }
 
-// The current pool of a place is of that place, whoever made it.
+// The current pool of a location belongs to that location, whoever created it.
 CUresult cuMemGetMemPool(CUmemoryPool* pool, api::CUmemLocation* location, api::CUmemAllocationType type) {
   const CUresult result = real::cuMemGetMemPool(pool, location, type);
   if (result == api::CUDA_SUCCESS) runtime().memory.pools().named(*pool, Pools::described(*location, type));

@@ -1,7 +1,7 @@
 // Copies in rows, of linear memory or arrays. As for linear ones (transfer.cpp), those that would wait because of rota
 // are replaced by their asynchronous forms. Those that the driver refuses because rota serves the memory are made with
-// the memory's context current, or name the contexts of both sides: what is mapped for one GPU only, as swapped memory
-// is, it copies to another GPU's memory in no other form (measured on two H200s, 580.159.04).
+// the memory's context current, or name the contexts of both sides: the driver copies memory that is mapped for one GPU
+// only, as swap memory is, to another GPU's memory in no other form (measured on two H200s, 580.159.04).
 #include <cstddef>
 #include <memory>
 #include <new>
@@ -93,8 +93,9 @@ bool has_rows(api::CUarray array) {
          (description.Height > 1 || description.Depth > 1);
 }
 
-// The driver has refused, with `result`, to copy bytes between memory that swaps and an array. Which bytes of an array
-// with rows an offset and a count mean is the driver's to say: these go by way of the host, in its own calls.
+// The driver has refused, with `result`, to copy bytes between memory that swaps and an array. Only the driver knows
+// which bytes of an array with rows an offset and a count mean: these copies go through the host, in the driver's own
+// calls.
 template <typename Peer, typename Host>
 [[gnu::cold, gnu::noinline]] CUresult of_array(CUresult result, CUstream stream, const api::CUDA_MEMCPY3D_PEER& shape,
                                                Peer&& peer, Host&& by_host) {

@@ -1,4 +1,4 @@
-// Copies in rows as such between two contexts.
+// Copies in rows, expressed as copies between two contexts.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace rota::overrides {
 
-// What a copy has that is one of planes of rows, and one of rows has not.
+// The fields that a copy of planes of rows has and a copy of rows has not.
 struct Planes {
   std::size_t source = 0;  // the first
   std::size_t source_height = 0;
@@ -16,7 +16,7 @@ struct Planes {
   std::size_t depth = 1;
 };
 
-// The contexts are left out.
+// Without the contexts.
 template <typename Copy>
 api::CUDA_MEMCPY3D_PEER with_contexts(const Copy& copy, const Planes& planes) {
   return {.srcXInBytes = copy.srcXInBytes,

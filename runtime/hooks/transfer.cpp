@@ -80,15 +80,14 @@ CUresult capture_refused(CUresult result, int to, int from) {
   return result;
 }
 
-// Whether the forms that take addresses of GPU memory take it, too: memory of the host that the driver knows, and
-// managed memory.
+// Whether the forms for addresses of GPU memory also accept it: host memory that the driver knows, and managed memory.
 bool is_known(CUdeviceptr address) {
   unsigned int type = 0;
   return real::cuPointerGetAttribute(&type, api::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == api::CUDA_SUCCESS;
 }
 
 // Between memory of two GPUs, and within that of one while another's context is current, the driver copies whatever it
-// has allocated. What is mapped for one GPU only, as swapped memory is, it copies there only with the memory's context
+// has allocated. Memory that is mapped for one GPU only, as swap memory is, it copies only with the memory's context
 // current (own_context()) or, where a stream does not capture, in the forms that name the contexts of both sides
 // (measured on an H200, 580.159.04). Where it refuses that, too, the copy goes through the host.
 template <typename Peer>
@@ -105,7 +104,7 @@ template <typename Peer>
     if (gates::cuMemcpyAsync(destination, source, bytes, stream) == api::CUDA_SUCCESS) return api::CUDA_SUCCESS;
   }
   if (driver::captures(stream, false)) return capture_refused(result, to, from);
-  // What belongs to no GPU is copied with the other side's context.
+  // Memory that belongs to no GPU is copied with the other side's context.
   const api::CUcontext of_destination = parts.contexts.some(to >= 0 ? to : from);
   const api::CUcontext of_source = parts.contexts.some(from >= 0 ? from : to);
   if (of_destination == nullptr || of_source == nullptr) return result;
@@ -366,9 +365,9 @@ CUresult cuMemcpyPeer_ptds(CUdeviceptr dstDevice, api::CUcontext dstContext, CUd
 // Memory for which the program wants calls to wait.
 CUresult cuPointerSetAttribute(const void* value, api::CUpointer_attribute attribute, CUdeviceptr ptr) {
   // For extents the driver is asked about plain memory and rota handles the rest: the driver refuses mapped memory.
-  const CUdeviceptr twin = runtime().memory.twin(ptr);
-  const CUresult result = twin != 0 ? real::cuPointerSetAttribute(value, attribute, twin)
-                                    : gates::cuPointerSetAttribute(value, attribute, ptr);
+  const CUdeviceptr stand_in = runtime().memory.twin(ptr);
+  const CUresult result = stand_in != 0 ? real::cuPointerSetAttribute(value, attribute, stand_in)
+                                        : gates::cuPointerSetAttribute(value, attribute, ptr);
   if (result == api::CUDA_SUCCESS && attribute == api::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
     runtime().memory.set_synchronous(ptr, *static_cast<const unsigned*>(value) != 0);
   }

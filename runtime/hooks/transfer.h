@@ -18,7 +18,7 @@ inline api::CUstream own_of_thread(api::CUstream stream) {
   return stream != nullptr ? stream : kOwnOfThread;
 }
 
-// If the asynchronous form fails it has done nothing: then the program's own call is made.
+// If the asynchronous form fails, it has done nothing: then the program's own call is made.
 template <typename Call, typename Async>
 api::CUresult without_waiting(bool makes_it_wait, Call&& call, Async&& async) {
   if (makes_it_wait && runtime().contexts.captures() == 0 && async() == api::CUDA_SUCCESS) return api::CUDA_SUCCESS;
@@ -39,10 +39,10 @@ api::CUresult copy(api::CUstream stream, api::CUdeviceptr destination, api::CUde
 }
 
 // The driver judges copies of memory that is mapped for its own GPU only, as swapped memory is, by the current context,
-// whatever stream they are in, also while that captures (measured on two H200s, 580.159.04). So of a copy of such
-// memory that it has refused: the context with which it takes it in the same stream, the memory's. Null: there is none,
-// since the stream is one of whichever context is current, or the memory of both sides lies on different GPUs. The
-// address of what is no device memory is 0.
+// whatever stream they are in, also while that captures (measured on two H200s, 580.159.04). Returns, for such a copy
+// that the driver has refused, the memory's context, with which the driver accepts it in the same stream. Null: there
+// is none, since the stream is one of whichever context is current, or the memory of both sides is on different GPUs.
+// The address of what is no device memory is 0.
 api::CUcontext own_context(api::CUdeviceptr destination, api::CUdeviceptr source, api::CUstream stream);
 
 // A copy with unified addressing between the host and swapped memory, which the driver has refused with `result`

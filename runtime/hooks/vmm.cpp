@@ -1,5 +1,5 @@
 // Virtual memory management: physical memory (cuMemCreate) and its mappings. Memory that rota moves has handles of
-// rota's own, which are translated wherever one occurs (generated/driver_physical.inc); the rest stays and counts
+// rota's own, which are translated wherever one occurs (generated/driver_physical.inc); other memory stays and counts
 // against the limit.
 #include <algorithm>
 #include <cstdint>
@@ -69,7 +69,7 @@ CUresult cuMemAddressReserve(CUdeviceptr* ptr, std::size_t size, std::size_t ali
 }
 
 CUresult cuMemAddressFree(CUdeviceptr ptr, std::size_t size) {
-  // The driver refuses addresses that are mapped, and does not know mappings of memory that is swapped out.
+  // The driver refuses addresses that are mapped, and does not know mappings of memory that is evicted.
   if (runtime().memory.swaps(ptr, size) || own().overlaps(ptr, size)) return api::CUDA_ERROR_INVALID_VALUE;
   // Recorded first: once the driver has freed it, another thread may reserve it again.
   const std::uint64_t noted = own().unreserved(ptr);

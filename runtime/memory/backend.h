@@ -32,9 +32,9 @@ class Backend {
   virtual Backing backing() const = 0;
   // Whether it can serve memory on this GPU at all.
   virtual bool serves(int device) = 0;
-  // Reserves room for an allocation that is about to be made; returns false and takes nothing if it could never fit on
-  // the GPU next to what stays there. Waits for no GPU work. allocate() takes the room over if it succeeds; otherwise
-  // release() gives it back. `uncounted`: what the ledger does not have yet of that allocation's bytes.
+  // Reserves memory for an allocation that is about to be made; returns false and takes nothing if it could never fit
+  // on the GPU next to what stays there. Waits for no GPU work. allocate() takes the reservation over if it succeeds;
+  // otherwise release() gives it back. `uncounted`: what the ledger does not have yet of that allocation's bytes.
   virtual bool reserve(int, std::uint64_t, std::uint64_t /*uncounted*/) { return true; }
   virtual void release(int, std::uint64_t) {}
   // In the context of `place`, which is current; `bytes` is not 0. Returns the driver's result; does not wait for the
@@ -50,12 +50,12 @@ class Backend {
   // Allows or forbids (CU_MEM_ACCESS_FLAGS_PROT_NONE) the use of a pool's span from this GPU. The context of `place` is
   // current, if it has one. Waits for no work.
   virtual void set_access(const Place&, api::CUdeviceptr, std::uint64_t, int, api::CUmemAccess_flags) {}
-  // The context is gone, and with it what the backend kept in it.
+  // The context has ended, and with it what the backend had in it.
   virtual void context_ended(api::CUcontext) {}
 };
 
-// A backend's room for one allocation, given back at the end of the scope unless the allocation has taken it over, even
-// if the thread is cancelled.
+// A backend's reservation for one allocation, given back at the end of the scope unless the allocation has taken it
+// over, even if the thread is cancelled.
 class BackendRoom {
  public:
   BackendRoom(Backend& backend, int device, std::uint64_t bytes, std::uint64_t uncounted,
@@ -75,7 +75,7 @@ class BackendRoom {
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address) {
     return allocate([&] { return backend_.allocate(place, address, bytes_); });
   }
-  // Allocates in another way of the backend's, which takes the room over if it succeeds.
+  // Allocates in another way of the backend's, which takes the reservation over if it succeeds.
   template <typename How>
   api::CUresult allocate(const How& how) {
     if (!held_) return api::CUDA_ERROR_OUT_OF_MEMORY;

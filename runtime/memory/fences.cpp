@@ -117,7 +117,7 @@ void Fences::look(Lock& lock, const Queue& queue, const Passed& passed) {
     Points& points = known->second;
     const auto left = static_cast<std::size_t>(at(points, not_passed) - points.points.begin());
     if (left == 0 || ending_.contains(points.points.front().event_context)) return;
-    // The newest, for a stream that is idle; the oldest, for one that is stuck; then between the two.
+    // The newest, for a stream that is idle; the oldest, for one that makes no progress; then between the two.
     const std::size_t index = question == 0 ? left - 1 : question == 1 ? 0 : (left - 1) / 2;
     const Fence fence = points.points[index].fence;
     if (reached(lock, queue, fence)) {

@@ -5,7 +5,7 @@
 // is queried with no lock held, since it has a lock of its own for which threads queue. During a query
 //  - another thread may find that the point has been passed: its event is reused only when the last thread has released
 //    it;
-//  - the end of a context waits for the queries under way, and new ones leave its events alone.
+//  - the end of a context waits for the queries under way, and new ones do not touch its events.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,7 @@ namespace rota::memory {
 
 struct ServedPool;
 
-// Each function except next() is called with the owner's lock held, which also guards what the points stand for.
+// Each function except next() is called with the owner's lock held, which also guards what the points refer to.
 class Fences {
  public:
   using Fence = Heap::Fence;
@@ -67,7 +67,7 @@ class Fences {
   api::CUevent hold(const Queue& queue, Fence fence);
   void let_go(Lock& lock, const Queue& queue, Fence fence);
 
-  // The event stands for nothing any more.
+  // The event is no longer used.
   void release(api::CUcontext context, api::CUevent event);
 
   // Queries what the streams have passed, with `lock` released during the queries. An idle stream costs one query, a
@@ -76,8 +76,8 @@ class Fences {
   // The same after a free, for its stream only, once a query has become worthwhile: once for several frees.
   void look_after_free(Lock& lock, const Queue& queue, const Passed& passed);
 
-  // A context is about to be destroyed. Then called with whether it is gone: its events are gone, too, and their points
-  // passed.
+  // A context is about to be destroyed. Then called with whether it has ended: its events have ended, too, and their
+  // points passed.
   void context_ending(Lock& lock, api::CUcontext context);
   bool is_ending(api::CUcontext context) const { return ending_.contains(context); }
   void context_ended(api::CUcontext context, bool gone, const Passed& passed);

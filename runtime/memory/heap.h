@@ -81,7 +81,7 @@ class Heap {
   std::uint64_t used_bytes() const { return used_; }
   std::uint64_t reserved_bytes() const { return reserved_; }  // of all spans
   std::uint64_t pending_charge() const { return charged_; }
-  std::uint64_t empty_bytes() const { return empty_; }  // of empty_spans(), once settled
+  std::uint64_t empty_bytes() const { return empty_; }  // of empty_spans(), once settle() has joined neighbours
   // Of the spans without a block in use: those, and the ones that only wait for fences.
   std::uint64_t unused_bytes() const { return unused_; }
   // The streams that have something pending, and a few that had.

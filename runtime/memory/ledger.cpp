@@ -94,7 +94,7 @@ std::uint64_t Ledger::bytes_by(int device, Route route) const {
   return known(device) ? sums_[static_cast<std::size_t>(device)].by_route[static_cast<std::size_t>(route)].load() : 0;
 }
 
-// What a charged entry that is gone owned.
+// What a charged entry owned that has been removed.
 void Ledger::let_go(const Allocation& gone) {
   if (!gone.charged) return;
   release(gone.device, gone.bytes, gone.kind);

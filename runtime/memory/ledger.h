@@ -72,7 +72,7 @@ struct Kind {
   constexpr bool bound_to_gpu() const {
     return backing == Backing::kDevice || backing == Backing::kSwapped || converted();
   }
-  // Whether it can leave the GPU while others run.
+  // Whether it can be evicted while others run.
   constexpr bool movable() const { return backing == Backing::kUnified || backing == Backing::kSwapped; }
   // Whether it is part of a larger allocation in the driver.
   constexpr bool from_heap() const { return route == Route::kServed || route == Route::kShared; }
@@ -151,7 +151,7 @@ class Ledger {
   void set_capacity(int device, std::uint64_t bytes);
   std::uint64_t capacity(int device) const;
 
-  // Reserves room for an allocation that is about to be made; returns false and reserves nothing if it does not fit.
+  // Reserves memory for an allocation that is about to be made; returns false and reserves nothing if it does not fit.
   [[nodiscard]] bool reserve(int device, std::uint64_t bytes, Kind kind);
   // The same for memory that the driver has already allocated: it exists, whatever the limit says.
   void charge(int device, std::uint64_t bytes, Kind kind);
@@ -160,7 +160,7 @@ class Ledger {
   std::uint64_t live_bytes(int device) const { return sum(device, &Sum::bytes); }
   // The part of them that is Kind::kSmall.
   std::uint64_t small_bytes(int device) const { return sum(device, &Sum::small); }
-  // The part of them that cannot leave the GPU.
+  // The part of them that cannot be evicted.
   std::uint64_t fixed_bytes(int device) const { return sum(device, &Sum::fixed); }
   // The part of them that came by one route.
   std::uint64_t bytes_by(int device, Route route) const;
@@ -194,12 +194,12 @@ class Ledger {
   std::vector<Allocation> take_range(std::uint64_t address, std::uint64_t size, Kind kind);
   // The same for the entry of this kind that begins at `address`, if there is one.
   void take_at(std::uint64_t address, Kind kind);
-  // An owner is gone, and its memory with it: removes and releases its entries. Returns how many there were.
+  // An owner has ended, and its memory with it: removes and releases its entries. Returns how many there were.
   std::size_t drop(const Owner& owner);
   // Copies of the entries of one kind on one GPU, in order of address; kAll: including those that are being freed.
   enum class Listed : std::uint8_t { kLive, kAll };
   std::vector<Allocation> list(int device, Kind kind, Listed which = Listed::kLive) const;
-  // How many there are. Looks at every shard.
+  // How many there are. Reads every shard.
   std::size_t entries() const;
 
  private:

@@ -54,13 +54,13 @@ Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free
 }
 
 // The driver's figure of what is free says what is there now, not what this program may have: other programs' memory
-// that can leave counts as free, since rotad has them make room. What cannot leave does not: contexts, what programs
-// without rota have, and what others have that stays. Extents are larger than what has been allocated in them, and all
-// of them must be on the GPU at once.
+// that can be evicted counts as free, since rotad has them evict it. What cannot be evicted does not: contexts, what
+// programs without rota have, and what others have that stays. Extents are larger than what has been allocated in them,
+// and all of them must be on the GPU at once.
 std::uint64_t Memory::movable_room(int ordinal, std::uint64_t own, std::uint64_t free) {
   std::uint64_t left = without(device(ordinal).total_bytes, beside(ordinal));
   left = without(left, turns_->fixed_of_others_bytes(ordinal));
-  // Without a rotad nobody makes room.
+  // Without a rotad nobody evicts memory.
   if (!device(ordinal).served.load(std::memory_order_relaxed)) left = without(left, others(ordinal, own, free));
   if (backend(ordinal).backing() != Backing::kSwapped) return without(left, own);
   const std::uint64_t taken = std::max(own, ledger_.fixed_bytes(ordinal) + swap_.needed_bytes(ordinal));

@@ -49,7 +49,7 @@ std::vector<Allocation> Memory::to_bring(int ordinal, std::uint64_t most) {
   }
   Device& entry = device(ordinal);
   if (entry.total_bytes != 0) most = std::min(most, entry.total_bytes);
-  // If more came than fits, the last ranges would push out the first: contexts take room, too.
+  // If more came than fits, the last ranges would evict the first: contexts take memory, too.
   if (ledger_.live_bytes(ordinal) > most) most -= most / 16;
   const std::uint64_t fixed = ledger_.fixed_bytes(ordinal);
   const std::uint64_t since = std::exchange(entry.turn_began, ledger_.clock(ordinal));

@@ -22,16 +22,16 @@ struct Exchange {
   // Whether anybody takes memory now. To be asked first: making a descriptor takes the driver up to 3 ms while other
   // processes create memory (measured on an H100).
   std::function<bool()> gives = [] { return true; };
-  // Offers a piece to other processes.
+  // Offers an extent to other processes.
   std::function<void(int descriptor, std::uint64_t bytes)> give;
-  // Whether others are said to be making room there, by whatever way.
+  // Whether others are said to be evicting memory there, in whatever way.
   std::function<bool()> coming = [] { return false; };
-  // The next piece that has arrived, or nothing. Does not wait.
+  // The next extent that has arrived, or nothing. Does not wait.
   std::function<std::optional<Handed>()> take;
 };
 
 // The driver's answer to what was asked of it within a context; nothing: the context has ended, and it was not asked.
-// No error of the driver's stands for that: it may answer any of them to any call.
+// No error of the driver's means that: it may answer any of them to any call.
 using Answer = std::optional<api::CUresult>;
 
 // How a move proceeds: runs a step with the context current, if it still exists; and whether to give up.
@@ -60,11 +60,11 @@ struct Overcommitment {
 
 struct Moved {
   std::uint64_t bytes = 0;         // copied
-  std::uint64_t without_copy = 0;  // of memory that left unchanged, unused or kept, and of fresh memory that came
+  std::uint64_t without_copy = 0;  // of memory evicted unchanged or unused, or cached, and of fresh memory that came
   std::uint64_t spared = 0;        // of that: memory that left unchanged, unused or as zeros
   std::uint64_t taken_over = 0;    // of memory that came: in memory that another process has handed over
-  std::uint64_t lacking = 0;       // bytes that the driver has no room for
-  bool lacks_host = false;         // the host has no memory for what should leave: it stays where it was
+  std::uint64_t lacking = 0;       // bytes for which the driver has no memory
+  bool lacks_host = false;         // the host has no memory for what should be evicted: it stays where it was
   bool failed = false;             // the driver refused, or a copy failed: what had to move stays where it was
   api::CUresult error = api::CUDA_SUCCESS;  // the driver's error, unless a context ended
 };

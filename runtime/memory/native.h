@@ -11,7 +11,7 @@ class NativeBackend final : public Backend {
   bool serves(int) override { return true; }
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) override;
   void settle(const Place&, api::CUdeviceptr, std::uint64_t) override {}
-  // It never leaves.
+  // It is never evicted.
   Moved evict(int, std::uint64_t, const Move&) override { return {}; }
   Moved restore(int, const Move&) override { return {}; }
 };

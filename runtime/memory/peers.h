@@ -5,7 +5,7 @@
 //
 // Access belongs to the context that asked for it, advice to the GPU: when the last context of a GPU gives its access
 // back or ends, the advice ends. The same holds for extents, which are mapped for a GPU or not. This access does not
-// cover memory of pools (that has cuMemPoolSetAccess), so memory that rota serves instead of a pool is left alone.
+// cover memory of pools (that has cuMemPoolSetAccess), so memory that rota serves instead of a pool is not changed.
 #pragma once
 
 #include <atomic>

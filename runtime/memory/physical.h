@@ -1,6 +1,6 @@
 // Physical memory made by cuMemCreate. It lives as long as a handle to it or a mapping of it does, and the usual order
 // is create, map, release the handle, use, unmap: so both are counted, or a program could exceed the limit by releasing
-// early. A piece is charged as a whole; its mappings are entries of the ledger that are not charged.
+// early. An allocation is charged as a whole; its mappings are entries of the ledger that are not charged.
 //
 // What of it rota moves is not here: swap/own_physical.h.
 #pragma once
@@ -44,8 +44,8 @@ class Physical {
     std::uint64_t handles = 0;
     std::uint64_t mappings = 0;
   };
-  // A handle's number may be reused once it was released, while the old piece is still mapped: so pieces have their own
-  // numbers.
+  // A handle's number may be reused once it was released, while the old allocation is still mapped: so allocations have
+  // their own numbers.
   struct State {
     std::mutex mutex;
     std::map<std::uint64_t, Piece> pieces;

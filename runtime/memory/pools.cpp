@@ -57,7 +57,8 @@ Pools::Pool Pools::look_up(api::CUmemoryPool pool, int device) {
     if (const auto known = state_->pools.find(pool); known != state_->pools.end()) return known->second;
   }
   Pool what{.device = device, .kind = Kind::kAsync};
-  // Before a default pool is asked for: a driver may make that only then, and give it the handle of one that is gone.
+  // Before a default pool is asked for: a driver may make that only then, and give it the handle of one that was
+  // destroyed.
   std::uint64_t threshold = 0;
   what.destroyed = real::cuMemPoolGetAttribute(pool, api::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) ==
                    api::CUDA_ERROR_INVALID_VALUE;

@@ -1,7 +1,7 @@
 // The quick list of stream-ordered memory: blocks that their program has freed and that an allocation of just the same
 // size, in the same pool and stream, will probably take again. Such a block stays booked everywhere as if it were in
-// use, so that neither the free nor the allocation changes any book. What that saves is cache misses: a program that
-// works between its allocations finds none of rota's books in the processor's caches, and pays for each line of them.
+// use, so that neither the free nor the allocation changes any table. What that saves is cache misses: a program that
+// works between its allocations finds none of rota's tables in the processor's caches, and pays for each line of them.
 //
 // It holds no block for long: all are freed properly when anything else is to be known or done (StreamOrdered::flush).
 #pragma once

@@ -25,7 +25,7 @@ struct Settings {
   std::uint64_t limit_bytes = kNoLimit;
   // Whether this process may have more than a GPU's memory there, where that is Unified Memory.
   bool oversubscribe = false;
-  // Whether this process moves memory to the host itself before it gives its turn to another one that needs the room.
+  // Whether this process moves memory to the host itself before it gives its turn to another one that needs the memory.
   bool move_out = true;
   // Plain allocations of up to `small_bytes` stay the driver's where others are converted, all together up to
   // `small_total_bytes` on each GPU: flags and counters, which are not worth moving and which programs pass to

@@ -14,7 +14,7 @@ class Sharers {
  public:
   // UCX serves no other purpose. MPI, NCCL and NVSHMEM are loaded by frameworks that never use them, so they count
   // where the launcher says that there are several processes (WORLD_SIZE, OMPI_COMM_WORLD_SIZE, PMI_SIZE,
-  // MV2_COMM_WORLD_SIZE, SLURM_STEP_NUM_TASKS). Looks again whenever libraries have been loaded since the last call;
+  // MV2_COMM_WORLD_SIZE, SLURM_STEP_NUM_TASKS). Searches again whenever libraries have been loaded since the last call;
   // once true, it stays true. Any thread.
   bool found();
 

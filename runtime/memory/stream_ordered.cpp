@@ -79,8 +79,8 @@ std::optional<Heap::Taken> StreamOrdered::take(const Wanted& wanted, PoolPointer
     return heap != (*pool)->heaps.end() ? (heap->second.*how)(wanted.bytes, stream) : std::nullopt;
   };
   std::optional<Heap::Taken> taken;
-  // Where there is room the list is kept: a program whose allocations change from step to step soon finds all of their
-  // sizes there. But a pool beyond its threshold lists nothing more.
+  // While there is enough memory the list is not emptied: a program whose allocations change from step to step soon
+  // finds all of their sizes there. But a pool beyond its threshold lists nothing more.
   const bool roomy = wanted.roomy && quick_.bytes() < most_grown(wanted.gpu_bytes) &&
                      (*pool)->sums().reserved + wanted.bytes < (*pool)->threshold.value_or(0);
   if (wanted.pool != nullptr && quick_.size() != 0 && !roomy) {
@@ -226,7 +226,7 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
   pool->grown = std::min(pool->grown, most_grown(wanted.gpu_bytes));
   Heap& heap = pool->heaps[home.context];
   if (home.context != nullptr) pools_of_[home.context].insert(pool);
-  // The driver reuses addresses as soon as their context is gone, which may not be known here yet.
+  // The driver reuses addresses as soon as their context has ended, which may not be known here yet.
   forget(address, bytes);
   const Span& span = spans_[address] = {pool, home.context, address, bytes, &backend};
   for (const auto& [accessing, flags] : pool->access) set_access(span, accessing, flags);
@@ -237,7 +237,7 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
   return api::CUDA_SUCCESS;
 }
 
-// At a shortage: a block that another stream has not passed yet, which this stream is made to wait for.
+// If memory is short: a block that another stream has not passed yet, for which this stream is made to wait.
 std::optional<Heap::Taken> StreamOrdered::take_behind(const Wanted& wanted, const PoolPointer& pool,
                                                       const Reserve& reserve) {
   if (wanted.pool == nullptr || !may_wait_for_others(wanted.pool)) return std::nullopt;
@@ -295,7 +295,7 @@ api::CUresult StreamOrdered::allocate(const Wanted& wanted, Backend& backend, co
   }
   if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
   const driver::RelaxedCapture relaxed;
-  if (wanted.roomy) {  // there was less room than it seemed
+  if (wanted.roomy) {  // there was less memory than it seemed
     Wanted scarce = wanted;
     scarce.roomy = false;
     if (const auto taken = take(scarce, &pool); taken && pay(scarce, pool, *taken, reserve)) {

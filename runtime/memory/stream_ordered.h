@@ -12,7 +12,7 @@
 // all contexts of its GPU share. Unified Memory ends with the context that it was allocated in: there each context has
 // its own heap.
 //
-// Before all that stands the quick list (quick_list.h): many blocks serve an allocation like the one that they had.
+// The quick list (quick_list.h) comes before all that: many blocks serve an allocation like the one that they had.
 //
 // Small plain memory comes from separate heaps, one per context: a piece of Unified Memory for each allocation would
 // cost three driver calls.
@@ -181,7 +181,7 @@ class StreamOrdered {
   // The program has got a new pool: what served one of its handle serves it no longer.
   void pool_made(api::CUmemoryPool pool) { pool_destroyed(serving(pool)); }
 
-  // A context is about to be destroyed: its events are left alone from now on. Then says whether it is gone.
+  // A context is about to be destroyed: its events are not touched from now on. Then says whether it has ended.
   void context_ending(api::CUcontext context);
   void context_ended(api::CUcontext context, bool gone);
 

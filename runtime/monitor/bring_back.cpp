@@ -68,7 +68,7 @@ class Moves {
   std::uint64_t bytes_ = 0;
 };
 
-// How long a move may take at this rate in GB/s.
+// How long a move may take; `rate` in GB/s.
 std::chrono::nanoseconds time_for(std::uint64_t bytes, std::uint64_t rate) {
   return 20ms + std::chrono::nanoseconds(bytes / rate);
 }
@@ -89,7 +89,7 @@ class OwnContext {
   OwnContext(const OwnContext&) = delete;
   OwnContext& operator=(const OwnContext&) = delete;
   api::CUcontext get() const { return context_; }
-  // Why there is none.
+  // Why there is no context.
   api::CUresult result() const { return result_; }
 
  private:
@@ -97,8 +97,8 @@ class OwnContext {
   api::CUresult result_ = api::CUDA_SUCCESS;
 };
 
-// Moves extents of one GPU, in a stream of one of its contexts. If that context ends meanwhile, nothing has failed:
-// what did not move can move in another one.
+// Moves extents of one GPU, in a stream of one of its contexts. If that context ends meanwhile, nothing has failed: the
+// remaining extents can move in a stream of another one.
 template <typename Move>
 memory::Moved with_stream(gate::Contexts& contexts, memory::Residency& memory, int device, const ExchangeOf& exchange,
                           FunctionRef<bool()> stopping, FunctionRef<bool()> idle, const Move& move) {
@@ -133,8 +133,8 @@ memory::Moved with_stream(gate::Contexts& contexts, memory::Residency& memory, i
   api::CUstream stream = nullptr;
   api::CUresult made = api::CUDA_SUCCESS;
   within([&] { made = real::cuStreamCreate(&stream, api::CU_STREAM_NON_BLOCKING); });
-  // A full GPU has no room for a stream either, and making room must not need any. No work of this process runs, so the
-  // legacy stream waits for nothing; but it would end a capture.
+  // A full GPU has no memory for a stream either, and an eviction must not need any. No work of this process runs, so
+  // the legacy stream waits for nothing; but it would end a capture.
   const bool full = made == api::CUDA_ERROR_OUT_OF_MEMORY;
   if (full && contexts.captures() != 0) return {.failed = true};
   if (made == api::CUDA_SUCCESS) made = refused;  // then it was not even tried
@@ -222,7 +222,7 @@ Back bring_back(gate::Contexts& contexts, memory::Residency& memory, const std::
   Moves moves(contexts);
   for (const auto& [device, most] : destinations) {
     if (memory.ledger().live_bytes(device) == memory.ledger().fixed_bytes(device)) continue;
-    // Without any, the driver is not called: the gate opens at once.
+    // Without such memory the driver is not called: the gate opens at once.
     const std::vector<memory::Allocation> ranges = memory.to_bring(device, most);
     if (ranges.empty()) continue;
     moves.add(device, [&, device = device](api::CUstream stream) { return memory.bring(device, stream, ranges); });

@@ -15,7 +15,7 @@ namespace rota::turn {
 
 struct Destination {
   int device;
-  std::uint64_t most;  // bytes that may be there, or that have to leave
+  std::uint64_t most;  // bytes that may be there, or that have to be evicted
 };
 
 // How a GPU's memory goes to other processes and comes from them.
@@ -25,10 +25,10 @@ struct Back {
   bool resident = true;  // all memory is where work may touch it; managed memory always is: page faults bring the rest
   std::uint64_t bytes = 0;       // bytes of extents whose contents have been copied in
   std::uint64_t taken_over = 0;  // bytes of extents that use memory handed over by another process
-  bool some = false;             // some extents have come
-  // The driver's error for an extent, other than a lack of room; CUDA_SUCCESS: none.
+  bool some = false;             // some extents were restored
+  // The driver's error for an extent, other than a lack of memory; CUDA_SUCCESS: none.
   api::CUresult error = api::CUDA_SUCCESS;
-  // GPUs on which the driver had no room for extents: bytes that are still swapped out, and what the driver reported as
+  // GPUs on which the driver had no memory for extents: bytes that are still evicted, and what the driver reported as
   // free.
   struct Shortage {
     int device;
@@ -38,29 +38,29 @@ struct Back {
   std::vector<Shortage> shortages;
 };
 
-// Managed memory may have made room for others since the last turn. Moving it in one go before the first kernel runs at
-// the copy engine's speed (50 GB/s measured); page faults would bring it at 10 GB/s, with each kernel waiting. Waits
-// for the move, since kernels that fault at the same time would only slow it down; but not forever, and not once
-// `stopping` returns true. Called by the monitor.
+// Managed memory may have been evicted for others since the last turn. Restoring it in one go before the first kernel
+// runs at the copy engine's speed (50 GB/s measured); page faults would restore it at 10 GB/s, with each kernel
+// waiting. Waits for the move, since kernels that fault at the same time would only slow it down; but not forever, and
+// not once `stopping` returns true. Called by the monitor.
 //
-// Extents (memory/swap/swap.h) have to be there before work runs: as many as the driver has room for are brought back,
+// Extents (memory/swap/swap.h) have to be there before work runs: as many as the driver has memory for are restored,
 // the rest in another attempt. Host memory is unpinned only once `idle` says that no work of the process runs.
 Back bring_back(gate::Contexts& contexts, memory::Residency& memory, const std::vector<Destination>& destinations,
                 const ExchangeOf& exchange, FunctionRef<bool()> stopping, FunctionRef<bool()> idle);
 
-// Makes room for the next process while no work of this one runs: otherwise the faults and prefetches of the other
-// would make it piece by piece. `most` is how much has to leave each GPU. Waits until the memory has left, at most as
-// long as a slow link takes (10 GB/s; 15 to 17 measured), and not beyond `latest`: the rest leaves while others run.
-// Returns the bytes that were asked to leave. Called by the monitor.
+// Evicts memory for the next process while no work of this one runs: otherwise the faults and prefetches of the other
+// would evict it a little at a time. `most` is how much each GPU needs. Waits for the eviction, at most as long as a
+// slow link takes (10 GB/s; 15 to 17 measured), and not beyond `latest`: the rest is evicted while others run. Returns
+// the bytes whose eviction was begun. Called by the monitor.
 std::uint64_t move_out(gate::Contexts& contexts, memory::Residency& memory, const std::vector<Destination>& from,
                        std::chrono::steady_clock::time_point latest, FunctionRef<bool()> stopping);
 
-// The same for extents, which have to leave before others get the room. The gate is closed, the process's work has
-// finished, and no thread is inside. `most`: bytes that have to leave.
+// The same for extents, which have to be evicted before others get the memory. The gate is closed, the process's work
+// has finished, and no thread is inside. `most`: bytes to evict.
 struct Left {
   std::uint64_t bytes = 0;
   std::uint64_t copied = 0;  // of them
-  std::uint64_t spared = 0;  // of them: left without a copy, since the host's copy was up to date
+  std::uint64_t spared = 0;  // of them: evicted without a copy, since the host's copy was up to date
   bool failed = false;
   bool lacks_host = false;  // the host has no memory for the rest
 };

@@ -9,7 +9,7 @@ bool GateKeeper::open(gate::Devices devices) {
   });
 }
 
-// It uses memory as any call of a turn does.
+// The call uses memory as any call of a turn does.
 void GateKeeper::admit(gate::Devices devices) {
   memory_.use_if_in_place(memory_.reachable(devices), [&] {
     gate::out_of_place.fetch_and(~devices);

@@ -25,15 +25,15 @@ class GateKeeper {
   }
   // False, and nothing has changed: an allocation has ended up out of place.
   bool open(gate::Devices devices);
-  // Lets one call in, if that is so; otherwise none.
+  // Lets one call in under the same condition; otherwise none.
   void admit(gate::Devices devices);
   // No gate closes any more: no rotad serves this process, or it is exiting.
   bool open_for_good();
-  // The same in a process that swaps nothing: takes no lock, which a thread that exits may hold.
+  // The same in a process that swaps nothing. Takes no lock, since a thread that has ended may hold it.
   void open_for_good_unswapped() { gate_.open_for_good(); }
-  // The same without waiting; nothing: some thread is inside of what decides it, perhaps for ever.
+  // The same without waiting; nothing: another thread holds a lock that this needs, perhaps for ever.
   std::optional<bool> try_open_for_good();
-  // No memory of this process comes back: all calls that need the GPU return this error.
+  // The memory of this process is lost: all calls that need the GPU return this error.
   void refuse(api::CUresult error) { gate_.refuse(error); }
 
  private:

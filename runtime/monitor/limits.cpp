@@ -34,7 +34,7 @@ memory::SharedLimit Limits::of(int device) {
   return {total, budget_.available(device, here->lease.left_bytes.load())};
 }
 
-// As far as it is known here while rotad does not answer, for `said` in its page: what others use of it is not.
+// While rotad does not answer, only this process's own use of the limit is known, not the others'.
 memory::SharedLimit Limits::unanswered(int device, std::uint64_t said) const {
   std::uint64_t total = said;
   for (const protocol::SessionEntry& session : sessions_) total = std::min(total, session.device_bytes);

@@ -1,4 +1,4 @@
-// What limits leave this process, for its questions about free memory. On the program's threads.
+// What limits leave this process, for its queries of free memory. On the program's threads.
 #pragma once
 
 #include <atomic>

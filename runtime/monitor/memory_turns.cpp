@@ -10,7 +10,7 @@ void MemoryTurns::wait_for_promise(int device) {
   if (gate::may_not_wait() || parts_.contexts.captures() != 0) return parts_.bell.ring();
   // Allocations do not check each time which frees streams have passed.
   if (parts_.memory.sweep_deferred() && parts_.budget.covered(device)) return;
-  parts_.usage.changed(device);  // from its next grant on it counts with memory that waits
+  parts_.usage.changed(device);  // from its next grant on the memory that waits counts
   if (!parts_.budget.covered(device)) parts_.budget.wait_for_promise(device);
 }
 

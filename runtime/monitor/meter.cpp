@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// How often the monitor looks: while a thread waits, and otherwise.
+// The monitor's polling intervals: while a thread waits, and otherwise.
 constexpr Time kLookForThreads = 100us;
 constexpr Time kLook = 1ms;
 
@@ -149,7 +149,7 @@ bool Meter::look(Time now, bool standing) {
     const auto each = next++;
     Stream& stream = each->second;
     some |= pass(stream, now);
-    // As much again: the stream may be waiting for a call that is held back.
+    // The stream may have as much again in flight: it may be waiting for a call that is held back.
     if (standing && stream.flow.stalls(stream.counted.calls.load(), now)) {
       set_free(stream);
       some = true;

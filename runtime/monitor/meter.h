@@ -34,10 +34,10 @@ class Meter {
   // This context is about to end or has ended: its events go with it.
   void forget(api::CUcontext context);
 
-  // --- the monitor, under the lock that contexts end under
-  // Checks which marks have passed. True: a waiting thread may continue. `standing`: a thread waits.
+  // --- the monitor, under the lock that contexts end under Checks which marks have passed. True: a waiting thread may
+  // continue. `standing`: a thread waits.
   bool look(Time now, bool standing);
-  // When the next look is due; Time::max(): nothing is in flight.
+  // When the next poll is due; Time::max(): nothing is in flight.
   Time look_at() const { return look_at_; }
   // Metering has ended: marks in flight no longer matter.
   void stop();
@@ -46,7 +46,7 @@ class Meter {
 
  private:
   struct Stream {
-    // What a call that need not ask passes.
+    // The counter that a call passes which need not ask.
     gate::StreamCalls counted;
     // The rest is guarded by the lock.
     api::CUcontext context = nullptr;  // of the events

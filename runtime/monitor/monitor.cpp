@@ -22,14 +22,14 @@ using protocol::Message;
 
 namespace {
 
-// How long a thread may take to run that the open gate has woken: others may use the CPUs. One that is in a signal
+// How long a thread that the open gate has woken may take to run, since others may use the CPUs. A thread in a signal
 // handler may take for ever. A judgment.
 constexpr Time kWakes = 50ms;
 
 // The largest GPU that rotad accepts (scheduler/server/decode.cpp).
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 48;
 
-// What started the process calls it, for people: the notebook whose kernel it is, or the Slurm job.
+// The name that people know the process by: the notebook whose kernel it is, or the Slurm job.
 std::string name_from_environment() {
   // NOLINTBEGIN(concurrency-mt-unsafe)
   if (const char* notebook = std::getenv("JPY_SESSION_NAME")) return protocol::as_session_name(notebook);
@@ -174,8 +174,8 @@ gate::Devices Monitor::reached_at_once(const gate::Call& call) {
   return noted ? 0 : reached_.at_once(call);
 }
 
-// Work of these GPUs waits for memory of others, too, that it may use and that is out of place (others_closed() cannot
-// always wait).
+// Work of these GPUs also waits for memory of other GPUs that it may use and that is out of place (others_closed()
+// cannot always wait).
 gate::Devices Monitor::with_memory(gate::Devices devices) const {
   const gate::Devices out = gate::out_of_place.load() & ~devices;
   return out == 0 ? devices : devices | (out & memory_.reachable(devices));
@@ -261,9 +261,9 @@ void Monitor::run() {
     const bool holds = std::ranges::any_of(tasks_, [](const auto& task) { return task->holds(); });
     const bool runs = std::ranges::any_of(tasks_, [](const auto& task) { return task->runs(); });
     const bool watches = std::ranges::any_of(tasks_, [](const auto& task) { return task->machine.watches_gpu(); });
-    // Nobody waits, so nothing drains; but memory may have to leave.
+    // Nobody waits, so nothing drains; but memory may have to be evicted.
     const bool undisturbed = holds && !watches && !timing_.in_flight();
-    // What the program freed before it paused is not its own any more.
+    // What the program freed before it paused no longer belongs to it.
     if (undisturbed && chores_.sweep.due(now())) memory_.sweep_deferred();
     undo_what_was_left();
     keep_to_host_share();
@@ -298,7 +298,7 @@ void Monitor::feed(Task& task, const Event& event) {
   }
 }
 
-// Calls that waited for room, and that their threads have left without returning.
+// Calls that waited for memory, and that their threads have left without returning.
 void Monitor::undo_what_was_left() {
   if (!chores_.undo.due(now())) return;
   if (!undo_left_calls()) return;
@@ -306,7 +306,7 @@ void Monitor::undo_what_was_left() {
   budget_.changed();
 }
 
-// What concerns all tasks: each hears of it at its next look.
+// For what concerns all tasks: each learns of it at its next poll.
 void Monitor::to_all(const Event& event) {
   for (const auto& task : tasks_) task->due.push_back(event);
 }
@@ -420,7 +420,7 @@ event::Look Monitor::look(Task& task) {
   const memory::Devices reachable = memory_.reachable(task.devices);
   seen.resident = memory_.in_place(reachable);
   if (!seen.resident && memory_.in_place(task.devices)) couplings_->ask(reachable, Couplings::When::kAtOnce, now());
-  // First: who goes on from there is inside.
+  // Read before the traffic: a thread that continues from there is inside.
   const bool wakes = machine.gate_open() && now() - task.opened_at < kWakes;
   seen.about_to_call = gate_.held_up(task.devices) + (wakes ? gate_.standing(task.devices) : 0);
   const gate::Gate::Traffic traffic = gate_.traffic(task.devices);
@@ -434,7 +434,7 @@ event::Look Monitor::look(Task& task) {
   seen.measures = measured_.measures;
   seen.alone = measured_.alone;
   seen.sharer_waits = rotad_ && (rotad_->watch(task.served) & protocol::kWatchSharers) != 0;
-  // Whoever accesses that memory is in effect waiting for it.
+  // Whatever accesses that memory is in effect waiting for it.
   if ((reached_from_outside_ || kept()) && !seen.resident) {
     ++seen.standing;
     ++seen.not_at_gate;

@@ -83,8 +83,8 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   // both may have to run at the same time: tells rotad.
   void shares(std::uint32_t what);
   std::uint32_t shared() const { return shares_.load(); }
-  // What may make it a member of a gang, which rotad is then told: it has looked up a kernel by name, shares GPU memory
-  // with another process, or has registered host memory.
+  // Evidence that the process may be a member of a gang, which rotad is then told: it has looked up a kernel by name,
+  // shares GPU memory with another process, or has registered host memory.
   void kernel_found(const char* name) {
     if (gang_.kernel_found(name)) bell_.ring();
   }
@@ -117,17 +117,17 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   void unseen() override { memory_.pin_all(protocol::PinAll::kUnseen); }
   // For so long no memory leaves from now on. What is leaving or out comes back.
   void keep_in_place(Time so_long);
-  // The same for as long as a library takes to load, by which memory may be reached: returns once all memory is in
-  // place, or after half a minute, and a line says so.
+  // The same while a library loads through which memory may be reached: returns once all memory is in place, or after
+  // half a minute, and a line says so.
   void bring_back_for(std::string_view library);
   std::optional<std::chrono::nanoseconds> stands(std::chrono::nanoseconds so_long) override {
     return waiting_.stands(so_long);
   }
   void make_room(FunctionRef<bool()> again) override;  // for the GPU of the current context
-  // Returns once rotad has said whether it serves this process on a GPU, but waits no longer than rotad takes that has
-  // to ask another one for the GPU; with ROTA_WAIT=1 until a rotad serves it.
+  // Returns once rotad has said whether it serves this process on a GPU. Waits no longer than rotad takes to ask
+  // another rotad for the GPU; with ROTA_WAIT=1 until a rotad serves it.
   void wait_until_served_is_known(int device);
-  // Memory asks it (runtime/memory/turns.h).
+  // What memory asks of turns (runtime/memory/turns.h).
   bool others_closed(int device);
   // The process is exiting: from now on the monitor makes no driver calls and no thread waits; or, while memory is out
   // of place, as soon as it is back.
@@ -180,13 +180,13 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   void publish_pins(Task& task);
   bool pins_what_is_reached();
   void look_outside();
-  // Its gates, unless an allocation has just ended up out of place.
+  // Opens the task's gates, unless an allocation has just ended up out of place.
   bool open(Task& task);
   void collect_if_idle();
   bool lose_memory(api::CUresult error);
   void give_host_back_if_low();
-  // What is known of whether work of this process runs, while the gate stays closed: one who asks again and again marks
-  // only once.
+  // What is known of whether work of this process runs, while the gate stays closed: repeated questions make only one
+  // mark.
   struct Resting {
     std::optional<bool> marked;
     bool proven = false;
@@ -196,7 +196,7 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   HostPauses::Rest rests_within(Time pause);
   bool prepare_host();
   void keep_to_host_share();
-  // The host lacks memory that this process could give back.
+  // The host needs memory that this process could give back.
   bool has_unneeded_host() { return memory_.host_low() || memory_.host_excess() != 0; }
   void meter();
   Timing::Wish look_at_timing();
@@ -220,7 +220,7 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   void say(Task& task, const Action& action);
   void waits_for_others(const Task& task);
   bool kept() const { return now() < kept_until_.load(); }
-  // The process exits, and no thread waits for a turn: the driver may shut down at any moment, so no memory leaves.
+  // The process exits, and no thread waits for a turn: the driver may shut down at any moment, so no memory is evicted.
   bool may_be_gone() const { return exits_.load() && gate_.standing() == 0; }
   bool stopping() const { return stopping_.load(std::memory_order_acquire); }
 

@@ -32,12 +32,12 @@ void Monitor::start() {
       const std::lock_guard lock(start_mutex_);
       if (started_.load(std::memory_order_relaxed)) return;
       const Conversation::First first = rotad_.find_first(limits_.rotad_is_silent());
-      // Not announced to anyone yet.
+      // Not announced to any thread yet.
       if (first != Conversation::First::kServed) {
         for (const auto& task : tasks_) task->due.clear();
       }
       if (first == Conversation::First::kSilent) {
-        // The program has waited for it already.
+        // The program has already waited for it.
         for (const auto& task : tasks_) task->machine.step(event::Lost{}, now() - Machine::kGrace);
       }
       if (first != Conversation::First::kWait) {
@@ -124,7 +124,7 @@ bool Monitor::stops_at_exit() {
   knows_exit_.store(true);
   if (!opened) {
     std::this_thread::sleep_for(1ms);
-    bell_.ring();  // tries again at once, not only when it next looks by itself
+    bell_.ring();  // tries again at once, not only at its next poll
   }
   return opened == true;
 }

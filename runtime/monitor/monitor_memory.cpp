@@ -1,5 +1,5 @@
-// What the monitor does with memory: brings it back with a grant, moves it out to make room, and passes frees on to the
-// driver where nothing runs.
+// What the monitor does with memory: restores it with a grant, evicts it for others, and passes frees on to the driver
+// where nothing runs.
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -18,11 +18,12 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// How long memory that the driver did not release counts as fixed, unless a turn comes first. The same as for clients
-// that rotad finds not to make room (scheduler/core/policy/clearing.h).
+// How long memory that the driver did not release counts as pinned, unless a turn comes first. As long as rotad
+// considers a client unresponsive (scheduler/core/policy/clearing.h).
 constexpr Time kStuck = 10s;
 
-// How long memory of a process that is being checkpointed counts as fixed before the driver is asked again. A judgment.
+// How long memory of a process that is being checkpointed counts as pinned before the driver is asked again. A
+// judgment.
 constexpr Time kCheckpointed = 1s;
 
 // The same for memory that work of another GPU may use, before the GPUs are one task. A judgment.
@@ -31,18 +32,18 @@ constexpr Time kCouples = 100ms;
 // The same for memory of a process that exits, unless one of its handlers waits for a turn. A judgment.
 constexpr Time kExits = 1s;
 
-// How long a library that is to be loaded waits for memory at most, and when that is said. Judgments.
+// How long the load of a library waits for memory at most, and when a line says that it waits. Judgments.
 constexpr Time kMostForLoad = 30s;
 constexpr Time kSayLoad = 1s;
 
 constexpr const char* kNoHostMemory =
-    "GPU {}: {} of {} that other programs need cannot be moved out, because the host, or a limit on its memory, has "
-    "none left for them: the others wait until there is some or until this program frees GPU memory";
+    "GPU {}: {} of {} that other programs need cannot be evicted, because the host, or a limit on its memory, has no "
+    "memory left for them: the others wait until it has some or until this program frees GPU memory";
 
 }  // namespace
 
-// Handed over by rotad because this process lacks memory there. It may use what arrives while it brings its own memory
-// back.
+// Handed over by rotad because of this process's deficit there. The process may use what arrives while it restores its
+// own memory.
 memory::Exchange Monitor::exchange(int device) {
   const Conversation::Gpu* const gpu = rotad_.gpu(device);
   if (gpu == nullptr || gpu->index < 0) return {};
@@ -98,14 +99,14 @@ event::Brought Monitor::bring_memory_back(Task& task) {
   return {.resident = resident, .lacking = 0, .some = back.some};
 }
 
-// Whether that was one refusal too many. Then the process's memory on GPUs is of no use any more and in the way of
+// Returns whether that was one refusal too many. Then the process's memory on GPUs is useless, and in the way of
 // others.
 bool Monitor::lose_memory(api::CUresult error) {
   if (!restores_.refused(now())) return false;
   const char* name = nullptr;
   if (real::cuGetErrorName(error, &name) != api::CUDA_SUCCESS || name == nullptr) name = "an unknown error";
   log::warn(
-      "this program's memory cannot be brought back to the GPU: the driver has returned {} ({}) for {} s. Its contents "
+      "this program's memory cannot be restored to the GPU: the driver has returned {} ({}) for {} s. Its contents "
       "are lost, and every call that needs the GPU returns this error from now on. End the program and start it again",
       name, static_cast<int>(error), Restores::kLongestRefusal / 1s);
   keeper_.begin_moving(gate::kAllDevices);
@@ -127,8 +128,8 @@ void Monitor::give_host_back_if_low() {
 }
 
 // What rotad leaves this process of the host's memory (scheduler/protocol/pages.h): says what it has, and gives back
-// what is spare and more than that. What is pinned only while no work of this process runs: here, at the end of a turn,
-// or behind a gate that is closed for it (collect_if_idle()).
+// reclaimable memory beyond that. Pinned memory is given back only while no work of this process runs: here, at the end
+// of a turn, or behind a gate that is closed for it (collect_if_idle()).
 void Monitor::keep_to_host_share() {
   if (memory_.host_bytes() == 0 && !memory_.host_limited()) return host_pauses_.exceeds(false, now());
   if (chores_.count.due(now(), memory_.host_limited() ? Chores::kBetweenCounts : Chores::kBetweenUnlimitedCounts)) {
@@ -151,8 +152,8 @@ void Monitor::keep_to_host_share() {
   }
 }
 
-// Called while others lack room that this process will have to make, so that the first memory to leave need not wait
-// for host memory. Returns whether there is more to do. Calls no driver.
+// Called while others have a deficit for which this process will have to evict, so that the first eviction need not
+// wait for host memory. Returns whether there is more to do. Calls no driver.
 bool Monitor::prepare_host() {
   // It needs no driver calls, so this is possible while the GPU works.
   if (memory_.has_prepared_host() && memory_.host_low()) memory_.drop_prepared_host();
@@ -168,14 +169,13 @@ bool Monitor::prepare_host() {
   if (all.empty() && !memory_.has_prepared_host()) return false;
   const bool more = memory_.prepare_host(all);
   if (std::exchange(prepares_, more) && !more) {
-    log::debug("{} bytes of host memory are ready for memory that may have to leave the GPU",
-               memory_.kept_host_bytes());
+    log::debug("{} bytes of host memory are ready for memory that may have to be evicted", memory_.kept_host_bytes());
   }
   return more;
 }
 
-// Extents of a process that may still run work cannot leave, except for a holder's, which nobody asks for. Nor can
-// memory from pools whose contexts have ended, until there is another context to copy it.
+// Extents of a process that may still run work cannot be evicted; a holder's are not asked for. Nor can memory from
+// pools whose contexts have ended, until there is another context to copy it.
 void Monitor::publish_pins(Task& task) {
   const bool holds = task.machine.grant() != 0;
   const bool stuck = now() < task.stuck_until || contexts_.captures() != 0;
@@ -203,7 +203,7 @@ bool Monitor::open(Task& task) {
   return true;
 }
 
-// Whether memory may be accessed without a call that rota sees: then it no longer leaves the GPU.
+// Whether memory may be accessed without a call that rota sees: then it is no longer evicted.
 bool Monitor::pins_what_is_reached() {
   const std::string outside = memory::reached_from_outside();
   if (outside.empty()) return false;
@@ -213,8 +213,8 @@ bool Monitor::pins_what_is_reached() {
   return true;
 }
 
-// rota does not see the opening of a device, so a device that is opened while memory is swapped out is found a little
-// later. The memory comes back with a turn that no thread at the gate waits for.
+// rota does not see the opening of a device, so a device that is opened while memory is evicted is found a little
+// later. The memory is restored with a turn that no thread at the gate waits for.
 void Monitor::look_outside() {
   if (reached_from_outside_ || memory_.all_in_place() || !chores_.look_outside.due(now())) return;
   pins_what_is_reached();
@@ -293,7 +293,7 @@ void Monitor::swap_out_of_the_way(Task& task, const std::vector<Destination>& fr
       if (left.failed) task.stuck_until = now() + kStuck;
       if (left.bytes != 0) {
         task.due.push_back(event::Cleared{});
-        usage_.tell();  // whoever lacks a little more asks once rotad knows that nothing more is on its way
+        usage_.tell();  // a process with a small deficit asks once rotad knows that nothing more is on its way
       }
       chores_.look_outside.at_once();  // something may have been opened in the meantime
       usage_.moved_out(left.copied, left.spared, now() - begun);
@@ -362,7 +362,7 @@ bool Monitor::rests(Resting& asked) {
   return asked.proven = progress.looked && progress.done;
 }
 
-// Whether whoever is inside the closed gate works on the CPU, as far as that can be told: all work is done.
+// Whether threads inside the closed gate only work on the CPU, as far as that can be told: all GPU work is done.
 bool Monitor::only_calls(std::optional<bool>& marked) {
   if (!marked) marked = contexts_.mark() == gate::Contexts::Mark::kMarked;
   if (!*marked) return true;
@@ -370,7 +370,7 @@ bool Monitor::only_calls(std::optional<bool>& marked) {
   return progress.looked && progress.done;
 }
 
-// Waits for that proof, behind a gate that has just been closed; in vain if it cannot come within so long.
+// Waits for that proof, behind a gate that has just been closed, for at most this long.
 HostPauses::Rest Monitor::rests_within(Time pause) {
   constexpr Time kShort = HostPauses::kShortPause;
   Resting asked;
@@ -378,8 +378,8 @@ HostPauses::Rest Monitor::rests_within(Time pause) {
   for (const Time begun = now();;) {
     if (rests(asked)) return HostPauses::Rest::kProven;
     const Time waited = now() - begun;
-    const bool in_vain = asked.marked ? !*asked.marked : waited > kShort && only_calls(marked_with_calls);
-    if (in_vain) return HostPauses::Rest::kCannotTell;
+    const bool futile = asked.marked ? !*asked.marked : waited > kShort && only_calls(marked_with_calls);
+    if (futile) return HostPauses::Rest::kCannotTell;
     if (waited >= pause || (waited > kShort ? stops_waiting() : stopping())) return HostPauses::Rest::kNotYet;
     std::this_thread::sleep_for(waited < kShort ? 20us : 200us);
   }

@@ -15,7 +15,8 @@ constexpr Time kAwake(protocol::kAwakeNs);
 
 }  // namespace
 
-// What is in flight while programs take turns, or others need host memory that is given back once nothing is.
+// Work in flight is limited while programs take turns, or while others need host memory that is given back once nothing
+// is in flight.
 void Monitor::meter() {
   const bool asked = rotad_ && ((rotad_->watch() & protocol::kWatchMeter) != 0 || host_pauses_.presses(now()));
   const bool wanted = !stopping() && asked;
@@ -35,8 +36,8 @@ void Monitor::meter() {
   });
 }
 
-// Where several tasks take turns, it has to be known which of them a call is for; and of a captured copy, of which GPUs
-// the graph will be (graph_reach.h).
+// Where several tasks take turns, it has to be known for which of them a call is; and for a captured copy, on which
+// GPUs the graph will work (graph_reach.h).
 void Monitor::sort_calls() {
   const bool watched = tasks_.size() > 1 && rotad_ && std::ranges::any_of(tasks_, [this](const auto& task) {
                          return task->machine.watches_gpu() || rotad_->watch(task->served) != 0;

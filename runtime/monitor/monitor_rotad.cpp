@@ -41,7 +41,7 @@ void Monitor::introduced(Descriptor&& socket) {
 }
 
 void Monitor::announce(const protocol::ProcessNumber& number) {
-  // A rotad that is slow to read is not waited for longer: whoever opens the memory asks again for a while.
+  // There is no longer wait for a rotad that is slow to read: the process that opens the memory asks again for a while.
   constexpr std::chrono::seconds kMost{1};
   const bool first = introductions_.announce(number);
   if (first) bell_.ring();
@@ -55,7 +55,7 @@ Introductions::Answer Monitor::introduce(const protocol::ProcessNumber& number,
   return introductions_.wait(request, until);
 }
 
-// Those that the program has touched since the last time.
+// The GPUs that the program has touched since the last time.
 void Monitor::add_gpus() {
   const std::lock_guard lock(new_gpus_mutex_);
   for (const Conversation::Gpu& gpu : new_gpus_) {
@@ -127,17 +127,16 @@ void Monitor::say(Task& task, const Action& action) {
     case Note::kBesideSharer:
       log::warn(
           "this program's GPU work made no progress while a program waited that it may share GPU memory or events "
-          "with: "
-          "both run at the same time, and rota retries from time to time");
+          "with: both run at the same time, and rota retries from time to time");
       break;
     case Note::kTriesAgain:
       log::info("checking again whether this program can take turns");
       break;
     case Note::kNoRoom:
       log::warn(
-          "this program's memory has not fit on the GPU for {} s: either other programs do not move theirs out (it may "
-          "be unable to leave, their work may still run, or the host may have no memory left for it), or programs that "
-          "do not run under rota use the GPU; `rota status` and nvidia-smi say who has what; still trying",
+          "this program's memory has not fit on the GPU for {} s: either other programs do not evict theirs (it may be "
+          "pinned, their work may still run, or the host may have no memory left for it), or programs that do not run "
+          "under rota use the GPU; `rota status` and nvidia-smi say who has what; still trying",
           Machine::kSayNoRoom.count() / 1'000'000'000);
       break;
     case Note::kInterrupted:
@@ -147,7 +146,7 @@ void Monitor::say(Task& task, const Action& action) {
           getpid());
       break;
     case Note::kGaveBackUnused:
-      log::debug("grant {}: given back unused after {} us, since the memory for it did not come", action.grant,
+      log::debug("grant {}: given back unused after {} us, since its memory could not be restored", action.grant,
                  microseconds(action.held));
       break;
     case Note::kGaveBackIdle:

@@ -1,4 +1,4 @@
-// The process's tasks: which GPUs are one, and how they become one or are parted.
+// The process's tasks: which GPUs form one, and how tasks are joined and split.
 #include <algorithm>
 #include <bit>
 #include <thread>
@@ -13,9 +13,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Between two looks at whether gates have closed that others close.
+// The interval of checks whether gates have closed that another thread closes.
 constexpr auto kOthersClose = 50us;
-// How long a call may wait for that before it is said. A judgment.
+// How long a call may wait for that before a line says so. A judgment.
 constexpr Time kSayOthers = 2s;
 
 }  // namespace
@@ -54,7 +54,7 @@ void Monitor::add_task(int device) {
         task->machine.phase() == Phase::kAlone ? task->machine.lost_since() : std::nullopt;
     task = tasks_.emplace_back(std::make_unique<Task>(gate_, contexts_)).get();
     task->sampler.connected(rotad_ ? rotad_->usage() : nullptr);
-    // As long without rotad as the others.
+    // It has been without rotad for as long as the others.
     if (alone) task->machine.step(event::Lost{.silent = rotad_.said_silent()}, *alone);
   }
   task->devices = gate::bit_of(device);
@@ -69,8 +69,8 @@ bool Monitor::may_recouple(const Task& task) const {
   return task.machine.rests() && task.due.empty() && rotad_->lease(task.served).grant == 0;
 }
 
-// Makes tasks of the GPUs that have to be held at the same time, and parts others. Those concerned first give back what
-// they hold: there is nothing else that could be lost.
+// Joins GPUs that have to be held at the same time into tasks, and splits others. The tasks concerned first give back
+// what they hold: there is nothing else that could be lost.
 void Monitor::recouple() {
   if (std::popcount(touched()) < 2) return;
   for (const auto& task : tasks_) {
@@ -84,7 +84,7 @@ void Monitor::recouple() {
     if (concerned.size() > 1 && !may_gather(concerned, all)) continue;
     bool rest = !concerned.empty();
     for (Task* const each : concerned) {
-      // One that need not be one any more is not in a hurry.
+      // A task that may be split is not urgent.
       if (!each->machine.retires() && (concerned.size() > 1 || each->machine.rests())) feed(*each, event::Retire{});
       rest = rest && rotad_ && each->machine.retires() && may_recouple(*each);
     }
@@ -92,8 +92,8 @@ void Monitor::recouple() {
   }
 }
 
-// Whether these become one task now, for which none of them may run. Work of one may be waiting for the program, which
-// waits for another's GPU: while a turn lasts, that one asks for its GPU by itself.
+// Whether these become one task now: none of them may run. Work of one may be waiting for the program, which waits for
+// another's GPU: while a turn lasts, that other task asks for its GPU by itself.
 bool Monitor::may_gather(const std::vector<Task*>& concerned, gate::Devices all) const {
   if ((all & ~couplings_->with(concerned.front()->devices, now(), Couplings::When::kAtOnce)) == 0) return true;
   return std::ranges::none_of(concerned,
@@ -105,17 +105,18 @@ std::vector<Task*> Monitor::to_recouple(Task& task) {
   const gate::Devices wanted = couplings_->with(task.devices, now());
   std::vector<Task*> concerned;
   for (const auto& other : tasks_) {
-    // One that runs beside the others has its gate open and will not rest for minutes: the rest takes its turns.
+    // A task that runs concurrently with the others has its gate open and will not rest for minutes: the others take
+    // their turns.
     const bool open = other->served == 0 || other->machine.phase() == Phase::kBeside;
     if ((other->devices & wanted) != 0 && !open) concerned.push_back(other.get());
   }
-  // One that was to be coupled, until that was not needed any more, is formed anew by itself.
+  // A task whose coupling is no longer needed is formed anew by itself.
   const bool changes = concerned.size() > 1 || parts(task) || task.machine.retires();
   const bool among = std::ranges::find(concerned, &task) != concerned.end();
   return changes && among ? concerned : std::vector<Task*>{};
 }
 
-// Whether it has GPUs that need not be held at the same time any more.
+// Whether it has GPUs that need no longer be held at the same time.
 bool Monitor::parts(const Task& task) const {
   const gate::Devices first = task.devices & -task.devices;
   return (task.devices & ~couplings_->with(first, now())) != 0;

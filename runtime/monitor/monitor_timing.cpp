@@ -1,4 +1,4 @@
-// The monitor's part in leaving alone what the program times (timing.h).
+// The monitor's part in not disturbing what the program times (timing.h).
 #include <algorithm>
 
 #include "generated/driver_real.h"
@@ -10,7 +10,7 @@ namespace rota::turn {
 
 namespace {
 
-// The longest time that a thread waits for others to leave, however often it has to ask again.
+// The longest time that a thread waits for others to yield, however often it has to ask again.
 constexpr Time kMostPatience = 2 * Pairs::kLongest;
 
 }  // namespace
@@ -92,7 +92,7 @@ void Monitor::look_at_activity(Task& task) {
   const std::uint32_t watch = rotad_ ? rotad_->watch(task.served) : 0;
   const std::uint32_t counted = watch & (protocol::kWatchCalls | protocol::kWatchSamples | protocol::kWatchMeter);
   const bool runs = task.holds();
-  // What the process's account says of a moment is said once.
+  // The process's account records each moment once.
   const auto first = std::ranges::find_if(tasks_, [](const auto& each) { return each->holds(); });
   const bool accounts = account::wanted() && first != tasks_.end() && first->get() == &task;
   if (timing_.unless_measuring([&] { task.sampler.look(counted, accounts, runs, now()); })) return;

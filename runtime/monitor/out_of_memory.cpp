@@ -27,15 +27,16 @@ constexpr Time kGrantGrows = 250ms;
 constexpr auto kGateCloses = 50us;
 // Between two checks of whether memory that could not leave can now. A judgment.
 constexpr auto kForNowLooks = 5ms;
-// How long a thread goes on waiting after a signal handler has run in it before that is said, as for threads at the
+// How long a thread continues to wait after a signal handler has run in it before a line says so, as for threads at the
 // gate.
 constexpr auto kSaySignal = 500ms;
-// How long rotad has to say that an allocation waits, now and again. It says so at once. A judgment.
+// How long rotad may take to confirm that an allocation waits, at first and repeatedly. It normally does so at once. A
+// judgment.
 constexpr auto kAnswers = 5s;
-// How long a call may wait for room, its turns included, before that is said. A judgment.
+// How long a call may wait for memory, its turns included, before a line says so. A judgment.
 constexpr Time kSayWait = 2s;
-// How long a context waits for memory of others that can leave and does not: without a context a program cannot run at
-// all, and the others may be slow to hear of it on a busy machine. A judgment.
+// How long a context waits for memory of others that can be evicted and is not: without a context a program cannot run
+// at all, and the others may be slow to react on a busy machine. A judgment.
 constexpr Time kContextWaits = 10s;
 
 }  // namespace
@@ -46,13 +47,13 @@ void OutOfMemory::say_full(int device) const {
   if (!here || !log::enabled(log::Level::kWarn)) return;
   const std::string others = who_has_memory(here->index);
   if (others.empty() || !once.first()) return;
-  log::warn("GPU {} has no room for an allocation of this program; others have there: {}", driver::gpu_number(device),
-            others);
+  log::warn("GPU {} has no free memory for an allocation of this program; others have there: {}",
+            driver::gpu_number(device), others);
 }
 
 void OutOfMemory::retry_context(int device, FunctionRef<bool()> again) {
   // A new GPU: rotad has to be told, and the grant has to be extended to it. If this is the process's first GPU, the
-  // grant is there at the first look; until then the gate is closed.
+  // grant is there at the first check; until then the gate is closed.
   for (const auto until = std::chrono::steady_clock::now() + kGrantGrows; served();) {
     gate_.pass(gate::bit_of(device));
     if (budget_.promised(device) != Budget::kUnlimited || std::chrono::steady_clock::now() >= until) break;
@@ -76,7 +77,7 @@ void OutOfMemory::retry(int device, FunctionRef<bool()> again, Time patience) {
   if (total == 0) return;
   static log::Once once;
   // A process without a turn has to wait for one: the present holder would only lose its turn. A turn that ends before
-  // the others have cleared (a program that has just started goes first) says nothing about whether there is room.
+  // the others have evicted (a program that has just started goes first) says nothing about whether the memory fits.
   const auto until = std::chrono::steady_clock::now() + for_now_patience_;
   static log::Once waits;
   const Time begun = now();
@@ -88,10 +89,10 @@ void OutOfMemory::retry(int device, FunctionRef<bool()> again, Time patience) {
       return;
     }
     if (once.first())
-      log::info("GPU {} is out of memory: the other programs on it are making room", driver::gpu_number(device));
+      log::info("GPU {} is out of memory: the other programs on it are evicting theirs", driver::gpu_number(device));
     budget_.wait_for_all(device, total);
-    // The turn must last during that: other processes' memory would come back with their turns. But not until it is
-    // revoked: then this waits for the next one.
+    // The turn must last meanwhile: other processes' memory would be restored with their turns. It must end before it
+    // is revoked: then this waits for the next turn.
     const auto leaves = [&] {
       return published_.others_leave(device) || (now() - begun < patience && published_.others_can_leave(device));
     };
@@ -100,8 +101,9 @@ void OutOfMemory::retry(int device, FunctionRef<bool()> again, Time patience) {
     stayed = gate_.run_if_open(device, [&] {
       const auto tried = [&] {
         if (now() - begun >= kSayWait && waits.first()) {
-          log::warn("GPU {} is full: a call of this program waits until others have made room; `rota status` says who",
-                    driver::gpu_number(device));
+          log::warn(
+              "GPU {} is full: a call of this program waits until others have evicted memory; `rota status` says who",
+              driver::gpu_number(device));
         }
         return done = again();
       };
@@ -122,9 +124,8 @@ std::string OutOfMemory::awaited(int device) const {
   }
   const std::string others = here ? who_stays(here->index) : "";
   if (others.empty())
-    return fmt::format("memory of others on GPU {}, which cannot leave it", driver::gpu_number(device));
-  return fmt::format("memory on GPU {}, which others have: {}, and which cannot leave it", driver::gpu_number(device),
-                     others);
+    return fmt::format("memory of others on GPU {} that cannot be evicted", driver::gpu_number(device));
+  return fmt::format("memory of others on GPU {} that cannot be evicted: {}", driver::gpu_number(device), others);
 }
 
 void OutOfMemory::await(int device, const memory::Refused& what, FunctionRef<bool()> again) {
@@ -174,7 +175,7 @@ bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request) {
   return answer.value_or(false);
 }
 
-// Memory of others that cannot leave for now will be able to once their work has finished, possibly in a turn of their
+// Memory of others that is pinned temporarily can be evicted once their work has finished, possibly in a turn of their
 // own: so this waits outside the gate, where this process's turn can end. False: there is none, or it has taken too
 // long.
 bool OutOfMemory::wait_for_later(int device, std::chrono::steady_clock::time_point until) {
@@ -185,8 +186,8 @@ bool OutOfMemory::wait_for_later(int device, std::chrono::steady_clock::time_poi
     const auto here = published_.gpu(device);
     const std::string who = here ? who_stays_for_now(here->index) : "";
     log::warn(
-        "an allocation waits for memory on GPU {} that cannot leave it yet because work of its program may still "
-        "run{}; it waits {} s at most",
+        "an allocation waits for memory on GPU {} that cannot be evicted while work of its program may run{}; it waits "
+        "{} s at most",
         driver::gpu_number(device), who.empty() ? "" : ": " + who, for_now_patience_ / 1s);
   }
   std::optional<std::chrono::steady_clock::time_point> interrupted;

@@ -1,5 +1,5 @@
 // Calls for which the driver has no memory on a GPU, although rotad's accounting may leave some: they wait until others
-// have made room. On the program's threads.
+// have evicted memory. On the program's threads.
 #pragma once
 
 #include <atomic>
@@ -22,11 +22,11 @@ class OutOfMemory {
  public:
   struct Process {
     const std::atomic<bool>& served;    // by a rotad
-    const std::atomic<bool>& stopping;  // no thread waits any more
+    const std::atomic<bool>& stopping;  // no thread may wait any more
   };
-  // `for_now_patience`: how long a call waits for memory of others that cannot leave for now. Longer than rota takes to
-  // find that a process cannot be drained and to try again (Machine::kFirstVerdict), since without the room the call
-  // fails. A judgment.
+  // `for_now_patience`: how long a call waits for memory of others that is pinned temporarily. Longer than rota takes
+  // to find that a process cannot be drained and to try again (Machine::kFirstVerdict), since without the memory the
+  // call fails. A judgment.
   OutOfMemory(gate::Gate& gate, gate::Contexts& contexts, memory::Residency& memory, Budget& budget,
               const Published& published, RoomRequests& rooms, Bell& bell, Process process,
               std::chrono::nanoseconds for_now_patience)
@@ -41,18 +41,20 @@ class OutOfMemory {
         for_now_patience_(for_now_patience) {}
 
   // The driver has refused a call on this GPU: waits until only this process holds the GPU, and calls `again`,
-  // repeatedly while memory of others is leaving. Does nothing where that cannot help: the process wants more than
-  // there is, or rotad promises nothing. Does not wait inside the gate or during a capture. `patience`: how long memory
-  // of others that can leave is waited for although it is not leaving.
+  // repeatedly while memory of others is being evicted. Does nothing where that cannot help: the process wants more
+  // than there is, or rotad promises nothing. Does not wait inside the gate or during a capture. `patience`: how long
+  // to wait for memory of others that can be evicted although it is not being evicted.
   void retry(int device, FunctionRef<bool()> again, Time patience = Time{0});
   // The same for a context, on a GPU where this process may have none yet.
   void retry_context(int device, FunctionRef<bool()> again);
-  // The driver has refused an allocation although nothing more is leaving the GPU: waits, as long as rotad says so, for
-  // memory of others that cannot leave, and calls `again` when it may. Where no thread may wait it returns at once.
+  // The driver has refused an allocation although nothing more is being evicted: waits, as long as rotad says so, for
+  // memory of others that cannot be evicted, and calls `again` when rotad allows it. Where no thread may wait it
+  // returns at once.
   void await(int device, const memory::Refused& what, FunctionRef<bool()> again);
-  // The driver has no room for memory that may be out of place. Where others may make room later, calls `begin`, from
-  // which on not all memory is in place, and returns once the gate is closed or never will be; the monitor closes it
-  // without waiting for work when it sees that. Otherwise, inside the gate, and during a capture, it returns at once.
+  // The driver has no memory for an allocation that may be out of place. Where others may evict memory later, calls
+  // `begin`, from which on not all memory is in place, and returns once the gate is closed or never will be; the
+  // monitor closes it without waiting for work when it sees that. Otherwise, inside the gate, and during a capture, it
+  // returns at once.
   void close_gate(int device, FunctionRef<void()> begin);
   // An allocation fails: says who has memory there.
   void say_full(int device) const;

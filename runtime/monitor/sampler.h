@@ -16,7 +16,7 @@ class Sampler {
  public:
   Sampler(gate::Gate& gate, gate::Contexts& contexts) : gate_(gate), contexts_(contexts) {}
 
-  // Null: rotad is gone.
+  // Null: there is no rotad.
   void connected(protocol::UsagePage* page);
   // The task's GPUs, by rotad's indices of them and by the driver's ordinals.
   void serve(GpuMask gpus, gate::Devices devices);

@@ -1,4 +1,4 @@
-// A task: this process on one GPU, or on several that it has to have together. What takes its turns.
+// A task takes turns: this process on one GPU, or on several that it needs at the same time.
 #pragma once
 
 #include <unistd.h>
@@ -20,7 +20,7 @@ struct Task {
 
   bool has(int device) const { return (devices & gate::bit_of(device)) != 0; }
   bool holds() const { return machine.phase() == Phase::kHolding && machine.gate_open(); }
-  // With the gate open, under a lease or beside the others.
+  // With the gate open, under a lease or concurrently with the others.
   bool runs() const { return holds() || (machine.phase() == Phase::kBeside && machine.gate_open()); }
 
   gate::Devices devices = 0;  // by the driver's ordinals; none: the process has touched no GPU yet
@@ -31,7 +31,7 @@ struct Task {
   std::deque<Event> due;
   std::vector<Action> actions;
   Time opened_at{0};  // when the gates last opened
-  // Extents that had to move did not, since the driver refused: they count as fixed until the next grant or this time.
+  // Extents that the driver refused to release: they count as pinned until the next grant or this time.
   Time stuck_until{0};
 };
 

@@ -1,5 +1,5 @@
-// What the program times (runtime/turn/pairs.h), as its threads and the monitor tell of it: the lock around the
-// machine, the flags that records check first, and the threads that wait until a pair may begin.
+// What the program times (runtime/turn/pairs.h), as its threads and the monitor report it: the lock around the machine,
+// the flags that records check first, and the threads that wait until a pair may begin.
 #pragma once
 
 #include <atomic>
@@ -71,7 +71,7 @@ class Timing {
     work();
     return true;
   }
-  // When the next look is due.
+  // When the next poll is due.
   Time look_at() const { return pairs_.look_at(); }
 
  private:

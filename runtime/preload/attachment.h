@@ -45,8 +45,8 @@ struct RotaAttachment {
   uint64_t symbol_list;
   // slots[i] is what thunk i jumps to. The core fills them (release stores); 8-byte aligned words.
   void** slots;
-  // The real driver's functions in symbol order; never null: where the driver lacks one, a function that returns an
-  // error.
+  // The real driver's functions in symbol order; never null: where the driver does not have one, a function that
+  // returns an error.
   void* const* real;
   // available[i] is 1 where the real driver has the function.
   const uint8_t* available;

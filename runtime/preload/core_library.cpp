@@ -34,7 +34,7 @@ void* open_core_library(const char* path, int mode, const char*& why) noexcept {
   using Dlopen = void*(const char*, int);
   using Dlerror = char*();
   auto* const open = reinterpret_cast<Dlopen*>(next_symbol("dlopen"));
-  // Before the call: to look it up afterwards would wipe the words away.
+  // Before the call: looking it up afterwards would erase the error text.
   auto* const error = reinterpret_cast<Dlerror*>(next_symbol("dlerror"));
   void* const library = open != nullptr ? open(path, mode) : nullptr;
   if (library != nullptr) return library;

@@ -1,4 +1,4 @@
-// librota-core.so beside this library, what standard error was when the process began, and the line about a core that
+// librota-core.so next to this library, what standard error was when the process began, and the line about a core that
 // cannot be used: in a container with too old a C library, without the compiler's run-time library, or in half an
 // installation. No libstdc++ in here.
 #pragma once
@@ -7,7 +7,7 @@
 
 namespace rota::thin {
 
-// Kept by this library's constructor.
+// Stored by this library's constructor.
 __attribute__((visibility("hidden"))) const RotaStandardError* standard_error_at_start() noexcept;
 
 // dlopen of `path`; where it fails `why` is set to the loader's words, which hold until this thread's next call of the

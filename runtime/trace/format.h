@@ -10,8 +10,8 @@
 // are ticks of FileHeader::clock and turned into nanoseconds with the clock pairs that the file carries.
 //
 // Records are kept small, since what a call costs beyond its two time stamps is above all fresh memory: a call carries
-// the low half of its ticks, the high half is said once (kTime) where a chunk begins, where another thread goes on in
-// it, and where it changes; and a result takes space only if it is not zero.
+// the low half of its ticks; the high half is recorded once (kTime) where a chunk begins, where another thread
+// continues in it, and where it changes; and a result takes space only if it is not zero.
 #pragma once
 
 #include <cstddef>
@@ -72,7 +72,7 @@ static_assert(offsetof(FileHeader, start) == 64 && offsetof(FileHeader, command)
 
 struct ChunkHeader {
   std::uint32_t magic;   // stored last
-  std::uint32_t thread;  // of the first records; a kThread record says when another one goes on
+  std::uint32_t thread;  // of the first records; a kThread record says when another one continues
   std::uint64_t sequence;
   char thread_name[16];
 };

@@ -22,7 +22,7 @@ enum class Kind : std::uint8_t {
 };
 
 struct Type {
-  const char* name;  // as the header spells it
+  const char* name;
   std::uint32_t bytes;
   Kind kind;
   std::uint32_t detail = 0;

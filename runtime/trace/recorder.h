@@ -1,4 +1,5 @@
-// The threads that write to this process's trace file: gives each its stretches, follows forks, ends the file.
+// The threads that write to this process's trace file: gives each thread its stretches of the file, follows forks, ends
+// the file.
 #pragma once
 
 #include <chrono>

@@ -6,9 +6,9 @@
 //       out_list(1, 209, times_at(2, 8)), out(2, 9))
 //
 // The function's number, its name and the type of its result; its parameters by name and type, whose own values are
-// recorded at entry; and what is recorded besides, at entry (in) and at return (out): of which parameter (-1: the
-// result), and the type of an element. This one writes an array, and how many elements it has is the 8-byte number that
-// the third parameter points to.
+// recorded at entry; and the captures at entry (in) and at return (out): of which parameter (-1: the result), and the
+// type of an element. This one writes an array, and how many elements it has is the 8-byte number that the third
+// parameter points to.
 #pragma once
 
 #include <array>
@@ -38,7 +38,7 @@ enum class Source : std::uint8_t {
   kListBehind,  // address and count are fields of the struct that the parameter points to
 };
 
-// What a tracer has to know; without names.
+// What a tracer has to know, without names.
 struct Recipe {
   Source source = Source::kElements;
   std::uint8_t count_bytes = 0;  // kListBehind: of the count's field
@@ -101,7 +101,7 @@ consteval CaptureRow out_text_behind(std::int8_t parameter, std::uint32_t type) 
   return {{parameter, true, CaptureKind::kText, false, type, nullptr}, {Source::kTextBehind}};
 }
 
-// The row of a function, but for where its parameters and captures begin.
+// The row of a function, except where its parameters and captures begin.
 consteval Function traced(const char* name, std::uint32_t result, std::initializer_list<Parameter> parameters,
                           std::initializer_list<CaptureRow> captures) {
   bool result_in_value = true;

@@ -19,8 +19,8 @@
 namespace rota::trace {
 namespace {
 
-// The first piece is small, because many processes make few calls; later ones are large, because each costs a call to
-// the file system while a thread waits.
+// The first reservation is small, because many processes make few calls; later ones are large, because each costs a
+// call to the file system while a thread waits.
 constexpr std::uint64_t kFirstSegment = std::uint64_t{1} << 20;
 constexpr std::uint64_t kLargestSegment = std::uint64_t{16} << 20;
 // A remainder smaller than this is not worth a kThread record.
@@ -146,7 +146,7 @@ bool Writer::grow(int file) {
     return false;
   }
   // Lets the file system answer a fault with 2 MiB of page cache where it can (ext4 and xfs on recent kernels): 0.5 us
-  // per 4 KiB, otherwise 2 us. Not for the first piece, which a process with few calls barely uses.
+  // per 4 KiB, otherwise 2 us. Not for the first reservation, which a process with few calls barely uses.
   if (reserved_ != 0) madvise(address, bytes, MADV_HUGEPAGE);
   segments_.push_back({static_cast<std::byte*>(address), bytes});
   reserved_ += bytes;

@@ -69,7 +69,7 @@ class Writer {
   };
 
   // The file is open only while it grows or is cut: a descriptor that stays open could be closed by the program
-  // (daemons close all) and reused for another file. -1 with errno if it is gone.
+  // (daemons close all) and reused for another file. -1 with errno if the file is not there any more.
   int open_again() const;
   bool grow(int file);
   void stop(State state, int error);

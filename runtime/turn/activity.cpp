@@ -11,13 +11,13 @@ namespace {
 constexpr Time kCount = 50ms;
 // The average time between two samples; it varies, so that samples do not coincide with a program's own rhythm.
 constexpr Time kBetweenSamples = 1ms;
-// An account needs fewer: while the process keeps the GPU busy up to this, a hundredth of the time sampled so far;
-// while it makes no calls up to the second.
+// The account needs fewer samples. While the process keeps the GPU busy, the interval is a hundredth of the time
+// sampled so far, up to the first value; while the process makes no calls, up to the second.
 constexpr Time kBetweenBusySamples = 4ms;
 constexpr Time kBetweenIdleSamples = 20ms;
 constexpr int kEnoughSamples = 100;
-// Busy samples in a row that make a spell.
-constexpr std::uint64_t kSpell = 5;
+// Busy samples in a row that make a busy period.
+constexpr std::uint64_t kBusyPeriod = 5;
 
 }  // namespace
 
@@ -46,7 +46,7 @@ bool Activity::opened(Time now) {
 }
 
 void Activity::closed(Time now) {
-  spell_ = 0;
+  busy_in_a_row_ = 0;
   sampled_at_ = Time{0};
   open_ = open(now);
   open_since_ = Time{0};
@@ -69,8 +69,8 @@ Activity::Todo Activity::look(const Wants& wants, Time now) {
 Time Activity::sampled(const Wants& wants, Found found, Time now) {
   if (wants.samples && found != Found::kNothing) {
     const bool busy = found == Found::kBusy;
-    spell_ = busy ? spell_ + 1 : 0;
-    if (spell_ >= kSpell) sums_.spell_samples += spell_ == kSpell ? kSpell : 1;
+    busy_in_a_row_ = busy ? busy_in_a_row_ + 1 : 0;
+    if (busy_in_a_row_ >= kBusyPeriod) sums_.spell_samples += busy_in_a_row_ == kBusyPeriod ? kBusyPeriod : 1;
     if (busy) ++sums_.busy_samples;
     ++sums_.samples;
   }

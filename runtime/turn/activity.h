@@ -21,10 +21,10 @@ class Activity {
     std::uint64_t switch_ns = 0;      // and how long after their grants
   };
   const Sums& sums() const { return sums_; }
-  // For so long the gate has been open under leases.
+  // How long the gate has been open under leases.
   Time open(Time now) const { return open_ + (open_since_ != Time{0} ? now - open_since_ : Time{0}); }
 
-  // rotad has come, or is gone. What has been counted so far counts for the next one.
+  // rotad has connected, or is lost. What has been counted so far is reported to the next rotad.
   void connected(bool is);
   // granted(): the lease with this grant came, or none is held. opened(): the gate has opened; returns whether a turn
   // has begun with it.
@@ -32,8 +32,9 @@ class Activity {
   bool opened(Time now);
   void closed(Time now);
 
-  // One look: what of the following is to be done now. `counts` and `samples`: what rotad wants to know. `accounts`:
-  // whether samples are taken for this process's account as well. `holds`: the gate is open under a lease.
+  // Called at each poll: returns which of the following are to be done now. `counts` and `samples`: what rotad wants to
+  // know. `accounts`: whether samples are taken for this process's account as well. `holds`: the gate is open under a
+  // lease.
   struct Wants {
     bool counts = false;
     bool samples = false;
@@ -46,10 +47,10 @@ class Activity {
   };
   Todo look(const Wants& wants, Time now);
   enum class Found { kNothing, kIdle, kBusy };
-  // Returns for how long the sample stands in this process's account; 0: it is not one for it.
+  // Returns how much time the sample represents in this process's account; 0: it is not one for the account.
   Time sampled(const Wants& wants, Found found, Time now);
 
-  // When the next look is due.
+  // When the next poll is due.
   Time look_at() const { return look_at_; }
 
  private:
@@ -59,9 +60,9 @@ class Activity {
   Time sample_at_{0};
   Time sampled_at_{0};  // 0: the gate was closed meanwhile, or nobody wanted samples
   Time between_{0};     // samples, on average
-  Time sampled_{0};     // that samples for the account stand for
+  Time sampled_{0};     // that samples for the account represent
   std::minstd_rand jitter_;
-  std::uint64_t spell_ = 0;  // busy samples in a row
+  std::uint64_t busy_in_a_row_ = 0;  // busy samples in a row
   std::uint32_t grant_ = 0;
   bool opens_ = false;  // the grant's turn has not begun yet
   Time granted_at_{0};

@@ -23,15 +23,15 @@ class Every {
 };
 
 struct Chores {
-  // Checks who may access memory that is swapped out. Reading the process's files takes some tens of microseconds, more
-  // if many are mapped.
+  // Checks which devices and processes may access memory that is evicted. Reading the process's files takes some tens
+  // of microseconds, more if many are mapped.
   Every look_outside{std::chrono::milliseconds(250)};
   // Asks the driver about frees in streams that are idle, for what `rota status` shows.
   Every sweep{std::chrono::milliseconds(250)};
-  // Looks for calls that were left. A judgment.
+  // Finds calls that their threads have left without returning. A judgment.
   Every undo{std::chrono::milliseconds(250)};
-  // Counts what of the host's memory could be given back: where a limit applies, and where only `rota status` and the
-  // next rotad want to know it.
+  // Counts the reclaimable host memory: the first interval where a limit applies, the second where only `rota status`
+  // and the next rotad need the figure.
   static constexpr Time kBetweenCounts = std::chrono::milliseconds(10);
   static constexpr Time kBetweenUnlimitedCounts = std::chrono::milliseconds(200);
   Every count{kBetweenUnlimitedCounts};

@@ -6,7 +6,7 @@ namespace rota::turn {
 
 namespace {
 
-// One runs and one is queued, however long they are.
+// At least two calls: one runs and one is queued, however long they are.
 constexpr double kLeastInFlight = 2;
 // The weight of a new measurement in the estimate of how long a call keeps the stream busy.
 constexpr double kNewest = 0.3;
@@ -38,7 +38,7 @@ void Flow::marked(std::uint64_t calls, Time now) {
 void Flow::passed(Time now) {
   const Mark mark = marks_.front();
   marks_.pop_front();
-  // The calls in flight before it took as long as the mark was under way.
+  // The calls in flight in front of the mark took as long as the mark was under way.
   if (mark.in_flight != 0) {
     // The mark may have been made and passed since the monitor read the time.
     const Time took = std::max(now - mark.at, Time{1});

@@ -1,10 +1,11 @@
-// How much of a stream's work may be in flight while programs take turns: everybody else waits for what is queued when
-// the turn ends. A pure machine: the calls that are made, the *marks* (events of rota's between them) that are recorded
-// and passed, and the time go in; whether a call may be made, and whether a mark is due in front of it, come out.
+// How much of a stream's work may be in flight while programs take turns: when a turn ends, other programs wait for
+// what is queued. A pure machine: the calls that are made, the *marks* (events of rota's between them) that are
+// recorded and passed, and the time go in; whether a call may be made, and whether a mark is due in front of it, come
+// out.
 //
-// From how long a mark is under way it learns how long a call keeps the stream busy, and allows a few milliseconds.
-// That can hold back what the GPU waits for (another stream's kernel, a value that the held thread would write). So,
-// like a closed gate, it can be revoked: if no mark passes for a while, the stream may exceed it.
+// The time that a mark is under way shows how long a call keeps the stream busy; a few milliseconds of work are
+// allowed. This limit can hold back what the GPU waits for (another stream's kernel, a value that the waiting thread
+// would write). So, like a closed gate, it can be lifted: if no mark passes for a while, the stream may exceed it.
 #pragma once
 
 #include <chrono>
@@ -28,7 +29,7 @@ class Flow {
   enum class Answer {
     kWait,  // too much is in flight
     kGo,
-    kMark,  // go; put a mark behind all calls so far first, then say marked() or not_marked()
+    kMark,  // go, but first record a mark behind all calls so far, and report marked() or not_marked()
   };
   // `calls`: how many the stream has had so far, here and below.
   Answer may_call(std::uint64_t calls) const;
@@ -37,13 +38,13 @@ class Flow {
   void marked(std::uint64_t calls, Time now);
   // The GPU has passed the oldest mark.
   void passed(Time now);
-  // A thread waits. Whether that is in vain: then the stream may have as much again.
+  // A thread waits. Returns whether waiting is futile: then the stream may have as much again in flight.
   bool stalls(std::uint64_t calls, Time now);
-  // What the marks say is not known any more: all calls so far count as passed.
+  // The marks can no longer be queried: all calls so far count as passed.
   void forget(std::uint64_t calls);
-  // Its marks are gone, and what was in flight counts as passed.
+  // Its marks have ended with their context, and what was in flight counts as passed.
   void lose_marks(std::uint64_t calls);
-  // For another stream.
+  // Starts anew, for another stream.
   void begin(std::uint64_t calls);
 
   // When this many calls have been made, the next one has to ask.

@@ -34,7 +34,7 @@ HostPauses::Pause HostPauses::plan(Time now) const {
 }
 
 void HostPauses::over(const Pause& pause, Rest rest, Time waited, Time now) {
-  if (rest == Rest::kProven) {  // the next time about as long may do
+  if (rest == Rest::kProven) {  // next time about as long may be enough
     longer_ = std::min(2 * waited, kLongestPause);
     longer_at_ = between_ = Time{0};
   } else if (pause.longer && rest == Rest::kNotYet) {
@@ -43,7 +43,8 @@ void HostPauses::over(const Pause& pause, Rest rest, Time waited, Time now) {
     longer_ = std::min(kLonger * pause.most, kLongestPause);
     longer_at_ = now + between_;
   }
-  // Calls that found the gate closed have rung the bell: without time in between it would close again at once.
+  // Calls that found the gate closed have woken the monitor: without time in between it would close the gate again at
+  // once.
   next_ = now + kBetween;
 }
 

@@ -1,5 +1,5 @@
-// How the machine decides: each event changes what it knows, a Look decides by phase, and after every event the gate is
-// set to what the one predicate says.
+// How the machine decides: each event updates its state, a Look decides by phase, and after every event the gate is set
+// to what may_open() says.
 #include "runtime/turn/machine.h"
 
 #include <algorithm>
@@ -13,12 +13,12 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// When nothing is expected except a bell.
+// The interval while nothing but a bell is expected.
 constexpr Time kFarAway = 1s;
 // How often the page is checked in case a wake-up was lost.
 constexpr Time kLookAtPage = 250ms;
 constexpr Time kLookForAnswer = 50ms;
-// Marks made while threads are inside only show that the GPU makes progress.
+// The interval of marks while threads are inside, which only show that the GPU makes progress.
 constexpr Time kBetweenMarks = 10ms;
 
 }  // namespace
@@ -51,9 +51,9 @@ Claim Machine::claim() const {
 void Machine::settle_gate() {
   const bool open = may_open(claim());
   if (open == gate_open_) return;
-  // The program may have allocated since memory was last checked: what has no place on the GPU yet is not resident.
+  // The program may have allocated since memory was last checked: memory without a place on the GPU is not resident.
   if (open && !looked_at_memory_) return;
-  // Nor is it known whether the gang has begun to drain, unless this was just looked at.
+  // Nor is it known whether the gang has begun to drain, unless the page was just read.
   if (open && phase_ == Phase::kHolding && gang_ != 0 && !may_open_) return;
   gate_open_ = open;
   if (open) still_ = moved_out_ = finishes_ = false;
@@ -91,7 +91,7 @@ void Machine::on(const event::Look& look, Time now) {
   } else {
     look_alone(now);
   }
-  // With a lease, look_holding() handles this. A process that may run without one needs its memory as well.
+  // With a lease, look_holding() handles this. A process that may run without a lease needs its memory as well.
   const Claim needs = claim();
   if ((needs.unserved || needs.excused) && !needs.resident && !needs.moving && !lost_) wait_for_memory(now);
   say_interrupted(now);
@@ -178,8 +178,8 @@ void Machine::look_resting(Time now) {
   move_out_of_the_way(now);
   if (seen_.standing == 0 || lost_ || retires_) return;
   if (gave_back_idle_at_) {
-    // A program that comes back at once should not have given up its turn: wait longer next time, and less long after a
-    // long rest.
+    // A program that comes back at once should not have given up its turn: it waits longer next time, and less long
+    // after a long rest.
     const Time away = now - *gave_back_idle_at_;
     if (away < 4 * idle_grace_) idle_grace_ = std::min<Time>(idle_grace_ * 2, 16ms);
     if (away > 20 * idle_grace_) idle_grace_ = std::max<Time>(idle_grace_ / 2, 1ms);
@@ -202,8 +202,8 @@ void Machine::look_waiting(Time now) {
     if (of_gang && keeps_gang_grant(now)) return;
     if (!of_gang && covers(seen_.lease)) return take(now);
     // The grant covers fewer GPUs than this process has touched by now. Nothing has run under it, and keeping it would
-    // make others wait until rotad revokes it. The request ends with it: a gang's did, and rotad has not taken one for
-    // GPUs of which some were held, by one of the tasks that this one is made of.
+    // make others wait until rotad revokes it. The request ends with it: a gang's grant ends requests, and rotad
+    // ignores a request for GPUs of which some are held by one of the tasks that this one is made of.
     if (!gate_open_) {
       give_back(seen_.lease.grant);
       wanted_ = 0;
@@ -282,9 +282,9 @@ void Machine::look_holding(Time now) {
   ask_alone();
   if (seen_.unasked != 0) actions_.push_back({.act = Act::kAskRoom, .gpus = seen_.unasked});
   if (!covered_ && seen_.lacking != 0) {
-    // The process allocated between its request and the grant. If there is room, rotad answers at once. If others have
-    // to make room and some process waits for this one, this one gives the lease back: its next grant covers all of its
-    // memory.
+    // The process allocated between its request and the grant. If it fits, rotad answers at once. If others have to
+    // evict memory first and some process waits for this one, this one gives the lease back: its next grant covers all
+    // of its memory.
     const bool gives_way = lease.waiters != 0 && gang_ == 0;
     if (gives_way && now - taken_at_ >= idle_grace_ && now >= retry_at_) return begin_drain(false, now);
     if (gang_ != 0) report(lease.waiters != 0 && now - taken_at_ >= idle_grace_ ? protocol::kGangMayEnd : 0);
@@ -299,10 +299,10 @@ void Machine::look_holding(Time now) {
   }
   if (!covered_) return bring_back(now);
   if (!resident_) return hold_without_memory(now);
-  if (away_since_) came_back(now);  // the last of it with another GPU's turn, or nothing was there to be brought
+  if (away_since_) came_back(now);  // the last part came with another GPU's turn, or there was nothing to restore
   watches_gpu_ = lease.waiters != 0;
   if (!watches_gpu_) {
-    // Nobody gives anything back while nobody waits: no event is recorded and nothing is looked at.
+    // Nobody gives anything back while nobody waits: no event is recorded and nothing is queried.
     idle_since_.reset();
     idle_proof_ = false;
     mark_due_ = true;
@@ -328,8 +328,7 @@ bool Machine::turn_is_over(Time now) const {
 }
 
 // Idle: for a while there has been no call since the last mark, no thread is inside or about to be, and the mark has
-// been reached. Calls are also followed by marks while threads are inside: they show a drain whether the GPU makes
-// progress.
+// been reached. Marks also follow calls while threads are inside: they show a drain whether the GPU makes progress.
 bool Machine::idle_long_enough(Time now) {
   const bool nobody = seen_.inside + seen_.about_to_call == 0;
   if (seen_.calls != calls_marked_ || (nobody && !idle_proof_)) mark_due_ = true;
@@ -343,8 +342,8 @@ bool Machine::idle_long_enough(Time now) {
     return false;
   }
   if (!idle_since_) idle_since_ = now;
-  // Giving the GPU up costs two moves of the memory: a pause no longer than one is sat out, unless the turn is ending
-  // or this program's pauses are known to be longer.
+  // Giving the GPU up costs two moves of the memory, so the lease is kept during a pause that is no longer than one
+  // move, unless the turn is ending or this program's pauses are known to be longer.
   const Time drain_at = seen_.lease.drain_at;
   const bool nearly_over = drain_at != Time{0} && (drain_at - now) * protocol::kLastPart <= now - taken_at_;
   const Time most = long_pauses_ >= kPausesThatTell ? memory_took_ / kPartSatOut : memory_took_;
@@ -352,7 +351,7 @@ bool Machine::idle_long_enough(Time now) {
   return now - *idle_since_ >= std::max(idle_grace_, sat_out) && now >= retry_at_;
 }
 
-// The pause that began at `idle_since_`, if any: a holder's, or one for which it has given its turn up.
+// The pause that began at `idle_since_`, if any: of a holder, or of a process that has given its turn up for it.
 void Machine::pause_ended(Time now) {
   if (!idle_since_) return;
   const Time length = now - *idle_since_;
@@ -362,7 +361,7 @@ void Machine::pause_ended(Time now) {
 }
 
 void Machine::on(const event::MarkMade& mark, Time now) {
-  seen_.looked = false;  // what was seen of the GPU was seen before this mark
+  seen_.looked = false;  // the GPU's state in this Look is from before this mark
   if (phase_ == Phase::kHolding) {
     mark_due_ = mark.result != Marked::kYes;
     idle_proof_ = !mark_due_ && seen_.inside + seen_.about_to_call == 0;
@@ -461,7 +460,7 @@ void Machine::drained(Time now) {
   actions_.back().held = now - taken_at_;
   actions_.back().draining = now - drain_.begun;
   if (drain_.idle) gave_back_idle_at_ = now;
-  // A part of the hand-over: the next process would have to wait for it anyway.
+  // Part of the hand-over: the next process would have to wait for it anyway.
   if (seen_.lease.in_the_way != 0) {
     actions_.push_back({.act = Act::kMoveOut, .gpus = seen_.lease.in_the_way});
     moved_out_ = true;
@@ -487,7 +486,7 @@ void Machine::drain_failed(Time now) {
     }
     return;
   }
-  // Others take their turns beside it. It requests nothing during that time: a grant would only keep them waiting.
+  // Others take their turns concurrently. It requests nothing during that time: a grant would only keep them waiting.
   if (verdict_ == kFirstVerdict) say(tried_enough ? Note::kBeside : Note::kBesideSharer);
   if (grant_ != 0) give_back(grant_);
   withdraw();

@@ -25,15 +25,15 @@ inline long microseconds(Time time) {
 // The input of may_open(), the one predicate that opens the gate.
 struct Claim {
   bool lease = false;     // the process holds the lease and is not giving it back
-  bool covered = true;    // the lease promised room for all that the process had when it was granted
-  bool unserved = false;  // no rotad serves it: there is none, it is gone, or it does not serve these GPUs
-  bool excused = false;   // it could not be drained, or its work continued while rotad was away
+  bool covered = true;    // the lease promised enough for all memory that the process had when it was granted
+  bool unserved = false;  // no rotad serves it: there is none, it has ended, or it does not serve these GPUs
+  bool excused = false;   // it could not be drained, or its work continued while rotad was lost
   bool resident = true;   // all of its movable memory is where its work expects it
   bool moving = false;    // some of it is being moved now
 };
 
-// Whether the gate may be open: a grant, a lost rotad and a failed drain all ask here. What opens it besides, for good,
-// is the end of the process, and that there was no rotad at the start (monitor_life.cpp).
+// Whether the gate may be open: a grant, a lost rotad and a failed drain all ask here. Two things open it for good
+// without asking: the end of the process, and the absence of a rotad at the start (monitor_life.cpp).
 constexpr bool may_open(const Claim& claim) {
   return ((claim.lease && claim.covered) || claim.unserved || claim.excused) && claim.resident && !claim.moving;
 }
@@ -53,7 +53,8 @@ struct Lease {
   std::uint32_t waiters = 0;
   Time drain_at{0};
   Time give_back_by{0};  // when rotad revokes it; 0: no time is set
-  // GPUs that memory of this process has to leave: with the lease or, where it does not hold the GPU, at once.
+  // GPUs from which memory of this process has to be evicted: with the lease or, where it does not hold the GPU, at
+  // once.
   GpuMask in_the_way = 0;
   // Not 0: the grant is a gang's (GpuLease::gang), which drains while `step` is not 0, and ends.
   std::uint32_t gang = 0;
@@ -65,7 +66,7 @@ namespace event {
 // rotad has welcomed this process, after kConnect or at the start; or the attempt failed.
 struct Connected {};
 struct NotConnected {};
-// rotad closed the connection or died; or it does not answer, for so long that it was hung up on.
+// rotad closed the connection or died; or it has not answered for so long that the connection was closed.
 struct Lost {
   bool silent = false;
 };
@@ -74,29 +75,29 @@ struct Gpus {
   bool any = false;       // it has touched one
   bool answered = false;  // rotad has answered for each of them
   GpuMask served = 0;
-  // ROTA_WAIT=1, and no rotad has served it yet: it does not run without one.
+  // ROTA_WAIT=1, and no rotad has served it yet: it does not run without a rotad.
   bool waits = false;
   friend bool operator==(const Gpus&, const Gpus&) = default;
 };
 // The task's GPUs are about to be another's: it gives back what it holds once its work has finished, and asks for
 // nothing from then on.
 struct Retire {};
-// The answer to kMark, recorded after everything that an earlier Look had seen leaving the gate.
+// The answer to kMark: recorded behind every call that an earlier Look had seen leave the gate.
 struct MarkMade {
   Marked result;
 };
 // The answer to kBringBack. If the process has more than it is promised, nothing was brought back, whatever `resident`
-// says, and `lacking` names those GPUs. `some`: there was room for a part only, which was brought back. `lost`: the
-// memory will never come back, and all calls are refused from now on.
+// says, and `lacking` names those GPUs. `some`: only a part fitted, and was restored. `lost`: the memory will never be
+// restored, and all calls are refused from now on.
 struct Brought {
   bool resident;
   GpuMask lacking = 0;
   bool some = false;
   bool lost = false;
 };
-// After kMoveOut: some memory that others asked for has left the GPU.
+// After kMoveOut: some memory that others asked for has been evicted.
 struct Cleared {};
-// One look around, in the order of the fields.
+// One poll of everything below, in the order of the fields.
 struct Look {
   Lease lease;
   std::uint64_t calls = 0;   // that have left the gate since the process began
@@ -104,7 +105,7 @@ struct Look {
   // Threads that wait until less of their own work is in flight, or have just been woken, there or at the gate.
   std::uint32_t about_to_call = 0;
   std::uint32_t standing = 0;     // threads that wait in front of the gate
-  std::uint32_t not_at_gate = 0;  // of these, those that wait for room, or for memory
+  std::uint32_t not_at_gate = 0;  // of these, those that wait for free memory, or for memory of their own
   bool stand_elsewhere = false;   // others wait in front of other gates of this process
   bool interrupted = false;       // a signal handler has run in one of these since the gate closed
   bool looked = false;            // the next two are known (they are asked for while watches_gpu())
@@ -127,12 +128,12 @@ enum class Act {
   kClose,      // the gate
   kWant,       // tell rotad: `gpus` (none: withdrawn), `running`, `urgent` and `alone`
   kGiveBack,   // tell rotad: `grant`
-  kConnect,    // look for a rotad; answer with Connected or NotConnected
+  kConnect,    // find a rotad; answer with Connected or NotConnected
   kHangUp,     // rotad does not answer: close the connection; answer with Lost
   kMark,       // put events behind all work submitted so far; answer with MarkMade
-  kBringBack,  // make the process's memory resident, unless there is no room for it; answer with Brought
+  kBringBack,  // make the process's memory resident if it fits; answer with Brought
   kAskRoom,    // tell rotad how much the process needs: `gpus`
-  kMoveOut,    // make room for others on `gpus`: the gate is closed, and no work of the process runs (see still())
+  kMoveOut,    // evict memory for others on `gpus`: the gate is closed, and no work of the process runs (see still())
   kCollect,    // free what the driver frees only when the GPU is idle: now, with the gate closed
   kReport,     // tell rotad what this member of a gang does: `word` (GpuUsage::gang_rest)
   kAdmit,      // let one call in through the closed gate; until it has left, Look::inside is not 0
@@ -141,17 +142,17 @@ enum class Act {
 };
 
 enum class Note {
-  kRunsAlone,      // rotad is gone, and the grace period is over
+  kRunsAlone,      // rotad is lost, and the grace period is over
   kRevoked,        // rotad took the lease before this process had drained
   kHeldBack,       // the GPU made no progress while calls waited at the gate: it was opened again
   kHeldCapturing,  // the same, and a capture is under way
-  kBeside,         // that happened so often in a row that the process now runs beside the others
-  kBesideSharer,   // it runs beside the others, one of which it may wait for
+  kBeside,         // that happened so often in a row that the process now runs concurrently with the others
+  kBesideSharer,   // it runs concurrently with the others, one of which it may wait for
   kTriesAgain,     // it takes turns again, if it can be drained now
   kGaveBackIdle,
   kGaveBackBusy,    // at the end of its turn
   kGaveBackUnused,  // at the end of its turn, during which its memory never came back
-  kNoRoom,          // its memory has not come back for a long time
+  kNoRoom,          // its memory has not been restored for a long time
   kInterrupted,     // a signal handler has run in a thread that waits, and the process's memory is not on the GPU
 };
 
@@ -180,7 +181,7 @@ enum class Phase {
 
 class Machine {
  public:
-  // --- durations; each is a judgment unless its comment says otherwise How long a process whose rotad is gone waits,
+  // --- durations; each is a judgment unless its comment says otherwise How long a process waits whose rotad is lost,
   // counted from the first loss since its last grant: long enough for an upgrade of rotad. Afterwards rotad counts as
   // dead.
   static constexpr Time kGrace = std::chrono::seconds(10);
@@ -207,7 +208,7 @@ class Machine {
   // How often a process that was interrupted while waiting asks to go first. rotad accepts that once a second; the
   // margin allows for differences between the clock readings.
   static constexpr Time kUrgentAgain = std::chrono::milliseconds(1010);
-  // If its memory is swapped out and it has had no turn after this time, the user is told how to end it anyway.
+  // If its memory is evicted and it has had no turn after this time, the user is told how to end it anyway.
   static constexpr Time kSayInterrupted = std::chrono::milliseconds(500);
   // How long a drain waits for the GPU to make progress while calls wait at the gate; doubled by each drain that fails.
   static constexpr Time kPatience = std::chrono::seconds(1);
@@ -217,9 +218,9 @@ class Machine {
   // back. Judgments.
   static constexpr Time kSharersPatience = std::chrono::milliseconds(50);
   static constexpr Time kSharersTurn = std::chrono::milliseconds(100);
-  // After this many failed drains in a row the process runs beside the others: this long, doubled each time.
+  // After this many failed drains in a row the process runs concurrently with the others: this long, doubled each time.
   static constexpr int kMostFailures = 4;
-  // Where calls wait at another gate of the process: they may need a GPU that somebody holds who waits for this one.
+  // The same where calls wait at another gate of the process: they may need a GPU whose holder waits for this one.
   static constexpr int kMostFailuresWithCallsElsewhere = 2;
   static constexpr Time kFirstVerdict = std::chrono::seconds(30);
   static constexpr Time kLastVerdict = std::chrono::minutes(10);
@@ -230,24 +231,25 @@ class Machine {
   static constexpr Time kShortestTurn = std::chrono::milliseconds(5);
   // A lease page shows grant 0 for an instant while rotad replaces a grant.
   static constexpr Time kReplacing = std::chrono::milliseconds(1);
-  // A turn may be over before its memory has come back, since others have to make room first. The machine waits as long
-  // as memory keeps arriving, up to a little before rotad would revoke the lease; once none has arrived for this time,
-  // the processes that wait go first.
+  // A turn may be over before its memory is restored, since others have to evict theirs first. The machine waits as
+  // long as memory keeps arriving, up to a little before rotad would revoke the lease; once none has arrived for this
+  // time, the processes that wait go first.
   static constexpr Time kNothingComes = std::chrono::milliseconds(500);
-  // Memory that was brought back is used for as long as that took, up to this limit, and not so long that rotad would
-  // revoke the lease.
+  // Memory that was restored is used for as long as restoring it took, up to this limit, and not so long that rotad
+  // would revoke the lease.
   static constexpr Time kLongestUse = std::chrono::seconds(5);
-  // A holder whose memory took long to come back sits out pauses that are shorter than that, but none longer than this.
+  // A holder whose memory took long to restore keeps its lease during pauses that are shorter than that, but not longer
+  // than this.
   static constexpr Time kLongestPauseSatOut = std::chrono::milliseconds(500);
-  // Unless its last few pauses were worth two moves of its memory: then it sits out this part of one move. Pauses that
-  // are shorter than that part do not count.
+  // If its last few pauses were worth two moves of its memory, it waits only for this part of one move. Pauses that are
+  // shorter than that part do not count.
   static constexpr int kPausesThatTell = 3;
   static constexpr int kPartSatOut = 8;
-  // When the user is told that the memory does not come back, counted over all turns in which that happened.
+  // When the user is told that the memory cannot be restored, counted over all turns in which that happened.
   static constexpr Time kSayNoRoom = std::chrono::seconds(10);
 
-  // How long a call may take to come that is let in while the gang drains: after kAdmits nobody stands any more who
-  // could make it, and those that stand do not make it after kAdmitsAtMost. Judgments.
+  // How long a call may take to come that is let in while the gang drains: after kAdmits if no thread waits any more
+  // that could make it, and after kAdmitsAtMost even if threads wait. Judgments.
   static constexpr Time kAdmits = std::chrono::milliseconds(5);
   static constexpr Time kAdmitsAtMost = std::chrono::milliseconds(100);
 
@@ -275,8 +277,8 @@ class Machine {
   bool runs() const { return gate_open_ || !still_ || phase_ == Phase::kHolding || phase_ == Phase::kDraining; }
   Claim claim() const;
   // Whether it is proven that no work of this process runs on a GPU: a drain has shown it, or the gate has never been
-  // open; and the gate has not been opened since. Only then may its memory move. While the process is neither still nor
-  // holds the lease, its memory cannot leave the GPU.
+  // open; and the gate has not been opened since. Only then may its memory move. While the process is neither quiesced
+  // nor holds the lease, its memory cannot be evicted.
   bool still() const { return still_; }
   // Whether the lease would have gone back by now if the program were not timing its work.
   bool held_by_measurement() const { return phase_ == Phase::kHolding && held_by_measurement_; }
@@ -288,7 +290,7 @@ class Machine {
   // Whether it has nothing and wants nothing, with no work on a GPU.
   bool rests() const { return phase_ == Phase::kResting && !gate_open_ && !moving_ && still_ && wanted_ == 0; }
   bool retires() const { return retires_; }
-  // Whether it has drained, and waits for its gang: nothing of it has to be looked at.
+  // Whether it has drained, and waits for its gang: nothing of it has to be polled.
   bool rests_in_gang() const { return phase_ == Phase::kDraining && drain_.rests; }
 
  private:
@@ -377,13 +379,13 @@ class Machine {
   bool still_ = true;
   bool looked_at_memory_ = false;  // by the event of this step
 
-  // memory that does not come back or leave at once
+  // memory that cannot be restored or evicted at once
   Time bring_again_at_{0};
-  std::optional<Time> away_since_;   // when the attempts to bring it back began
-  Time came_at_{0};                  // when the last part came back
-  Time memory_took_{0};              // how long it took in this turn until all of it had come back
+  std::optional<Time> away_since_;   // when the attempts to restore it began
+  Time came_at_{0};                  // when the last part was restored
+  Time memory_took_{0};              // how long it took in this turn until all of it was restored
   std::optional<Time> lacks_since_;  // since when it has been missing, including before this grant
-  bool lost_ = false;                // it will never come
+  bool lost_ = false;                // it will never be restored
   bool said_no_room_ = false;
   bool moved_out_ = false;  // managed memory was moved to the host, and the gate has not been opened since
   std::optional<Time> interrupted_since_;

@@ -27,8 +27,8 @@ void Machine::report(std::uint32_t flags) {
   actions_.push_back({.act = Act::kReport, .word = word});
 }
 
-// It has said that it rests, and rotad has gone on since: rotad will not end the gang before this process has said that
-// it rests in this step.
+// It has said that it rests, but for an earlier step: rotad will not end the gang's turn before this process has said
+// that it rests in this step.
 bool Machine::next_step() const {
   const std::uint32_t told = static_cast<std::uint32_t>(told_ >> 32);
   return (told_ & kGangRests) != 0 && told != 0 && told != seen_.lease.step;
@@ -55,7 +55,7 @@ bool Machine::keeps_gang_grant(Time now) {
   return true;
 }
 
-// When the turn ends is rotad's affair, which knows the other members: it begins to drain once all of them could.
+// rotad decides when the turn ends, since it knows the other members: the drain begins once all of them can.
 void Machine::hold_in_gang(Time now) {
   may_open_ = true;
   bool may_end = false;
@@ -77,7 +77,7 @@ void Machine::drain_with_gang(Time now) {
     admitting_ = false;  // either that call is inside, or none comes
     act(Act::kDismiss);
   }
-  // A gate that has not been open since the last proof needs no other.
+  // A gate that has not been open since the last proof needs no new one.
   drain_.rests = still_ || proven(now);
   if (!drain_.rests) {
     report(0);
@@ -105,7 +105,7 @@ void Machine::admit(Time now) {
   admitted_at_ = now;
 }
 
-// Whether the memory is there that a call may use. If not, it is brought back meanwhile: others may wait for that call.
+// Whether the memory that a call may use is resident. If not, it is restored meanwhile: others may wait for that call.
 bool Machine::has_memory(Time now) {
   if (moving_ || lost_) return false;
   if (seen_.unasked != 0) actions_.push_back({.act = Act::kAskRoom, .gpus = seen_.unasked});

@@ -1,5 +1,5 @@
-// The machine's decisions about memory: when it is brought back, when it makes room for others, and what happens if it
-// does not come back.
+// The machine's decisions about memory: when it is restored, when it is evicted for others, and what happens if it
+// cannot be restored.
 #include <algorithm>
 
 #include "runtime/turn/machine.h"
@@ -11,21 +11,21 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// How long to wait before memory that did not come back is tried again; or a sixteenth of the time in which none has
-// come, which may be minutes.
+// How long to wait before restoring memory is tried again; or a sixteenth of the time in which none has been restored,
+// which may be minutes.
 constexpr Time kNoRoom = 10ms;
 constexpr Time kLongestPause = 250ms;
-// How much of the time that rotad allows for giving a lease back is kept for a drain: half, but no more than this.
+// How much of the time that rotad allows for giving a lease back is reserved for a drain: half, but no more than this.
 constexpr Time kLongestReserve = 50ms;
-// Between two looks at work of a turn that was revoked.
+// The interval of polls of work of a turn that was revoked.
 constexpr Time kFinishing = 5ms;
 
 }  // namespace
 
-// Others need room on a GPU that this process does not hold. Memory that does not leave at once is tried again after a
-// while: it may be pinned, or the host has no room for it.
+// Others need memory on a GPU that this process does not hold. Memory that cannot be evicted at once is tried again
+// after a while: it may be pinned, or the host has no memory for it.
 void Machine::move_out_of_the_way(Time now) {
-  // What it held leaves with the give-back, which rotad may not have seen yet.
+  // What it held is evicted with the give-back, which rotad may not have seen yet.
   if (seen_.lease.in_the_way == 0 || seen_.lease.grant != 0) {
     move_again_at_ = move_pause_ = Time{0};
     return;
@@ -56,8 +56,8 @@ void Machine::say_interrupted(Time now) {
 }
 
 // The turn was revoked before its work had finished. The gate is closed and stays so: once that work has finished, this
-// process's memory can leave without another turn, even if it asks for none. Nothing waits for this but others that
-// need the room, so it is looked at rarely, and takes as long as it takes.
+// process's memory can be evicted without another turn, even if it asks for none. Only others that need the memory wait
+// for this, so it is polled rarely, and without a time limit.
 void Machine::begin_to_finish(Time now) {
   finishes_ = !still_;
   watches_gpu_ = finishes_;
@@ -105,11 +105,11 @@ void Machine::hold_without_memory(Time now) {
   const Lease& lease = seen_.lease;
   const bool over = lease.waiters != 0 && lease.drain_at != Time{0} && now >= lease.drain_at && now >= retry_at_;
   const Time latest = std::min(away_since_ ? came_at_ + kNothingComes : now, last_moment(lease));
-  const bool in_vain = over && now >= latest;
-  if (gang_ != 0) report(in_vain ? protocol::kGangMayEnd : 0);
-  if (!in_vain || gang_ != 0) {
+  const bool futile = over && now >= latest;
+  if (gang_ != 0) report(futile ? protocol::kGangMayEnd : 0);
+  if (!futile || gang_ != 0) {
     wait_for_memory(now);
-    if (over && !in_vain) look_at_ = std::min(look_at_, latest);
+    if (over && !futile) look_at_ = std::min(look_at_, latest);
     return;
   }
   // It has run in this turn and now needs more memory.
@@ -121,7 +121,7 @@ void Machine::hold_without_memory(Time now) {
   look_at_ = now;
 }
 
-// Another process has to make room first, or the GPU's memory belongs to processes that rotad does not know.
+// Another process has to evict memory first, or the GPU's memory is unmanaged.
 void Machine::wait_for_memory(Time now) {
   if (lacks_since_ && now - *lacks_since_ >= kSayNoRoom && !said_no_room_) {
     said_no_room_ = true;
@@ -131,7 +131,7 @@ void Machine::wait_for_memory(Time now) {
   look_at_ = std::min(look_at_, bring_again_at_);
 }
 
-// Some of it left, so more may: for example, the host has memory again.
+// Some of it was evicted, so more may be: for example, the host has memory again.
 void Machine::on(const event::Cleared&, Time now) {
   move_pause_ = Time{0};
   move_again_at_ = std::min(move_again_at_, now + kNoRoom);

@@ -28,7 +28,7 @@ void Machine::try_later(Time now) {
   attempt_pause_ = std::min(attempt_pause_ * 2, soon ? kOftenAttempt : kLastAttempt);
 }
 
-// Some time up to this one.
+// A pseudo-random time up to this one.
 Time Machine::spread(Time most) {
   if (seed_ == 0) return Time{};
   constexpr std::uint32_t kSteps = 1024;
@@ -75,7 +75,7 @@ void Machine::on(const event::Gpus& gpus, Time now) {
   // A new GPU, which rotad may serve, has to be requested.
   if (phase_ == Phase::kUnserved && (served_ != 0 || !gpus.answered)) {
     phase_ = Phase::kResting;
-    if (served_ != 0 && gate_open_) {  // rotad has got the GPU: the work that runs continues while it is requested
+    if (served_ != 0 && gate_open_) {  // rotad has got the GPU: the work that runs continues while the GPU is requested
       runs_until_ = now + kReclaim;
       want(true, now);
     }

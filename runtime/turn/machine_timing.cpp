@@ -5,7 +5,7 @@ namespace rota::turn {
 
 using namespace std::chrono_literals;
 
-// Until rotad is told that it is over, no other process gets the GPU.
+// Until rotad is told that the measurement is over, no other process gets the GPU.
 void Machine::ask_alone() {
   if (seen_.alone == asked_alone_ || !gate_open_) return;
   asked_alone_ = seen_.alone;

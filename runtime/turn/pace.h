@@ -1,5 +1,5 @@
 // How the monitor waits for what happens next: asleep, or awake where waking would take longer than what it waits for.
-// Pure: what the tasks are at goes in, how to wait comes out.
+// Pure: the states of the tasks go in, how to wait comes out.
 #pragma once
 
 #include <optional>
@@ -15,22 +15,22 @@ class Pace {
   // longer than the work that it then does.
   explicit Pace(Time awake) : awake_(awake) {}
 
-  // How often the socket is checked: nothing else shows that rotad is gone.
+  // How often the socket is checked: nothing else shows that rotad has closed the connection.
   static constexpr Time kLookAtSocket = std::chrono::milliseconds(250);
   static constexpr Time kWithoutRotad = std::chrono::seconds(1);
-  // The same while rotad has not read what this process has to say.
+  // The same while rotad has not read all messages of this process.
   static constexpr Time kSendAgain = std::chrono::milliseconds(1);
 
   struct Rotad {
     bool connected = false;
-    bool asked = false;   // or it has yet to welcome this process
+    bool asked = false;   // or it has not welcomed this process yet
     bool unsent = false;  // it has not read all
   };
   void begin(const Rotad& rotad) {
     *this = Pace(awake_);
     rotad_ = rotad;
   }
-  // Something is to be looked at then.
+  // When something has to be polled.
   void at(Time look_at) { look_at_ = std::min(look_at_, look_at); }
   // A task has events that it has not been told.
   void due() { due_ = true; }
@@ -53,12 +53,12 @@ class Pace {
       kNot,
       kSleep,       // without the bell
       kAwake,       // yields the CPU, without the bell
-      kForTurn,     // the same until the bell rings or the turn is not about to begin any more
+      kForTurn,     // the same until the bell rings or the turn is no longer about to begin
       kForMessage,  // on the socket
       kForBell,     // or rotad's page
     } how = How::kNot;
     Time most{0};
-    Devices devices = 0;  // kForTurn: whose threads are about to go on,
+    Devices devices = 0;  // kForTurn: the GPUs whose threads are about to continue,
     Time until{0};        // and until when
   };
   Wait wait(Time now) const;

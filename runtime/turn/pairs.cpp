@@ -90,18 +90,18 @@ Pairs::Opens Pairs::open(EventId event, const Key& stream, Time now) {
     renews_ = true;
     return Opens::kNotYet;
   }
-  if (situation_.beside && !is_alone(now) && now >= in_vain_until_) {
-    // A series that has begun differently ends as it is.
+  if (situation_.beside && !is_alone(now) && now >= futile_until_) {
+    // A series that began in another way is not changed by this.
     if (since_ != Time{0}) {
       renews_ = true;
       return Opens::kNotYet;
     }
     if (asks_since_ == Time{0}) asks_since_ = now;
     if (now - asks_since_ < kLongestWait) return Opens::kNotYet;
-    in_vain_ = std::clamp(in_vain_ * 2, kInVain, kLongestInVain);
-    in_vain_until_ = now + in_vain_;
-  } else if (situation_.beside && now >= in_vain_until_) {
-    in_vain_ = Time{0};
+    futile_wait_ = std::clamp(futile_wait_ * 2, kAfterFutile, kLongestAfterFutile);
+    futile_until_ = now + futile_wait_;
+  } else if (situation_.beside && now >= futile_until_) {
+    futile_wait_ = Time{0};
   }
   asks_since_ = Time{0};
   const bool first = since_ == Time{0};
@@ -148,7 +148,7 @@ bool Pairs::has_enough(const Key& stream) const {
   return ahead >= kFirstAhead && (per_pair_ == Time{0} || per_pair_ * static_cast<std::int64_t>(ahead) >= kAhead);
 }
 
-// Whether one more pair would be over within the series, as far as earlier ones tell.
+// Whether one more pair would be over within the series, judged by earlier ones.
 bool Pairs::ends_in_time(const Key& stream, Time now) const {
   const auto found = streams_.find(stream);
   const auto pairs = static_cast<std::int64_t>(found == streams_.end() ? 1 : found->second.closings.size() + 1);
@@ -156,7 +156,7 @@ bool Pairs::ends_in_time(const Key& stream, Time now) const {
   return now + per_pair_ * pairs <= until;
 }
 
-// A quarter of the newest.
+// The newest value counts a quarter.
 void Pairs::count_over(Stream& stream, unsigned pairs, Time now) {
   const Time each = std::max((now - stream.passed_at) / pairs, Time{1});
   stream.passed_at = now;
@@ -165,8 +165,8 @@ void Pairs::count_over(Stream& stream, unsigned pairs, Time now) {
 
 // --- the monitor
 
-// Its time is over before its pairs are. If one of them has taken all of it, with the GPU to itself, more time would
-// not have been enough.
+// The series' time is over before its pairs are. If one pair has taken all of it, with exclusive use of the GPU, more
+// time would not have been enough.
 void Pairs::end_by_time(Time now) {
   const bool was_alone = alone_ || !situation_.beside;
   const bool all =
@@ -200,8 +200,8 @@ Pairs::Wish Pairs::settle(const Situation& situation, Time now) {
       end_series(now);
     }
   }
-  // While this process does not hold the GPU it does not ask: others may measure. And the thread that asked may be
-  // gone.
+  // While this process does not hold the GPU it does not ask, since others may measure. The thread that asked may also
+  // have ended.
   if (asks_since_ != Time{0} && (!situation.runs || now - asks_since_ >= 2 * kLongestWait)) asks_since_ = Time{0};
   const bool asks = asks_since_ != Time{0} && now - asks_since_ < kLongestWait;
   const bool may_ask = situation.beside && situation.runs;

@@ -1,6 +1,6 @@
 // Protects what the program times: work between two events of one stream, a *pair*, as autotuners and benchmarks record
-// them. Other programs on the GPU or a turn in between would make the measured time noise, so a pair that counts is
-// left alone: rota submits nothing of its own in between, and where programs may run at the same time it asks for
+// them. Other programs on the GPU or a turn in between would make the measured time noise, so a pair that counts is not
+// disturbed: rota submits nothing of its own in between, and where programs may run at the same time it asks for
 // exclusive use of the GPU.
 //
 // A timing event that is recorded in a stream opens a pair, and the next one there closes it; the pair is over once the
@@ -15,10 +15,10 @@
 // over by then begins the next series.
 //
 // It would be futile to keep others away for a pair that takes longer than kLongest by itself: it is disturbed all the
-// same. After one, none count until a shorter one is read, or for kReadLately.
+// same. After such a pair none counts until a shorter one is read, or for kReadLately.
 //
-// A pure machine: the program's records, the monitor's looks and the time in, what to do out. Its events and streams
-// are handles that it only compares.
+// A pure machine: the program's records, the monitor's polls and the time in, what to do out. Events and streams are
+// handles that it only compares.
 #pragma once
 
 #include <compare>
@@ -42,11 +42,11 @@ class Pairs {
   static constexpr Time kAhead = std::chrono::milliseconds(50);
   // A program that reads each pair before it opens the next opens it within this time. A judgment.
   static constexpr Time kLinger = std::chrono::milliseconds(5);
-  // The longest wait for the GPU alone, since others may run long kernels; after a wait in vain the process does not
-  // ask again for a while, doubled up to the second value by each wait in vain that follows.
+  // The longest wait for exclusive use, since others may run long kernels; after a futile wait the process does not ask
+  // again for a while, doubled up to the second value by each futile wait that follows.
   static constexpr Time kLongestWait = protocol::kLongestAlone;
-  static constexpr Time kInVain = std::chrono::seconds(1);
-  static constexpr Time kLongestInVain = std::chrono::seconds(32);
+  static constexpr Time kAfterFutile = std::chrono::seconds(1);
+  static constexpr Time kLongestAfterFutile = std::chrono::seconds(32);
   static constexpr unsigned kOnCredit = 16;
   // Triton's do_bench records up to some thousand pairs and reads them all at the end. A judgment.
   static constexpr unsigned kAfterReading = 4096;
@@ -61,7 +61,7 @@ class Pairs {
     auto operator<=>(const Key&) const = default;
   };
 
-  // The driver has created an event; it is about to destroy it.
+  // The driver has created an event; the driver is about to destroy it.
   void made(EventId event, bool timing);
   void ended(EventId event);
   // Whether there has been a timing event, and whether others use the GPU as well, so that it matters where events are
@@ -82,8 +82,8 @@ class Pairs {
   enum class Opens {
     kNow,      // the event may be recorded; then call recorded()
     kFirst,    // the same; the monitor does not know yet that a series has begun
-    kNotYet,   // wait with the gate open until a look says `changed`, then ask again
-    kNoMatter  // the pair does not count any more
+    kNotYet,   // wait with the gate open until a poll says `changed`, then ask again
+    kNoMatter  // the pair no longer counts
   };
   Opens open(EventId event, const Key& stream, Time now);
   // The driver has recorded it, or refused to.
@@ -96,17 +96,17 @@ class Pairs {
   std::uint32_t open_pairs() const { return open_pairs_; }
 
   struct Situation {
-    bool shared = false;      // others use the GPU, and what this process times must be left alone
+    bool shared = false;      // others use the GPU, and what this process times must not be disturbed
     bool beside = false;      // others may run at the same time, so rotad has to be asked to make them leave,
     bool runs = false;        // and can be asked, since this process holds its GPUs
     bool hold = false;        // it must give the GPU back as soon as it measures nothing any more
-    Time alone_until{0};      // until when rotad lets it run alone
+    Time alone_until{0};      // until when rotad grants it exclusive use
     bool waited_for = false;  // threads wait for another answer of open()
   };
   struct Wish {
     bool measures = false;  // a pair is open or under way: the gate must stay open
     bool alone = false;     // rotad must be asked to make others leave
-    bool changed = false;   // the answers of open() may be others now: threads that wait ask again
+    bool changed = false;   // the answers of open() may have changed: threads that wait ask again
   };
   // `passed`: whether the GPU has passed an event.
   template <typename Passed>
@@ -123,7 +123,7 @@ class Pairs {
   }
   // Whether there is any event to ask about.
   bool in_flight() const { return !streams_.empty(); }
-  // When the next look is due.
+  // When the next poll is due.
   Time look_at() const { return look_at_; }
 
  private:
@@ -160,13 +160,13 @@ class Pairs {
   Time given_up_{0};     // the value of alone_until when it was no longer wanted
   Time since_{0};        // when the series began; 0: there is none
   Time over_since_{0};   // since when nothing of it is in flight; 0: something is
-  bool alone_ = false;   // it began with the GPU alone
+  bool alone_ = false;   // it began with exclusive use of the GPU
   bool begins_ = false;  // its first event is about to be recorded
   bool renews_ = false;
-  Time asks_since_{0};  // since when a waiting pair asks for the GPU alone; 0: none does
-  Time in_vain_until_{0};
-  Time in_vain_{0};         // how long that was; 0: the last wait was not in vain
-  Time too_long_until_{0};  // a pair has taken all of its series: until then none count
+  Time asks_since_{0};  // since when a waiting pair asks for exclusive use; 0: none does
+  Time futile_until_{0};
+  Time futile_wait_{0};     // how long that was; 0: the last wait was not futile
+  Time too_long_until_{0};  // a pair has taken all of its series: until then none counts
   mutable protocol::TimeTaken taken_;
   Time look_at_ = Time::max();
 };

@@ -1,4 +1,5 @@
-// Attempts to bring the process's memory back that the driver refuses for reasons other than room. A pure machine.
+// Attempts to restore the process's memory that the driver refuses for reasons other than a lack of memory. A pure
+// machine.
 #pragma once
 
 #include "runtime/turn/machine.h"
@@ -7,7 +8,7 @@ namespace rota::turn {
 
 class Restores {
  public:
-  // A driver that has refused this often, for this long, is taken not to do it at all. A judgment.
+  // A driver that has refused this often, for this long, is assumed never to accept. A judgment.
   static constexpr int kMostRefusals = 5;
   static constexpr Time kLongestRefusal = std::chrono::seconds(3);
 

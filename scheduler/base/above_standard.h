@@ -1,5 +1,5 @@
-// A descriptor inside a program that may have closed its standard streams: as number 2 it would get what the program
-// means for standard error.
+// A descriptor inside a program that may have closed its standard streams: as number 2 it would receive the program's
+// standard error output.
 #pragma once
 
 #include <fcntl.h>

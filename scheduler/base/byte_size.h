@@ -31,7 +31,7 @@ inline std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   return static_cast<std::uint64_t>(number);
 }
 
-// Whether this is a number without a unit that nobody means as bytes: who writes "8" means 8 GiB, or 8 MiB.
+// Whether this is a number without a unit that is surely not meant as bytes: "8" means 8 GiB, or 8 MiB.
 inline bool lacks_unit(std::string_view text) {
   const auto bytes = parse_bytes(text);
   return bytes && *bytes < std::uint64_t{1} << 20 && text.find_first_not_of("0123456789.") == std::string_view::npos;

@@ -21,13 +21,13 @@ inline std::string bytes_text(std::uint64_t bytes) {
   return bytes >= kKiB ? fmt::format("{:.0f} KiB", in(kKiB)) : fmt::format("{} bytes", bytes);
 }
 
-// What memory that lacks room does not fit beside: `for_now` of the `lacking` bytes would fit if others' memory that is
-// fixed only for now had left.
+// What is in the way of memory that does not fit: `for_now` of the `lacking` bytes would fit without others' memory
+// that is only pinned temporarily.
 inline std::string in_the_way_text(std::uint64_t lacking, std::uint64_t for_now) {
-  constexpr const char* kForNow = "what cannot leave the GPU while work of its programs may run";
-  if (for_now == 0) return "what does not leave the GPU";
+  constexpr const char* kForNow = "what cannot be evicted while work of its programs may run";
+  if (for_now == 0) return "what cannot be evicted";
   if (for_now >= lacking) return kForNow;
-  return fmt::format("what does not leave the GPU and, for {} of that, {}", bytes_text(for_now), kForNow);
+  return fmt::format("what cannot be evicted and, for {} of that, {}", bytes_text(for_now), kForNow);
 }
 
 }  // namespace rota

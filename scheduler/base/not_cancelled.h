@@ -1,5 +1,6 @@
-// While one exists, its thread is not cancelled (pthread_cancel). A wait would be a point for that: in a function that
-// must not throw the program would end, and in one that is used like a driver's its locks and files would be left.
+// While one exists, its thread is not cancelled (pthread_cancel). A wait is a cancellation point: in a function that
+// must not throw, a cancellation would end the program, and in a function of the driver it would leave locks held and
+// files open.
 #pragma once
 
 #include <pthread.h>

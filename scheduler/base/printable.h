@@ -1,8 +1,8 @@
-// Text from outside rota on its way to a terminal or a log: names of processes, users, sessions and GPUs, command
-// lines, what a peer refuses with. Letters of any language stay; what a terminal takes for a command, or what hides or
-// reorders the text around it, becomes '?': control characters (also those above 0x7f, as U+009B, which begins a
-// command where ESC [ does), bytes that are not UTF-8, separators of lines, and marks that change the direction or have
-// no width.
+// Text that others have chosen, on its way to a terminal or a log: names of processes, users, sessions and GPUs,
+// command lines, a peer's reason for a refusal. Letters of any language stay; what a terminal takes for a command, or
+// what hides or reorders the text around it, becomes '?': control characters (also those above 0x7f, as U+009B, which
+// begins a command where ESC [ does), bytes that are not UTF-8, separators of lines, and marks that change the
+// direction or have no width.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace rota {
 
-// Of the character, or byte that is none, with which the text begins: `bytes` is its length. 0: it must not be shown;
-// otherwise its length again.
+// Examines the character, or invalid byte, with which the text begins: `bytes` is its length. Returns 0 if it must not
+// be shown, otherwise its length again.
 inline std::size_t printable_length(std::string_view text, std::size_t& bytes) {
   bytes = 1;
   const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };

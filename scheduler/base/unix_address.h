@@ -1,8 +1,8 @@
-// Unix sockets at paths of any length. An address (sockaddr_un) has room for 107 bytes; TMPDIR, XDG_RUNTIME_DIR or a
-// user's choice may be longer. Such a path is not moved elsewhere: the kernel is given a short way to the same place,
-// /proc/self/fd/N, where N is a descriptor of the socket itself (to connect) or of its folder (to bind). So the path
-// that people read, pass on and remove is the one that they chose. The peer of such a socket sees the short way as its
-// name, which nothing here asks for. Where there is no /proc the answer is ENAMETOOLONG.
+// Unix sockets at paths of any length. An address (sockaddr_un) holds 107 bytes; TMPDIR, XDG_RUNTIME_DIR or a user's
+// choice may be longer. Such a path is kept: the kernel is given a short path to the same place, /proc/self/fd/N, where
+// N is a descriptor of the socket itself (to connect) or of its folder (to bind). So the path that people read, pass on
+// and remove is the one that they chose. The peer of such a socket sees the short path as its name, which nothing here
+// asks for. Where there is no /proc the answer is ENAMETOOLONG.
 //
 // C library calls only, without allocation or exceptions: also used inside other programs' processes.
 #pragma once
@@ -50,8 +50,8 @@ inline int connect_at(int socket, const char* path) {
   return error;
 }
 
-// Binds under a short name in the path's folder, which then becomes the path's: what was there is replaced. `path` is
-// one that does not fit an address. Returns 0 or an errno value.
+// Binds a short name in the path's folder and renames it to the path, which replaces a file there. `path` is one that
+// does not fit an address. Returns 0 or an errno value.
 inline int bind_in_folder(int socket, const char* path) {
   const char* const slash = strrchr(path, '/');
   char folder[4096];

@@ -27,7 +27,7 @@ inline std::string uuid_text(const Uuid& uuid) {
   return text;
 }
 
-// Nothing: it is no such text.
+// Nothing if it is no such text.
 inline std::optional<Uuid> parse_uuid(std::string_view text) {
   Uuid uuid{};
   if (!text.starts_with("GPU-")) return std::nullopt;

@@ -45,7 +45,7 @@ SharingWhy Core::sharing_why(GpuIndex index) const {
   if ((sharing_.looking() & bit(index)) != 0) return {SharingReason::kMeasuring};
   const double trial = sharing_.trial(index);
   const bool better = (trial >= 1) == (sharing_.candidate(index) != Candidate::kTurns);
-  // A trial made while more of them contended does not explain anything else.
+  // A trial that was made while more of them contended explains no other state.
   if (trial == 0 || !better) return {SharingReason::kFewContend};
   return {SharingReason::kTrial, trial};
 }
@@ -124,7 +124,7 @@ Bytes Core::bytes_to_clear(ClientId id, GpuIndex index) const {
   if ((client->state.held & bit(index)) == 0) return own->to_clear;
   if (client->state.waiters == 0 || own->swaps) return 0;
   const Gpu& gpu = books_.gpu(index);
-  // The next client: a holder that has asked for room, or else the first in the queue.
+  // The next client: a holder that has asked for memory, or else the first in the queue.
   const Client* next = order_.first(index);
   if ((client->yields & bit(index)) != 0) {
     for (const Client* asker : gpu.askers) {
@@ -136,10 +136,11 @@ Bytes Core::bytes_to_clear(ClientId id, GpuIndex index) const {
   const Share& coming = *next->share(index);
   const bool holds = (next->state.held & bit(index)) != 0;
   Bytes stays = gpu.contexts + gpu.taken_outside() + gpu.fixed - gpu.held_fixed + std::max(coming.peak, coming.asked);
-  // Swap memory stays, except for what is missing beyond what leaves with the holders: its owners are asked for that.
+  // Swap memory stays, except for the deficit that remains once the holders' memory is evicted: its owners are asked
+  // for that.
   stays += gpu.movable - next->movable(coming);
   if (!holds) stays -= coming.fixed;
-  Bytes leaves = 0;  // the movable memory of the holders that leave
+  Bytes leaves = 0;  // the movable memory of the holders that yield
   for (const Client* holder : gpu.holders) {
     if (holder == next) continue;
     const Share& share = *holder->share(index);
@@ -193,13 +194,13 @@ std::optional<Core::Carried> Core::carried(ClientId id, GpuIndex gpu, Time now) 
   const Client* const client = books_.find(id);
   const Share* const share = client == nullptr ? nullptr : client->share(gpu);
   if (share == nullptr) return std::nullopt;
-  const Party& party = *share->party;
-  const VirtualTime::Earlier of_party = party.domain.virtual_time.earlier(party.standing, now);
-  const VirtualTime::Earlier of_member = party.members.earlier(share->standing, now);
+  const Group& group = *share->group;
+  const VirtualTime::Earlier of_group = group.domain.virtual_time.earlier(group.standing, now);
+  const VirtualTime::Earlier of_member = group.members.earlier(share->standing, now);
   return Carried{.returned = {.client = id,
                               .gpu = gpu,
-                              .party = of_party.ahead,
-                              .party_owed = of_party.owed,
+                              .party = of_group.ahead,
+                              .party_owed = of_group.owed,
                               .member = of_member.ahead,
                               .member_owed = of_member.owed,
                               .held = Bookkeeping::held_time(*client, now),

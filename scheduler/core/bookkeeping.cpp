@@ -1,4 +1,4 @@
-// Changes to the books, and the resulting sums.
+// Changes to the accounting, and the resulting sums.
 #include "scheduler/core/bookkeeping.h"
 
 namespace rota::scheduler {
@@ -44,7 +44,7 @@ void Bookkeeping::add_gpu(Client& client, GpuIndex index, Bytes total, Bytes con
   context = std::min(context != 0 ? context : assumed_context(gpu.total), gpu.total);
   Share* share = client.share(index);
   if (share == nullptr) {
-    client.shares.push_back({.gpu = index, .context = 0, .party = party(gpu, client)});
+    client.shares.push_back({.gpu = index, .context = 0, .group = group(gpu, client)});
     share = &client.shares.back();
     client.state.touched |= bit(index);
     gpu.all.push_back(&client);
@@ -69,7 +69,7 @@ bool Bookkeeping::use(Client& client, const event::Usage& usage, std::chrono::na
   if (used >= peak) share->peak_at = now;
   const bool same = used == share->used && fixed == share->fixed && for_now == share->fixed_for_now;
   if (same && peak == share->peak) return refused;
-  // What could not leave now can: that it did not when it was asked means nothing any more.
+  // What could not be evicted now can: that it did not when it was asked means nothing any more.
   if (for_now < share->fixed_for_now) set_stuck(client, *share, false);
   const bool holds = (client.state.held & bit(index)) != 0;
   const bool wants = (client.state.wanted & bit(index)) != 0;
@@ -100,7 +100,8 @@ bool Bookkeeping::use_swap(Client& client, Share& share, const event::Usage& usa
   }
   const bool holds = (client.state.held & bit(share.gpu)) != 0;
   const Bytes resident = std::min(usage.resident, gpu.total);
-  // A refusal that is known already counts as it was: a part of the shortage may have come since, or a turn begun.
+  // A refusal that is already known counts as before: a part of the deficit may have been restored since, or a turn
+  // begun.
   const bool again = usage.refusals == 0 || usage.refusals != share.refusals;
   const Bytes shortage = !holds || usage.shortage == 0 ? 0
                          : again                       ? std::min(usage.shortage, gpu.total)
@@ -122,7 +123,7 @@ bool Bookkeeping::use_swap(Client& client, Share& share, const event::Usage& usa
     gpu.gone += went;
     share.to_clear -= std::min(share.to_clear, went);
     share.progress_at = now;
-    share.asked_in_vain = {};
+    share.asked_without_progress = {};
   }
   share.resident = resident;
   count_movable(client, share);
@@ -137,8 +138,8 @@ void Bookkeeping::set_shortage(Share& share, Bytes bytes) {
   share.shortage = bytes;
 }
 
-// The most that clients can have on a GPU, according to these books: contexts, and everything that they have allocated
-// lately. Unified Memory that belongs to another GPU may have moved to this one if its owner uses both.
+// The most that clients can have on a GPU, according to the accounting: contexts, and everything that they have
+// allocated lately. Unified Memory that belongs to another GPU may have moved to this one if its owner uses both.
 Bytes Bookkeeping::explained(GpuIndex index) const {
   Bytes sum = gpus_[index].contexts;
   for (const auto& [id, client] : clients_) {
@@ -191,7 +192,7 @@ void Bookkeeping::discount_movable(const Client& client, const Share& share) {
 }
 
 void Bookkeeping::set_stuck(Client& client, Share& share, bool stuck) {
-  if (!stuck) share.unwilling_until = {};
+  if (!stuck) share.unresponsive_until = {};
   if (share.stuck == stuck) return;
   discount_movable(client, share);
   share.stuck = stuck;
@@ -277,8 +278,8 @@ void Bookkeeping::set_held(Client& client, GpuMask gpus, Time now) {
     set_shortage(share, 0);
     share.arrived = share.resident;
     if ((gpus & bit(share.gpu)) != 0) {
-      share.stuck = false;  // it has another turn, and gets another chance
-      share.unwilling_until = share.asked_in_vain = {};
+      share.stuck = false;  // it has another turn: its earlier failure no longer counts
+      share.unresponsive_until = share.asked_without_progress = {};
     }
     count_movable(client, share);
     if (share.to_clear != 0) changed_ |= bit(share.gpu);  // a client that holds any GPU is not asked
@@ -292,17 +293,17 @@ void Bookkeeping::set_beside(Client& client, Share& share, bool beside, Time now
   changed_ |= bit(share.gpu);
 }
 
-std::shared_ptr<Party> Bookkeeping::party(Gpu& gpu, const Client& client) {
+std::shared_ptr<Group> Bookkeeping::group(Gpu& gpu, const Client& client) {
   Domain& domain = Bookkeeping::domain(gpu, client.domain);
   const SessionId session = client.session;
   if (session != 0) {
     const auto known = domain.sessions.find(session);
     if (known != domain.sessions.end()) return known->second.lock();
   }
-  const auto party = std::make_shared<Party>(Party{.domain = domain, .session = session});
-  ++domain.parties;
-  if (session != 0) domain.sessions.emplace(session, party);
-  return party;
+  const auto group = std::make_shared<Group>(Group{.domain = domain, .session = session});
+  ++domain.groups;
+  if (session != 0) domain.sessions.emplace(session, group);
+  return group;
 }
 
 Domain& Bookkeeping::domain(Gpu& gpu, DomainId id) {
@@ -311,21 +312,21 @@ Domain& Bookkeeping::domain(Gpu& gpu, DomainId id) {
   return *domain;
 }
 
-void Bookkeeping::leave_party(Share& share) {
-  if (share.party.use_count() == 1) {
+void Bookkeeping::leave_group(Share& share) {
+  if (share.group.use_count() == 1) {
     Gpu& gpu = gpus_[share.gpu];
-    Domain& domain = share.party->domain;
-    domain.sessions.erase(share.party->session);
-    if (--domain.parties == 0) {
-      // Those that are gone are forgotten once that makes no difference. Seldom: a pass looks at all of them.
-      if (gpu.domains.size() < gpu.most_domains) return share.party.reset();
+    Domain& domain = share.group->domain;
+    domain.sessions.erase(share.group->session);
+    if (--domain.groups == 0) {
+      // Domains without clients are forgotten once that makes no difference. Seldom: a pass looks at all of them.
+      if (gpu.domains.size() < gpu.most_domains) return share.group.reset();
       std::erase_if(gpu.domains, [&](const auto& entry) {
-        return entry.second->parties == 0 && gpu.virtual_time.may_forget(entry.second->standing);
+        return entry.second->groups == 0 && gpu.virtual_time.may_forget(entry.second->standing);
       });
       gpu.most_domains = std::max(gpu.domains.size() * 2, kFewDomains);
     }
   }
-  share.party.reset();
+  share.group.reset();
 }
 
 void Bookkeeping::set_session(Client& client, SessionId session, Time now) {
@@ -334,8 +335,8 @@ void Bookkeeping::set_session(Client& client, SessionId session, Time now) {
   for (Share& share : client.shares) {
     const Standing::As stands = share.stands;
     stand_as(share, Standing::As::kAway, now);
-    leave_party(share);
-    share.party = party(gpus_[share.gpu], client);
+    leave_group(share);
+    share.group = group(gpus_[share.gpu], client);
     share.standing = {};
     stand_as(share, stands, now);
     changed_ |= bit(share.gpu);
@@ -349,16 +350,16 @@ void Bookkeeping::had_before(const event::HadBefore& had, Time now) {
 
 void Bookkeeping::returned(Client& client, const event::Returned& returned, Time now) {
   Share& share = *client.share(returned.gpu);
-  Party& party = *share.party;
-  party.domain.virtual_time.resume(party.standing, {returned.party, returned.party_owed}, now);
-  party.members.resume(share.standing, {returned.member, returned.member_owed}, now);
+  Group& group = *share.group;
+  group.domain.virtual_time.resume(group.standing, {returned.party, returned.party_owed}, now);
+  group.members.resume(share.standing, {returned.member, returned.member_owed}, now);
   client.held_time = std::max(client.held_time, returned.held);
   client.waited_time = std::max(client.waited_time, returned.waited);
 }
 
 Time Bookkeeping::even_at(const Share& holder, const Share& other, Time now) const {
-  const Party& one = *holder.party;
-  const Party& second = *other.party;
+  const Group& one = *holder.group;
+  const Group& second = *other.group;
   if (&one == &second) return one.members.even_at(holder.standing, other.standing, now);
   const Domain& domain = one.domain;
   if (&domain == &second.domain) return domain.virtual_time.even_at(one.standing, second.standing, now);
@@ -367,22 +368,22 @@ Time Bookkeeping::even_at(const Share& holder, const Share& other, Time now) con
 
 void Bookkeeping::stand_as(Share& share, Standing::As as, Time now) {
   Gpu& gpu = gpus_[share.gpu];
-  Party& party = *share.party;
+  Group& group = *share.group;
   const auto change = [&](VirtualTime& virtual_time, Standing& standing) {
     virtual_time.advance(now);
     virtual_time.change(standing, share.stands, as, gpu.credit);
   };
-  change(gpu.virtual_time, party.domain.standing);
-  change(party.domain.virtual_time, party.standing);
-  change(party.members, share.standing);
+  change(gpu.virtual_time, group.domain.standing);
+  change(group.domain.virtual_time, group.standing);
+  change(group.members, share.standing);
   share.stands = as;
 }
 
 void Bookkeeping::charge(Share& share, Time more) {
-  Party& party = *share.party;
-  gpus_[share.gpu].virtual_time.charge(party.domain.standing, more);
-  party.domain.virtual_time.charge(party.standing, more);
-  party.members.charge(share.standing, more);
+  Group& group = *share.group;
+  gpus_[share.gpu].virtual_time.charge(group.domain.standing, more);
+  group.domain.virtual_time.charge(group.standing, more);
+  group.members.charge(share.standing, more);
 }
 
 void Bookkeeping::stand(const Client& client, Share& share, Time now) {
@@ -393,12 +394,12 @@ void Bookkeeping::stand(const Client& client, Share& share, Time now) {
   const bool due = client.state.waiters != 0 && client.state.drain_at <= now;
   const bool ends_by_itself = share.stands == As::kHolds && as != As::kHolds && !due;
   const Time had = now - client.state.held_since;
-  // One in a hurry does not wait until it is its turn, nor does one that is let in before waiters ahead of it.
+  // An urgent client does not wait until it is its turn, nor does one that is let in before waiters ahead of it.
   const bool in_its_turn = !client.urgent_turn && client.let_in_until == Time{};
   if (share.stands == As::kWaits && as == As::kHolds && in_its_turn) {
-    gpus_[share.gpu].virtual_time.next(share.party->domain.standing);
-    share.party->domain.virtual_time.next(share.party->standing);
-    share.party->members.next(share.standing);
+    gpus_[share.gpu].virtual_time.next(share.group->domain.standing);
+    share.group->domain.virtual_time.next(share.group->standing);
+    share.group->members.next(share.standing);
   }
   stand_as(share, as, now);
   if (ends_by_itself && had < kShortestCharged) charge(share, kShortestCharged - had);
@@ -430,7 +431,7 @@ void Bookkeeping::set_wanted(Client& client, GpuMask gpus, Time now) {
 void Bookkeeping::leave(Client& client) {
   for (Share& share : client.shares) {
     Gpu& gpu = gpus_[share.gpu];
-    leave_party(share);
+    leave_group(share);
     gpu.contexts -= share.context;
     gpu.used -= share.used;
     gpu.fixed -= share.fixed;

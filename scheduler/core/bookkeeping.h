@@ -44,19 +44,19 @@ struct Measurement {
   event::Activity window_from{};
 };
 
-struct Party;
+struct Group;
 
 // A trust domain on one GPU.
 struct Domain {
   DomainId id = 0;
-  std::size_t parties = 0;  // that are there
+  std::size_t groups = 0;  // with clients there
   Standing standing{};
-  VirtualTime virtual_time{};                                      // of its parties
-  std::unordered_map<SessionId, std::weak_ptr<Party>> sessions{};  // of those
+  VirtualTime virtual_time{};                                      // of its groups
+  std::unordered_map<SessionId, std::weak_ptr<Group>> sessions{};  // of those
 };
 
-// A session on one GPU, or a client that belongs to no session: a party of its domain.
-struct Party {
+// A session on one GPU, or a client that belongs to no session: a scheduling group (virtual_time.h) of its domain.
+struct Group {
   Domain& domain;
   SessionId session = 0;  // 0: a single client
   Standing standing{};
@@ -66,8 +66,8 @@ struct Party {
 // Its position in the queue (order.h); all 0 if the queue is first come, first served.
 struct Rank {
   Time domain{};
-  Time party{};   // among those of one domain
-  Time member{};  // among clients of one party
+  Time group{};   // among those of one domain
+  Time member{};  // among clients of one group
 };
 
 // One client's memory on one GPU, and its place there.
@@ -76,40 +76,40 @@ struct Share {
   Bytes context;
   Bytes used = 0;
   Bytes fixed = 0;
-  Bytes fixed_for_now = 0;  // the part of it that will be able to leave by itself
+  Bytes fixed_for_now = 0;  // the part of it that is pinned temporarily
   Bytes peak = 0;           // the peak of `used` within the memory window
   Time peak_at{};
   Bytes promised = 0;  // for a holder; 0 for any other
   Bytes asked = 0;     // the total, more than is promised; 0: it asks for nothing
-  // For clients that swap (clearing.h).
-  bool swaps = false;  // it has reported memory there that only it can move away
+  // For clients that swap (policy/clearing.h).
+  bool swaps = false;  // it has reported memory there that only it can evict
   Bytes resident = 0;
-  Bytes shortage = 0;   // what the driver has refused it although it holds the GPU
+  Bytes shortage = 0;   // its deficit: what the driver has refused it although it holds the GPU
   Bytes free = 0;       // what the driver reported as free then
-  Bytes gone_then = 0;  // Gpu::gone when it reported that
+  Bytes gone_then = 0;  // Gpu::evicted when it reported that
   std::uint32_t refusals = 0;
-  Bytes to_clear = 0;   // what it has been asked to clear, as long as it does not hold the GPU
-  Bytes asked_now = 0;  // used while it is decided which clients to ask
+  Bytes to_clear = 0;   // what it has been asked to evict while it does not hold the GPU
+  Bytes asked_now = 0;  // scratch value while the clients to ask are chosen
   Bytes told = 0;       // the value of to_clear that it was last told,
   Bytes told_of = 0;    // and its resident bytes then
-  // When it was asked, or when some of its memory last left, not counting any time in between in which it was not
-  // asked.
+  // When it was asked, or when some of its memory was last evicted, not counting any time in between in which it was
+  // not asked.
   Time progress_at{};
-  Time asked_in_vain{};    // how long it had been asked without progress when the request last ended
-  Time unwilling_until{};  // 0: it may be asked for room
-  bool stuck = false;      // it did not clear when asked, and has not cleared anything since
+  Time asked_without_progress{};  // how long it had been asked without progress when the request last ended
+  Time unresponsive_until{};      // 0: it may be asked to evict memory
+  bool stuck = false;             // unresponsive: it evicted nothing when asked, nor since
   // incomplete.h: in this turn the driver has refused it memory that has not come since; until when its last turn
-  // counts as one in vain (0: it does not); and by how much its memory does not fit, if it is passed over for that.
+  // counts as futile (0: it does not); and by how much its memory does not fit, if it is passed over for that.
   bool refused = false;
-  Time in_vain_until{};
+  Time futile_until{};
   Bytes arrived = 0;  // the most that was there in this turn, in steps (event.h)
   Bytes lacks = 0;
   // For sharing.
-  std::shared_ptr<Party> party{};
+  std::shared_ptr<Group> group{};
   Standing::As stands = Standing::As::kAway;
-  Standing standing{};  // in its party
+  Standing standing{};  // in its group
   Rank rank{};
-  bool beside = false;  // it takes no turns: it runs beside those that do
+  bool beside = false;  // it takes no turns: it runs concurrently with those that do
   Time switching{};     // how long its turns take to begin; 0: unknown
 };
 
@@ -120,35 +120,36 @@ struct Evidence {
   Time rested_at{};         // when it last came back after a long pause; 0: never
   Time held_when_heard{};   // Client::held_time when it last reported how long its turns take to begin
   std::uint64_t wakes = 0;  // how often it has come to the gate after it paused by itself
-  // Spells in which it makes calls, by event::Activity::open: when the current one began and when it last made a call,
-  // how long the last was, and how many there have been.
-  Time spell_from{};
+  // Busy periods, in which it makes calls, by event::Activity::open: when the current one began and when it last made a
+  // call, how long the last was, and how many there have been.
+  Time busy_since{};
   Time last_call{};
-  Time last_spell{};
-  std::uint64_t spells = 0;
+  Time last_busy_period{};
+  std::uint64_t busy_periods = 0;
   // The shorter of its last two; 0: not known yet. Its first is its start, and tells nothing about others.
-  Time spell{};
-  // It has made calls since it was heard last, at `before`: in another spell if it has held the GPU that long without.
+  Time busy_period{};
+  // It has made calls since it was heard last, at `before`: in another busy period if it has held the GPU that long
+  // without calls.
   void goes_on(Time before, Time pause) {
-    if (last.open - last_call >= pause) end_spell(before);
+    if (last.open - last_call >= pause) end_busy_period(before);
     last_call = last.open;
   }
   // The current one has ended; the next begins at `next`.
-  void end_spell(Time next) {
-    if (last_call > spell_from) {
-      const Time before = std::exchange(last_spell, last_call - spell_from);
-      ++spells;
-      if (spells != 1) spell = spells == 2 ? last_spell : std::min(last_spell, before);
+  void end_busy_period(Time next) {
+    if (last_call > busy_since) {
+      const Time before = std::exchange(last_busy_period, last_call - busy_since);
+      ++busy_periods;
+      if (busy_periods != 1) busy_period = busy_periods == 2 ? last_busy_period : std::min(last_busy_period, before);
     }
-    spell_from = next;
+    busy_since = next;
   }
 };
 
-// What a client that measures has asked for, and how much time it has taken (alone.h).
+// What a client that measures has asked for, and how much time it has taken (policy/alone.h).
 struct Measuring {
   bool asks = false;
-  Time presses_since{};  // since when others are asked to leave its GPUs; 0: they are not
-  Time until{};          // until when it has them alone; 0: it does not
+  Time presses_since{};  // since when others are asked to yield its GPUs; 0: they are not
+  Time until{};          // until when it has exclusive use of them; 0: it does not
   GpuMask gpus = 0;      // on which it has pressed others
   protocol::TimeTaken taken;
 };
@@ -170,7 +171,7 @@ struct Client {
   bool swaps = false;            // on some GPU
   Time last_held{};              // when its last grant ended; 0: it has had none
 
-  // admission.h: GPUs that it holds and must leave, since their holders have together grown too large.
+  // admission.h: GPUs that it holds and must yield, since the memory of their holders no longer fits together.
   GpuMask yields = 0;
 
   // order.h: this client's node while it does not wait, so that queueing allocates nothing.
@@ -185,18 +186,18 @@ struct Client {
   Time let_in_until{};
   bool overtaken = false;  // while it waits
 
-  bool passed_over = false;  // on some GPU that it waits for, a turn would be in vain (incomplete.h)
+  bool passed_over = false;  // on some GPU that it waits for, a turn would be futile (policy/incomplete.h)
 
-  // The client is in a hurry (event::Want::urgent): it waits at the head of the queue, or holds a turn that it got in
-  // this way; and when it last became urgent.
+  // The client is urgent (event::Want::urgent): it waits at the head of the queue, or holds a turn that it got in this
+  // way; and when it last became urgent.
   bool urgent = false;
   bool urgent_turn = false;
   Time urgent_at{};
 
   Measuring measuring;
 
-  // pressure.h: since when it is under pressure, when memory that it lacked last arrived in this turn (0: none has),
-  // and its entry among the deadlines (0: none).
+  // pressure.h: since when it is under pressure, when missing memory of it was last restored in this turn (0: none
+  // has), and its entry among the deadlines (0: none).
   Time pressed_since{};
   Time arrived_at{};
   Time deadline{};
@@ -211,9 +212,9 @@ struct Client {
   const Share* share(GpuIndex gpu) const { return const_cast<Client*>(this)->share(gpu); }
   // What counts for it on a GPU: its promise if it holds the GPU, otherwise its recent peak.
   Bytes counted(const Share& share) const { return (state.held & bit(share.gpu)) != 0 ? share.promised : share.peak; }
-  // What it will be able to clear on a GPU that it does not hold, besides what it could clear now.
+  // What it will be able to evict on a GPU that it does not hold, in addition to what it could evict now.
   Bytes later(const Share& share) const { return (state.held & bit(share.gpu)) != 0 ? 0 : share.fixed_for_now; }
-  // What it could clear on a GPU that it does not hold.
+  // What it could evict on a GPU that it does not hold.
   Bytes movable(const Share& share) const {
     const bool holds = (state.held & bit(share.gpu)) != 0;
     return holds || share.resident <= share.fixed ? 0 : share.resident - share.fixed;
@@ -228,38 +229,38 @@ struct Gpu {
   Bytes held = 0;        // counted bytes of the holders
   Bytes held_used = 0;   // recent peaks of the holders
   Bytes asked = 0;       // asked for beyond what the askers are promised
-  Bytes held_fixed = 0;  // fixed bytes of the holders
+  Bytes held_fixed = 0;  // bytes of the holders that cannot be evicted
   Bytes interested = 0;  // recent peaks of holders and waiters
   std::uint32_t clients = 0;
   std::uint32_t waiters = 0;
   bool crowded = false;     // see GpuState
-  bool lacks_room = false;  // a waiter's memory does not fit beside that of the holders
+  bool lacks_room = false;  // a waiter's memory does not fit together with that of the holders
   Time latest_grant{};
   VirtualTime virtual_time;  // of domains
-  // Those of its clients, and those that have had more than their share and are gone: they may come back.
+  // Those with clients, and those without that have had more than their share: they may come back.
   std::unordered_map<DomainId, std::unique_ptr<Domain>> domains;
-  std::size_t most_domains = 0;  // before those are forgotten that need not be known any more
+  std::size_t most_domains = 0;  // above which those that make no difference are forgotten
   Time credit{};                 // how far below the level a returning client may be (virtual_time.h)
   Time urgent_until{};           // time given to urgent turns lately (Core::hurry)
   std::vector<Client*> all;      // clients that touch it
   std::vector<Client*> holders;  // in the order of their grants
   std::vector<Client*> askers;   // holders that ask for more than they are promised, in the order in which they asked
 
-  // What clients that swap have there (clearing.h).
+  // What clients that swap have there (policy/clearing.h).
   std::vector<Client*> swappers;
-  Bytes movable = 0;  // what clients that do not hold the GPU could clear
-  Bytes later = 0;    // what they could clear if it were not fixed for now
-  Bytes stuck = 0;    // the part of that which they did not clear when asked
-  Bytes gone = 0;     // total that has left since rotad started
+  Bytes movable = 0;  // what clients that do not hold the GPU could evict
+  Bytes later = 0;    // what they could evict if it were not pinned temporarily
+  Bytes stuck = 0;    // the part of that which they did not evict when asked
+  Bytes gone = 0;     // total that was evicted since rotad started
   Bytes outside = 0;  // in use by nobody that rotad knows, inferred from refusals
   Time outside_seen{};
   Time fits_since{};         // since when a holder has been refused memory that should be free; 0: no holder is
   Bytes least_outside = 0;   // the least that refusals have shown since then
-  std::size_t clearing = 0;  // clients that have been asked to clear
+  std::size_t clearing = 0;  // clients that have been asked to evict memory
   std::size_t lacking = 0;   // holders that have been refused memory (Share::shortage)
   Time look_at{};            // when to check again even if nothing happens; 0: never
-  Outside measured;          // the same (memory outside) according to the driver
-  // What counts as in use outside rota: the same figure for admission, promises, limits and clearing.
+  Outside measured;          // unmanaged memory according to the driver
+  // What counts as unmanaged memory: the same figure for admission, promises, limits and clearing.
   Bytes taken_outside() const { return std::max(outside, measured.bytes()); }
   // Whether swap memory needs any attention: where no client swaps, this costs nothing.
   bool has_swap() const { return !swappers.empty() || outside != 0 || look_at != Time{}; }
@@ -267,7 +268,7 @@ struct Gpu {
 
 class Bookkeeping {
  public:
-  // What a turn costs at least that its holder ends: one that makes no use of its turns takes the others' time.
+  // The least that a turn costs which its holder ends: a client that makes no use of its turns takes the others' time.
   // Twice what a hand-over takes where it is fast.
   static constexpr Time kShortestCharged = std::chrono::microseconds(500);
 
@@ -282,9 +283,9 @@ class Bookkeeping {
   GpuMask asked() const { return asked_; }    // GPUs with askers
   // How many clients wait for more than one GPU.
   std::uint32_t gangs() const { return gangs_; }
-  // GPUs where clients that do not hold them have memory that could be cleared.
+  // GPUs where clients that do not hold them have memory that could be evicted.
   GpuMask movable() const { return movable_; }
-  // GPUs where such clients have memory that is fixed for now.
+  // GPUs where such clients have memory that is pinned temporarily.
   GpuMask later() const { return later_; }
 
   Client& join(const event::Join& join);
@@ -308,15 +309,15 @@ class Bookkeeping {
   void returned(Client& client, const event::Returned& returned, Time now);
   // From now on the client belongs to this session on all GPUs.
   void set_session(Client& client, SessionId session, Time now);
-  // By the current standing of its domain, its party and its own.
+  // By the current standing of its domain, its group and itself.
   static Rank rank(const Share& share) {
-    const Party& party = *share.party;
-    return {party.domain.standing.served, party.standing.served, share.standing.served};
+    const Group& group = *share.group;
+    return {group.domain.standing.served, group.standing.served, share.standing.served};
   }
   // When a holder will have had as much of a GPU as another client, or when it did: compared by domain, within one
-  // domain by party, and within one party by client. Time::max(): never, as things stand.
+  // domain by group, and within one group by client. Time::max(): never, as things are.
   Time even_at(const Share& holder, const Share& other, Time now) const;
-  // Sets whether it takes turns there or runs beside those that do.
+  // Sets whether it takes turns there or runs concurrently with those that do.
   void set_beside(Client& client, Share& share, bool beside, Time now);
   // How long it has held GPUs, including the current grant.
   static Time held_time(const Client& client, Time now) {
@@ -341,9 +342,9 @@ class Bookkeeping {
   void stand(const Client& client, Share& share, Time now);
   void stand_as(Share& share, Standing::As as, Time now);
   void charge(Share& share, Time more);
-  std::shared_ptr<Party> party(Gpu& gpu, const Client& client);
+  std::shared_ptr<Group> group(Gpu& gpu, const Client& client);
   static Domain& domain(Gpu& gpu, DomainId id);
-  void leave_party(Share& share);
+  void leave_group(Share& share);
   void end_ask(Client& client, Share& share);
   Bytes explained(GpuIndex index) const;
   bool use_swap(Client& client, Share& share, const event::Usage& usage, Time now);

@@ -140,7 +140,7 @@ Claims::Actions Claims::gone(const Gpu& gpu) {
   if (found == claims_.end()) return actions;
   found->second.asked = false;
   found->second.tries = false;  // also one that ends while it is being asked who it is: no answer will come
-  // A program that was sent to the rotad that is gone may be sent to the next one.
+  // A program that was sent to a rotad which has ended may be sent to the next one.
   sent_away_.clear();
   try_lock(gpu, found->second, actions);
   return actions;
@@ -160,7 +160,7 @@ Claims::Actions Claims::given(const Gpu& gpu, const std::vector<Gpu>& others, co
   Actions actions;
   const auto asked_for = claims_.find(gpu);
   if (!machine_ && (asked_for == claims_.end() || !asked_for->second.asked)) return actions;
-  // Those that are here already have come.
+  // Processes that have already connected count as arrived.
   std::set<Pid> here;
   for (const auto& [each, claim] : claims_) {
     for (const auto& [client, waiter] : claim.clients) here.insert(waiter.pid);
@@ -176,7 +176,7 @@ Claims::Actions Claims::given(const Gpu& gpu, const std::vector<Gpu>& others, co
     claim.serve_at = now + kArriving;
     if (claim.clients.empty()) claim.keep_until = now + kKept;
   };
-  expect(gpu);  // tried once the other one has gone
+  expect(gpu);  // tried once the other rotad has let go
   for (const Gpu& other : others) {
     if (other == gpu || claims_[other].has) continue;
     expect(other);

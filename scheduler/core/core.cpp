@@ -1,6 +1,6 @@
-// How the core decides. Each step applies one event to the books and then settles: it finds GPUs whose holders have
-// together grown too large, serves the queue from its head, tells the holders that are in another client's way, and
-// asks other clients for the room that holders lack.
+// How the core decides. Each step applies one event to the accounting and then decides anew: it finds GPUs whose
+// holders no longer fit together, serves the queue from its head, tells the holders that are in another client's way,
+// and asks other clients to evict memory for the holders' deficit.
 #include "scheduler/core/core.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ const std::vector<Decision>& Core::step(const Event& event, Time now) {
   decisions_.clear();
   books_.begin_step();
   std::visit([this, now](const auto& which) { on(which, now); }, event);
-  settle(now);
+  decide(now);
   return decisions_;
 }
 
@@ -172,16 +172,16 @@ void Core::set_wanted(Client& client, GpuMask gpus, Time now) {
 // One client of a domain has had a turn: others of the domain that wait move back in the queue, and so do those of its
 // session within the domain.
 void Core::move_back(const Share& had) {
-  const Party& party = *had.party;
+  const Group& group = *had.group;
   const Gpu& gpu = books_.gpu(had.gpu);
-  const std::int64_t of_domain = party.domain.standing.waiting;
-  const std::int64_t of_session = party.standing.waiting;
+  const std::int64_t of_domain = group.domain.standing.waiting;
+  const std::int64_t of_session = group.standing.waiting;
   const bool domains = of_domain != 0 && gpu.waiters > of_domain;
   const bool sessions = of_session != 0 && of_domain > of_session;
   if ((!domains && !sessions) || !settings_.measured_turns) return;
   for (Client* client : gpu.all) {
     Share& share = *client->share(had.gpu);
-    const bool concerned = domains ? &share.party->domain == &party.domain : share.party == had.party;
+    const bool concerned = domains ? &share.group->domain == &group.domain : share.group == had.group;
     if (!concerned || (client->state.wanted & bit(had.gpu)) == 0 || client->urgent) continue;
     share.rank = Bookkeeping::rank(share);
   }
@@ -208,7 +208,8 @@ void Core::hurry(Client& client, Time now) {
   books_.mark_changed(client.state.wanted);
 }
 
-// Somebody in a hurry has not given back in time. Others who are may do the same: from now on all wait for their turns.
+// An urgent client has not given back in time. Other urgent clients may do the same: from now on all wait for their
+// turns.
 void Core::calm(GpuIndex index) {
   bool any = false;
   for (Client* client : books_.gpu(index).all) {
@@ -227,11 +228,11 @@ void Core::grant(Client& client, GpuMask gpus, Time let_in_until, Time now) {
   client.urgent_turn = client.urgent;
   client.let_in_until = let_in_until;
   client.waited_time = Bookkeeping::waited_time(client, now);
-  // There may be other clients on the GPUs that it gets.
+  // Other clients may be on the GPUs that it gets.
   if (client.state.held != 0 && alone_.wants(client, false, now)) told_alone(client, now);
   client.held_time = Bookkeeping::held_time(client, now);
   books_.set_held(client, client.state.held | gpus, now);
-  set_wanted(client, 0, now);  // afterwards: it never goes away, in the books of who has had how much
+  set_wanted(client, 0, now);  // afterwards: in virtual time it has never been away
   if (++client.last_grant == 0) ++client.last_grant;
   client.state.grant = client.last_grant;
   client.state.held_since = now;
@@ -247,14 +248,14 @@ void Core::end_grant(Client& client, Change change, Time now) {
   decisions_.push_back({change, client.id, client.state.grant});
   if (alone_.wants(client, false, now)) told_alone(client, now);
   client.last_held = now;
-  // A client that leaves at a pause because its turn is nearly over does not count as one that comes back after a
+  // A client that gives back at a pause because its turn is nearly over does not count as one that comes back after a
   // pause.
   const Time left = client.state.drain_at - now;
   const bool nearly_over = left * protocol::kLastPart <= now - client.state.held_since;
   const bool due = client.was_due || (client.state.waiters != 0 && nearly_over);
   client.woke = change == Change::kEnded && !due;
-  if (client.woke) client.evidence.end_spell(client.evidence.last.open);
-  // One that lasts longer than an urgent turn does leaves so much less for others of its kind.
+  if (client.woke) client.evidence.end_busy_period(client.evidence.last.open);
+  // A turn that exceeds an urgent turn's length leaves less time for other urgent turns.
   if (const Time over = now - client.state.held_since - Pressure::kUrgentTurn; client.urgent_turn && over > Time{}) {
     for_each_gpu(client.state.held, [&](GpuIndex index) {
       Time& until = books_.gpu(index).urgent_until;
@@ -284,7 +285,7 @@ void Core::told_alone(const Client& client, Time now) {
   decisions_.push_back({Change::kAlone, client.id, client.state.grant, 0, static_cast<Bytes>(left.count())});
 }
 
-void Core::settle(Time now) {
+void Core::decide(Time now) {
   if (books_.changed() == 0) return;
   const GpuMask before = pressed_ | admission_.excess() | alone_pressed_;
   sharing_.judge(books_.changed(), now);
@@ -292,11 +293,11 @@ void Core::settle(Time now) {
   for_each_gpu(books_.changed(), [&](GpuIndex index) {
     if (books_.gpu(index).has_swap()) clearing_.judge(index, now);
   });
-  const GpuMask unsettled = books_.changed() | books_.asked();
+  const GpuMask undecided = books_.changed() | books_.asked();
   bool answered = false;
   do {
     answered = false;
-    for_each_gpu(unsettled, [&](GpuIndex index) {
+    for_each_gpu(undecided, [&](GpuIndex index) {
       admission_.find_excess(index);
       answered |= admission_.serve_asks(index, [&](const Client& client, Bytes bytes) {
         decisions_.push_back({Change::kPromised, client.id, client.state.grant, index, bytes});

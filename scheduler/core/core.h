@@ -16,19 +16,19 @@
 // (sharing.h). The queue is then ordered by how much of the GPU clients have had, and a client that comes back after a
 // pause and has had less than a holder does not wait for the end of the holder's turn.
 //
-// A client in a hurry (event::Want::urgent) moves to the head of the queue, and holders in its way begin to drain at
-// once. Its turn is short, and its regular place in the queue does not change.
+// An urgent client (event::Want::urgent) moves to the head of the queue, and holders in its way begin to drain at once.
+// Its turn is short, and its regular place in the queue does not change.
 //
-// A client that measures (event::Want::alone) has exclusive use of the GPUs that it holds for a moment: others leave
-// them at once (alone.h).
+// A client that measures (event::Want::alone) has exclusive use of the GPUs that it holds for a moment: others yield
+// them at once (policy/alone.h).
 //
 // Only a conflict puts *pressure* on holders: they give back when idle, and begin to drain when their quantum ends.
 // Nobody gives anything back while nobody waits. Holders of a GPU that ran together end their turn together.
 //
 // A client asks for memory before it takes it: it is *promised* bytes with each grant, and more when it asks and they
 // fit; until they fit, others are under pressure (admission.h). So the holders of a GPU fit it together at every
-// moment, except for memory that no client can ask for: a new context, memory that cannot leave the GPU of clients that
-// do not hold it, and work that is already running when a new daemon starts.
+// moment, except for memory that no client can ask for: a new context, memory that cannot be evicted of clients that do
+// not hold the GPU, and work that is already running when a new daemon starts.
 //
 // A holder that has not given back `grace` after its time was up loses its grant (it is *revoked*); others then run
 // concurrently.
@@ -69,7 +69,7 @@ class Core {
   // in the order in which they were made and remain valid until the next call.
   const std::vector<Decision>& step(const Event& event, Time now);
 
-  // When step() needs a Tick at the latest; nothing while no grace period runs and no client is asked to clear memory.
+  // When step() needs a Tick at the latest; nothing while no grace period runs and no client is asked to evict memory.
   std::optional<Time> next_deadline() const;
 
   const Bookkeeping& books() const { return books_; }
@@ -84,38 +84,38 @@ class Core {
   // What it may have there, and the total that it has asked for. 0 if it does not hold the GPU or does not ask.
   Bytes promised_bytes(ClientId client, GpuIndex gpu) const;
   Bytes asked_bytes(ClientId client, GpuIndex gpu) const;
-  // What counts for the client there beside its allocations.
+  // What counts for the client there in addition to its allocations.
   Bytes context_bytes(ClientId client, GpuIndex gpu) const;
-  // How much of a client's memory there has to leave the GPU.
+  // How much of a client's memory there has to be evicted.
   //
-  // For a holder: what has to leave with its lease so that the next client's memory fits; its part of that, if several
-  // holders leave. 0 while nothing has to leave, and for a client that swaps: that one gives back first and clears
-  // then, while the next one's memory comes in. Unified Memory that other clients without the lease still have there
-  // does not count: it is least recently used, so the driver evicts it first. Their swap memory counts, less what its
-  // owners will be asked for.
+  // For a holder: what has to be evicted before its lease goes back so that the next client's memory fits; its part of
+  // that, if several holders yield. 0 while nothing has to be evicted, and for a client that swaps: that one gives back
+  // first and evicts then, while the next client's memory is restored. Unified Memory that other clients without the
+  // lease still have there does not count: it is least recently used, so the driver evicts it first. Their swap memory
+  // counts, less what its owners will be asked for.
   //
   // For a client that does not hold the GPU: what it is asked for (clearing.h), out of resident_bytes().
   Bytes bytes_to_clear(ClientId client, GpuIndex gpu) const;
   // What a client that swaps has there now, as last reported.
   Bytes resident_bytes(ClientId client, GpuIndex gpu) const;
   void for_each_holder(GpuIndex gpu, const std::function<void(ClientId)>& visit) const;
-  // What is missing there of its memory although it holds the GPU and swaps, as last reported.
+  // Its deficit there, although it holds the GPU and swaps, as last reported.
   Bytes lacking_bytes(ClientId client, GpuIndex gpu) const;
-  // GPUs on which some client has been asked to clear memory for the holders and, as far as is known, is doing so.
+  // GPUs on which some client has been asked to evict memory for the holders and, as far as is known, is doing so.
   GpuMask clearing_gpus() const { return clearing_.under_way(); }
   // GPUs on which clients sample how busy they keep it, and GPUs on which calls matter because several clients touch
   // them.
   GpuMask sampling_gpus() const { return sharing_.sampling(); }
   GpuMask shared_gpus() const { return settings_.measured_turns ? books_.shared() : 0; }
-  // GPUs on which programs should measure undisturbed, since others use the GPU too; and those that they may ask to
-  // have alone.
+  // GPUs on which programs should measure undisturbed, since others use the GPU too; and those of which they may ask
+  // for exclusive use.
   GpuMask timed_gpus() const { return settings_.mode == Mode::kConcurrent ? 0 : books_.shared(); }
   GpuMask alone_gpus() const { return settings_.mode == Mode::kAutomatic ? books_.shared() : 0; }
   // GPUs on which little work may be in flight, since several programs are active and may take turns.
   GpuMask metered_gpus() const { return sharing_.metered(); }
-  // GPUs on which clients that do not hold them have memory that could be cleared, whether or not they are doing so.
+  // GPUs on which clients that do not hold them have memory that could be evicted, whether or not they are doing so.
   GpuMask movable_gpus() const { return books_.movable(); }
-  // GPUs on which they have memory that cannot be cleared for now, but will be able to leave by itself.
+  // GPUs on which they have memory that is pinned temporarily.
   GpuMask later_gpus() const { return books_.later(); }
   // For the first client that waits for a GPU: when the holders in its way begin to drain, or began. 0 for any other
   // client.
@@ -164,7 +164,7 @@ class Core {
   void grant(Client& client, GpuMask gpus, Time let_in_until, Time now);
   void end_grant(Client& client, Change change, Time now);
   void told_alone(const Client& client, Time now);
-  void settle(Time now);
+  void decide(Time now);
   const Share* share(ClientId client, GpuIndex gpu) const;
 
   Settings settings_;  // the parts refer to these

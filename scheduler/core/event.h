@@ -34,8 +34,8 @@ struct Session {
   ClientId client;
   SessionId session;
 };
-// The client touched a GPU, which is as large as the latest of these says. Sent again when what the client has there
-// beside its allocations has been measured, or when it is known better how large the GPU is.
+// The client touched a GPU, which is as large as the latest of these says. Sent again when what the client has there in
+// addition to its allocations has been measured, or when it is known better how large the GPU is.
 struct AddGpu {
   ClientId client;
   GpuIndex gpu;
@@ -52,7 +52,8 @@ struct Want {
   // A signal handler has run in a thread that waits, and takes effect only once the thread's call returns. Goes before
   // others, at most once in Order::kBetweenUrgent and in twenty hand-overs; beyond that it is a want like any other.
   bool urgent = false;
-  // The client measures on GPUs that it holds, and needs them alone until it sends a want without this (alone.h).
+  // The client measures on GPUs that it holds, and needs exclusive use of them until it sends a want without this
+  // (policy/alone.h).
   bool alone = false;
 };
 // What the client holds it has to give back at once, and it is revoked once `within` has passed: it is to be granted
@@ -67,11 +68,11 @@ struct GiveBack {
   ClientId client;
   std::uint32_t grant;
 };
-// The sum of the client's live allocations on a GPU; `fixed` of it cannot leave the GPU. The other fields are for
-// clients that swap (protocol.h), and 0 for all others: what is on the GPU now, including what is fixed; what a holder
-// lacks there because the driver refused it; what the driver reported as free then; a number that changes with each
-// refusal (0: not known), since the other fields may be newer than the refusal; and the part of `fixed` that will be
-// able to leave by itself, once work that may use it has finished.
+// The sum of the client's live allocations on a GPU; `fixed` of it cannot be evicted. The other fields are for clients
+// that swap (protocol.h), and 0 for all others: what is on the GPU now, including what is fixed; a holder's deficit
+// there, which the driver refused it; what the driver reported as free then; a number that changes with each refusal
+// (0: not known), since the other fields may be newer than the refusal; and the part of `fixed` that is pinned
+// temporarily: it can be evicted once work that may use it has finished.
 struct Usage {
   ClientId client;
   GpuIndex gpu;
@@ -115,10 +116,10 @@ struct Activity {
   Time counted{};               // and when it counted that, by its clock
   std::uint64_t samples = 0;    // samples taken while it held the GPU, whether or not calls were in progress,
   std::uint64_t busy = 0;       // how many of them found the GPU busy,
-  std::uint64_t in_spells = 0;  // and how many of those belong to spells: five or more in a row
+  std::uint64_t in_spells = 0;  // and how many of those belong to busy periods: five or more in a row
   std::uint64_t switches = 0;   // turns that it began,
   Time switching{};             // and how long it took in all from their grants until it ran
-  bool shares = false;          // it and other processes share memory or events, so they may have to run beside it
+  bool shares = false;          // it and other processes share memory or events, so these may have to run with it
 };
 // What an earlier rotad knew of a domain on a GPU (VirtualTime::Earlier), told before any client of the domain wants or
 // holds the GPU. Ignored where the domain is known there.
@@ -159,8 +160,8 @@ enum class Change {
   kPressure,  // waiters or drain_at changed
   kRevoked,   // the client did not give back in time
   kPromised,  // the client may now have `bytes` on `gpu`: with each grant, and when it asks for more
-  kClear,     // the client, which does not hold `gpu`, is to clear `bytes` there
-  kAlone,     // the client has its GPUs alone from now on, or, if `bytes` is 0, no longer
+  kClear,     // the client, which does not hold `gpu`, is to evict `bytes` there
+  kAlone,     // the client has exclusive use of its GPUs from now on, or, if `bytes` is 0, no longer
   // A client that waits is passed over, since `bytes` of its memory do not fit on the GPU; if that is 0, no longer.
   kPassedOver,
 };
@@ -184,8 +185,8 @@ struct ClientState {
   Time wanted_since{};
   std::uint32_t waiters = 0;  // nonzero while another client needs what this one holds
   Time drain_at{};            // when it must begin to drain; 0 while nobody waits
-  Time alone_until{};         // it measures, and has its GPUs alone until then; 0: it does not
-  bool overrun = false;       // its last grant was revoked: its work may still be running beside the others
+  Time alone_until{};         // it measures, and has exclusive use of its GPUs until then; 0: it does not
+  bool overrun = false;       // its last grant was revoked: its work may be running concurrently with the others'
 };
 
 // How programs whose memory fits a GPU together share it.
@@ -202,12 +203,12 @@ struct GpuState {
   std::uint32_t clients = 0;
   std::uint32_t holders = 0;
   std::uint32_t waiters = 0;
-  bool crowded = false;  // automatic mode: the memory of the clients that wanted it did not fit
-  Bytes outside = 0;     // in use by nobody that rotad knows, as measured or as refusals show (outside.h, clearing.h)
+  bool crowded = false;        // automatic mode: the memory of the clients that wanted it did not fit
+  Bytes outside = 0;           // unmanaged, as measured or as refusals show (outside.h, policy/clearing.h)
   Bytes measured_outside = 0;  // the same, as measured
   Bytes too_much = 0;          // by how much all of that exceeds the GPU
   Candidate candidate = Candidate::kTogether;
-  bool looking = false;      // it is being measured which way is best
+  bool looking = false;      // a measurement of which way is best is under way
   std::uint32_t active = 0;  // clients that have made calls lately
   Time turn{};               // how long a turn lasts while others wait
   Time switching{};          // how long a hand-over takes: from a grant until its holder runs
@@ -216,20 +217,20 @@ struct GpuState {
 // Why programs share a GPU as they do.
 struct SharingWhy {
   protocol::SharingReason reason = protocol::SharingReason::kUnknown;
-  double trial = 0;  // what was tried last, relative to what turns gave; 0: nothing was tried with these programs
+  double trial = 0;  // throughput of the last trial relative to that of turns; 0: nothing was tried with these programs
 };
 
 // How a client uses a GPU, as far as is known.
 struct ClientUse {
   std::optional<double> busy;   // fraction of its own time in which the GPU works for it (sharing.h: u)
   std::optional<double> calls;  // per second of its own time (r)
-  bool light = false;           // it may run at any time beside those that take turns
+  bool light = false;           // it may run at any time, concurrently with those that take turns
   Time held{};                  // how long it has held any GPU since it started,
   Time waited{};                // and waited for GPUs without holding any
-  Bytes fixed = 0;              // of its memory there, what cannot leave,
-  Bytes fixed_for_now = 0;      // and the part of that which will be able to
+  Bytes fixed = 0;              // of its memory there, what cannot be evicted,
+  Bytes fixed_for_now = 0;      // and the part of that which is pinned temporarily
   // It is passed over, or cannot run although it holds the GPU, since this much of its memory does not fit (0:
-  // neither); and the part of that for which memory is in the way that is fixed only for now.
+  // neither); and how much of that would fit without memory that is only pinned temporarily.
   Bytes lacks = 0;
   Bytes lacks_for_now = 0;
 };

@@ -2,8 +2,8 @@
 //
 // A kernel of one member may wait on the GPU for a kernel that another has not launched yet, so closing all gates and
 // waiting may take for ever. All gates are closed, and each member says when its work has finished (it *rests*) and
-// whether calls wait at its gate. While some do not rest, each of the others may make one call at a time. So those that
-// are behind catch up with those that have run ahead, and nobody runs further ahead than by one call.
+// whether calls wait at its gate. While some do not rest, each of the others may make one call at a time. So members
+// that are behind catch up with those that have run ahead, and no member runs further ahead than by one call.
 //
 // What a member says is about a *step*, and each further call is a step: a member that says of the current step that it
 // rests makes no call before the next. So once all say that, all rest at once.
@@ -19,8 +19,8 @@ namespace rota::scheduler {
 
 class GangDrain {
  public:
-  // How long a step is at least: about as long as a call, its work and its report take, so that those who would rest in
-  // a moment may. Longer once so many steps have not been enough. Judgments.
+  // How long a step is at least: about as long as a call, its work and its report take, so that members which are about
+  // to rest can say so. Longer once this many steps have not been enough. Judgments.
   static constexpr Time kStep = std::chrono::microseconds(100);
   static constexpr int kManySteps = 100;
   static constexpr Time kLongestStep = std::chrono::milliseconds(10);
@@ -45,7 +45,7 @@ class GangDrain {
   Time began() const { return began_; }
   // All rest, and give back.
   bool ended() const { return ended_; }
-  // When it has to be looked at again, whatever the members say.
+  // When it has to be polled again, whatever the members say.
   std::optional<Time> next() const { return next_; }
 
  private:

@@ -1,6 +1,6 @@
-// Which client is next: first those in a hurry (event::Want::urgent), then, with measured turns, the one that has had
-// least of the GPU (Share::rank, set before it is queued), otherwise first come, first served. A waiter that cannot run
-// yet has its GPUs reserved against those behind it, except for those that they may use until it can (backfill.h). So a
+// Which client is next: first urgent ones (event::Want::urgent), then, with measured turns, the one that has had least
+// of the GPU (Share::rank, set before it is queued), otherwise first come, first served. A waiter that cannot run yet
+// has its GPUs reserved against those behind it, except for those that they may use until it can (backfill.h). So a
 // client that wants many GPUs is not starved by clients that want one.
 #pragma once
 
@@ -34,12 +34,12 @@ class Order {
       queue_.splice(place_before(**other, other), queue_, other);
     }
   }
-  // From now on the client, which must be in the queue, goes before all that are not in a hurry.
+  // From now on the client, which must be in the queue, goes before all that are not urgent.
   void hurry(Client& client) {
     for_each_gpu(client.state.wanted, [&](GpuIndex index) {
       Rank& rank = client.share(index)->rank;
       const Rank& least = foremost(index)->share(index)->rank;
-      rank = {std::min(rank.domain, least.domain), std::min(rank.party, least.party),
+      rank = {std::min(rank.domain, least.domain), std::min(rank.group, least.group),
               std::min(rank.member, least.member)};
     });
     client.urgent = true;
@@ -63,7 +63,7 @@ class Order {
 
   // From the head of the queue: calls `grant(client, until)`, which takes the client out of the queue, for each client
   // that can run; with a time that is not 0 if it is let in before waiters ahead of it, until then. `conflicts(client,
-  // gpu)` tells which cannot. On the GPUs in `beside` there may be clients that run beside others' turns
+  // gpu)` tells which cannot. On the GPUs in `beside` there may be clients that run concurrently with others' turns
   // (`is_beside(client, gpu)`); reservations do not block those. Returns the GPUs on which some client cannot run.
   template <typename Backfill, typename IsBeside, typename Conflicts, typename Grant>
   GpuMask serve(const Bookkeeping& books, Backfill& backfill, GpuMask beside, Time now, IsBeside is_beside,
@@ -144,8 +144,8 @@ class Order {
     return before;
   }
   static std::pair<Time, Time> comparable(const Share& one, const Share& other) {
-    if (one.party == other.party) return {one.rank.member, other.rank.member};
-    if (&one.party->domain == &other.party->domain) return {one.rank.party, other.rank.party};
+    if (one.group == other.group) return {one.rank.member, other.rank.member};
+    if (&one.group->domain == &other.group->domain) return {one.rank.group, other.rank.group};
     return {one.rank.domain, other.rank.domain};
   }
 

@@ -1,4 +1,4 @@
-// Quotes text from outside rota in a message.
+// Quotes text in a message that other programs or users have chosen.
 #pragma once
 
 #include <algorithm>

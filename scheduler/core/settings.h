@@ -25,7 +25,7 @@ struct Settings {
   // automatic mode also chooses between turns and running all at once (sharing.h). Without it: turns of one quantum,
   // first come, first served.
   bool measured_turns = false;
-  // How long after its time is up a holder may continue to drain before it is revoked and others run beside it.
+  // How long after its time is up a holder may continue to drain before it is revoked and others run concurrently.
   std::chrono::nanoseconds grace = std::chrono::seconds(10);
   // A client counts with its peak memory within this time, so that one that frees and allocates in every iteration does
   // not make automatic mode change its mind each time.

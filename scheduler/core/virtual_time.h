@@ -1,22 +1,22 @@
-// How much of a GPU each scheduling group (*party*) has had, which decides which is next: the virtual time of the
-// parties that want it or hold it. On a GPU, a party is a trust domain (a user); within a domain, a session (all
-// clients of one `rota run`) or a client that belongs to none; and within a session, a client. Each level has virtual
-// times of its own.
+// How much of a GPU each *scheduling group* has had, which decides which is next: the virtual time of the groups that
+// want it or hold it. On a GPU, a group is a trust domain (a user); within a domain, a session (all clients of one
+// `rota run`) or a client that belongs to none; and within a session, a client. Each level has virtual times of its
+// own.
 //
-// A party's time advances while its clients hold the GPU, by their fraction of it: by half if one of two holders is its
-// client, by two thirds if two of three are. The party that has had least goes first.
+// A group's time advances while its clients hold the GPU, by their fraction of it: by half if one of two holders is its
+// client, by two thirds if two of three are. The group that has had least goes first.
 //
-// What a party that comes has had is measured by two clocks, neither of which ever falls back, whoever leaves:
+// What a group has had when it comes is measured by two clocks. Neither ever falls back, whichever groups leave:
 //
-//   level  what the party had that was let in last while nobody held the GPU: no party that could run has had less. One
-//          that comes back is at most its credit below, or what it was owed when it left, less the time for which it
-//          was away. Both follow from what is granted: parties that only wait and leave again gain nothing.
-//   start  where new parties begin. It advances with the GPU's use divided by the number of parties that are present,
-//          as a party does that gets exactly its share, so many short programs in succession leave a long one its own.
-//          It is never below the level; what it is above (programs have left that had had more than their share) is
-//          forgotten in time.
+//   level  what the group had had that was let in last while nobody held the GPU: no group that could run has had less.
+//          A group that comes back is at most its credit below, or what it was owed when it left, less the time for
+//          which it was away. Both follow from what is granted: groups that only wait and leave again gain nothing.
+//   start  where new groups begin. It advances with the GPU's use divided by the number of groups that are present, as
+//          a group does that gets exactly its share, so a long program keeps its share beside many short ones in
+//          succession. It is never below the level; by how much it is above (programs that have ended had had more than
+//          their share) is forgotten in time.
 //
-// While no party is present both advance by themselves, so a debt lasts no longer than the GPU has been idle.
+// While no group is present both advance by themselves, so a debt lasts no longer than the GPU has been idle.
 #pragma once
 
 #include <algorithm>
@@ -26,14 +26,14 @@
 
 namespace rota::scheduler {
 
-// The standing of one party on one GPU.
+// The standing of one group on one GPU.
 struct Standing {
   // What one of its clients is doing there.
   enum class As {
     kAway,
     kWaits,
     kHolds,
-    kBeside,  // it holds the GPU beside those that take turns, and is not charged
+    kBeside,  // it holds the GPU concurrently with those that take turns, and is not charged
   };
   std::int64_t waiting = 0;  // number of its clients
   std::int64_t holding = 0;
@@ -51,10 +51,10 @@ class VirtualTime {
   // Any debt or credit beyond this is forgotten.
   static constexpr Time kMostOwed = std::chrono::seconds(10);
   // How long the start remembers, in credits, which are a tenth of a turn or more. Judgement: the start runs slower by
-  // less than a tenth while parties take turns, and what a party took in vain is forgotten as soon as a debt.
+  // less than a tenth while groups take turns, and what a group took in futile turns is forgotten as soon as a debt.
   static constexpr int kRemembers = 100;
 
-  // How long parties that an earlier rotad knew have to come back before the clocks go on without them. A judgment: it
+  // How long groups that an earlier rotad knew have to come back before the clocks go on without them. A judgment: it
   // covers the second for which rotad grants nothing where it expects some.
   static constexpr Time kComeBack = std::chrono::milliseconds(1500);
 
@@ -76,7 +76,7 @@ class VirtualTime {
     catch_up();
   }
 
-  // One of its clients changes what it does. `credit`: how far below the level a returning party may be.
+  // One of its clients changes what it does. `credit`: how far below the level a returning group may be.
   void change(Standing& standing, Standing::As before, Standing::As as, Time credit) {
     if (before == as) return;
     credit_ = credit;
@@ -97,14 +97,14 @@ class VirtualTime {
     catch_up();
     if (was_here && !is_here) leave(standing);
   }
-  // A party that waits is about to be let in, in its turn.
+  // A group that waits is about to be let in, in its turn.
   void next(const Standing& standing) {
     if (holders_ != 0) return;  // it joins others: others that wait may have had less
     if (awaits()) return;       // others that have had less may still come
     level_ = std::max(level_, standing.served);
     catch_up();
   }
-  // What a later rotad has to know of a party: how far above the level it is, and how far below it may come back.
+  // What a later rotad has to know of a group: how far above the level it is, and how far below it may come back.
   struct Earlier {
     Time ahead{};
     Time owed{};
@@ -115,7 +115,7 @@ class VirtualTime {
     const Time owed = standing.here() ? -ahead : standing.owed - (now - standing.left_at);
     return {ahead, std::clamp(owed, Time{}, kMostOwed)};
   }
-  // The same, told to that rotad; ignored for a party that it knows already. All parties that are told within kComeBack
+  // The same, told to that rotad; ignored for a group that it knows already. All groups that are told within kComeBack
   // are placed by the level that the first of them found.
   void resume(Standing& standing, const Earlier& earlier, Time now) {
     if (standing.known || standing.here()) return;
@@ -141,19 +141,19 @@ class VirtualTime {
     const Time each = service_ + std::max(now - at_, Time{}) / holders_ - standing.from;
     return standing.served + each * standing.holding;
   }
-  // When a party that holds the GPU will have had as much of it as another, or when it did; Time::max(): never, as
-  // things stand.
+  // When a group that holds the GPU will have had as much of it as another, or when it did; Time::max(): never, as
+  // things are.
   Time even_at(const Standing& holder, const Standing& other, Time now) const {
     const Time ahead = served(holder, now) - served(other, now);
     const std::int64_t faster = holder.holding - other.holding;
     if (faster <= 0 && ahead < Time{}) return Time::max();
     return now - ahead * std::max<std::int64_t>(holders_, 1) / std::max<std::int64_t>(faster, 1);
   }
-  // Whether nothing would change if a party that is away were forgotten: a new one would be in no better place.
+  // Whether nothing would change if a group that is away were forgotten: a new one would be in no better place.
   bool may_forget(const Standing& standing) const { return !standing.here() && standing.served <= start_; }
   Time level() const { return level_; }
   Time start() const { return start_; }
-  // Of the parties that are present.
+  // Of the groups that are present.
   Time mean() const { return mean_; }
   std::int64_t holders() const { return holders_; }
 
@@ -204,12 +204,12 @@ class VirtualTime {
   Time level_{};
   Time start_{};
   Time mean_{};
-  Time ahead_{};              // how far the present parties are ahead of the mean in sum: the remainder of the division
+  Time ahead_{};              // how far the present groups are ahead of the mean in sum: the remainder of the division
   Time credit_{};             // as last given
-  Time found_{};              // the level when the first party of an earlier rotad was told
+  Time found_{};              // the level when the first group of an earlier rotad was told
   Time awaits_until_{};       // others of them may come until then; 0: there were none
   std::int64_t holders_ = 0;  // clients
-  std::int64_t here_ = 0;     // parties
+  std::int64_t here_ = 0;     // groups
 };
 
 }  // namespace rota::scheduler

@@ -1,4 +1,4 @@
-// What happens to limits, as events: what the server tells Quota, in the order in which a log can tell it again.
+// What happens to limits, as events: what the server tells Quota, in an order in which a log can replay it.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace rota::scheduler {
 
-// Each is the call of Quota of that name, which has the meaning of the fields.
+// Each is a call of the function of Quota with that name, where the fields are explained.
 namespace limit {
 struct Hold {
   Time until;
@@ -82,7 +82,7 @@ struct BoundHost {
 };
 struct ShareHost {};
 struct AwaitRoom {
-  RoomQueue::Request request;  // but for what Quota knows itself
+  RoomQueue::Request request;  // except for what Quota knows itself
 };
 struct Stays {
   ClientId client;

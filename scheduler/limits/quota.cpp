@@ -92,7 +92,7 @@ Quota::Outcome Quota::measured(ClientId client, GpuIndex index, Bytes context, T
   if (found == members_.end()) return outcome;
   const Bytes most = std::min(context, total(index));
   count_context(found->second, index, most, most, outcome);
-  settle(outcome, now);
+  decide(outcome, now);
   return outcome;
 }
 
@@ -101,7 +101,7 @@ Quota::Outcome Quota::not_measured(ClientId client, GpuIndex index, Time now) {
   const auto found = members_.find(client);
   if (found == members_.end() || found->second.measured[index] == 0) return outcome;
   count_context(found->second, index, found->second.contexts[index], 0, outcome);
-  settle(outcome, now);
+  decide(outcome, now);
   return outcome;
 }
 
@@ -121,7 +121,7 @@ Quota::Outcome Quota::gpu_changed(GpuIndex index, Time now) {
   Outcome outcome;
   shares_due_ = true;
   const auto asks_there = [&](const auto& open) { return open.second.gpu == index; };
-  if (std::ranges::any_of(open_, asks_there)) settle(outcome, now);
+  if (std::ranges::any_of(open_, asks_there)) decide(outcome, now);
   return outcome;
 }
 
@@ -155,8 +155,9 @@ Bytes Quota::most_swapped(GpuIndex index, const Member& member, Bytes own) const
   return most == all.rend() ? own : std::max(own, *most);
 }
 
-// Whether every client could still come back beside what would then stay there. A client that takes nothing that stays
-// is in nobody's way. It may use what it has been granted in the meantime, even if it now asks for less.
+// Whether every client's memory could still be restored together with what would then stay there. A client that takes
+// nothing that stays is in nobody's way. It may use what it has been granted in the meantime, even if it now asks for
+// less.
 bool Quota::fits(const Member& member, GpuIndex index, const Reservation& wanted) const {
   const Reservation& before = member.counted[index];
   const bool more_stays = wanted.fixed > before.fixed;
@@ -168,13 +169,13 @@ bool Quota::fits(const Member& member, GpuIndex index, const Reservation& wanted
   return at_once == 0 || taken(index) + stays + at_once <= total(index);
 }
 
-// What the client only says it has is not granted to it beyond a limit either.
+// What the client merely claims to have is not granted to it beyond a limit either.
 std::optional<Quota::Refusal> Quota::refusal(const Member& member, GpuIndex gpu, const Reservation& wanted) const {
   if (!fits(member, gpu, wanted)) return Refusal{nullptr, false};
   const Reservation& granted = member.counted[gpu];
   for (const Account* account : member.accounts) {
     const Bytes before = in(*account, member, gpu).device;
-    // What swap memory takes there is more than what has been allocated, but not by any amount.
+    // Swap memory takes more there than has been allocated, but only up to a bound.
     const bool more = wanted.swapped > granted.swapped && wanted.swapped > protocol::kLargestExtent;
     if (more && wanted.swapped - protocol::kLargestExtent > account->limits.device) return Refusal{account, false};
     if (wanted.device <= granted.device) continue;
@@ -191,7 +192,7 @@ std::optional<Quota::Refusal> Quota::refusal(const Member& member, GpuIndex gpu,
     const Bytes need_now = host_need(*account, gpu, now, sum);
     add(sum, granted, wanted);
     const Bytes need = host_need(*account, gpu, then, sum);
-    // Beside what is there, one piece that moves; on a small GPU they are smaller. A judgment.
+    // One extent in addition to what is there; on a small GPU extents are smaller. A judgment.
     const Bytes piece = std::min({sum.swapped, protocol::kLargestExtent, total(gpu) / 8});
     if (need > need_now && need > account->limits.host - std::min(account->limits.host, piece)) {
       return Refusal{account, true};
@@ -212,7 +213,7 @@ void Quota::book(ClientId client, Member& member, GpuIndex gpu, const Reservatio
   recount(member, gpu, outcome);
 }
 
-// What of it counts for others, and in what the account's clients have on the host.
+// The part of it that counts for others, and in what the account's clients have on the host.
 void Quota::count_host(Member& member) {
   const HostUse before = member.host_counted;
   member.host_counted = member.host;
@@ -257,7 +258,7 @@ Quota::Outcome Quota::confirm(ClientId client, GpuIndex gpu, Bytes on_gpu, Bytes
   const Reservation confirmed{all, all, on_gpu, all};
   if (std::exchange(found->second.confirmed[gpu], confirmed) == confirmed) return outcome;
   recount(found->second, gpu, outcome);
-  settle(outcome, now);
+  decide(outcome, now);
   return outcome;
 }
 
@@ -266,7 +267,7 @@ Quota::Outcome Quota::pin(ClientId client, GpuIndex gpu, Bytes bytes, Time now) 
   const auto found = members_.find(client);
   if (found == members_.end() || std::exchange(found->second.pinned[gpu], bytes) == bytes) return outcome;
   recount(found->second, gpu, outcome);
-  settle(outcome, now);
+  decide(outcome, now);
   return outcome;
 }
 
@@ -330,7 +331,7 @@ Quota::Outcome Quota::leave(ClientId client, Time now) {
   count_host(member);
   wait_no_longer(client);
   for (Account* account : member.accounts) account->clients.erase(client);
-  settle(outcome, now);
+  decide(outcome, now);
   for (const Account* account : member.accounts) {
     if (!account->clients.empty()) continue;
     const auto entry = accounts_.find(account->key);
@@ -338,14 +339,14 @@ Quota::Outcome Quota::leave(ClientId client, Time now) {
     accounts_.erase(entry);
   }
   members_.erase(found);
-  settle_rooms(outcome, now);
+  decide_rooms(outcome, now);
   return outcome;
 }
 
 Quota::Outcome Quota::tick(Time now) {
   Outcome outcome;
-  settle(outcome, now);
-  settle_rooms(outcome, now);
+  decide(outcome, now);
+  decide_rooms(outcome, now);
   return outcome;
 }
 

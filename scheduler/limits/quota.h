@@ -12,18 +12,18 @@
 // costs here does not depend on how many clients there are, but on how many requests have not been answered yet.
 //
 // Two amounts are limited. `device` is what the account's clients have on each GPU, including what has been measured
-// beside their allocations (contexts, modules, heaps). No call asks for the latter, so it is never refused, but
+// beyond their allocations (contexts, modules, heaps). No call asks for the latter, so it is never refused, but
 // allocations may be refused because of it. The assumed size of a context that will be measured counts in its place
 // until then; one that nothing measures counts toward no limit on `device`, but is left out of what clients are told is
 // left. `host` is what the clients may have to have in host memory: the part of `device` that Unified Memory can move,
-// but no more than the amount by which all clients of a GPU exceed it, since nothing is moved out of a GPU that holds
+// but no more than the amount by which all clients of a GPU exceed it, since nothing is evicted from a GPU that holds
 // everything.
 //
 // A limit on `host` also bounds the host memory that clients which swap have, by *shares*: what each may have, so that
 // together they never exceed any account's limit. Part of that memory is reclaimable (*spare*: copies of what is on the
 // GPU as well, memory prepared for later): it counts against nobody's allocations, and is given back, in equal parts,
 // when another client needs host memory for what is evicted. What is reserved for the host is at least one extent of
-// swap memory below the limit, since two clients could not change places otherwise.
+// swap memory below the limit, since otherwise two clients could not exchange their places on the GPU.
 //
 // An account refuses only its own members. What a client says that it has counts in full within its own accounts, and
 // for others only as far as it is *confirmed*: by a grant, by what the driver and the kernel say of its process, or
@@ -34,16 +34,16 @@
 // and only there.
 //
 // Besides the accounts, each GPU itself sets a limit. All of a client's swap memory must be on the GPU whenever the
-// client runs, together with all contexts and with all memory there that never leaves. So no client is granted memory
-// if some client could then no longer come back:
+// client runs, together with all contexts and with all memory there that is never evicted. So no client is granted
+// memory if the memory of some client could then no longer be restored:
 //
 //   contexts + what stays, of all clients + the most that one client has to have there at once <= the GPU
 //
-// Swap memory that a client has pinned since (other processes can reach it) counts as what stays. Nobody is asked
-// before that happens, so those who have more than then fits wait for one another.
+// Swap memory that a client has pinned since (other processes can reach it) counts as what stays. A client pins without
+// a request, so clients that together no longer fit wait for one another.
 //
-// If two ask for the last of it, the first one gets it. Memory that cannot be refused (contexts, modules, what graphs
-// take) may still get in the way.
+// If two clients ask for the last free memory, the first one gets it. Memory that cannot be refused (contexts, modules,
+// what graphs take) may still get in the way.
 #pragma once
 
 #include <algorithm>
@@ -74,7 +74,7 @@ struct Limits {
 // What one client has reserved on one GPU.
 struct Reservation {
   Bytes device = 0;
-  Bytes movable = 0;  // the part of it that can leave the GPU
+  Bytes movable = 0;  // the part of it that can be evicted
   Bytes fixed = 0;    // the part of it that cannot
   // What must be there at once whenever the client runs: swap memory, in the extents in which it moves, which may be
   // larger than what has been allocated in them.
@@ -107,8 +107,8 @@ class Quota {
   // Between two calls to all that share an account or a GPU, for each that is asked. A little more than a client's
   // answer costs rotad (tests/bench/rotad_bench).
   static constexpr Time kBetweenCalls = std::chrono::microseconds(20);
-  // Readings that begin after a request before what was measured refuses it: contexts that have ended still count after
-  // one (server/measure.cpp).
+  // How many readings have to begin after a request before measured memory refuses it: contexts that have ended still
+  // count after one (server/measure.cpp).
   static constexpr unsigned kReadings = 2;
 
   // What a user can do about each limit, for messages, e.g. "raise `rota run --gpu-mem`".
@@ -132,14 +132,14 @@ class Quota {
     std::string key;
     std::string name;  // for messages, e.g. "session 3f2a…", "user alice"
     Limits limits;
-    Bytes host_budget = kNoLimit;  // as configured; limits.host may be lower, by what the machine has left
+    Bytes host_budget = kNoLimit;  // as configured; limits.host may be lower: what the machine has left
     Remedy remedy;
-    bool shared = false;  // by users that need not trust each other: only what is confirmed counts
+    bool shared = false;  // by users that do not trust each other: only what is confirmed counts
     std::set<ClientId> clients = {};
     std::array<Reservation, protocol::kMaxGpus> sums{};
     std::array<Bytes, protocol::kMaxGpus> measured{};  // beyond what is reserved, or about to be
     std::array<Bytes, protocol::kMaxGpus> contexts{};  // measured or assumed
-    // What its clients have together; what they say is spare only as far as they have it on GPUs.
+    // What its clients have together. What they say is reclaimable counts only as far as they have it on GPUs.
     HostUse host = {};
     std::map<GpuIndex, Calls> calls = {};
 
@@ -165,7 +165,7 @@ class Quota {
     bool changed = false;                  // what is left of GPU memory may have changed for any client
   };
 
-  // `books` must outlive it.
+  // `books`, the scheduler's accounting, must outlive it.
   explicit Quota(const Bookkeeping& books) : books_(books) {}
 
   // Until then clients of an earlier daemon may still report what they have: nobody is granted more of what is limited.
@@ -186,11 +186,11 @@ class Quota {
   bool join(ClientId client, const std::vector<Membership>& accounts);
   // Sets the limits of the account, whatever they were.
   void set_limits(const std::string& key, Limits limits);
-  // The same with what the configuration says from now on of an account that there is, and its remedy. The machine may
-  // have less host memory left for a shared account: that limit does not rise here. What clients have beyond a lower
-  // limit they keep. tick() grants what waits for a higher one.
+  // The same for an existing account, with new limits from the configuration and their remedies. The machine may have
+  // less host memory left for a shared account: that limit does not rise here. Clients keep what they have beyond a
+  // lower limit. tick() grants what waits for a higher one.
   void configure(const Membership& account);
-  // `context`: what the client's contexts there count in the books. `measurable`: they will be measured, and count
+  // `context`: what the client's contexts there count in the accounting. `measurable`: they will be measured, and count
   // until then as if they had been.
   void add_gpu(ClientId client, GpuIndex gpu, Bytes context, bool measurable = false);
   // What the client has there beyond its reservations has been measured: counts from now on, instead of what add_gpu()
@@ -200,7 +200,7 @@ class Quota {
   Outcome not_measured(ClientId client, GpuIndex gpu, Time now);
   // There is a reading that was begun at this time, or none can be had now.
   Outcome read(GpuIndex gpu, std::optional<Time> begun, Time now);
-  // The books say something else of the GPU's size, or of what is outside there: requests may fit now.
+  // The accounting has changed in the GPU's size or its unmanaged memory: requests may fit now.
   Outcome gpu_changed(GpuIndex gpu, Time now);
   // The total that the client asks for. Answered once, in this outcome or a later one: after `patience` at the latest,
   // or as soon as everybody has been asked and has answered.
@@ -224,7 +224,7 @@ class Quota {
   // An allocation that the driver has refused waits for memory of others that stays, or one that this has refused last
   // waits for any memory of others. Answered once, in this outcome or a later one.
   Outcome await_room(RoomQueue::Request request, Time now);
-  // What a client has there that stays (RoomQueue::has).
+  // What a client has there that cannot be evicted (RoomQueue::has).
   Outcome stays(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes bytes, Time now);
   void set_memory_wait(Time patience) { rooms_.set_patience(patience); }
   const RoomQueue& rooms() const { return rooms_; }
@@ -234,12 +234,12 @@ class Quota {
   std::optional<Time> next_deadline() const;
   std::uint32_t round() const { return round_; }
 
-  // The lowest limit of the client's accounts on a GPU, and how much its accounts leave beyond what it has reserved
+  // The lowest limit of the client's accounts on a GPU, and how much its accounts have left beyond what it has reserved
   // there, and beyond all contexts, assumed ones included. kNoLimit: none.
   Bytes limit(ClientId client) const;
   Bytes left(ClientId client, GpuIndex gpu) const;
   Reservation reserved(ClientId client, GpuIndex gpu) const;
-  // What all other clients have there that cannot leave the GPU, as far as it is confirmed.
+  // What all other clients have there that cannot be evicted, as far as it is confirmed.
   Bytes fixed_of_others(ClientId client, GpuIndex gpu) const;
   // What the clients of an account have, or may have to have, in host memory.
   Bytes host_bytes(const Account& account) const;
@@ -248,7 +248,7 @@ class Quota {
 
   struct HostShare {
     Bytes most = kNoLimit;   // that it may have
-    Bytes spare = kNoLimit;  // of that, what may be spare
+    Bytes spare = kNoLimit;  // of that, what may be reclaimable
     friend bool operator==(const HostShare&, const HostShare&) = default;
   };
   // What a client says, read after its share was published. No more is believed than it may have, or has reserved on
@@ -258,14 +258,14 @@ class Quota {
   // what the clients say read again, before this is called once more. Nobody is given what another may still have.
   std::vector<ClientId> share_host(Time now);
   HostShare host_share(ClientId client) const;
-  // Gives a client that has no share yet, and one of whose accounts has a limit, one of what it has: it may have more
-  // after the next share_host(). Returns whether it has.
+  // Gives a client that has no share yet, and one of whose accounts has a limit, a share as large as what it has: it
+  // may get more with the next share_host(). Returns whether it got one.
   bool bound_host(ClientId client);
 
   // All accounts, in the order of their keys: the first behind this key. Null: there are no more.
   using Entry = std::pair<const std::string, Account>;
   const Entry* account_after(const std::string& key) const;
-  // Those that users share who need not trust each other.
+  // The accounts of users that do not trust each other.
   std::vector<const Entry*> shared_accounts() const;
 
  private:
@@ -273,7 +273,7 @@ class Quota {
     std::uint32_t number = 0;
     Reservation wanted;
     Time deadline{};
-    Time due{};                                // when to look at it again at the latest
+    Time due{};                                // when it is checked again at the latest
     Time since{};                              // when it was made
     unsigned readings = 0;                     // that have begun since
     bool measures = false;                     // it waits for readings
@@ -281,7 +281,7 @@ class Quota {
     std::set<const Account*> tried;            // accounts on whose behalf others have been asked
     std::uint64_t order = 0;
   };
-  // What a client has on a GPU that cannot leave it, and what of its swap memory can.
+  // What a client has on a GPU that cannot be evicted, and the part of its swap memory that can.
   struct There {
     Bytes stays = 0;
     Bytes moves = 0;
@@ -304,7 +304,7 @@ class Quota {
     HostUse host_counted;         // in the sums of its accounts
     Bytes counted_in_all = 0;     // on_gpu(), of all GPUs
     std::size_t swaps_on = 0;     // GPUs
-    Bytes host_bound = kNoLimit;  // what it may have by any share that it may still go by
+    Bytes host_bound = kNoLimit;  // the most that any share allows it which it may not have replaced yet
     std::uint64_t lacks_since = 0;
   };
   struct Gpu {
@@ -321,8 +321,8 @@ class Quota {
   };
 
   Bytes total(GpuIndex gpu) const { return books_.gpu(gpu).total; }
-  // What contexts and others have there. Of others only what is measured: what refusals show is a client's word, which
-  // may cost others turns but no memory.
+  // What contexts and others have there. Of unmanaged memory only what is measured: what refusals show is a client's
+  // claim, which may cost others turns but no memory.
   Bytes outside(GpuIndex gpu) const { return books_.gpu(gpu).measured.bytes(); }
   Bytes taken(GpuIndex gpu) const { return books_.gpu(gpu).contexts + outside(gpu); }
   Bytes excess(GpuIndex gpu, Bytes more) const;
@@ -343,9 +343,9 @@ class Quota {
   Answer grant(ClientId client, Member& member, GpuIndex gpu, const Ask& ask, Outcome& outcome);
   Answer refuse(ClientId client, const Member& member, GpuIndex gpu, const Ask& ask, const Refusal& by) const;
   bool call_back(ClientId client, GpuIndex gpu, Ask& ask, const Refusal& by, Outcome& outcome, Time now);
-  void settle(Outcome& outcome, Time now);
-  void settle_rooms(Outcome& outcome, Time now);
-  void settle(std::uint64_t order, Outcome& outcome, Time now);
+  void decide(Outcome& outcome, Time now);
+  void decide_rooms(Outcome& outcome, Time now);
+  void decide(std::uint64_t order, Outcome& outcome, Time now);
   void look_again(Ask& ask, Time due);
   void forget(Member& member, GpuIndex gpu);
   void wait_no_longer(ClientId client);
@@ -372,7 +372,7 @@ class Quota {
   std::uint32_t round_ = 0;
   std::uint64_t asks_ = 0;
   std::uint64_t host_asks_ = 0;
-  bool shares_due_ = false;  // something has changed that share_host() goes by
+  bool shares_due_ = false;  // something that share_host() depends on has changed
   Time held_until_{};        // 0: nothing is held
 };
 

@@ -43,7 +43,7 @@ protocol::RefusalReason Quota::reason_of(const Refusal& by) {
   return RefusalReason::kHostMemory;
 }
 
-// A question to clients what they do not need on a GPU.
+// A question to clients: what do they not need on a GPU?
 struct Quota::Call {
   std::uint32_t round = 0;
   GpuIndex gpu = 0;
@@ -81,7 +81,7 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
         ask.number,
         false,
         before,
-        fmt::format("of {}, {}contexts take {}, {} cannot leave the GPU, and one program needs {} at once; {} more "
+        fmt::format("of {}, {}contexts take {}, {} cannot be evicted, and one program needs {} at once; {} more "
                     "were requested",
                     bytes_text(total(gpu)),
                     outside(gpu) == 0 ? "" : fmt::format("programs without rota have {}, ", bytes_text(outside(gpu))),
@@ -91,7 +91,7 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
         true};
   }
   const Account& account = *by.account;
-  // Memory that moves out as a whole is asked for by itself, in extents, when it is among the GPU's bytes already.
+  // Swap memory that the GPU's bytes already include is asked for by itself, in extents.
   const auto more_of = [&](Bytes Reservation::* bytes) {
     return ask.wanted.*bytes - std::min(ask.wanted.*bytes, member.reserved[gpu].*bytes);
   };
@@ -115,8 +115,8 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
 }
 
 // Asks others to report what they do not need: the clients of the account, or for the host all that use the GPU. For
-// the GPU itself the asker is included: it may need less of one kind by now. False if the last call is too recent, and
-// from before this ask: the next one is for all that have asked by then.
+// the GPU itself the asker is included: it may need less of one kind by now. False if the last call was too recent and
+// before this ask: the next call is for all that have asked by then.
 bool Quota::call_back(ClientId client, GpuIndex gpu, Ask& ask, const Refusal& by, Outcome& outcome, Time now) {
   const bool of_gpu = by.account == nullptr || by.host;
   Calls& calls = of_gpu ? gpus_[gpu].calls : accounts_.at(by.account->key).calls[gpu];
@@ -193,7 +193,7 @@ Quota::Outcome Quota::reserve(ClientId client, GpuIndex gpu, std::uint32_t numbe
   ask.since = now;
   open_.emplace(ask.order, Asking{client, gpu});
   look_again(ask, ask.deadline);
-  settle(ask.order, outcome, now);  // the others have no more than before
+  decide(ask.order, outcome, now);  // the others have no more than before
   return outcome;
 }
 
@@ -217,12 +217,12 @@ bool Quota::limited(const Member& member, GpuIndex gpu, const Reservation& wante
 }
 
 // In the order in which they asked: a grant may leave too little for the next one.
-void Quota::settle(Outcome& outcome, Time now) {
+void Quota::decide(Outcome& outcome, Time now) {
   if (now >= held_until_) held_until_ = {};
   for (auto next = open_.begin(); next != open_.end();) {
     const std::uint64_t order = next->first;
     ++next;
-    settle(order, outcome, now);
+    decide(order, outcome, now);
   }
 }
 
@@ -247,7 +247,7 @@ Quota::Outcome Quota::await_room(RoomQueue::Request request, Time now) {
   request.others = fixed_of_others(request.client, request.gpu) != 0;
   request.movable_too = (found->second.full & bit(request.gpu)) != 0;
   rooms_.await(request);
-  settle_rooms(outcome, now);
+  decide_rooms(outcome, now);
   return outcome;
 }
 
@@ -255,11 +255,11 @@ Quota::Outcome Quota::stays(ClientId client, GpuIndex gpu, std::uint32_t gang, B
   Outcome outcome;
   if (!members_.contains(client)) return outcome;
   rooms_.has(client, gpu, gang, bytes, now);
-  settle_rooms(outcome, now);
+  decide_rooms(outcome, now);
   return outcome;
 }
 
-void Quota::settle(std::uint64_t order, Outcome& outcome, Time now) {
+void Quota::decide(std::uint64_t order, Outcome& outcome, Time now) {
   if (now >= held_until_) held_until_ = {};
   const auto [id, gpu] = open_.at(order);
   Member& member = members_.at(id);
@@ -282,7 +282,7 @@ void Quota::settle(std::uint64_t order, Outcome& outcome, Time now) {
   forget(member, gpu);
 }
 
-// Whether contexts and modules of those who share a limit are in the way, which may have ended since they were
+// Whether contexts and modules of clients that share a limit are in the way; they may have ended since they were
 // measured.
 bool Quota::by_contexts(const Member& member, GpuIndex gpu, const Reservation& wanted, const Refusal& by) const {
   if (by.host || by.account == nullptr) return false;
@@ -301,7 +301,7 @@ Quota::Outcome Quota::read(GpuIndex gpu, std::optional<Time> begun, Time now) {
     ask.readings = begun ? ask.readings + 1 : kReadings;
     if (ask.readings < kReadings) outcome.measure.insert(gpu);
   }
-  if (any) settle(outcome, now);
+  if (any) decide(outcome, now);
   return outcome;
 }
 

@@ -1,5 +1,5 @@
-// Shares of the host's memory, for clients that swap: what stays has its place, who needs more comes next, in the order
-// in which they said so, and what is left is for memory that could be given back.
+// Shares of the host's memory, for clients that swap. Memory in use is served first, then clients that need more, in
+// the order in which they said so; what remains is for reclaimable memory.
 #include <algorithm>
 
 #include "scheduler/limits/quota.h"
@@ -29,7 +29,7 @@ struct Quota::Sharing {
   bool concerns(const Member& member) const {
     return std::ranges::any_of(member.accounts, [this](const Account* each) { return accounts.contains(each); });
   }
-  // The least over its accounts of what `of` says is there for one client.
+  // The minimum of what `of` returns for the accounts of a client.
   template <typename Of>
   Bytes least(const Member& member, const Of& of) const {
     Bytes least = kNoLimit;
@@ -51,7 +51,7 @@ struct Quota::Sharing {
       }
     }
   }
-  // One client more, or one less, has a part to come.
+  // One client more (1) or less (-1) is to get a part.
   void count(const Member& member, int clients) {
     for (const Account* each : member.accounts) {
       if (const auto found = accounts.find(each); found != accounts.end()) {
@@ -61,13 +61,13 @@ struct Quota::Sharing {
   }
 };
 
-// Whether it may soon take some.
+// Whether it may soon take host memory.
 bool Quota::uses_host(const Member& member) {
   return member.host.has != 0 || member.swaps_on != 0;
 }
 
-// Of an account's limit, what Unified Memory leaves: that may be in the host's memory whenever it does not fit a GPU,
-// and nobody says how much is.
+// What Unified Memory leaves of an account's limit: it may be in the host's memory whenever it does not fit a GPU, and
+// how much is there is not known.
 Bytes Quota::budget(const Account& account) const {
   Bytes others = 0;
   for (GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
@@ -112,7 +112,7 @@ std::vector<ClientId> Quota::share_host(Time now) {
     if (account.host_budget != kNoLimit) all.accounts[&account].bytes = budget(account);
   }
   std::vector<ClientId> changed;
-  // Those whom a limit concerned that is no longer there.
+  // Clients that had a limit which no longer exists.
   for (auto& [id, member] : members_) {
     if (member.share == HostShare{} || all.concerns(member)) continue;
     member.share = {};
@@ -133,7 +133,7 @@ std::vector<ClientId> Quota::share_host(Time now) {
   for (auto& [id, member] : members_) {
     if (!all.concerns(member)) continue;
     if (member.share.most == kNoLimit) member.host_bound = member.host.has;  // it has not been limited before
-    // Who needs more than it has keeps what it could give back: its memory leaves to there.
+    // A client that needs more than it has keeps its reclaimable memory: it evicts to that.
     const bool keeps_all = member.host.lacks != 0 || now < held_until_;
     const Bytes stays = keeps_all ? member.host.has : member.host.has - member.host.spare;
     all.take(member, stays);
@@ -150,7 +150,7 @@ std::vector<ClientId> Quota::share_host(Time now) {
     all.take(*each.member, more);
     each.share.most += more;
   }
-  // In equal parts as far as each has so much, and the rest in equal parts for what each may get.
+  // In equal parts as far as clients have so much; then the rest in equal parts, up to what each may get.
   const auto spare = [](const Sharer& each) { return each.member->host.spare - each.share.spare; };
   std::ranges::sort(sharers, {}, spare);
   for (const Sharer& each : sharers) all.count(*each.member, 1);
@@ -180,7 +180,7 @@ std::vector<ClientId> Quota::share_host(Time now) {
     member.share = each.share;
     changed.push_back(each.client);
   }
-  // The next are given what these give back; and what clients of an earlier daemon have shows with time.
+  // What these give back goes to the next ones, and clients of an earlier daemon report with time what they have.
   shares_due_ = !changed.empty() || now < held_until_;
   return changed;
 }

@@ -101,7 +101,7 @@ void RoomQueue::leave(ClientId client, Time now) {
   clients_.erase(found);
   const auto is_of_unit = [&](const auto& each) { return unit_of(each.first) == unit; };
   const bool last = std::ranges::none_of(clients_, is_of_unit);
-  std::erase_if(in_vain_, [&](const auto& each) {
+  std::erase_if(refused_at_, [&](const auto& each) {
     return each.first.first == Unit{0, client} || (last && each.first.first == unit);
   });
 }
@@ -115,9 +115,9 @@ RoomQueue::Verdict RoomQueue::verdict(const View& view, const Request& request, 
   const auto own = in_way.find(unit);
   const Bytes has = own == in_way.end() ? 0 : own->second;
   if (has > request.most || request.bytes > request.most - has) return Verdict::kRefuse;
-  if (now >= deadline) return request.tried >= deadline ? Verdict::kRefuseInVain : Verdict::kAgain;
-  const auto in_vain = in_vain_.find({unit, request.gpu});
-  if (in_vain != in_vain_.end() && in_vain->second >= freed_[request.gpu].except(unit)) return Verdict::kRefuse;
+  if (now >= deadline) return request.tried >= deadline ? Verdict::kRefuseFutile : Verdict::kAgain;
+  const auto refused = refused_at_.find({unit, request.gpu});
+  if (refused != refused_at_.end() && refused->second >= freed_[request.gpu].except(unit)) return Verdict::kRefuse;
   const bool unknown = request.others && now < request.since + kComesBack;
   const bool returns = unknown || comes_back(request.gpu, now);
   if (!view.has_others(request, unit) && !returns) {
@@ -128,42 +128,42 @@ RoomQueue::Verdict RoomQueue::verdict(const View& view, const Request& request, 
   return due ? Verdict::kAgain : Verdict::kWait;
 }
 
-// Of the units in whose way there are only units that wait, too, directly or through others. None as long as one that
-// goes first there has yet to try since something was freed, or that may still come back.
-std::optional<RoomQueue::Unit> RoomQueue::youngest_in_knot(const View& view, Time now) const {
-  std::set<Unit> knot;
+// The youngest of the units for which only waiting units are in the way, directly or through others. None as long as
+// the first unit there has not tried since something was freed, or freed memory may not have reached the driver.
+std::optional<RoomQueue::Unit> RoomQueue::youngest_in_deadlock(const View& view, Time now) const {
+  std::set<Unit> deadlock;
   for (const Request& each : requests_) {
     const Unit unit = unit_of(each.client);
     const bool first = view.ages.at(unit) <= view.gpus.at(each.gpu).first;
     if (comes_back(each.gpu, now) || (first && freed_[each.gpu].latest > each.tried)) continue;
-    knot.insert(unit);
+    deadlock.insert(unit);
   }
-  const auto stands = [&](const Request& each) {
+  const auto blocked = [&](const Request& each) {
     const Unit unit = unit_of(each.client);
     if (!view.has_others(each, unit)) return false;
     return std::ranges::all_of(view.in_way(each),
                                [&](const auto& has) { return has.first == unit || knot.contains(has.first); });
   };
   for (bool changed = true; changed;) {
-    std::set<Unit> stand;
+    std::set<Unit> remaining;
     for (const Request& each : requests_) {
-      if (knot.contains(unit_of(each.client)) && stands(each)) stand.insert(unit_of(each.client));
+      if (deadlock.contains(unit_of(each.client)) && blocked(each)) remaining.insert(unit_of(each.client));
     }
-    changed = stand.size() != knot.size();
-    knot = std::move(stand);
+    changed = remaining.size() != deadlock.size();
+    deadlock = std::move(remaining);
   }
-  if (knot.empty()) return std::nullopt;
-  return *std::ranges::max_element(knot, {}, [&](const Unit& unit) { return view.ages.at(unit); });
+  if (deadlock.empty()) return std::nullopt;
+  return *std::ranges::max_element(deadlock, {}, [&](const Unit& unit) { return view.ages.at(unit); });
 }
 
 void RoomQueue::answer(const Request& request, Verdict verdict, Time now) {
   if (verdict == Verdict::kAgain) trying_[{request.client, request.gpu}] = {request, now};
-  if (verdict == Verdict::kRefuseInVain) in_vain_[{unit_of(request.client), request.gpu}] = now;
+  if (verdict == Verdict::kRefuseFutile) refused_at_[{unit_of(request.client), request.gpu}] = now;
   --waiting_on_[request.gpu];
 }
 
-std::vector<RoomQueue::Answer> RoomQueue::settle(Time now) {
-  settled_ = now;
+std::vector<RoomQueue::Answer> RoomQueue::decide(Time now) {
+  decided_ = now;
   std::vector<Answer> answers;
   if (requests_.empty()) return answers;
   const View seen = view(now);
@@ -186,9 +186,9 @@ std::vector<RoomQueue::Answer> RoomQueue::settle(Time now) {
     return ++waiting[each.client] > kMostOfClient ? Verdict::kRefuse : verdict(seen, each, now);
   });
   if (!answers.empty()) return answers;
-  if (const auto youngest = youngest_in_knot(seen, now)) {
+  if (const auto youngest = youngest_in_deadlock(seen, now)) {
     answer_if([&](const Request& each) {
-      return unit_of(each.client) == *youngest ? Verdict::kRefuseInVain : Verdict::kWait;
+      return unit_of(each.client) == *youngest ? Verdict::kRefuseFutile : Verdict::kWait;
     });
   }
   return answers;
@@ -204,11 +204,11 @@ const RoomQueue::Request* RoomQueue::waits(ClientId client, GpuIndex gpu, Time n
 
 std::optional<Time> RoomQueue::next_deadline() const {
   if (requests_.empty()) return std::nullopt;
-  Time due = settled_ + kLooks;
+  Time due = decided_ + kLooks;
   for (const Request& each : requests_) {
-    const bool unknown = each.others && settled_ < each.since + kComesBack;
-    if (unknown || comes_back(each.gpu, settled_)) due = std::min(due, settled_ + kTries);
-    if (settled_ < each.since + patience_) due = std::min(due, each.since + patience_);
+    const bool unknown = each.others && decided_ < each.since + kComesBack;
+    if (unknown || comes_back(each.gpu, decided_)) due = std::min(due, decided_ + kTries);
+    if (decided_ < each.since + patience_) due = std::min(due, each.since + patience_);
   }
   return due;
 }

@@ -2,8 +2,8 @@
 // of others: who waits for it to be freed, who tries next, and who is refused. A pure state machine beside Quota, by
 // which it is driven and logged.
 //
-// A *unit* is a gang, or a client of none; its age is that of its oldest client. Nobody waits while requests fit. From
-// the first that does not:
+// A *unit* is a gang, or a client that belongs to none; its age is that of its oldest client. Nobody waits while
+// requests fit. From the first request on that does not fit:
 //
 //   - The oldest unit that waits tries again whenever memory was freed, and now and then. A younger one does not try
 //     while an older one waits there, so that the older one can finish.
@@ -33,8 +33,8 @@ class RoomQueue {
  public:
   // Between two tries although nothing is known to have been freed: programs without rota say nothing. A judgment.
   static constexpr Time kLooks = std::chrono::seconds(1);
-  // How long the driver may take to get back what was freed, or a process that has ended had; and between two tries
-  // meanwhile. Judgments.
+  // How long the driver may take to get back what was freed, or what a process had that has ended; and the time between
+  // two tries meanwhile. Judgments.
   static constexpr Time kComesBack = std::chrono::seconds(1);
   static constexpr Time kTries = std::chrono::milliseconds(50);
   static constexpr Time kPatience = std::chrono::seconds(60);  // by default. A judgment.
@@ -48,8 +48,8 @@ class RoomQueue {
     Time since{};             // when it was made
     Time tried{};             // when the driver was asked last
     Bytes most = UINT64_MAX;  // that the client can have there
-    // Others may have more there than has() says: they have been granted it, and may not have said yet that they took
-    // it.
+    // Others may have more there than has() says: it was granted to them, and they may have taken it without having
+    // said so yet.
     bool others = false;
     bool movable_too = false;  // memory of others that can leave is in its way, too: Quota has refused it
   };
@@ -63,18 +63,18 @@ class RoomQueue {
   };
 
   void set_patience(Time patience) { patience_ = patience; }
-  // What the client has there that cannot leave, without what it requests. `gang` 0: none. To be told of all
-  // clients of the GPU when a request comes, and as long as it is awaited().
+  // What the client has there that cannot be evicted, without what it requests. `gang` 0: none. Called for all clients
+  // of the GPU when a request comes, and as long as it is awaited().
   void has(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes stays, Time now);
   // What of its memory there can leave: as has().
   void moves(ClientId client, GpuIndex gpu, Bytes bytes, Time now);
   void await(const Request& request);
   void leave(ClientId client, Time now);
-  std::vector<Answer> settle(Time now);
+  std::vector<Answer> decide(Time now);
   bool awaited(GpuIndex gpu) const { return waiting_on_[gpu] != 0; }
   // The oldest request of the client there that waits, or tries again at this moment; null: there is none.
   const Request* waits(ClientId client, GpuIndex gpu, Time now) const;
-  // When settle() is due at the latest.
+  // When decide() is due at the latest.
   std::optional<Time> next_deadline() const;
 
  private:
@@ -85,7 +85,7 @@ class RoomQueue {
     std::map<GpuIndex, Bytes> stays;
     std::map<GpuIndex, Bytes> moves;
   };
-  // When memory on a GPU became less: the latest time, whose it was, and the latest time of anybody else.
+  // When memory on a GPU decreased last, in which unit, and when it last decreased in any other unit.
   struct Freed {
     Time latest{};
     Unit by{};
@@ -94,7 +94,7 @@ class RoomQueue {
     Time except(const Unit& unit) const { return unit == by ? by_others : latest; }
   };
 
-  // What a decision goes by, taken once for all requests.
+  // What a decision depends on, computed once for all requests.
   struct View {
     std::map<Unit, ClientId> ages;
     struct Gpu {
@@ -108,14 +108,14 @@ class RoomQueue {
     // Whether anybody but the unit has any.
     bool has_others(const Request& request, const Unit& unit) const;
   };
-  enum class Verdict { kWait, kAgain, kRefuse, kRefuseInVain };
+  enum class Verdict { kWait, kAgain, kRefuse, kRefuseFutile };
 
   Unit unit_of(ClientId client) const;
   // Whether what was freed there may still be on its way back to the driver.
   bool comes_back(GpuIndex gpu, Time now) const;
   View view(Time now) const;
   Verdict verdict(const View& view, const Request& request, Time now) const;
-  std::optional<Unit> youngest_in_knot(const View& view, Time now) const;
+  std::optional<Unit> youngest_in_deadlock(const View& view, Time now) const;
   void answer(const Request& request, Verdict verdict, Time now);
 
   Time patience_ = kPatience;
@@ -128,8 +128,8 @@ class RoomQueue {
   std::map<std::pair<ClientId, GpuIndex>, Trying> trying_;
   std::array<std::uint32_t, protocol::kMaxGpus> waiting_on_{};
   std::array<Freed, protocol::kMaxGpus> freed_{};
-  std::map<std::pair<Unit, GpuIndex>, Time> in_vain_;  // when a unit was refused last
-  Time settled_{};
+  std::map<std::pair<Unit, GpuIndex>, Time> refused_at_;  // when a unit was refused last
+  Time decided_{};
 };
 
 }  // namespace rota::scheduler

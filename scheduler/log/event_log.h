@@ -20,15 +20,14 @@
 //   81231000100 usage 1 0 33554432 0                    client, GPU, bytes, fixed bytes
 //   81231000200 usage 2 0 4096 0 4096 0 0               the same for one that swaps, with resident, lacking and free
 //                                                       bytes, and, unless it is 0, the part of the fixed bytes that is
-//                                                       fixed only for now
+//                                                       pinned temporarily
 //   > clear 2 0 0 4096                                  client, grant (0: it has none), GPU, bytes
 //   > passed_over 1 0 0 4096                            client, 0, GPU, bytes that do not fit there; 0: no longer
 //   81231001000 measured 0 149276459008 0               GPU, free bytes, and, if the driver reports them, those of
 //                                                       processes that are not clients
 //   81242001000 unmeasured 0                            GPU
-//   81242001000 had_before 0 1000 -2000000 0            GPU, domain, and what an earlier rotad knew of it there: by
-//                                                       how much it was above the level, and how far below it may
-//                                                       come back
+//   81242001000 had_before 0 1000 -2000000 0            GPU, domain, and what an earlier rotad knew of it there: by how
+//                                                       much it was above the level, and how far below it may come back
 //   81242001000 returned 1 0 -2000000 0 0 0 90000 800   client, GPU, the same of its session and of the client in
 //                                                       it, and how long it had held GPUs and waited for them
 //
@@ -83,9 +82,9 @@ struct Logged {
   Time limits_now;  // the limits'
 };
 
-// What is told while a log is replayed; each may be empty.
+// Called while a log is replayed; each may be empty.
 struct Watch {
-  // With each line that begins with #, and the core as the lines before have left it.
+  // With each line that begins with #, and the core as it is after the lines before.
   std::function<void(const Core& core, std::string_view line)> comment{};
   std::function<void(const Logged&)> event{};  // after each event
   bool compares = true;                        // what the core decides with what the log records

@@ -11,7 +11,7 @@
 
 namespace rota::scheduler {
 
-// A hundred years in nanoseconds: leaves room for the durations that the core adds to times.
+// A hundred years in nanoseconds: the core can add durations to it without overflow.
 inline constexpr std::chrono::nanoseconds kLatest = std::chrono::hours(24 * 365 * 100);
 
 // A name, and numbers.

@@ -127,7 +127,7 @@ void write_gpus(Text& text, const Snapshot& snapshot, const Labels& labels) {
     text.family(name, "gauge", help, unit);
     for (const GpuRow& gpu : snapshot.gpus) text.sample(labels.of(gpu.uuid), std::uint64_t{gpu.*value});
   };
-  gauge("rota_gpu_memory_total_bytes", "Memory of the GPU. There are samples of GPUs that programs use.", "bytes",
+  gauge("rota_gpu_memory_total_bytes", "Memory of the GPU, of each GPU that programs use.", "bytes",
         &GpuRow::total_bytes);
   text.family("rota_gpu_memory_used_bytes", "gauge", "Memory in use, as the driver counts it for all processes.",
               "bytes");
@@ -172,9 +172,9 @@ void write_series(Text& text, const Snapshot& snapshot, const Labels& labels) {
           [](const Totals& totals) { return totals.out_bytes; });
   counter("rota_moved_in_bytes", "GPU memory copied back from the host by --memory swap.", "bytes",
           [](const Totals& totals) { return totals.in_bytes; });
-  counter("rota_revocations", "Turns that were ended since a program did not give the GPU back in time.", "",
+  counter("rota_revocations", "Turns that were revoked because a program did not give the GPU back in time.", "",
           [](const Totals& totals) { return totals.revocations; });
-  text.family("rota_refusals", "counter", "Requests for GPU memory that were refused, by what refused them.");
+  text.family("rota_refusals", "counter", "Requests for GPU memory that were refused, by reason.");
   for_each([&](const std::string& of, const SeriesRow& row) {
     for (std::size_t i = 0; i < kRefusalReasons.size(); ++i) {
       if (row.totals.refusals[i] == 0) continue;
@@ -189,7 +189,7 @@ void write_series(Text& text, const Snapshot& snapshot, const Labels& labels) {
   gauge("rota_allocated_bytes", "GPU memory that programs have allocated.", "bytes",
         [](const Gauges& now) { return now.allocated_bytes; });
   text.family("rota_resident_bytes", "gauge",
-              "The part of it that is on the GPU. Not known, so not here, where there is Unified Memory.", "bytes");
+              "The part of it that is on the GPU. Absent where Unified Memory makes it unknown.", "bytes");
   for_each([&](const std::string& of, const SeriesRow& row) {
     if (row.now.all_resident_known) text.sample(of, row.now.resident_bytes);
   });

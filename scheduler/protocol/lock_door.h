@@ -1,7 +1,7 @@
-// What is said at the name of a GPU's lock. The name is an abstract socket that the rotad which has the GPU listens at
-// (scheduler/server/lock_file.h). Whoever connects learns from the kernel which process and user that is, and from its
-// first packet where it listens; the connection ends when it lets the GPU go, however that happens. The machine's rotad
-// can ask for the GPU, and so can the rotad that has taken the holder's place.
+// The messages at the name of a GPU's lock. The name is an abstract socket at which the rotad listens that has the GPU
+// (scheduler/server/lock_file.h). A process that connects learns from the kernel which process and user that is, and
+// from its first packet where it listens for clients; the connection ends when it lets the GPU go, however that
+// happens. The machine's rotad can ask for the GPU, and so can a rotad that listens at the holder's address by now.
 #pragma once
 
 #include <sys/stat.h>
@@ -14,7 +14,7 @@
 
 namespace rota::protocol {
 
-// Of all locks' names, which end in 16 hexadecimal digits.
+// The beginning of all locks' names, which end in 16 hexadecimal digits.
 inline constexpr const char* kLockNamePrefix = "rota-lock-";
 inline constexpr std::uint32_t kDoorMagic = 0x524f4c4b;
 inline constexpr std::uint16_t kDoorVersion = 1;
@@ -33,7 +33,7 @@ inline std::string lock_name(const std::string& path) {
 
 // The folder that this machine's locks are named after, whoever asks and whether or not it exists.
 inline std::string default_lock_folder() {
-  // By a property of the machine, not of the user: all daemons must look in the same place.
+  // By a property of the machine, not of the user: all daemons must use the same folder.
   struct stat info;
   const bool shared = stat("/run/lock", &info) == 0 && S_ISDIR(info.st_mode) && (info.st_mode & S_IWOTH) != 0;
   char* real = realpath(shared ? "/run/lock" : "/tmp", nullptr);
@@ -44,7 +44,7 @@ inline std::string default_lock_folder() {
 
 enum class DoorKind : std::uint16_t {
   kHolder = 1,  // holder → anyone: first packet
-  kYield = 2,   // the machine's rotad → holder: give me your GPUs; from root, or who has the same place
+  kYield = 2,   // the machine's rotad → holder: give me your GPUs; from root, or a rotad at the same address
   kYielded = 3  // holder → the machine's rotad: they are free in a moment
 };
 
@@ -60,7 +60,7 @@ struct DoorYielded {
   std::uint32_t gpu_count;
   std::uint32_t mover_count;
   Uuid gpus[kMaxGpus];               // that go together
-  std::int32_t movers[kMostMovers];  // the processes that were served there, as far as there is room
+  std::int32_t movers[kMostMovers];  // the processes that were served there, as many as fit
 };
 
 struct DoorMessage {

@@ -5,10 +5,10 @@
 
 namespace rota::protocol {
 
-// How a client's plain memory on one GPU is served, and why: what it puts into its usage page.
+// How a client's plain memory on one GPU is served, and why; part of its usage page.
 enum class MemoryMode : std::uint8_t {
   kUnknown = 0,          // not set
-  kUnified = 1,          // Unified Memory, which makes room for others
+  kUnified = 1,          // Unified Memory, which the driver evicts for others
   kNativeChosen = 2,     // the driver's own, as the user said (ROTA_MEMORY=native)
   kNativeNoManaged = 3,  // the driver's own, since this GPU has no managed memory (some vGPUs)
   kNativeNoPaging = 4,   // since it cannot page it by itself: no concurrent managed access (WSL, some vGPUs and MIG)
@@ -47,7 +47,7 @@ constexpr const char* untested_where(MemoryMode mode) {
 constexpr bool is_unified(MemoryMode mode) {
   return mode == MemoryMode::kUnified || mode == MemoryMode::kUnifiedLarger || untested_where(mode) != nullptr;
 }
-// Whether memory leaves the GPU when others need the room.
+// Whether memory is evicted when others need the GPU's memory.
 constexpr bool can_leave(MemoryMode mode) {
   return is_unified(mode) || mode == MemoryMode::kSwap;
 }

@@ -45,8 +45,8 @@ inline ssize_t write_packet(int socket, const void* data, std::size_t bytes, std
   return sent;
 }
 
-// Receives one packet into `bytes` at `data`, and as many of the descriptors that came with it as `received` has room
-// for, kMostDescriptors at most; the kernel drops the others. `flags` and the result are as for recvmsg.
+// Receives one packet into `bytes` at `data`, and as many of the descriptors that came with it as `received` can hold,
+// kMostDescriptors at most; the kernel closes the others. `flags` and the result are as for recvmsg.
 inline ssize_t read_packet(int socket, void* data, std::size_t bytes, std::span<Descriptor> received, int flags) {
   iovec body{data, bytes};
   alignas(cmsghdr) char control[CMSG_SPACE(kMostDescriptors * sizeof(int))] = {};
@@ -57,7 +57,7 @@ inline ssize_t read_packet(int socket, void* data, std::size_t bytes, std::span<
   ssize_t length;
   do {
     header.msg_control = room != 0 ? control : nullptr;
-    // Not CMSG_SPACE: the kernel would use its padding as room for one more descriptor.
+    // Not CMSG_SPACE: the kernel would put one more descriptor into its padding.
     header.msg_controllen = room != 0 ? CMSG_LEN(room) : 0;
     length = recvmsg(socket, &header, flags | MSG_CMSG_CLOEXEC);
   } while (length < 0 && errno == EINTR);

@@ -14,9 +14,9 @@ namespace rota::protocol {
 
 // The version of the pages' layout, independent of the protocol's version.
 inline constexpr std::uint32_t kPageVersion = 3;
-// A record has room for fields to come: they are 0 until somebody writes them, and a field is never moved.
+// A record reserves space for later fields: they are 0 until a later version writes them, and a field is never moved.
 inline constexpr std::size_t kRecordBytes = 256;
-inline constexpr std::size_t kPageBytes = 5 * 4096;  // of which only those are ever touched whose GPUs are used
+inline constexpr std::size_t kPageBytes = 5 * 4096;  // memory pages of GPUs that are not used are never touched
 
 // What rotad says of one GPU. Times are CLOCK_MONOTONIC nanoseconds.
 struct alignas(kRecordBytes) GpuLease {
@@ -31,50 +31,52 @@ struct alignas(kRecordBytes) GpuLease {
   std::atomic<std::uint32_t> waiters;
   // When the holder begins to drain although it is busy, perhaps in the past; 0 while nobody waits.
   std::atomic<std::uint64_t> drain_at_ns;
-  // When the grant is taken away if it has not been given back; 0 while nobody waits.
+  // When the grant is revoked if it has not been given back; 0 while nobody waits.
   std::atomic<std::uint64_t> give_back_by_ns;
-  // Of a waiter that is next: when those in its way begin to drain, perhaps in the past; 0: not known. A client that is
-  // awake by then loses no time.
+  // For the waiter that is next: when the holders in its way begin to drain, perhaps in the past; 0: not known. A
+  // client that is awake by then loses no time.
   std::atomic<std::uint64_t> next_turn_ns;
-  // The client has asked to have its GPUs to itself (Want::alone) and has them until this time, unless it says earlier
+  // The client has asked for exclusive use of its GPUs (Want::alone) and has it until this time, unless it says earlier
   // that it is done. 0: others may run there.
   std::atomic<std::uint64_t> alone_until_ns;
   // What rotad wants to know of the client's activity (GpuUsage::calls and what follows): kWatch..., or-ed.
   std::atomic<std::uint32_t> watch;
-  // Not 0: what the client clears can be handed over. It can change while the client clears, without an event.
+  // Not 0: what the client evicts can be handed over. It can change during an eviction, without an event.
   std::atomic<std::uint8_t> hands_over;
-  // Not 0: others have been asked to make room and are doing so: promised memory is on its way.
+  // Not 0: others have been asked to evict memory and are doing so: promised memory is on its way.
   std::atomic<std::uint8_t> clearing;
-  // Not 0: clients that do not hold the GPU have memory that can leave, whether or not they are at it (one may be
-  // stopped): what the driver has no room for may have some later.
+  // Not 0: clients that do not hold the GPU have memory that can be evicted, whether or not they evict it now (one may
+  // be stopped): an allocation that the driver refuses now may succeed later.
   std::atomic<std::uint8_t> movable;
-  // Not 0: clients that do not hold it have memory that cannot leave for now (GpuUsage::fixed_for_now_bytes): what the
-  // driver has no room for may have some before long.
+  // Not 0: clients that do not hold it have memory that is pinned temporarily (GpuUsage::fixed_for_now_bytes): an
+  // allocation that the driver refuses now may succeed before long.
   std::atomic<std::uint8_t> fixed_for_now;
   // The most that the client may have under this grant. Set with the grant, raised at any time.
   std::atomic<std::uint64_t> promised_bytes;
   // How much is left of LeasePage::limit_bytes there, beyond what this client has been granted. kUnlimited: no limit.
   std::atomic<std::uint64_t> left_bytes;
-  // How much of the client's memory has to go; 0: none. Of what it had when this was written, and never more than can
-  // leave the GPU. A holder is told while another client waits, and makes room before it gives the lease back; a client
-  // that swaps is told only where it does not hold the GPU, and makes room as soon as none of its work runs.
+  // How much of the client's memory has to be evicted; 0: none. It refers to what the client had when this was written,
+  // and is never more than can be evicted. A holder is told while another client waits, and evicts before it gives the
+  // lease back; a client that swaps is told only where it does not hold the GPU, and evicts as soon as none of its work
+  // runs.
   std::atomic<std::uint64_t> clear_bytes;
-  // The client's resident_bytes that clear_bytes is a part of. What has left since then counts as cleared. rotad sets
-  // clear_bytes to 0, then this, then the new clear_bytes; a reader loads clear_bytes, this, and clear_bytes again, and
-  // starts over if they differ.
+  // The client's resident_bytes that clear_bytes is a part of. What has been evicted since then counts as done. rotad
+  // sets clear_bytes to 0, then this, then the new clear_bytes; a reader loads clear_bytes, this, and clear_bytes
+  // again, and starts over if they differ.
   std::atomic<std::uint64_t> clear_from_bytes;
-  // What rotad counts for this client besides its allocations (contexts, modules, heaps), measured if NVML reports it
-  // and otherwise assumed.
+  // What rotad counts for this client in addition to its allocations (contexts, modules, heaps), measured if NVML
+  // reports it and otherwise assumed.
   std::atomic<std::uint64_t> context_bytes;
-  // The same of all clients together, and what is outside (scheduler/core/outside.h): what nobody can have of the GPU.
+  // The same for all clients together, and unmanaged memory (scheduler/core/outside.h): what no allocation can use.
   std::atomic<std::uint64_t> all_context_bytes;
-  // What all other clients have reserved there that cannot leave the GPU (fixed_bytes).
+  // What all other clients have reserved there that cannot be evicted (fixed_bytes).
   std::atomic<std::uint64_t> fixed_of_others_bytes;
-  // By how much more than the GPU has all clients, their contexts and what is outside take together, so that some of it
+  // By how much the memory of all clients, their contexts and unmanaged memory together exceed the GPU: so much of it
   // cannot be there.
   std::atomic<std::uint64_t> too_much_bytes;
   // Not 0: the task is one of a gang (protocol.h), by rotad's number of it, and its grant is the gang's: the same for
-  // all members, also for those that have asked for nothing. Such a one keeps it and may use it until the gang's end.
+  // all members, also for those that have asked for nothing. Such a member keeps it and may use it until the gang's
+  // end.
   std::atomic<std::uint32_t> gang;
   // Not 0: the gang drains, and no gate of a member opens. It grows by at least 1 with each drain, and whenever one
   // more call may be made at each member that rests with calls waiting (GpuUsage::gang_rest).
@@ -98,11 +100,11 @@ struct LeasePage {
   // UsagePage::host_bytes may become, and how much of it may be host_spare_bytes. A client adds what it is about to
   // take to host_bytes first, then reads host_most_bytes, and subtracts it again if that is exceeded; rotad lowers
   // host_most_bytes first and then reads host_bytes. So two clients never have the same byte. What a client has beyond
-  // either it gives back as soon as it can, as far as it is spare.
+  // either it gives back as soon as it can, as far as it is reclaimable.
   std::atomic<std::uint32_t> host_limited;
   std::atomic<std::uint64_t> host_most_bytes;
   std::atomic<std::uint64_t> host_spare_most_bytes;
-  // The lowest limit on what the client and those that it shares it with have on each GPU. kUnlimited: no limit.
+  // The lowest limit that applies to the client on each GPU, shared with others or not. kUnlimited: no limit.
   std::atomic<std::uint64_t> limit_bytes;
   GpuLease gpus[kMaxGpus];
 };
@@ -112,34 +114,34 @@ inline constexpr std::uint64_t kAwakeNs = 6'000'000;
 inline constexpr std::uint32_t kWatchCalls = 1;    // others touch its GPUs: its calls, about every 50 ms
 inline constexpr std::uint32_t kWatchSamples = 2;  // while it holds its GPUs: whether they are busy, once a millisecond
 inline constexpr std::uint32_t kWatchMeter = 4;    // programs take turns: little of it may be in flight at any time
-inline constexpr std::uint32_t kWatchTimings = 8;  // others touch its GPUs: what it times must be left alone
-inline constexpr std::uint32_t kWatchAlone = 16;   // and may run at the same time: it may ask to have them to itself
-inline constexpr std::uint32_t kWatchSharers = 32;  // somebody waits who may share memory or events with it
+inline constexpr std::uint32_t kWatchTimings = 8;  // others touch its GPUs: what it times must not be disturbed
+inline constexpr std::uint32_t kWatchAlone = 16;   // and may run at the same time: it may ask for exclusive use
+inline constexpr std::uint32_t kWatchSharers = 32;  // a client waits that may share memory or events with it
 
 inline constexpr std::uint32_t kSharesOwn = 1;       // others can open memory or events of its own
-inline constexpr std::uint32_t kSharesOfOthers = 2;  // it has opened theirs
+inline constexpr std::uint32_t kSharesOfOthers = 2;  // it has opened memory or events of others
 
 // What a client says of its memory on one GPU.
 struct alignas(kRecordBytes) GpuUsage {
   std::atomic<std::uint64_t> device_bytes;  // live allocations
-  std::atomic<std::uint64_t> fixed_bytes;   // the part that cannot leave the GPU (native, exported)
-  // The part of fixed_bytes that will be able to leave the GPU by itself, once work that may use it has finished, or it
-  // is tried again.
+  std::atomic<std::uint64_t> fixed_bytes;   // the part that cannot be evicted (native, exported)
+  // The part of fixed_bytes that is pinned temporarily: it can be evicted once work that may use it has finished, or
+  // when that is tried again.
   std::atomic<std::uint64_t> fixed_for_now_bytes;
-  // The part of fixed_bytes that is memory of extents and stays for good: what others can reach by handles, or all of
+  // The part of fixed_bytes that is memory of extents and is never evicted: what others can reach by handles, or all of
   // it.
   std::atomic<std::uint64_t> pinned_bytes;
-  // 0 from clients that do not swap. The memory that is on the GPU now and that only the client can remove, including
-  // fixed memory: raised when the client asks the driver for memory, or, while the driver may refuse it again and
-  // again, once it has it; lowered once the driver has it back.
+  // 0 from clients that do not swap. The memory that is on the GPU now and that only the client can evict, including
+  // what it cannot evict now: raised when the client asks the driver for memory, or, while the driver may refuse it
+  // again and again, once it has it; lowered once the driver has it back.
   std::atomic<std::uint64_t> resident_bytes;
-  // How much of its memory the client still lacks there although it holds the GPU, because the driver refused it; 0:
-  // nothing, or it does not hold the GPU.
+  // The client's deficit there: how much of its memory the driver has refused although the client holds the GPU; 0:
+  // none, or it does not hold the GPU.
   std::atomic<std::uint64_t> short_bytes;
   // What the driver reported as free when it refused that.
   std::atomic<std::uint64_t> free_bytes;
   // How often the client has written short_bytes and free_bytes, in this order after them, so that a reader that begins
-  // with this knows whether they are news.
+  // with this knows whether they are new.
   std::atomic<std::uint32_t> refusals;
   std::atomic<std::uint8_t> memory_mode;  // MemoryMode
   // The task's activity since the client started, as far as rotad has asked for it (GpuLease::watch), the same on all
@@ -154,7 +156,8 @@ struct alignas(kRecordBytes) GpuUsage {
   std::atomic<std::uint64_t> switches;
   std::atomic<std::uint64_t> switch_ns;
   // Of a member of a gang that holds a grant: kGang..., or-ed, and shifted by 32 bits the GpuLease::gang_step that it
-  // says this about. Who says that it rests, makes no call before the step has changed and it has said otherwise.
+  // says this about. A member that says that it rests makes no call before the step has changed and it has said
+  // otherwise.
   std::atomic<std::uint64_t> gang_rest;
   // The part of pinned_bytes that single allocations are pinned for, by reason (Pin). The rest of pinned_bytes is all
   // that the process has there, and this says why (PinAll).
@@ -166,8 +169,8 @@ inline constexpr std::uint32_t kGangStands = 2;  // calls wait at the gate
 // Before the gang drains: its own time is over, or it has had nothing to do for a while, or not begun.
 inline constexpr std::uint32_t kGangMayEnd = 4;
 
-// Written by the client, read by rotad, which trusts it only in what concerns that client. (What a client could give
-// back, host_spare_bytes, counts as left for others, but for no more than the kernel says that its process has.)
+// Written by the client, read by rotad, which trusts it only in what concerns that client. (Reclaimable memory,
+// host_spare_bytes, counts as available to others, up to what the kernel says that the process has.)
 struct UsagePage {
   std::uint32_t magic;
   std::uint32_t version;
@@ -177,9 +180,9 @@ struct UsagePage {
   std::atomic<std::uint64_t> in_bytes;
   std::atomic<std::uint64_t> in_ns;
   std::atomic<std::uint64_t> spared_bytes;
-  // Of clients that swap, 0 from all others: the host memory that they copy GPU memory to; the part of it without which
-  // nothing would be lost (what is kept or prepared for later, and copies of what is on the GPU as well); and how much
-  // more the client needs at once than host_most_bytes allows.
+  // Of clients that swap, 0 from all others: the host memory that they copy GPU memory to; the reclaimable part (what
+  // is cached or prepared for later, and copies of what is on the GPU as well); and how much more the client needs at
+  // once than host_most_bytes allows.
   std::atomic<std::uint64_t> host_bytes;
   std::atomic<std::uint64_t> host_spare_bytes;
   std::atomic<std::uint64_t> host_lacking_bytes;

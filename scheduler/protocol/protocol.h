@@ -9,34 +9,33 @@
 // next holder.
 //
 // Versions. A program lives longer than a rotad, and a container brings its own rota, so each side serves a range of
-// versions and both speak the newest that they share. What is sent before that is settled (hello, and what needs no
-// hello) has the form of the oldest version that its sender speaks; hello also says the newest. rotad's welcome carries
-// the chosen version in its header, and so does every message after it.
-//   - A message has at most kMaxMessageBytes, and its sender leaves out what follows its kind's body. What it lacks is
-//     zero, what it has beyond the known fields is ignored, and so is a message of a kind that is not known.
+// versions and both speak the newest that they share. Messages before the choice (hello, and what needs no hello) have
+// the form of the oldest version that its sender speaks; hello also says the newest. rotad's welcome carries the chosen
+// version in its header, and so does every message after it.
+//   - A message has at most kMaxMessageBytes, and its sender omits what follows its kind's body. Fields that are
+//     missing are zero, fields beyond the known ones are ignored, and so is a message of an unknown kind.
 //   - A field is never moved and never gets another meaning: a later version adds fields behind the last one, or kinds.
 // Versions 1 to 8 were never released.
 //
 // Promises. GpuLease::promised_bytes says how much the client may have on each GPU of its grant. A client that is about
 // to have more sends kRoom first, with its bytes in all, and takes them once the promise covers them: so the memory of
-// two holders never collides. rotad raises promises in the order in which clients asked, and lets other holders give
-// back where it takes that. A promise never falls while its grant lasts, and ends with it: what the client has then,
-// and what it waits for, it says in its usage page, and the next grant promises that. A client that does not hold a GPU
-// asks for nothing, and does not let its work run under a grant that promises less than it has by then. The next holder
+// two holders always fits together. rotad raises promises in the order in which clients asked, and lets other holders
+// give back where that is necessary. A promise never falls while its grant lasts, and ends with it: the client says in
+// its usage page what it has then and what it waits for, and the next grant promises that. A client that does not hold
+// a GPU asks for nothing, and lets no work run under a grant that promises less than it has by then. The next holder
 // would evict Unified Memory a little at a time. So rotad says how much of a holder's memory is in the way
-// (GpuLease::clear_bytes), and the holder may move that much to the host before it gives the lease back. The promise is
-// about bytes on the GPU, however they come and go.
+// (GpuLease::clear_bytes), and the holder may evict that much before it gives the lease back. The promise is about
+// bytes on the GPU, however they come and go.
 //
-// Swap memory stays on the GPU until the client itself removes it: the driver does not evict it, and refuses
-// allocations of the next holder. So the client says how much of it is there (GpuUsage::resident_bytes), even while it
-// does not hold the GPU, and what the driver has refused although it does (short_bytes). Nothing moves when a lease
-// goes back. When the holders of a GPU have too little memory, rotad asks clients that do not hold it for the deficit
-// and a little more, by the same clear_bytes; a client that holds a GPU and swaps there is not asked. A client that is
-// asked evicts its memory once it is proven that none of its work runs, and writes resident_bytes as the memory leaves;
-// one that cannot move it says so in fixed_bytes. If a client's memory does not move for two seconds, rotad asks others
-// instead.
+// Swap memory stays on the GPU until the client itself evicts it: the driver does not evict it, and refuses allocations
+// of the next holder. So the client says how much of it is there (GpuUsage::resident_bytes), even while it does not
+// hold the GPU, and what the driver has refused although it does (short_bytes). Nothing moves when a lease goes back.
+// When the holders of a GPU have too little memory, rotad asks clients that do not hold it for the deficit and a little
+// more, by the same clear_bytes; a client that holds a GPU and swaps there is not asked. A client that is asked evicts
+// its memory once it is proven that none of its work runs, and updates resident_bytes meanwhile; a client that cannot
+// evict says so in fixed_bytes. If a client evicts nothing for two seconds, rotad asks others instead.
 //
-// Handing memory over. Swap memory may go to the next holder instead of the driver, which would clear it first:
+// Handing memory over. Swap memory may go to the next holder instead of the driver, which would zero it first:
 // GpuLease::hands_over says so. For each extent that has been copied to the host the client then sends kHandOver with a
 // descriptor of its physical memory (SCM_RIGHTS; CUDA's CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), and keeps nothing of
 // it; resident_bytes falls as if the driver had it back. rotad forwards it at once, as kExtent, to a client that has
@@ -46,19 +45,20 @@
 // namespaces, or what its settings say.
 //
 // Introductions. A client that has exported memory by a legacy IPC handle of rota's announces its random number, again
-// to each new rotad. Whoever has the handle asks for the client of that number. If both are of one trust domain, each
-// gets one end of a new socket (SOCK_SEQPACKET), and rotad keeps none; otherwise the answer comes without a descriptor.
+// to each new rotad. A client that has the handle asks for the client of that number. If both are of one trust domain,
+// each gets one end of a new socket (SOCK_SEQPACKET), and rotad keeps none; otherwise the answer comes without a
+// descriptor.
 //
-// Limits. rotad enforces the limits of sessions, users, cgroups and the host's memory, and hears of every
-// allocation before it is made: a client has no more on a GPU than its latest kReserved says, and sends kReserve before
-// it exceeds that. rotad answers at once or, if limits are in the way, when the others have said (kTighten, kState)
-// what they do not need. It waits for no GPU work. A client says kState for each GPU right after kGpuAdded, with what
-// it has by then. All answers are messages; rotad changes the lease page's event word after it has sent one.
+// Limits. rotad enforces the limits of sessions, users, cgroups and the host's memory, and hears of every allocation
+// before it is made: a client has no more on a GPU than its latest kReserved says, and sends kReserve before it exceeds
+// that. rotad answers at once or, if limits are in the way, once the others have said (kTighten, kState) what they do
+// not need. It waits for no GPU work. A client says kState for each GPU right after kGpuAdded, with what it has by
+// then. All answers are messages; rotad changes the lease page's event word after it has sent one.
 //
-// Swap memory has to be there at once, next to all contexts and all memory that cannot leave the GPU. A client
-// therefore reserves four amounts, none of which it exceeds: in all, what can leave, what cannot (fixed_bytes), and
-// what its swap memory takes in extents (swapped_bytes). rotad refuses any request that would leave some client with
-// too little memory for its swap memory.
+// All swap memory of a client has to be there at once, with all contexts and all memory that cannot be evicted. A
+// client therefore reserves four amounts, none of which it exceeds: in all, what can be evicted, what cannot
+// (fixed_bytes), and what its swap memory takes in extents (swapped_bytes). rotad refuses any request that would leave
+// some client with too little memory for its swap memory.
 //
 // Gangs. Tasks of several clients that have to run at the same time (the ranks of one job) name the same gang (kGang),
 // and rotad grants them together or not at all. While others wait and the gang's turn is over, or all its members are
@@ -88,14 +88,14 @@ enum class Kind : std::uint16_t {
   kAddGpu = 2,      // AddGpu, once more to be measured again; answered by kGpuAdded or kRefused
   kWant = 3,        // Want: queue a task; a later want of the task replaces its set of GPUs and keeps the place
   kGiveBack = 4,    // GiveBack: the named grant has drained; ignored unless it is the one in force
-  kUsage = 5,       // no body: the usage page changed by enough to matter (rotad also looks by itself)
+  kUsage = 5,       // no body: the usage page changed by enough to matter (rotad also polls it)
   kStatus = 6,      // no body, no hello needed; answered by the rows of a Snapshot (snapshot.h), kStatusDaemon last
   kStay = 7,        // no body, no hello needed: rotad does not end as idle while the sending process lives
   kRoom = 8,        // Room: this client's bytes on a GPU that it holds; answered in GpuLease::promised_bytes
   kSession = 9,     // Session: this client belongs to it; before its first GPU
   kReserve = 10,    // Reserve: what this client is going to have on a GPU; answered by kReserved
   kState = 11,      // State: what this client has on a GPU and will not exceed before it has reserved more
-  kHandOver = 12,   // Extent, with one descriptor: memory for whoever lacks it
+  kHandOver = 12,   // Extent, with one descriptor: memory for a client with a deficit
   kGang = 13,       // Gang: this client's tasks are members from their next grants on
   kAnnounce = 14,   // Announce: this client has exported memory, and answers to this number
   kIntroduce = 15,  // Introduce: this client wants to talk to the one of this number; answered by kIntroduced
@@ -104,12 +104,12 @@ enum class Kind : std::uint16_t {
   // rotad to client
   kWelcome = 101,
   kGpuAdded = 102,
-  kRefused = 103,  // in answer to kAddGpu it concerns that GPU alone; in answer to anything else rotad then hangs up
+  kRefused = 103,  // in answer to kAddGpu it concerns only that GPU; in answer to anything else rotad then hangs up
   kReserved = 107,
   kTighten = 108,     // Tighten: answered by kState for each GPU
-  kExtent = 110,      // Extent, with one descriptor: somebody's memory, for this client's use
+  kExtent = 110,      // Extent, with one descriptor: memory of another client, for this client's use
   kIntroduced = 111,  // Introduced, with one descriptor if it was done: a socket to the other client
-  kTryAgain = 112,    // TryAgain: to kAwaitRoom, at once that it waits, and sooner or later the answer
+  kTryAgain = 112,    // TryAgain: to kAwaitRoom: at once that the client waits, later the answer
   kChosen = 113,      // Chosen
   // The rows of a Snapshot: in this order, but that gangs come before sessions, and reservations before the last.
   kStatusGpu = 120,
@@ -138,17 +138,17 @@ struct AddGpu {
 
 struct GpuAdded {
   Uuid uuid;
-  std::uint32_t index;   // bit in every GPU mask of this daemon, and place in the pages
+  std::uint32_t index;   // bit in every GPU mask of this daemon, and index in the pages
   std::uint32_t number;  // as nvidia-smi numbers it, for people
 };
 
 // What a client does on one GPU is a *task*, which takes turns by itself. A client couples the tasks of GPUs that it
-// has to have together by naming them as one in its wants: from then on they are one task, until a want names one of
-// its GPUs in another task. Then every GPU that is not in that one is a task by itself again, and what the tasks that
-// have ended wanted is withdrawn. GPUs that were not added are left out of both masks.
+// needs at the same time by naming them as one in its wants: from then on they are one task, until a want names one of
+// its GPUs in another task. Then every GPU that is not in that task is a task by itself again, and wants of the tasks
+// that have ended are withdrawn. GPUs that were not added are ignored in both masks.
 struct Want {
-  // Mask; all at once or not at all. 0 withdraws what is wanted of all tasks with a GPU in `task`, and of all of the
-  // client's if that is 0, too.
+  // Mask; all at once or not at all. 0 withdraws the wants of all tasks with a GPU in `task`, and of all of the
+  // client's tasks if that is 0, too.
   std::uint64_t gpus;
   // Not 0: this client's work already runs on these GPUs, by a grant of a rotad that died. Such a want is granted at
   // once while the new rotad is young (kReclaimSeconds); later it is a want like any other.
@@ -157,15 +157,15 @@ struct Want {
   // Not 0: a signal handler has run in a waiting thread, and the program can react only once its call returns. At most
   // once a second, less often where hand-overs take long, such a want goes before all others, for a short turn.
   std::uint32_t urgent;
-  // Not 0, where GpuLease::watch has kWatchAlone: the client measures, and needs what it holds to itself until it sends
-  // a want without this. GpuLease::alone_until_ns is the answer.
+  // Not 0, where GpuLease::watch has kWatchAlone: the client measures, and needs exclusive use of what it holds until
+  // it sends a want without this. GpuLease::alone_until_ns is the answer.
   std::uint32_t alone;
   // All GPUs of the task: `gpus` are among them, whether or not the mask has them. While that couples GPUs otherwise
   // than they are, and the client holds a GPU of one of the tasks that would end or change, the want is ignored.
   std::uint64_t task;
 };
 inline constexpr int kReclaimSeconds = 10;
-// A turn of which so many times as much has passed as is left ends well at a pause of its holder.
+// A turn may end at a pause of its holder once this many times as much of it has passed as is left.
 inline constexpr int kLastPart = 4;
 
 struct GiveBack {
@@ -193,11 +193,11 @@ struct Session {
 
 inline constexpr std::uint32_t kMostInGang = 256;  // clients
 
-// A gang belongs to one user, whatever the sessions of its clients: another user's of the same name is another one. The
-// first that a client names counts.
+// A gang belongs to one user, whatever the sessions of its clients: another user's gang of the same name is a different
+// one. The first that a client names counts.
 struct Gang {
   char name[kNameLength];  // NUL-terminated; empty: none
-  std::uint32_t size;      // clients that it has; until all are there, but no longer than a minute, none is granted
+  std::uint32_t size;      // number of its clients; until all are there, but no longer than a minute, none is granted
   GangWhy why;
   std::uint8_t padding[3];
 };
@@ -206,7 +206,7 @@ struct Reserve {
   std::uint32_t gpu;
   std::uint32_t number;         // comes back with the answer
   std::uint64_t device_bytes;   // in all
-  std::uint64_t movable_bytes;  // the part of it that can leave the GPU
+  std::uint64_t movable_bytes;  // the part of it that can be evicted
   std::uint64_t fixed_bytes;    // the part of it that cannot
   std::uint64_t swapped_bytes;  // what swap memory takes there
 };
@@ -228,7 +228,7 @@ struct Extent {
   std::uint64_t bytes;  // the full size of the memory behind the descriptor
 };
 
-// Random, and secret to whoever has none of the process's handles.
+// Random, and secret to every process that has none of the process's handles.
 struct ProcessNumber {
   std::uint64_t words[2];
   auto operator<=>(const ProcessNumber&) const = default;
@@ -249,10 +249,10 @@ struct Introduced {
   std::uint32_t padding;
 };
 
-// The driver has no room for an allocation, since others have memory there that cannot leave. The client waits, outside
-// its gate, until rotad says that it may try again, and asks again if it is refused once more. rotad has others try
-// first, or refuses, as limits/room_queue.h says. While it waits the client says the same again every few seconds, and
-// gives up on a rotad that does not answer.
+// The driver has no memory for an allocation, since others have memory there that cannot be evicted. The client waits,
+// outside its gate, until rotad says that it may try again, and asks again if it is refused once more. rotad has others
+// try first, or refuses, as limits/room_queue.h says. While it waits the client says the same again every few seconds,
+// and gives up on a rotad that does not answer.
 struct AwaitRoom {
   std::uint32_t gpu;
   std::uint32_t number;  // comes back with the answer
@@ -278,9 +278,9 @@ struct Candidate {
 };
 inline constexpr std::uint32_t kMaxCandidates = 16;
 
-// A program that is about to start is to use `count` of these GPUs, those with most room. They are reserved for the
-// session, that is, other choices count with it, until one of its programs names the GPU, the process that asks ends,
-// or a minute has passed. The process then counts as one that has sent kStay.
+// A program that is about to start is to use `count` of these GPUs, those with most free memory. They are reserved for
+// the session, that is, other choices count them as used, until one of its programs names the GPU, the process that
+// asks ends, or a minute has passed. The process then counts as one that has sent kStay.
 struct Choose {
   std::uint32_t count;
   std::uint32_t candidates;
@@ -325,7 +325,7 @@ struct Refused {
 
 struct Message {
   std::uint32_t magic = kMagic;
-  std::uint16_t version = kOldestVersion;  // who has settled on another one puts it here
+  std::uint16_t version = kOldestVersion;  // a side that has agreed on another version sets it
   Kind kind{};
   union Body {
     Hello hello;
@@ -437,9 +437,9 @@ constexpr std::size_t bytes_of(Kind kind) {
   return sizeof(Message);
 }
 
-// Adds a row that came from rotad, which may be anybody: its texts end, and can be shown.
+// Adds a row that came from rotad, which is not trusted: its texts are terminated, and can be shown.
 enum class RowAdded {
-  kYes,  // or it is one of a newer rotad
+  kYes,  // or it is a row of a newer rotad
   kLast,
   kNone,  // it is no row: rotad refuses
 };

@@ -15,7 +15,7 @@
 
 namespace rota::protocol {
 
-// Why programs share a GPU as they do, as status says it.
+// Why programs share a GPU as they do, as status shows it.
 enum class SharingReason : std::uint32_t {
   kUnknown = 0,       // a rotad older than this field
   kMode = 1,          // because of exclusive or concurrent mode
@@ -24,7 +24,7 @@ enum class SharingReason : std::uint32_t {
   kAlone = 4,         // fewer than two have made calls lately
   kMeasuring = 5,     // it is being measured
   kTrial = 6,         // it gave more than the other way
-  kFewContend = 7,    // fewer than two keep making calls: the others come in bursts or rest
+  kFewContend = 7,    // fewer than two make calls continuously: the others come in bursts or rest
   kNoCollision = 8,   // no two of them have kept the GPU busy at the same time: turns would gain nothing
   kMemoryLately = 9,  // automatic mode: their memory did not fit together a moment ago
 };
@@ -39,13 +39,13 @@ struct GpuRow {
   std::uint32_t clients;
   std::uint32_t holders;
   std::uint32_t waiters;
-  std::uint32_t measured;  // not 0: the two that follow hold
+  std::uint32_t measured;  // not 0: the next two fields are valid
   // By the driver's count, for all processes.
   std::uint64_t driver_used_bytes;
   std::uint64_t driver_free_bytes;
   std::uint64_t handed_over_bytes;  // passed on from client to client since rotad started
-  // The part of the used memory that belongs to no process that rotad knows: measured or, if that is not possible,
-  // estimated from the driver's refusals.
+  // Unmanaged memory, which belongs to no process that rotad knows: measured or, if that is not possible, estimated
+  // from the driver's refusals.
   std::uint64_t outside_bytes;
   // How programs whose memory fits together share it: scheduler::Candidate, and whether that is being measured.
   std::uint32_t candidate;
@@ -60,16 +60,16 @@ struct GpuRow {
   Mode mode;
 };
 
-// What has been moved off all GPUs of a program and back since it began.
+// What has been evicted from all GPUs of a program and restored since it began.
 struct Moves {
   std::uint64_t out_bytes;     // copied to the host
   std::uint64_t out_ns;        // of moves that copied any, including examining and unmapping
   std::uint64_t in_bytes;      // copied back
-  std::uint64_t in_ns;         // waiting for room included
-  std::uint64_t spared_bytes;  // left without a copy, since they had not changed since the last one, or were all zeros
+  std::uint64_t in_ns;         // waits for memory included
+  std::uint64_t spared_bytes;  // evicted without a copy: unchanged since the last one, or all zeros
 };
 
-// Of a program whose user the asker is not to know; its pid and session are 0 then.
+// The user of a program that the asker must not know; its pid and session are 0 then.
 inline constexpr std::uint32_t kHiddenUser = UINT32_MAX;
 inline constexpr const char* kHiddenProgram = "another user's program";
 struct ProgramRow {
@@ -100,22 +100,22 @@ struct TaskRow {
   std::uint32_t gpu;  // GpuRow::index
   MemoryMode mode;
   std::uint8_t measured;          // not 0: context_bytes and driver_bytes are; otherwise the first is assumed
-  std::uint8_t light;             // not 0: it runs at any time beside those that take turns
-  std::uint8_t known;             // kKnows..., or-ed: which of the two that follow say something
+  std::uint8_t light;             // not 0: it runs at any time, concurrently with those that take turns
+  std::uint8_t known;             // kKnows..., or-ed: which of the next two fields are known
   std::uint32_t busy_permille;    // u: the part of its own time, in which it does not wait, that the GPU works for it
   std::uint64_t calls_per_1000s;  // r: its calls that submit work, in a thousand seconds of its own time
   std::uint64_t device_bytes;
   std::uint64_t promised_bytes;  // while it holds the GPU
-  std::uint64_t asked_bytes;     // the same, where it waits for room: in all; 0: it does not
-  std::uint64_t resident_bytes;  // of one that swaps: what lies on the GPU now; 0 from any other
-  std::uint64_t context_bytes;   // beside its allocations: contexts, modules, heaps
+  std::uint64_t asked_bytes;     // the same, where it waits for memory: in all; 0: it does not
+  std::uint64_t resident_bytes;  // of one that swaps: what is on the GPU now; 0 from any other
+  std::uint64_t context_bytes;   // beyond its allocations: contexts, modules, heaps
   std::uint64_t driver_bytes;    // that the driver counts for the process
-  // Of its memory: what cannot leave the GPU, and the part of that which will be able to.
+  // Of its memory: what cannot be evicted, and the part of that which is pinned temporarily.
   std::uint64_t fixed_bytes;
   std::uint64_t fixed_for_now_bytes;
   // It waits and is passed over, since this much of its memory would not be on the GPU if it had its turn, or it holds
-  // the GPU and cannot run for want of that. 0: neither. And how much of that would fit if memory of others that is
-  // fixed only for now had left.
+  // the GPU and cannot run without that. 0: neither. And how much of that would fit without memory of others that is
+  // only pinned temporarily.
   std::uint64_t lacks_bytes;
   std::uint64_t lacks_for_now_bytes;
   // An allocation waits until others have freed memory (AwaitRoom): of what size, and for how long it has; 0: none.
@@ -156,7 +156,7 @@ enum class GangApart : std::uint8_t {
 struct GangRow {
   std::uint32_t number;
   std::uint32_t programs;
-  std::uint32_t size;  // programs that it is to have; 0: not known
+  std::uint32_t size;  // number of programs that it is to have; 0: not known
   GangWhy why;
   std::uint8_t drains;  // not 0: its turn is over, and its members come to rest
   GangApart apart;
@@ -178,7 +178,7 @@ struct AccountRow {
   std::uint64_t device_limit;  // on each GPU; kUnlimited: none
   std::uint64_t device_used;   // reserved, on the GPU with most of it
   std::uint64_t host_limit;
-  std::uint64_t host_used;  // what may have to lie in the host's memory
+  std::uint64_t host_used;  // what may have to be in the host's memory
   // What its clients that swap have in the host's memory, and the part of it that they could give back.
   std::uint64_t host_swap_bytes;
   std::uint64_t host_spare_bytes;
@@ -213,7 +213,7 @@ struct Snapshot {
   std::vector<AccountRow> accounts;
   std::vector<ReservationRow> reservations;
   DaemonRow daemon{};
-  // Within rotad alone (totals.h).
+  // Only within rotad (totals.h).
   std::vector<GpuTotals> gpu_totals;
   std::vector<SeriesRow> series;
 

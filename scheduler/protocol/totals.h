@@ -32,8 +32,8 @@ inline constexpr std::array<const char*, 10> kRefusalReasons = {
 struct Totals {
   std::uint64_t held_ns = 0;
   std::uint64_t waited_ns = 0;
-  std::uint64_t out_bytes = 0;  // moved to the host
-  std::uint64_t in_bytes = 0;   // and back
+  std::uint64_t out_bytes = 0;  // evicted to the host
+  std::uint64_t in_bytes = 0;   // and restored
   std::uint64_t revocations = 0;
   std::array<std::uint64_t, kRefusalReasons.size()> refusals{};  // by RefusalReason
 };
@@ -51,10 +51,10 @@ struct Gauges {
   std::uint64_t for_now_bytes = 0;
 };
 
-// Whose it is. A text that is empty is not known, or there is none.
+// The owner. An empty text: not known, or there is none.
 struct SeriesKey {
   std::string user;
-  std::string session;    // its name; sessions without a name are together
+  std::string session;    // its name; sessions without a name count together
   std::string cgroup;     // its path
   std::string container;  // the beginning of its id
   auto operator<=>(const SeriesKey&) const = default;
@@ -67,7 +67,8 @@ struct SeriesRow {
   Gauges now;
 };
 
-// Durations. How many were at most as long as each of the bounds and longer than the one before, and longer than all.
+// A histogram of durations: how many were at most as long as each bound and longer than the one before, and longer than
+// all.
 inline constexpr std::size_t kBuckets = 11;
 using Bounds = std::array<std::uint64_t, kBuckets>;  // nanoseconds
 struct Histogram {
@@ -82,8 +83,8 @@ struct Histogram {
   }
 };
 
-// A judgment: what a burst takes is below the first bounds of a wait, what a turn takes that moves memory among the
-// last (scheduler/README.md, how long programs wait).
+// A judgment: a burst takes less than the first bounds of a wait, a turn that moves memory about as long as the last
+// ones (scheduler/README.md, how long programs wait).
 inline constexpr Bounds kWaitBounds = {1'000'000,      5'000'000,       20'000'000,       100'000'000,
                                        500'000'000,    1'000'000'000,   5'000'000'000,    15'000'000'000,
                                        60'000'000'000, 300'000'000'000, 1'800'000'000'000};

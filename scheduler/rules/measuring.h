@@ -1,5 +1,5 @@
 // How much of a GPU's time measurements may take from others (Want::alone). rotad enforces it in any case; clients
-// observe it too, so that they do not ask in vain.
+// observe it too, to avoid futile requests.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace rota::protocol {
 
-// How long one client may have a GPU alone, and how long others may take to leave it. A judgment: long compared to the
-// kernels that are timed, short compared to what a person notices as a stall.
+// How long one client may use a GPU exclusively, and how long others may take to yield it. A judgment: long compared to
+// the kernels that are timed, short compared to what a person notices as a stall.
 inline constexpr std::chrono::nanoseconds kLongestAlone = std::chrono::milliseconds(250);
 // Of any ten seconds, one client's measurements take at most a fifth, and those of all of them half.
 inline constexpr std::chrono::nanoseconds kAloneWindow = std::chrono::seconds(10);
@@ -21,10 +21,10 @@ inline constexpr std::chrono::nanoseconds kMostAloneOfAll = std::chrono::seconds
 class TimeTaken {
  public:
   using Time = std::chrono::nanoseconds;
-  // Even a short one costs others two hand-overs. So there are never more than about a hundred spans.
+  // Even a short one costs others two hand-overs. So there are never more than about a hundred intervals.
   static constexpr Time kLeast = std::chrono::milliseconds(10);
 
-  // Spans do not overlap: each begins after the previous one has ended.
+  // Intervals do not overlap: each begins after the previous one has ended.
   void add(Time from, Time until) { spans_.push_back({from, std::max(until, from + kLeast)}); }
   // In the ten seconds up to `now`.
   Time lately(Time now) {

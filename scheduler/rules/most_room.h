@@ -19,8 +19,8 @@ struct GpuRoom {
 // will take is not known.
 inline constexpr std::uint64_t kReservedPart = 2;
 
-// The places of the `count` GPUs with most room, in their order; of equal ones those with fewer programs, then the
-// first ones.
+// The places of the `count` GPUs with most free memory, in their order; of equal ones those with fewer programs, then
+// the first ones.
 inline std::vector<std::size_t> most_room(const std::vector<GpuRoom>& gpus, std::size_t count) {
   std::vector<std::size_t> places(gpus.size());
   std::iota(places.begin(), places.end(), std::size_t{0});

@@ -44,8 +44,8 @@ void Server::accept_all() {
     if (!socket) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) break;
-      // Out of descriptors or memory, perhaps machine-wide. The peers wait in the backlog: look again in a moment
-      // rather than spin on a socket that stays readable.
+      // Out of descriptors or memory, perhaps machine-wide. The peers wait in the backlog: try again in a moment rather
+      // than spin on a socket that stays readable.
       log::warn("cannot accept a connection: {}", strerror(errno));
       return accept_later();
     }

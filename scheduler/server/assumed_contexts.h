@@ -33,7 +33,7 @@ class AssumedContexts {
     const scheduler::Bytes may = most(total / kPart - std::min(total / kPart, others));
     return may - std::min(may, own - now);
   }
-  // What the client's context counts as. 0: it is measured, or gone.
+  // What the client's context counts as. 0: it is measured, or has ended.
   void set(scheduler::ClientId client, const std::string& payer, std::uint32_t gpu, scheduler::Bytes bytes) {
     const auto found = bytes == 0 ? gpus_.find(gpu) : gpus_.try_emplace(gpu).first;
     if (found == gpus_.end()) return;

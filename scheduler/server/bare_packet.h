@@ -4,7 +4,7 @@
 // socket whose own queue holds such a file. So the event loop takes only packets that come without descriptors, and
 // closes only sockets whose queue is empty; the others are for a worker process (workers.h).
 //
-// This looks at a packet before it takes it. MSG_PEEK without space for control messages shows by MSG_CTRUNC whether
+// This examines a packet before it takes it. MSG_PEEK without space for control messages shows by MSG_CTRUNC whether
 // there are any; the packet keeps its descriptors meanwhile, so none is the last.
 #pragma once
 

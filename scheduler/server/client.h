@@ -54,7 +54,7 @@ struct Server::Client : Program {
     std::uint32_t gang = 0;
     friend bool operator==(const Stays&, const Stays&) = default;
   };
-  std::map<std::uint32_t, Stays> stays;  // by GPU index: of what is fixed, as told while somebody waits for room there
+  std::map<std::uint32_t, Stays> stays;  // by GPU index: of what is fixed, as told while a client waits there
   // A Tighten has been sent and not answered; another one is due after the answer.
   bool tightening = false;
   bool tighten_again = false;

@@ -17,7 +17,7 @@ namespace rota::server {
 
 namespace {
 
-// How often all usage pages are read for a client that lacks memory.
+// How often all usage pages are read for a client with a deficit.
 constexpr auto kReadOthers = std::chrono::milliseconds(10);
 // A hundred years: the core adds up times.
 constexpr std::uint64_t kLatest = std::chrono::nanoseconds(std::chrono::hours(24 * 365 * 100)).count();
@@ -106,7 +106,7 @@ void Server::publish(const Client& client, const Task& task) {
   }
 }
 
-// Wakes nobody: a client looks when it allocates, and when the program asks how much is free.
+// Wakes nobody: a client reads this when it allocates, and when the program asks how much is free.
 void Server::publish_contexts(std::uint32_t gpu) {
   contexts_to_publish_ |= scheduler::bit(gpu);
   publish_too_much(gpu);
@@ -136,7 +136,7 @@ void Server::publish_contexts_of(Client& client, scheduler::GpuMask gpus) {
   }
 }
 
-// A holder looks every few milliseconds while another client waits.
+// A holder reads this every few milliseconds while another client waits.
 void Server::publish_too_much(std::uint32_t gpu) {
   const scheduler::GpuState state = core_.gpu(gpu);
   const scheduler::Bytes bytes = state.too_much;
@@ -278,16 +278,16 @@ void Server::note_moves(Client& client) {
   event_log_.remark(fmt::format("moved {} pid {}: {}", client.id, client.pid, text), modelled_now());
 }
 
-// What one client lacks is compared with what all have, so the numbers have to be from the same time. Not more often
-// than clients retry: a client that keeps repeating itself must not keep rotad busy reading all pages.
+// The deficit of one client is compared with what all have, so the numbers have to be from the same time. Not more
+// often than clients retry: a client that keeps repeating itself must not keep rotad busy reading all pages.
 void Server::read_others() {
   if (now() - others_read_at_ < kReadOthers) return;
   others_read_at_ = now();
   others_pass_.try_now();
 }
 
-// Where many clients are clearing memory, each that has moved some is a decision of the core's: others have their turn
-// in between. Returns whether all have been read.
+// Where many clients are evicting memory, each that has evicted some is a decision of the core's: others have their
+// turn in between. Returns whether all have been read.
 bool Server::read_some_others() {
   constexpr int kBetweenClocks = 8;
   const std::chrono::nanoseconds until = processor_time() + kAtOnce;

@@ -21,7 +21,7 @@ struct LimitSettings {
   std::map<std::string, scheduler::Limits> cgroups;  // by path: of it and all below it
   // Bytes of host memory for what does not fit on the GPUs; nothing: nine tenths of what is available.
   std::optional<scheduler::Bytes> host_budget;
-  // How long an allocation waits for others to free memory that cannot leave the GPU; nothing: as Quota has it.
+  // How long an allocation waits for others to free memory that cannot be evicted; nothing: Quota's default.
   std::optional<std::chrono::nanoseconds> memory_wait;
   bool operator==(const LimitSettings&) const = default;
 };

@@ -149,7 +149,7 @@ void Connection::flush() {
       continue;
     }
     if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) {
-      outbox_.clear();  // the peer is gone; reading will notice that, too
+      outbox_.clear();  // the peer has ended; reading will notice that, too
       rows_ = nullptr;
       return;
     }

@@ -77,7 +77,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   std::uint32_t client = 0;                          // after hello; 0 before
   bool stays = false;                                // sent kStay
-  std::uint16_t version = protocol::kOldestVersion;  // the version in use; settled by hello
+  std::uint16_t version = protocol::kOldestVersion;  // the version in use; chosen by hello
   Budget::Share share;                               // of all connections; until the socket is closed
 
  private:

@@ -156,7 +156,7 @@ void Control::on_readable(std::uint32_t number) {
 }
 
 void Control::answer(Session& session, const std::string& line) {
-  // A peer that does not read it or is gone does not need it.
+  // A peer that does not read it or has ended does not need it.
   if (send(session.socket.get(), line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
 }
 

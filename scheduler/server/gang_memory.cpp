@@ -68,8 +68,8 @@ void Leases::say_usage(Task& task, const event::Usage& usage) {
       contexts += part->second.context;
       swappers += its.resident != 0 ? 1 : 0;
     });
-    // What the driver has refused does not fit beside what is there, programs without rota included. Of Unified Memory
-    // neither counts.
+    // What the driver has refused does not fit together with what is there, programs without rota included. Of Unified
+    // Memory neither counts.
     const scheduler::GpuState there = core_.gpu(usage.gpu);
     const Bytes needed = all.resident + all.shortage + contexts;
     if (swappers > 1 && all.shortage != 0 && needed + there.outside > there.total) {
@@ -133,7 +133,7 @@ Bytes Leases::resident_bytes(const Task& task, GpuIndex gpu) const {
   return task.gang == 0 ? core_.resident_bytes(task.id, gpu) : task.parts.at(gpu).usage.resident;
 }
 
-// Whether memory of others can leave the GPU while this program holds it. Of other members that is so once they take
+// Whether memory of others can be evicted while this program holds the GPU. Of other members that is so once they take
 // their turns by themselves, as they will if it is missing here (say_usage).
 bool Leases::others_can_clear(const Program& program, GpuIndex gpu) const {
   if (scheduler::has(core_.movable_gpus(), gpu)) return true;
@@ -143,7 +143,7 @@ bool Leases::others_can_clear(const Program& program, GpuIndex gpu) const {
   return all_on(*gang, gpu).can_leave > (can_leave(task->parts.at(gpu)) ? 1U : 0U);
 }
 
-// The first members clear theirs first.
+// The first members evict theirs first.
 Bytes Leases::bytes_to_clear(const Program& client, const Task& task, GpuIndex gpu) const {
   Bytes bytes = core_.bytes_to_clear(task.id, gpu);
   const Gang* const gang = gang_of(task);

@@ -87,7 +87,7 @@ void Leases::on_gang(Program& client, const protocol::Gang& named) {
   publish_changes(modelled_now());
 }
 
-// Of a client that is gone.
+// Of a client that has ended.
 void Leases::leave_gang(const Program& client) {
   const auto found = gangs_.find(client.gang);
   if (found == gangs_.end()) return;

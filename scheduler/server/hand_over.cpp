@@ -1,5 +1,5 @@
-// Memory on its way from a client that makes room to one that lacks memory. A worker process passes its descriptor on
-// at once or closes it; rotad itself never has it.
+// Memory on its way from a client that evicts it to one with a deficit. A worker process passes its descriptor on at
+// once or closes it; rotad itself never has it.
 #include <fmt/format.h>
 
 #include "scheduler/server/client.h"
@@ -10,7 +10,7 @@ namespace rota::server {
 
 using protocol::Message;
 
-// A client that lacks memory on this GPU, holds the GPU, and trusts the giver; null: none.
+// A client that has a deficit on this GPU, holds the GPU, and trusts the donor; null: none.
 const Server::Client* Server::taker_of(const Client& giver, std::uint32_t gpu) const {
   if (!giver.hands_over) return nullptr;
   const Client* most = nullptr;
@@ -33,8 +33,8 @@ bool Server::hands_over(const Client& client, std::uint32_t gpu) const {
   return clears && taker_of(client, gpu) != nullptr;
 }
 
-// For all clients what publish() says to those that change: whether anybody lacks memory may change while what a client
-// is asked to clear does not. Wakes nobody: a client looks with each piece that leaves.
+// Tells all clients what publish() tells those that change: whether some client has a deficit may change while what a
+// client is asked to evict does not. Wakes nobody: a client reads this with each extent that it evicts.
 void Server::publish_takers() {
   if (core_.clearing_gpus() != 0) takers_pass_.run();
 }
@@ -93,7 +93,7 @@ void Server::on_descriptors(Connection& connection, const Message& message) {
       });
 }
 
-// The giver, and by now even the taker, may be gone.
+// The donor, and by now even the recipient, may have ended.
 void Server::on_passed_on(scheduler::ClientId giver, scheduler::ClientId taker, const protocol::Extent& extent) {
   handed_over_[extent.gpu] += extent.bytes;
   if (const GpuEntry* const gpu = gpus_.at(extent.gpu)) {

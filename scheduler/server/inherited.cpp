@@ -21,7 +21,7 @@ namespace {
 constexpr int kFirst = 3;
 constexpr int kMost = 64;  // a judgment
 
-// The variable's value, which is gone then; empty: there is none.
+// Takes the variable's value and unsets it; empty: there is none.
 std::string take_variable(const char* name) {
   // NOLINTBEGIN(concurrency-mt-unsafe): no other thread yet
   const char* const value = std::getenv(name);

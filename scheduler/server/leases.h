@@ -55,7 +55,7 @@ class Leases {
 
   // ---- what it has to be given
 
-  virtual Program* program(scheduler::ClientId id) const = 0;  // null: it is gone
+  virtual Program* program(scheduler::ClientId id) const = 0;  // null: it has ended
   virtual scheduler::Time now() const = 0;                     // real
   virtual scheduler::Time modelled_now() const = 0;            // the core's
   virtual scheduler::Time real(scheduler::Time modelled) const = 0;
@@ -98,14 +98,14 @@ class Leases {
   // The core's client of a GPU that the program names for the first time; say_gpu() follows.
   // `last_grant`: the latest that an earlier rotad gave.
   void begin_task(Program& program, scheduler::GpuIndex gpu, std::uint32_t last_grant = 0);
-  // Of a program that is gone.
+  // Of a program that has ended.
   void end_tasks(const Program& program);
   void on_give_back(Program& program, const protocol::GiveBack& given);
   void tell_usage(Program& program, scheduler::GpuIndex gpu);
 
   // ---- coupling.cpp
 
-  OfTask find_task(scheduler::ClientId id) const;  // nulls: it has ended, or its program is gone
+  OfTask find_task(scheduler::ClientId id) const;  // nulls: it has ended, or its program has
   scheduler::ClientState state_of(const Task& task) const;
   bool holds(const Task& task) const;
   scheduler::Bytes context_bytes(const Program& program, scheduler::GpuIndex gpu) const;
@@ -122,7 +122,7 @@ class Leases {
   bool holds(const Gang& gang) const;
   bool is_apart(const Gang& gang) const;
   void settle_gangs();
-  // When some gang has to be looked at although nothing happens, in real time.
+  // When some gang has to be checked although nothing happens, in real time.
   std::optional<scheduler::Time> next_look() const;
   void look_if_due();
 
@@ -138,7 +138,7 @@ class Leases {
 
   scheduler::Core core_;
   std::map<std::uint32_t, std::unique_ptr<Gang>> gangs_;
-  std::set<std::uint32_t> gangs_due_;      // that have to be looked at
+  std::set<std::uint32_t> gangs_due_;      // that have to be checked
   std::set<scheduler::ClientId> changed_;  // whose pages have to be written, within one step
   std::uint32_t last_number_ = 0;          // of the core's clients, and of what else is to differ from them
   bool coupling_ = false;                  // pages are written once all has been carried out
@@ -170,7 +170,7 @@ class Leases {
   void say_usage(Task& task, const scheduler::event::Usage& usage);
   struct OnGpu {
     scheduler::Bytes needs = 0;  // they have, or have asked for
-    std::size_t can_leave = 0;   // members whose memory can be cleared
+    std::size_t can_leave = 0;   // members whose memory can be evicted
   };
   OnGpu all_on(const Gang& gang, scheduler::GpuIndex gpu) const;
   template <typename Of>
@@ -181,7 +181,7 @@ class Leases {
   // By key: what an earlier rotad knew of gangs, until their programs are back or count as dead.
   std::map<std::string, GangVerdict> earlier_verdicts_;
   std::map<scheduler::ClientId, std::uint32_t> gangs_in_core_;  // by the core's client
-  std::set<std::pair<scheduler::Time, std::uint32_t>> looks_;   // when which gang has to be looked at
+  std::set<std::pair<scheduler::Time, std::uint32_t>> looks_;   // when which gang has to be checked
   // all_on(): of gangs, by their numbers, as long as `keeps_sums_` and no step has been taken.
   mutable std::map<std::pair<std::uint32_t, scheduler::GpuIndex>, OnGpu> sums_;
   bool settling_gangs_ = false;

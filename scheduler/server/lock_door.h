@@ -49,7 +49,7 @@ class LockDoor {
   asio::posix::stream_descriptor listener_;
   std::map<std::uint64_t, std::unique_ptr<Visitor>> visitors_;
   std::uint64_t last_ = 0;
-  // What is still in the event loop when this is destroyed finds it gone.
+  // Handlers in the event loop when this is destroyed see that it was destroyed.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

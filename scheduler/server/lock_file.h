@@ -70,7 +70,7 @@ struct LockPlace {
 LockPlace default_lock_place();
 // Makes the folder (mode 0755) unless it is there.
 Result<LockPlace> make_lock_place(const std::string& path);
-// What cleans /tmp may have removed the folder: makes a chosen one again, and looks whether the machine's is there.
+// What cleans /tmp may have removed the folder: makes a chosen one again, and checks whether the machine's is there.
 // Returns whether it has made it.
 Result<bool> renew(LockPlace& place);
 

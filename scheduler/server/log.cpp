@@ -34,7 +34,7 @@ spdlog::level::level_enum spdlog_level(Level level) {
 }
 
 // Whether a line can be written without waiting: a pipe that nobody reads, or a terminal that is held, must not stop
-// rotad. A pipe then has room for PIPE_BUF bytes.
+// rotad. A pipe then accepts PIPE_BUF bytes.
 bool has_room() {
   pollfd standard_error{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
   return poll(&standard_error, 1, 0) != 0;

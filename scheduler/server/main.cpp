@@ -178,7 +178,7 @@ int main(int argc, char** argv) try {
   std::string memory_wait = "60s";
   CLI::Option* memory_wait_option =
       app.add_option("--memory-wait", memory_wait,
-                     "how long an allocation waits for other programs to free memory that cannot leave the GPU, or to "
+                     "how long an allocation waits for other programs to free memory that cannot be evicted, or to "
                      "end, before it is refused; 0: it is refused at once")
           ->check([](const std::string& text) {
             return rota::scheduler::parse_wait(text) ? std::string()
@@ -227,7 +227,7 @@ int main(int argc, char** argv) try {
 
   if (!recorded.empty()) return replay(recorded);
   rota::server::log::start(level, !check);
-  // A peer that is gone is an error of that send, not the end of the daemon.
+  // A peer that has ended is an error of that send, not the end of the daemon.
   signal(SIGPIPE, SIG_IGN);
   // The same for a file that may not grow, under a limit on the size of files.
   signal(SIGXFSZ, SIG_IGN);
@@ -296,7 +296,7 @@ int main(int argc, char** argv) try {
   reload_at_hangups(hangups, **server);
   (*server)->start();
   if (ready >= 0) {
-    // The process that started rotad may be gone.
+    // The process that started rotad may have ended.
     if (write(ready, "ready\n", 6) < 0) rota::server::log::debug("nobody waits at --ready-fd {}", ready);
     close(ready);
   }

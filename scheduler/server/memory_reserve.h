@@ -1,6 +1,6 @@
 // Memory set aside for requests that have begun. When an allocation fails, the reserve is given back and the allocation
-// tried again, so that what has begun is carried out and rotad's books stay complete. A request that needs more memory
-// than there already is begins only while the reserve is whole; otherwise it is refused.
+// tried again, so that what has begun is carried out and rotad's accounting stays complete. A request that needs more
+// memory than there already is begins only while the reserve is whole; otherwise it is refused.
 #pragma once
 
 #include <cstddef>

@@ -82,7 +82,7 @@ void Server::report_refused(Client& client, const scheduler::Quota::Answer& answ
             answer.why, left_out_text(*left_out));
 }
 
-// An allocation that the driver had refused has waited in vain.
+// An allocation that the driver had refused has waited, and is refused for good.
 void Server::report_no_room(Client& client, const scheduler::RoomQueue::Answer& answer) {
   count_refusal(client, answer.gpu, protocol::RefusalReason::kGpuFull);
   const auto left_out = client.refusal_lines.next(now());

@@ -5,8 +5,8 @@
 
 namespace rota::server {
 
-// Whether it may refer to a piece of GPU memory: an open NVIDIA device, or a simulated GPU's memfd. Makes no call that
-// could block.
+// Whether it may refer to GPU memory: an open NVIDIA device, or a simulated GPU's memfd. Makes no call that could
+// block.
 bool may_be_memory(const Descriptor& descriptor);
 
 }  // namespace rota::server

@@ -29,7 +29,7 @@ struct Job {
 enum class JobOutcome : std::uint32_t {
   kDone,      // closed, discarded, or passed on
   kNotSent,   // there was memory, but the receiver does not read
-  kNoMemory,  // something other than one piece of memory came with the packet
+  kNoMemory,  // something other than one descriptor of memory came with the packet
   kKilled,    // it took too long: the worker was ended
 };
 

@@ -145,7 +145,7 @@ void Workers::read(Place& place) {
     if (error == asio::error::operation_aborted) return;
     JobDone done;
     const ssize_t length = error ? 0 : recv(place.end.native_handle(), &done, sizeof done, MSG_DONTWAIT);
-    // The keeper has been killed, and the workers with it; or the kernel lacks memory.
+    // The keeper has been killed, and the workers with it; or the kernel has no memory.
     bool lost = length == 0 || (length < 0 && errno != EAGAIN && errno != EINTR);
     lost = lost || !guarded("read from a worker process", [&] {
              const bool current = place.task && (done.number == 0 || done.number == place.task->job.number);

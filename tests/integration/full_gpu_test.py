@@ -82,7 +82,7 @@ class FullGpu(Case):
                     holder = self.fill("swap")
                     result, said = self.asked(CONTEXTS, how, f"{name}@full={error}")
                     self.assertEqual(result, 0, said)
-                    self.assertIn("the other programs on it are making room", said)
+                    self.assertIn("the other programs on it are evicting theirs", said)
                     self.assertEqual(self.finish(holder).returncode, 0)
 
     # ctest labels: unsanitized
@@ -112,4 +112,4 @@ class FullGpu(Case):
                 with self.subTest(name=name, error=error):
                     result, said = self.asked(CALLS, name, f"{name}@1={error}")
                     self.assertEqual(result, 0, said)
-                    self.assertIn("the other programs on it are making room", said)
+                    self.assertIn("the other programs on it are evicting theirs", said)

@@ -224,7 +224,7 @@ class Measured(Machine):
         result = self.run_python(BEGIN + "start()\nprint(told()[1])", ROTA_LOG="info",
                                  ROTA_SIM_FAULTS="cuCtxCreate@1=CUDA_ERROR_OUT_OF_MEMORY")
         self.assertEqual(result.stdout, f"{256 * MIB}\n")
-        self.assertIn("the other programs on it are making room", result.stderr)
+        self.assertIn("the other programs on it are evicting theirs", result.stderr)
 
     # ctest labels: unsanitized
     def test_streams_and_events_for_which_there_is_no_memory_are_made_once_others_have_left_the_gpu(self):
@@ -233,7 +233,7 @@ class Measured(Machine):
                 result = self.run_python(BEGIN + f"start()\nmade = ctypes.c_void_p()\nprint(cuda.{made}(ctypes.byref(made), 0))",
                                          ROTA_LOG="info", ROTA_SIM_FAULTS=f"{made}@1=CUDA_ERROR_OUT_OF_MEMORY")
                 self.assertEqual(result.stdout, "0\n")
-                self.assertIn("the other programs on it are making room", result.stderr)
+                self.assertIn("the other programs on it are evicting theirs", result.stderr)
 
 
 class Outside(Machine):

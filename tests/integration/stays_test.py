@@ -224,13 +224,13 @@ class ForGood(WithHogs):
         # 128 MiB and 120, with contexts of 16 each, of 256.
         self.eventually(lambda: self.on_gpus(large, "lacks_bytes") and self.client(large)["waits"], "it is passed over")
         grants = self.status()["daemon"]["grants"]
-        self.assertRegex(self.checked(ROTA, "status").stdout, r"is passed over: \d+ MiB of its memory do not fit beside what does not leave the GPU")
+        self.assertRegex(self.checked(ROTA, "status").stdout, r"is passed over: \d+ MiB of its memory do not fit beside what cannot be evicted")
         until = time.monotonic() + 2
         while time.monotonic() < until:
             self.assertEqual((self.client(small)["holds"], self.status()["daemon"]["grants"]), (True, grants))
         # It says so 10 s after it came to the gate.
         said = next(line for line in large.stderr if "waiting for room on GPU 0" in line)
-        self.assertRegex(said, rf"\d+ MiB of this program's memory do not fit beside what does not leave the GPU: pid {pins.pid} \(python3, \S+\) 120 MiB")
+        self.assertRegex(said, rf"\d+ MiB of this program's memory do not fit beside what cannot be evicted: pid {pins.pid} \(python3, \S+\) 120 MiB")
         self.assertEqual(self.finish(pins).stdout, "right True\n")
         self.eventually(lambda: self.client(large)["holds"], "it has a turn")
         for hog in large, small:

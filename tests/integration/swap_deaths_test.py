@@ -196,7 +196,7 @@ class Lost(Swapping):
         self.assertEqual(len(answers), 1 + 3 * 7 + 2 + 7)
         for name, answer in answers:
             self.assertEqual(answer, "0" if name.startswith("free") else "400", f"{name}: {result.stdout}")
-        self.assertEqual(result.stderr.count("this program's memory cannot be brought back"), 1, result.stderr[-2000:])
+        self.assertEqual(result.stderr.count("this program's memory cannot be restored"), 1, result.stderr[-2000:])
         self.right([other])
 
 

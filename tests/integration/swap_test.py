@@ -193,7 +193,7 @@ class Swap(Swapping):
         lost = self.hog("--rounds", "1000000", "--ahead", "20", ROTA_SIM_FAULTS="cuMemcpyHtoDAsync@1+=CUDA_ERROR_INVALID_HANDLE")
         result = self.finish(lost)
         self.assertNotEqual(result.returncode, 0)
-        self.assertEqual(result.stderr.count("this program's memory cannot be brought back"), 1, result.stderr[-2000:])
+        self.assertEqual(result.stderr.count("this program's memory cannot be restored"), 1, result.stderr[-2000:])
         self.assertIn("CUDA_ERROR_INVALID_HANDLE (400)", result.stderr)
         self.right([other])
 
@@ -206,7 +206,7 @@ class Swap(Swapping):
         result = self.finish(failing)
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("700", result.stderr + result.stdout)
-        self.assertNotIn("this program's memory cannot be brought back", result.stderr)
+        self.assertNotIn("this program's memory cannot be restored", result.stderr)
         self.right([other])
 
     # ctest labels: unsanitized
@@ -356,7 +356,7 @@ class OwnMemory(Swapping):
                              ROTA_SIM_FAULTS="cuMemcpyHtoDAsync@1+=CUDA_ERROR_INVALID_HANDLE")
         result = self.finish(lost)
         self.assertNotEqual(result.returncode, 0)
-        self.assertEqual(result.stderr.count("this program's memory cannot be brought back"), 1, result.stderr[-2000:])
+        self.assertEqual(result.stderr.count("this program's memory cannot be restored"), 1, result.stderr[-2000:])
         self.assertIn("CUDA_ERROR_INVALID_HANDLE (400)", result.stderr)
         self.right([other])
 

@@ -169,7 +169,7 @@ class Recorder {
     test.pid = getpid();
   }
 
-  // An end without a begin of this process is left out.
+  // An end without a begin of this process is ignored.
   Properties end(const std::string& name, Outcome outcome, const std::string& message) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!on()) return {};

@@ -55,7 +55,7 @@ Store::Slot Copies::take(const Copy& copy) {
   Extent* const extent = regions_.extent_at(copy.address);
   if (extent == nullptr || extent->bytes != copy.bytes || !extent->in_place()) return nullptr;
   extent->saved = false;
-  extent->came = 0;  // it can no longer leave as if it had not come
+  extent->came = 0;  // it can no longer be evicted as if it had not been restored
   return std::exchange(extent->host, nullptr);
 }
 

@@ -1,5 +1,5 @@
 // The copies of extents in the host's memory: they stay there once an extent has come back, so that only what has
-// changed need be copied when it leaves again, and are given up where the host's memory is short.
+// changed need be copied when it is evicted again, and are given up where the host's memory is short.
 #pragma once
 
 #include <cstdint>

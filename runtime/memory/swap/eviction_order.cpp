@@ -11,7 +11,7 @@ namespace rota::memory {
 
 namespace {
 
-// How many small extents leave first, and from which size of a move on. Judgements.
+// How many small extents are evicted first, and from which size of a move on. Judgements.
 constexpr std::ptrdiff_t kSmallFirst = 2;
 constexpr std::uint64_t kMuchHandedOver = 4 * protocol::kLargestExtent;
 

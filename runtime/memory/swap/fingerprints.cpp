@@ -53,7 +53,7 @@ Fingerprints::Loaded Fingerprints::load(api::CUcontext context) {
   api::CUmodule module = nullptr;
   const char* what = "cuModuleLoadData";
   api::CUresult result = real::cuModuleLoadData(&module, rota_fingerprint_image);
-  // The GPU is full: there may be room later.
+  // The GPU is full: there may be memory later.
   if (result == api::CUDA_ERROR_OUT_OF_MEMORY) {
     const std::lock_guard lock(mutex_);
     return loaded_[context] = {.failed = true, .again = Clock::now() + kTryAgain};

@@ -15,7 +15,7 @@ namespace rota::memory {
 
 namespace {
 
-// The handle of memory on this GPU, or 0. What another process says about a piece is not trusted: one of another size
+// The handle of memory on this GPU, or 0. What another process says about an extent is not trusted: one of another size
 // cannot be mapped.
 PhysicalHandle import_from(const MemoryDescriptor& memory, int device) {
   PhysicalHandle handle = 0;

@@ -1,5 +1,5 @@
 // An extent's physical memory: how it is created, and how it passes from one process to another instead of back to the
-// driver, which clears freed memory before it allocates it again.
+// driver, which zeroes freed memory before it allocates it again.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ namespace rota::memory {
 using PhysicalHandle = api::CUmemGenericAllocationHandle;  // 0: none
 
 // Extents of at least this many bytes are handed over. Passing one on costs some 0.2 ms of driver calls whatever its
-// size (measured on an H200), so small ones would cost more than clearing.
+// size (measured on an H200), so small ones would cost more than zeroing.
 inline constexpr std::uint64_t kLeastHandedOver = std::uint64_t{16} << 20;
 
-// A large allocation on each GPU begins with extents of this size. While the first of a move leaves, and the last comes
-// in, one of the two copy engines has nothing to do: that takes a quarter of the time with them.
+// A large allocation on each GPU begins with extents of this size. While the first of a move is evicted, and the last
+// comes in, one of the two copy engines has nothing to do: that takes a quarter of the time with them.
 inline constexpr std::uint64_t kSmallExtent = std::uint64_t{32} << 20;
 
 // The properties of memory that the program creates itself: memory that replaces it later gets the same.
@@ -57,7 +57,7 @@ SharedDescriptor descriptor_of(const Piece& piece, std::uint64_t bytes, const Ex
 // driver.
 class HandedOver {
  public:
-  // Gives a piece of so many bytes back to the driver.
+  // Gives an extent of this many bytes back to the driver.
   using Release = std::function<void(std::uint64_t bytes, Piece&& piece)>;
   // `exchange` must outlive this object.
   HandedOver(int device, const Exchange& exchange, Release release)
@@ -70,11 +70,11 @@ class HandedOver {
   void collect();
   bool has(std::uint64_t bytes) const;
   bool empty() const { return pieces_.empty(); }
-  // A piece of this size; empty if there is none.
+  // An extent of this size; empty if there is none.
   Piece take(std::uint64_t bytes);
   // Gives all of it back to the driver. Returns whether there was any.
   bool release();
-  // Whether any piece has ever arrived.
+  // Whether any extent has ever arrived.
   bool any_came() const { return any_came_; }
 
  private:

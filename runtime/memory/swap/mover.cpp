@@ -25,7 +25,7 @@ Moved Mover::evict(int device, std::uint64_t bytes, const Move& move) {
   HostPool& host = what_.host;
   Moved all = Eviction(what_, device, move).run(bytes);
   const auto missing = [&] { return bytes - std::min(bytes, all.bytes + all.without_copy); };
-  // Others have what this process's share lacks, and give it back as they can.
+  // Others have what is missing in this process's share, and give it back as they can.
   Clock::time_point last = Clock::now();
   while (all.lacks_host && !all.failed && missing() != 0 && host.limited()) {
     what_.copies.count();

@@ -7,8 +7,8 @@
 // and the process that ran before can always run again: two processes that lack host memory do not each end up with a
 // part of the GPU that neither can give up.
 //
-// The copies also stay on the host after the gate has opened. Before an extent leaves, the GPU checks what has changed
-// in it (fingerprints.h): only that is copied, and nothing that is all zeros.
+// The copies also stay on the host after the gate has opened. Before an extent is evicted, the GPU checks what has
+// changed in it (fingerprints.h): only that is copied, and nothing that is all zeros.
 #pragma once
 
 #include <cstdint>
@@ -44,11 +44,11 @@ class Mover {
   // Before there are ranges.
   void set_contents(Contents& contents) { what_.contents = &contents; }
 
-  // Makes `bytes` of room, or as much as possible: kept ranges first, then extents that have come in and were not used,
-  // then others (eviction_order.h). Where the host has no memory for them, waits until other processes have given
-  // theirs back, as long as some comes.
+  // Frees `bytes`, or as much as possible: kept ranges first, then extents that have come in and were not used, then
+  // others (eviction_order.h). Where the host has no memory for them, waits until other processes have given theirs
+  // back, as long as some comes.
   Moved evict(int device, std::uint64_t bytes, const Move& move);
-  // Brings everything back. Gives up when the driver has had no room for a while.
+  // Restores everything. Gives up when the driver has had no memory for a while.
   Moved restore(int device, const Move& move);
 
  private:

@@ -1,5 +1,5 @@
 // Memory that the program creates itself: where it is mapped, and which GPUs may use it there, on the GPU and while it
-// is swapped out. It is a range of one extent; these mappings, its *aliases*, come and go with it. It is copied by the
+// is evicted. It is a range of one extent; these mappings, its *aliases*, come and go with it. It is copied by the
 // range's own address, which the program does not know, whatever aliases and access it has.
 #pragma once
 
@@ -24,7 +24,7 @@ class OwnMappings {
   };
   using OnGpu = FunctionRef<api::CUresult(PhysicalHandle handle)>;
   using OffGpu = FunctionRef<api::CUresult()>;
-  // Maps it at another address: by `call` or, while it is swapped out, with the result of `unasked`.
+  // Maps it at another address: by `call` or, while it is evicted, with the result of `unasked`.
   api::CUresult map(const Mapped& where, const OnGpu& call, const OffGpu& unasked);
   // For several mappings: `call` is the driver's function for all that the program has named and is made if they are
   // all on the GPU; otherwise `unasked` gives the result, and those that are on the GPU are handled separately.

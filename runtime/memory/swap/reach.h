@@ -21,7 +21,7 @@ bool lets_reach(std::string_view library, const std::string& root = "");
 long traced_by(const std::string& root = "");
 
 // Whether a checkpoint of this process is being taken or restored from outside, without a call of this process: nothing
-// may move during that. False if the driver lacks this.
+// may move during that. False if the driver cannot do this.
 bool being_checkpointed();
 
 }  // namespace rota::memory

@@ -110,7 +110,7 @@ bool Restoration::step() {
 bool Restoration::make_room(const Absent& next) {
   if (regions_.drop_kept(device_, next.bytes) != 0 || handed_.release()) return true;
   const bool copies = !flights_.empty();
-  // They may wait for this process's share of the host's memory, without which theirs cannot leave.
+  // They may wait for this process's share of the host's memory, without which theirs cannot be evicted.
   if (const std::uint64_t excess = what_.host.excess(); excess != 0 && !copies && move_.idle()) {
     std::uint64_t gone = 0;
     move_.within([&] { gone = what_.copies.give_back(excess, true); });
@@ -216,7 +216,7 @@ Answer Restoration::refill(const Extent& extent, api::CUevent* event) {
   return there ? Answer(result) : std::nullopt;
 }
 
-// By the books its memory is on the GPU; it still counts as moving.
+// In the accounting its memory is on the GPU; it still counts as moving.
 void Restoration::arrived(const Coming& coming) {
   const Regions::Lock lock = regions_.lock();
   Range* range = nullptr;

@@ -20,7 +20,7 @@ class Restoration {
   // All of these outlive this object.
   Restoration(const Movable& what, int device, const Move& move);
 
-  // Once: brings back as much of the GPU's memory as the driver has room for.
+  // Once: restores as much as the driver has memory for.
   Moved run();
 
  private:

@@ -125,7 +125,7 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
   }
   ClosesGate closes_gate(*this);
   for (bool placed = false; !placed;) {
-    // Inside the gate, so that the monitor moves nothing until the range is in the books.
+    // Inside the gate, so that the monitor moves nothing until the range is recorded.
     turns_->if_our_turn(ordinal, [&] {
       placed = true;
       mapper_.add_resident(ordinal, bytes);

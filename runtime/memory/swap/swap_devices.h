@@ -1,4 +1,4 @@
-// What the driver says of each GPU's memory that can leave it.
+// What the driver says of each GPU's memory that can be evicted.
 #pragma once
 
 #include <array>

@@ -6,8 +6,8 @@
 //
 // The core is told before each dlopen: a library may let devices reach GPU memory that is not there at that moment.
 //
-// Files that a driver opens are left alone. Under WSL libcuda.so.1 is a loader, which opens the driver proper by its
-// path: if that led here, its calls would return to it through rota's thunks in an endless loop.
+// Files that a driver opens are not redirected. Under WSL libcuda.so.1 is a loader, which opens the driver proper by
+// its path: if that led here, its calls would return to it through rota's thunks in an endless loop.
 #include <dlfcn.h>
 #include <errno.h>
 #include <string.h>

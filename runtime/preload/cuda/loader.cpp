@@ -9,7 +9,7 @@
 #include "runtime/preload/cuda/thin.h"
 
 extern "C" {
-// Gone since 2.34, where libc has the loader's functions.
+// Absent since 2.34, where libc has the loader's functions.
 void* __libc_dlopen_mode(const char* name, int mode) __attribute__((weak));
 void* __libc_dlsym(void* handle, const char* name) __attribute__((weak));
 }

@@ -131,7 +131,7 @@ bool try_folder(Driver& driver, const WantedLibrary& wanted, const DriverJudge& 
   return join(driver.path, folder, length, wanted.name) && try_path(driver, judge);
 }
 
-// LD_LIBRARY_PATH as it is now: elements between colons or semicolons. An empty or relative one is left out, since it
+// LD_LIBRARY_PATH as it is now: elements between colons or semicolons. An empty or relative one is skipped, since it
 // means another place after a change of directory, and so is one with a $ token.
 bool try_library_path(Driver& driver, const WantedLibrary& wanted, const DriverJudge& judge) noexcept {
   driver.found_by = kFoundInLibraryPath;

@@ -79,7 +79,7 @@ void look_up_functions(const Driver& driver) noexcept {
   }
 }
 
-// Its attach function is null where rota is switched off, and where there is no usable core beside this library:
+// Its attach function is null where rota is switched off, and where there is no usable core next to this library:
 // `failure` then says why.
 struct Core {
   RotaCoreAttach* attach = nullptr;
@@ -175,7 +175,7 @@ void* resolve_spare(uint32_t index, bool attached) noexcept {
   return function;
 }
 
-// An export that no header declares. The core leaves such a slot alone, so that the call which ends here can be noted.
+// An export that no header declares. The core does not fill such a slot, so that the call which ends here can be noted.
 bool is_undeclared(uint32_t index) noexcept {
 #define ROTA_UNDECLARED(name) \
   if (index == kIndex_##name) return true;

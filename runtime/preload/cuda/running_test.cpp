@@ -12,7 +12,7 @@ namespace {
 
 char kept[kRunningTestBytes];
 
-// Appends as much as there is room for.
+// Appends as much as fits.
 class Text {
  public:
   void add(const char* text, size_t bytes) noexcept {

@@ -1,4 +1,5 @@
-// What the test runner that started this process called the test, kept for the core before the program's own code runs.
+// What the test runner that started this process called the test, stored for the core before the program's own code
+// runs.
 #pragma once
 
 #include <stddef.h>

@@ -42,7 +42,7 @@ extern ROTA_HIDDEN char rota_thunks_end[];
 // Symbols of the C library that are not taken by an ordinary reference: the loader's functions moved from libdl to libc
 // in glibc 2.34, and dlopen is a name that we export ourselves. Null if the process has none. Any thread may call.
 ROTA_HIDDEN void* next_symbol(const char* name) noexcept;
-// The same by the C library alone, whatever other preloads stand before or behind this one.
+// The same by the C library only, whatever other preloads precede or follow this one.
 ROTA_HIDDEN void* own_symbol(const char* name) noexcept;
 // dlsym on a handle; null if there is none, or if what was found is one of our own thunks (a library that has no such
 // function itself may depend on libcuda.so.1, which is us).

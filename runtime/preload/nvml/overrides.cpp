@@ -82,7 +82,7 @@ int memory_info_v2(Device device, MemoryV2* memory) noexcept {
   const int result = call_real<k_nvmlDeviceGetMemoryInfo_v2>(device, memory);
   if (result != kSuccess || memory == nullptr || memory->version != kMemoryV2) return result;
   RotaGpuMemory seen{memory->total, memory->free, 0};
-  // What the driver reserves lies outside a limit.
+  // What the driver reserves does not count towards a limit.
   if (is_limited(device, seen)) *memory = {memory->version, seen.total, 0, seen.free, seen.total - seen.free};
   return result;
 }

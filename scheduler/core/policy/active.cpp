@@ -58,7 +58,7 @@ void Active::look(GpuIndex index, Time now) {
   std::ranges::sort(here.clients);
 }
 
-// A GPU on which a program is alone may be reached from another one, so reaching is followed both ways.
+// A GPU with only one program may be reached from another GPU, so this relation is followed both ways.
 GpuMask Active::regroup() {
   GpuMask changed = 0;
   for (GpuMask left = ~GpuMask{0}; left != 0;) {

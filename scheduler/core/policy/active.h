@@ -21,17 +21,16 @@ class Active {
   // Who is active on these GPUs may have changed.
   void mark_stale(GpuMask gpus);
   void mark_all_stale() { mark_stale(~GpuMask{0}); }
-  // Looks again where that is so or time has passed. `apart`: GPUs each of which is decided on by itself in any case.
-  // Returns the GPUs on which others are active than before, and those that are decided on together with others than
-  // before.
+  // Checks again where that is so or time has passed. `apart`: GPUs each of which is decided on by itself in any case.
+  // Returns the GPUs whose active clients have changed, and those that are now decided on together with other GPUs.
   GpuMask renew(GpuMask gpus, GpuMask apart, Time now);
 
-  // Sorted. Nobody where only one client is at all.
+  // Sorted. Empty on a GPU that only one client touches.
   const std::vector<ClientId>& on(GpuIndex gpu) const { return gpus_[gpu].clients; }
   std::vector<ClientId> on_any(GpuMask gpus) const;
   // The GPUs that are decided on together with this one, itself among them.
   GpuMask group(GpuIndex gpu) const { return gpus_[gpu].group; }
-  // When somebody there may count no more, if nothing happens.
+  // When a client there stops counting if nothing happens.
   Time until(GpuIndex gpu) const { return gpus_[gpu].until; }
 
  private:

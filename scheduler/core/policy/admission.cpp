@@ -6,30 +6,30 @@
 namespace rota::scheduler {
 namespace {
 
-// Memory that is taken whoever's turn it is: contexts, memory outside rota, and what clients were asked to clear and
-// did not.
+// Memory that is taken whichever client has its turn: contexts, unmanaged memory, and what clients were asked to evict
+// and did not.
 Bytes taken_for_good(const Gpu& gpu) {
   return gpu.contexts + gpu.taken_outside() + gpu.stuck;
 }
 
-// Room for the memory of the clients that run, if the sum of their fixed bytes is `running_fixed`. A GPU on which they
-// did not fit keeps an eighth free before it goes back to running all of them: otherwise it would flap at the edge.
-// `own_stuck`: what one of the clients that run did not clear while it was not running.
+// Capacity for the memory of the clients that run, if `running_fixed` bytes of it cannot be evicted. A GPU on which
+// they did not fit keeps an eighth free before it goes back to running all of them: otherwise it would flap at the
+// edge. `own_stuck`: what one of the clients that run did not evict while it was not running.
 Bytes room(const Gpu& gpu, Bytes running_fixed, Bytes own_stuck = 0) {
   const Bytes taken = taken_for_good(gpu) - own_stuck + (gpu.fixed - running_fixed);
   const Bytes free = gpu.total > taken ? gpu.total - taken : 0;
   return gpu.crowded ? free - free / 8 : free;
 }
 
-// The same for the current holders, without the margin of a crowded GPU: the margin applies to letting a client in, not
-// to sending one away.
+// The same for the current holders, without the margin of an overcommitted GPU: the margin applies to letting a client
+// in, not to sending one away.
 Bytes room_of_holders(const Gpu& gpu) {
   const Bytes others = taken_for_good(gpu) + gpu.fixed - gpu.held_fixed;
   return gpu.total > others ? gpu.total - others : 0;
 }
 
-// What a holder has to have there: more than what counts for it if the driver has refused it the last of it (extents
-// are larger than what is allocated in them).
+// What a holder has to have there: more than what counts for it if the driver has refused its last extent (extents are
+// larger than what is allocated in them).
 Bytes needed(const Client& holder, const Share& share) {
   return std::max(holder.counted(share), share.shortage != 0 ? share.resident + share.shortage : 0);
 }
@@ -63,7 +63,7 @@ bool Admission::conflicts(const Client& client, GpuIndex index) {
 }
 
 // Holders whose memory has together grown beyond the GPU, or that claimed the GPU from a daemon that died: those
-// granted last yield until the rest fits. One holder may always stay, however large.
+// granted last yield until the rest fits. One holder may always keep its grant, however large.
 void Admission::find_excess(GpuIndex index) {
   Gpu& gpu = books_.gpu(index);
   if ((excess_ & bit(index)) != 0) {
@@ -74,7 +74,7 @@ void Admission::find_excess(GpuIndex index) {
     gpu.crowded = false;
   }
   if (settings_.mode == Mode::kConcurrent || gpu.holders.size() < 2) return;
-  // The first holder stays; of the others, those that are to take turns with it leave.
+  // The first holder keeps its grant; of the others, those that are to take turns with it yield.
   const bool turns = settings_.mode == Mode::kAutomatic && sharing_.candidate(index) != Candidate::kTogether;
   for (std::size_t i = gpu.holders.size(); turns && i > 1; --i) {
     Client& last = *gpu.holders[i - 1];

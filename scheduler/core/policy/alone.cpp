@@ -46,11 +46,11 @@ bool Alone::is_first(const Client& client) const {
   return gpus != 0 && first_[static_cast<GpuIndex>(std::countr_zero(gpus))] == &client;
 }
 
-// The first client whose turn to press has come, but that has used up its time, or would press others in vain.
+// The first client whose turn to press has come, but that has used up its time, or for which pressing would be futile.
 Client* Alone::first_without_time(Time now) {
   for (Client* client : asking_) {
     const bool presses_now = client->measuring.presses_since == Time{} && is_first(*client);
-    if (presses_now && (left(*client, now) < 2 * kLongest || in_vain(*client, now))) return client;
+    if (presses_now && (left(*client, now) < 2 * kLongest || futile(*client, now))) return client;
   }
   return nullptr;
 }
@@ -65,18 +65,18 @@ bool Alone::others_hold(const Client& client) const {
   return others;
 }
 
-// Whether others have lately not left one of its GPUs in time, and are still there.
-bool Alone::in_vain(const Client& client, Time now) const {
+// Whether others have lately not yielded one of its GPUs in time, and still hold it.
+bool Alone::futile(const Client& client, Time now) const {
   bool any = false;
-  for_each_gpu(client.state.held, [&](GpuIndex index) { any |= now < in_vain_[index].until; });
+  for_each_gpu(client.state.held, [&](GpuIndex index) { any |= now < futile_[index].until; });
   return any && others_hold(client);
 }
 
-void Alone::pressed_in_vain(const Client& client, Time now) {
+void Alone::pressing_failed(const Client& client, Time now) {
   for_each_gpu(client.measuring.gpus, [&](GpuIndex index) {
-    InVain& gpu = in_vain_[index];
+    Futile& gpu = futile_[index];
     const bool again = now - gpu.until < gpu.pause;
-    gpu.pause = again ? std::min(gpu.pause * 2, kLongestInVain) : kInVain;
+    gpu.pause = again ? std::min(gpu.pause * 2, kLongestAfterFutile) : kAfterFutile;
     gpu.until = now + gpu.pause;
   });
 }
@@ -89,14 +89,14 @@ Time Alone::left(Client& client, Time now) {
   return left;
 }
 
-// Returns whether it is alone from now on.
+// Returns whether it has exclusive use from now on.
 bool Alone::begins(Client& client, Time now) {
   Measuring& measuring = client.measuring;
   if (measuring.until != Time{} || !is_first(client)) return false;
   if (measuring.presses_since == Time{}) measuring.presses_since = now;
   measuring.gpus |= client.state.held;
   if (others_hold(client)) return false;
-  for_each_gpu(measuring.gpus, [&](GpuIndex index) { in_vain_[index] = {}; });
+  for_each_gpu(measuring.gpus, [&](GpuIndex index) { futile_[index] = {}; });
   measuring.until = now + kLongest;
   client.state.alone_until = measuring.until;
   return true;

@@ -2,15 +2,16 @@
 // their kernels by pairs of events, and the result is noise if others use the GPU at the same time.
 //
 // A client that holds its GPUs and asks *presses* all others that hold one of them: they yield at once, and nobody
-// joins. Once the last has left, the client is *alone* until it says that it is done, at most for kLongestAlone; the
-// others wait meanwhile. A client that asks while another one presses or is alone is served after it. A client that is
-// still waiting for its GPUs does not move forward in the queue for this: it asks once it holds them.
+// joins. Once the last has yielded, the client has exclusive use (it is *alone*) until it says that it is done, at most
+// for kLongestAlone; the others wait meanwhile. A client that asks while another one presses or is alone is served
+// after it. A client that is still waiting for its GPUs does not move forward in the queue for this: it asks once it
+// holds them.
 //
-// Clients are not trusted. If the others have not left within kLongestAlone, the request has failed: they run kernels
-// longer than that, for which every drain would be futile. So nobody is pressed on these GPUs for a while, doubled with
-// each failure that follows. A client gets at most two of any ten seconds, and all clients of a GPU together five,
-// counted from when the others are pressed. Nobody is pressed if less is left than the drain and the time alone may
-// take.
+// Clients are not trusted. If the others have not yielded within kLongestAlone, the request has failed: they run
+// kernels longer than that, for which every drain would be futile. So nobody is pressed on these GPUs for a while,
+// doubled with each failure that follows. A client gets at most two of any ten seconds, and all clients of a GPU
+// together five, counted from when the others are pressed. Nobody is pressed if less is left than the drain and the
+// exclusive use may take.
 //
 // Programs that share memory or events with other processes may have to run concurrently with them, so they are not
 // pressed, and never have a GPU to themselves. The other two modes have no such requests: in exclusive mode there is
@@ -30,11 +31,11 @@ class Alone {
  public:
   // The arguments must outlive this object; the settings may change.
   Alone(const Settings& settings, Bookkeeping& books)
-      : settings_(settings), books_(books), taken_(protocol::kMaxGpus), in_vain_(protocol::kMaxGpus) {}
+      : settings_(settings), books_(books), taken_(protocol::kMaxGpus), futile_(protocol::kMaxGpus) {}
 
-  // The client wants its GPUs alone from now on, or no longer. Returns whether it was alone until now.
+  // The client wants exclusive use of its GPUs from now on, or no longer. Returns whether it has had it until now.
   bool wants(Client& client, bool alone, Time now);
-  // The settings have changed. Calls `ended` for each client that was alone and no longer is.
+  // The settings have changed. Calls `ended` for each client that no longer has exclusive use.
   template <typename Ended>
   void configured(Time now, Ended ended) {
     while (settings_.mode != Mode::kAutomatic && !asking_.empty()) {
@@ -42,15 +43,15 @@ class Alone {
       if (wants(client, false, now)) ended(client);
     }
   }
-  // Ends the requests whose time is over, and calls `ended` for each client that was alone.
+  // Ends the requests whose time is over, and calls `ended` for each client that had exclusive use.
   template <typename Ended>
   void end_those_over(Time now, Ended ended) {
     while (Client* over = first_over(now)) {
-      if (over->measuring.until == Time{}) pressed_in_vain(*over, now);
+      if (over->measuring.until == Time{}) pressing_failed(*over, now);
       if (wants(*over, false, now)) ended(*over);
     }
   }
-  // Updates which clients press and which are alone, and calls `begun` for each that is alone from now on.
+  // Updates which clients press and which are alone, and calls `begun` for each that has exclusive use from now on.
   template <typename Begun>
   void judge(Time now, Begun begun) {
     if (asking_.empty()) return;
@@ -61,13 +62,13 @@ class Alone {
     }
   }
 
-  // The client for which all others leave this GPU, or that has it alone; null if there is none.
+  // The client for which all others yield this GPU, or that has exclusive use of it; null if there is none.
   const Client* on(GpuIndex gpu) const { return first_[gpu]; }
   // Whether this client is that one on a GPU that it holds.
   bool is_first(const Client& client) const;
   // GPUs that have such a client.
   GpuMask gpus() const { return gpus_; }
-  // Whether the client may be beside one that has the GPU alone.
+  // Whether the client may run although another one has exclusive use of the GPU.
   static bool may_stay(const Client& client) { return client.evidence.last.shares; }
   // Until when the client is not pressed itself; 0 if it does not measure.
   static Time undisturbed_until(const Client& client) {
@@ -80,12 +81,12 @@ class Alone {
 
   static constexpr Time kLongest = protocol::kLongestAlone;
   // How long nobody is pressed after a request that has failed, and at most.
-  static constexpr Time kInVain = std::chrono::seconds(1);
-  static constexpr Time kLongestInVain = std::chrono::seconds(32);
+  static constexpr Time kAfterFutile = std::chrono::seconds(1);
+  static constexpr Time kLongestAfterFutile = std::chrono::seconds(32);
 
  private:
   // Of a GPU.
-  struct InVain {
+  struct Futile {
     Time until{};
     Time pause{};  // the last one; 0: the last request has not failed
   };
@@ -95,8 +96,8 @@ class Alone {
   bool begins(Client& client, Time now);
   bool others_hold(const Client& client) const;
   Time left(Client& client, Time now);
-  bool in_vain(const Client& client, Time now) const;
-  void pressed_in_vain(const Client& client, Time now);
+  bool futile(const Client& client, Time now) const;
+  void pressing_failed(const Client& client, Time now);
 
   const Settings& settings_;
   Bookkeeping& books_;
@@ -104,7 +105,7 @@ class Alone {
   std::array<const Client*, protocol::kMaxGpus> first_{};
   GpuMask gpus_ = 0;
   std::vector<protocol::TimeTaken> taken_;  // by GPU
-  std::vector<InVain> in_vain_;             // by GPU
+  std::vector<Futile> futile_;              // by GPU
 };
 
 }  // namespace rota::scheduler

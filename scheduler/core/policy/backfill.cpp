@@ -58,8 +58,8 @@ GpuMask Backfill::pass(Client& waiter, GpuMask in_way, GpuMask pressed, GpuMask 
   return closed;
 }
 
-// When the last waiter that has been passed starts. Each is estimated only once somebody needs to know: where all GPUs
-// are held nobody does.
+// When the last waiter that has been passed starts. It is estimated only when needed: where all GPUs are held nobody
+// does.
 Time Backfill::estimate_last(GpuMask pressed) {
   Time start{};
   for (; estimated_ != passed_.size(); ++estimated_) start = estimate(passed_[estimated_], pressed);

@@ -2,17 +2,18 @@
 // call it.
 //
 // A client that wants several GPUs (a *gang*) gets them all at once, so it starts when the last holder in its way has
-// left. Each waiter gets an estimate of that time: the latest at which a holder in its way begins to drain, or, on GPUs
-// that waiters ahead of it want, one turn after those start. Until then its other GPUs are *open*: a client behind it
-// may have them for a turn that ends when the waiter starts. Once that time is so near that such a turn would be
-// shorter than a quarter of a regular one, all of the waiter's GPUs are reserved for it.
+// given back. Each waiter gets an estimate of that time: the latest at which a holder in its way begins to drain, or,
+// on GPUs that waiters ahead of it want, one turn after those start. Until then its other GPUs are *open*: a client
+// behind it may have them for a turn that ends when the waiter starts. Once that time is so near that such a turn would
+// be shorter than a quarter of a regular one, all of the waiter's GPUs are reserved for it.
 //
 // So the turns of all holders in a waiter's way end together, and nobody that was let in before it delays it.
 //
 // First come, first served is not enough, however: where programs want neighbouring pairs of a ring of GPUs, each would
-// run once between two turns of its neighbour, and what was idle once, because of the order in which they came, would
-// be idle in every round. So with fixed turns, a gang that has waited for half a turn and finds its GPUs free may
-// overtake waiters for which they are reserved and whose other holders still drain; each waiter is overtaken once.
+// run once between two turns of its neighbour, and a GPU that was idle once, because of the order in which the programs
+// came, would be idle in every round. So with fixed turns, a gang that has waited for half a turn and finds its GPUs
+// free may overtake waiters for which they are reserved and whose other holders still drain; each waiter is overtaken
+// once.
 //
 // Estimates may be wrong: holders are late, clients that have had less of a GPU come and go first. So no waiter is
 // passed over for ever: its GPUs are reserved from the first estimate on that was made while nobody was ahead of it,

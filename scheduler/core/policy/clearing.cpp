@@ -13,9 +13,9 @@ Bytes excess(const Gpu& gpu) {
   return taken > gpu.total ? taken - gpu.total : 0;
 }
 
-// What is asked for beyond the excess: the books do not know to the byte what contexts take and what the driver keeps
-// for itself. If the last extent lacks a few MiB, the switch takes another round, some 25 ms (measured on an H100,
-// where half of this was 20 MiB too little). Whole pages, so nothing on a GPU of less than 2 GiB.
+// What is asked for beyond the excess: the accounting does not know to the byte what contexts take and what the driver
+// keeps for itself. If a few MiB are missing for the last extent, the switch takes another round, some 25 ms (measured
+// on an H100, where half of this was 20 MiB too little). Whole pages, so nothing on a GPU of less than 2 GiB.
 Bytes margin(const Gpu& gpu) {
   constexpr Bytes kPage = Bytes{2} << 20;
   return gpu.total / 1024 / kPage * kPage;
@@ -39,7 +39,7 @@ void Clearing::refused(const Client& holder, GpuIndex index, Time now) {
   Gpu& gpu = books_.gpu(index);
   const Bytes known = gpu.contexts + present(gpu, index) + share.free;
   const Bytes outside = gpu.total > known ? gpu.total - known : 0;
-  // The figures of a client that is clearing are slightly old or new: an approximate match confirms what is known.
+  // The figures of a client that evicts are slightly old or new: an approximate match confirms what is known.
   if (gpu.outside != 0 && outside >= gpu.outside - gpu.outside / 4) gpu.outside_seen = now;
   if (outside == 0 || excess(gpu) != 0) return;
   if (gpu.fits_since == Time{}) {
@@ -59,7 +59,7 @@ void Clearing::revoked(Client& client, Time now) {
   for (Share& share : client.shares) {
     if (client.movable(share) == 0) continue;
     books_.set_stuck(client, share, true);
-    share.unwilling_until = now + kVerdict;
+    share.unresponsive_until = now + kVerdict;
   }
 }
 
@@ -69,10 +69,11 @@ void Clearing::judge(GpuIndex index, Time now) {
   if (gpu.outside != 0 && now - gpu.outside_seen >= kOutside) gpu.outside = 0;
   for (Client* client : gpu.swappers) {
     Share& share = *client->share(index);
-    if (share.unwilling_until <= now) share.unwilling_until = {};  // asked again; its memory stays stuck until it goes
+    if (share.unresponsive_until <= now)
+      share.unresponsive_until = {};  // asked again; its memory is stuck until evicted
     if (share.to_clear == 0 || now - share.progress_at < kProgress) continue;
     books_.set_stuck(*client, share, true);
-    share.unwilling_until = now + kVerdict;
+    share.unresponsive_until = now + kVerdict;
   }
 }
 
@@ -80,7 +81,7 @@ Bytes Clearing::missing(const Gpu& gpu, GpuIndex index) {
   Bytes refused = 0;
   for (const Client* holder : gpu.holders) {
     const Share& share = *holder->share(index);
-    // What has left since it was refused may now be available to it.
+    // What was evicted since the refusal may now be available to it.
     const Bytes gone = gpu.gone - share.gone_then;
     if (share.shortage > gone) refused += share.shortage - gone;
   }
@@ -111,9 +112,9 @@ void Clearing::ask(GpuIndex index, Time now, const std::function<void(Client&, B
     Share& share = *client->share(index);
     const Bytes bytes = share.asked_now;
     // The time without progress accumulates over turns, since they may be shorter than a verdict takes.
-    if (bytes != 0 && share.to_clear == 0) share.progress_at = now - share.asked_in_vain;
+    if (bytes != 0 && share.to_clear == 0) share.progress_at = now - share.asked_without_progress;
     if (bytes == 0 && share.to_clear != 0) {
-      share.asked_in_vain = share.unwilling_until == Time{} ? now - share.progress_at : Time{};
+      share.asked_without_progress = share.unresponsive_until == Time{} ? now - share.progress_at : Time{};
     }
     share.to_clear = bytes;
     asked += bytes;
@@ -133,7 +134,7 @@ void Clearing::distribute(GpuIndex index, Bytes missing) {
   for (Client* client : books_.gpu(index).swappers) {
     Share& share = *client->share(index);
     share.asked_now = 0;
-    const bool can = client->state.held == 0 && share.unwilling_until == Time{} && client->movable(share) != 0;
+    const bool can = client->state.held == 0 && share.unresponsive_until == Time{} && client->movable(share) != 0;
     if (can && missing != 0) candidates_.push_back({client, &share});
   }
   std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& one, const Candidate& other) {
@@ -141,7 +142,7 @@ void Clearing::distribute(GpuIndex index, Bytes missing) {
       const Client& client = *candidate.client;
       const bool waits = client.state.wanted != 0;
       const Rank& rank = candidate.share->rank;
-      const auto at = waits ? std::pair(-rank.domain, -rank.party) : std::pair(client.last_held, Time{});
+      const auto at = waits ? std::pair(-rank.domain, -rank.group) : std::pair(client.last_held, Time{});
       return std::tuple(waits, client.urgent, at, waits ? ~client.queue_number : 0, client.id);
     };
     return place(one) < place(other);
@@ -165,7 +166,7 @@ void Clearing::set_deadline(GpuIndex index, bool lacks) {
     for (const Client* client : gpu.swappers) {
       const Share& share = *client->share(index);
       if (share.to_clear != 0) at(share.progress_at + kProgress);
-      if (lacks && share.unwilling_until != Time{}) at(share.unwilling_until);
+      if (lacks && share.unresponsive_until != Time{}) at(share.unresponsive_until);
     }
   }
   gpu.look_at = next.value_or(Time{});

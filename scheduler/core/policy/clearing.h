@@ -3,24 +3,24 @@
 // Nothing moves when a lease goes back. When the holders of a GPU have too little memory, rotad asks clients that hold
 // nothing for the deficit:
 //
-//   missing = what counts for the holders + what others have there - (total - contexts - what is outside)
+//   deficit = what counts for the holders + what others have there - (total - contexts - unmanaged memory)
 //
 // and a little more, or what the driver has refused a holder, if that is more. Clients that want nothing are asked
 // first, those that have been idle longest before the others; then those that wait, from the back of the queue, because
 // with turns the least recently used is the next to run. What one client has been asked for is not asked of another
 // even if the order changes: it is already on its way.
 //
-// A client may be stopped, or unable to move its memory. If none of it leaves for two seconds, the client is
-// unresponsive (*unwilling*) and others are asked, until its memory changes, it has held the GPU again, or ten seconds
-// have passed. Until it has proved that it clears memory, its memory is *stuck*: it counts as taken in deciding which
-// clients may run concurrently.
+// A client may be stopped, or unable to move its memory. If none of it is evicted for two seconds, the client is
+// *unresponsive* and others are asked, until its memory changes, it has held the GPU again, or ten seconds have passed.
+// Until it has proved that it evicts memory, its memory is *stuck*: it counts as taken in deciding which clients may
+// run concurrently.
 //
 // Unmanaged memory (*outside*) is in use by processes that rotad does not know: programs without rota, other uses of
 // the GPU. It is measured (outside.h). What the driver does not report is inferred when a holder is refused memory that
 // should fit according to the accounting, and has been refused again and again for a while: the least that these
 // refusals show, since figures of different clients are of different moments. It is forgotten ten seconds after a
 // holder was last refused because of it; then two clients that do not fit next to it run together once, until the
-// second is refused. At a hand-over the next holder is refused for a moment, before the others have cleared, so the
+// second is refused. At a hand-over the next holder is refused for a moment, before the others have evicted, so the
 // figure is kept while turns change.
 #pragma once
 
@@ -43,20 +43,20 @@ class Clearing {
   // How long a holder must have been refused memory that should be free. It retries every few milliseconds.
   static constexpr Time kSettled = std::chrono::milliseconds(100);
 
-  // The books must outlive this object.
+  // The accounting must outlive this object.
   explicit Clearing(Bookkeeping& books) : books_(books) {}
 
   // A holder reports that the driver has refused it memory on this GPU (Share::shortage) once more.
   void refused(const Client& holder, GpuIndex gpu, Time now);
-  // The client's grant was revoked: it will not clear memory either.
+  // The client's grant was revoked: it will not evict memory either.
   void revoked(Client& client, Time now);
   // Called before it is decided which clients may run: applies what the passage of time has changed.
   void judge(GpuIndex gpu, Time now);
-  // Called after that: decides which clients are to clear how much. Calls `told` for each whose amount, or the total
+  // Called after that: decides which clients are to evict how much. Calls `told` for each whose amount, or the total
   // that it is part of, has changed.
   void ask(GpuIndex gpu, Time now, const std::function<void(Client&, Bytes to_clear)>& told);
 
-  // GPUs on which some client has been asked to clear memory.
+  // GPUs on which some client has been asked to evict memory.
   GpuMask under_way() const { return under_way_; }
 
   // When judge() is next due for some GPU, and for which GPUs it is due now.

@@ -1,4 +1,4 @@
-// Decides which turns were in vain, and what explains it.
+// Decides which turns were futile, and what explains it.
 #include "scheduler/core/policy/incomplete.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@ namespace rota::scheduler {
 
 namespace {
 
-// What stays on the GPU beside this client's memory.
+// What stays on the GPU in addition to this client's memory.
 Bytes stays(const Gpu& gpu, const Client& client, const Share& share) {
   const Bytes own_stuck = share.stuck ? client.movable(share) : 0;
   return gpu.contexts + gpu.taken_outside() + (gpu.fixed - share.fixed) + (gpu.stuck - own_stuck);
@@ -26,7 +26,7 @@ void Incomplete::heard(const Client& holder, Share& share) {
   } else if (share.shortage != 0) {
     share.refused = true;
   } else if (share.resident >= share.used) {
-    share.refused = false;  // all of it came after all
+    share.refused = false;  // all of it was restored after all
   }
 }
 
@@ -34,12 +34,12 @@ void Incomplete::ending(Client& client, Time now) {
   const Time took = now - client.state.held_since;
   for (Share& share : client.shares) {
     if ((client.state.held & bit(share.gpu)) == 0) continue;
-    const bool vain = std::exchange(share.refused, false) && share.swaps && share.resident < share.used;
-    if (vain) {
-      share.in_vain_until = now + std::max(kVerdict, kRest * took);
+    const bool was_futile = std::exchange(share.refused, false) && share.swaps && share.resident < share.used;
+    if (was_futile) {
+      share.futile_until = now + std::max(kVerdict, kRest * took);
       gpus_ |= bit(share.gpu);
     } else if (share.resident >= share.used) {
-      share.in_vain_until = {};
+      share.futile_until = {};
     }
   }
 }
@@ -57,8 +57,8 @@ Bytes Incomplete::beyond_what_is_fixed_for_good(const Client& client, const Shar
 bool Incomplete::cannot_run(const Client& client, const Share& share) const {
   const bool holds = (client.state.held & bit(share.gpu)) != 0;
   const bool all_there = !share.swaps || share.resident >= share.used;
-  const bool vain = share.in_vain_until != Time{};
-  return (holds ? (vain || share.refused) && !all_there : vain) && beyond(client, share) != 0;
+  const bool was_futile = share.futile_until != Time{};
+  return (holds ? (was_futile || share.refused) && !all_there : was_futile) && beyond(client, share) != 0;
 }
 
 Bytes Incomplete::lacks(const Client& client, const Share& share) const {
@@ -71,7 +71,7 @@ Bytes Incomplete::lacks_for_good(const Client& client, const Share& share) const
 }
 
 // Where nobody else could make use of the GPU, it may as well try.
-bool Incomplete::in_vain(const Client& client, GpuIndex index) const {
+bool Incomplete::futile(const Client& client, GpuIndex index) const {
   if ((client.state.wanted & bit(index)) == 0 || (client.state.held & bit(index)) != 0) return false;
   if (!cannot_run(client, *client.share(index))) return false;
   const std::vector<Client*>& all = books_.gpu(index).all;
@@ -85,8 +85,8 @@ void Incomplete::expire(GpuIndex index, Time now) {
   bool left = false;
   for (Client* client : books_.gpu(index).all) {
     Share& share = *client->share(index);
-    if (share.in_vain_until <= now) share.in_vain_until = {};
-    left |= share.in_vain_until != Time{};
+    if (share.futile_until <= now) share.futile_until = {};
+    left |= share.futile_until != Time{};
   }
   if (!left) gpus_ &= ~bit(index);
 }
@@ -95,7 +95,7 @@ std::optional<Time> Incomplete::next_deadline() const {
   std::optional<Time> next;
   for_each_gpu(gpus_, [&](GpuIndex index) {
     for (const Client* client : books_.gpu(index).all) {
-      const Time until = client->share(index)->in_vain_until;
+      const Time until = client->share(index)->futile_until;
       if (until != Time{} && (!next || until < *next)) next = until;
     }
   });
@@ -106,7 +106,7 @@ GpuMask Incomplete::due(Time now) const {
   GpuMask due = 0;
   for_each_gpu(gpus_, [&](GpuIndex index) {
     for (const Client* client : books_.gpu(index).all) {
-      const Time until = client->share(index)->in_vain_until;
+      const Time until = client->share(index)->futile_until;
       if (until != Time{} && until <= now) due |= bit(index);
     }
   });

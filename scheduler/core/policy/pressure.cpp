@@ -7,13 +7,13 @@ namespace rota::scheduler {
 
 // At once if the first in the queue is urgent. Otherwise at the end of the turn, or later, once the holder has had as
 // much of the GPU as the first in the queue; or earlier, once the holder has had more, if that client comes back after
-// a pause and will be done soon, going by its last two spells of work. So a program that needs little of a GPU gets it
-// at once and in one piece, and nobody has to say which program that is.
+// a pause and will be done soon, going by its last two busy periods. So a program that needs little of a GPU gets it at
+// once and without interruption, and nobody has to say which program that is.
 Pressure::End Pressure::end(const Client& holder, GpuIndex index, Time now) const {
   const Gpu& gpu = books_.gpu(index);
   const Client* next = order_.first(index);
-  // Holders that ran together end their turn together. One that is let in beside them while another client waits does
-  // not extend it.
+  // Holders that ran together end their turn together. A client that joins them while another one waits does not extend
+  // it.
   const Time together = next == nullptr ? gpu.latest_grant : std::min(gpu.latest_grant, next->state.wanted_since);
   const Time begun = holder.urgent_turn ? holder.state.held_since : std::max(holder.state.held_since, together);
   const Time over = begun + (holder.urgent_turn ? std::min(kUrgentTurn, sharing_.turn(index)) : sharing_.turn(index));
@@ -22,25 +22,25 @@ Pressure::End Pressure::end(const Client& holder, GpuIndex index, Time now) cons
   if (!settings_.measured_turns || next == nullptr) return at(over);
   const std::int64_t holders = std::max<std::int64_t>(gpu.virtual_time.holders(), 1);
   const Time even = books_.even_at(*holder.share(index), *next->share(index), now);
-  // However much the holder is owed, a turn has an end: if the other had to leave sooner than that, it would have the
+  // However much the holder is owed, a turn has an end: if the other had to yield sooner than that, it would have the
   // GPU again at once, and the debt would remain.
   const Time longest = std::max(sharing_.turn(index), Sharing::kCredit + 3 * sharing_.switching(index));
   const Time even_at = std::min(even, begun + (even == Time::max() ? longest : VirtualTime::kMostOwed));
-  // Where memory comes in page by page, sending a holder away costs more than is known.
+  // Where memory comes in page by page, preempting a holder costs more than is known.
   if (!next->woke || sharing_.pages_in(index)) return {over, std::max(over, even_at)};
-  // Sending a holder away costs two hand-overs.
+  // Preempting a holder costs two hand-overs.
   const Time cost = holder.share(index)->switching + next->share(index)->switching;
   Time worth_while = even_at + cost * holders;
-  // Where memory moves, two jobs that cut each other short move it more often than their work is worth: the holder may
-  // go on for as long as the other does at a time.
+  // Where memory moves, two jobs that preempt each other move it more often than their work is worth: the holder may go
+  // on for as long as a busy period of the other.
   if (gpu.crowded) {
-    worth_while = std::max(worth_while, begun + holder.share(index)->switching + next->evidence.spell);
+    worth_while = std::max(worth_while, begun + holder.share(index)->switching + next->evidence.busy_period);
   }
   return at(std::max(std::min(over, worth_while), std::max(even_at, next->state.wanted_since)));
 }
 
-// Whether the holder was let in before the first waiter there (backfill.h). If that one has been in a hurry only since,
-// the holder drains like any other.
+// Whether the holder was let in before the first waiter there (backfill.h). If that waiter became urgent only
+// afterwards, the holder drains like any other.
 bool Pressure::let_in_before(const Client& holder, GpuIndex index) const {
   if (holder.let_in_until == Time{}) return false;
   const Client* next = order_.first(index);
@@ -77,7 +77,7 @@ Pressure::Demand Pressure::demand(const Client& client, GpuMask pressed, Time no
     drain_at = waiters == 0 ? client.withdrawn_at : std::min(drain_at, client.withdrawn_at);
     waiters = std::max(waiters, 1U);
   }
-  // Others leave the GPUs of a client that measures, and wait until it is done.
+  // Others yield the GPUs of a client that measures, and wait until it is done.
   for_each_gpu(client.state.held & alone_.gpus(), [&](GpuIndex index) {
     const Client* measures = alone_.on(index);
     if (measures == nullptr || measures == &client || Alone::may_stay(client)) return;

@@ -1,5 +1,5 @@
 // Which holders must yield, from when, and by when at the latest: the holders of a GPU on which a waiter conflicts with
-// them, holders that have together grown too large, and those that are withdrawn (event::Withdraw).
+// them, holders that no longer fit together, and those that are withdrawn (event::Withdraw).
 #pragma once
 
 #include <optional>

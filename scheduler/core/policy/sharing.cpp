@@ -8,7 +8,7 @@
 namespace rota::scheduler {
 namespace {
 
-// How many sets of programs have their answers kept, for each GPU.
+// The number of sets of programs whose answers are remembered, for each GPU.
 constexpr std::size_t kMostAnswers = 64;
 
 bool contains(const std::vector<ClientId>& sorted, ClientId id) {
@@ -64,7 +64,7 @@ void Sharing::renew_crowded(GpuIndex index, Time now) {
   crowded_ = here.crowded_at != Time{} ? crowded_ | bit(index) : crowded_ & ~bit(index);
 }
 
-// Called after its candidate has been settled.
+// Called once its candidate is decided.
 void Sharing::renew_beside(const Law& law, GpuIndex index, Time now) {
   if (!std::exchange(gpus_[index].news_beside, false)) return;
   bool any = false;
@@ -183,7 +183,7 @@ void Sharing::go_on(Law& law, Time now) {
   }
 }
 
-// For a set that is settled, or about which nothing is known: decides whether to take turns for samples.
+// For a set that is decided, or about which nothing is known: decides whether to take turns for samples.
 void Sharing::look_again(Law& law, Time now) {
   Answer* const known = law.phase == Phase::kSettled ? answer(law) : nullptr;
   if (!all_run(law)) return begin(law, Phase::kProbing, Candidate::kTurns, now);
@@ -233,7 +233,7 @@ void Sharing::choose(Law& law, Time now) {
     if (measurement.u >= 0 && measurement.u < kLight) law.light.push_back(id);
   }
   if (!contended(law)) {
-    return settle(law, law.light.empty() ? Candidate::kTurns : Candidate::kLightOpen, kSoonAgain, kFirstAgain, now);
+    return apply(law, law.light.empty() ? Candidate::kTurns : Candidate::kLightOpen, kSoonAgain, kFirstAgain, now);
   }
   // Later turns are longer, and lose less to hand-overs.
   if (law.in_turns < 1) {
@@ -243,7 +243,7 @@ void Sharing::choose(Law& law, Time now) {
   if (const Answer* known = answer(law); known != nullptr && known->ratio != 0 && known->ratio < kByFar) {
     const bool same = std::equal(u.begin(), u.end(), known->u.begin(),
                                  [](double one, double other) { return std::abs(one - other) <= kSameU; });
-    if (same) return settle(law, Candidate::kTurns, kFirstAgain, kLastAgain, now);
+    if (same) return apply(law, Candidate::kTurns, kFirstAgain, kLastAgain, now);
   }
   if (law.light.empty() || law.set.size() < law.light.size() + 2) {
     law.tries_both = false;
@@ -275,12 +275,12 @@ void Sharing::compare(Law& law, Time now) {
     law.candidate = Candidate::kTogether;
   }
   const Time first = law.ratio >= kClearly ? kFirstAgain * kClearlyLater : kFirstAgain;
-  settle(law, law.ratio >= 1 ? law.candidate : Candidate::kTurns, first, kLastAgain, now);
+  apply(law, law.ratio >= 1 ? law.candidate : Candidate::kTurns, first, kLastAgain, now);
 }
 
 // The question is asked again after `first`, then after twice as long each time that the answer is the same, up to
 // `last`.
-void Sharing::settle(Law& law, Candidate candidate, Time first, Time last, Time now) {
+void Sharing::apply(Law& law, Candidate candidate, Time first, Time last, Time now) {
   begin(law, Phase::kSettled, candidate, now);
   begin_window(law, now);
   Answer* known = answer(law);

@@ -5,20 +5,20 @@
 // So it is measured, for each set of programs that have made calls lately (*active*):
 //
 //   u  the fraction of a program's own time, in which it does not wait for its turn, that the GPU works for it; sampled
-//   r  its calls per second: of its own time, as if it were alone; and of all time, with each candidate
+//   r  its calls per second: of its own time, as if it had the GPU exclusively; and of all time, with each candidate
 //
 // At first all run at once, and they continue to as long as no two of them keep the GPU busy for milliseconds on end at
 // the same time (*collide*), since until then turns gain nothing. Once they collide, all take turns for 400 ms, or
 // until there are enough samples of each. Then what may be better is tried for half a second: kTogether, and if several
-// programs are heavy and others light also kLightOpen, each for half of that. The better one stays unless the sum of
-// r / r alone is below what turns gave. The answer is remembered for that set and measured again after 10 s, 20 s, and
-// so on, up to 5 minutes; without another trial if turns were clearly better and no program's u has changed; and, while
-// no program takes turns, only if programs collide.
+// programs are heavy and others light also kLightOpen, each for half of that. The better one is applied unless its sum
+// of r / r alone is below what turns gave. The answer is remembered for that set and measured again after 10 s, 20 s,
+// and so on, up to 5 minutes; without another trial if turns were clearly better and no program's u has changed; and,
+// while no program takes turns, only if programs collide.
 //
 // This counts programs that held the GPU or waited for it nearly all of the time, or come back again and again within
 // milliseconds, and have made no long pause lately (they *contend*). Other programs come in bursts or are about to
-// start: such short measurements say nothing about them, and what matters to them is to be let in at once. If fewer
-// than two contend, heavy programs take turns, light ones run at any time, and the check is repeated soon.
+// start: such short measurements say nothing about them, and they need to be let in at once. If fewer than two contend,
+// heavy programs take turns, light ones run at any time, and the check is repeated soon.
 //
 // A program that shares memory with other processes runs at any time: they may have to run concurrently with it. And if
 // programs have not fitted together within the last 10 s, their memory decides instead.
@@ -41,8 +41,8 @@ namespace rota::scheduler {
 class Sharing {
  public:
   // Collisions are looked for in windows of this length; the first window of a new set is shorter. A program collides
-  // if at least kCollides of its samples belong to long spells (event::Activity), or if it made calls and there are
-  // fewer samples than that.
+  // if at least kCollides of its samples belong to long busy periods (event::Activity), or if it made calls and there
+  // are fewer samples than that.
   static constexpr Time kWindow = std::chrono::milliseconds(100);
   static constexpr Time kFirstWindow = std::chrono::milliseconds(60);
   static constexpr std::uint64_t kCollides = 10;
@@ -50,7 +50,7 @@ class Sharing {
   static constexpr Time kProbe = std::chrono::milliseconds(400);
   static constexpr std::uint64_t kEnough = 100;
   static constexpr std::uint64_t kFew = 20;  // fewer are ignored
-  // The first part of each phase is not measured: holders come or leave, and queues fill. Work that was queued before
+  // The first part of each phase is not measured: holders come or yield, and queues fill. Work that was queued before
   // turns began is waited for.
   static constexpr Time kSettling = std::chrono::milliseconds(30);
   static constexpr Time kLongestSettling = std::chrono::seconds(2);
@@ -92,7 +92,7 @@ class Sharing {
   // The turn while samples are taken, so that every program gets its turn; also how often rotad checks whether there
   // are enough samples.
   static constexpr Time kProbeTurn = std::chrono::milliseconds(20);
-  // How far behind the mean a program may be that comes back after a pause.
+  // How far behind the mean a program may be placed that comes back after a pause.
   static constexpr Time kCredit = std::chrono::milliseconds(100);
 
   // The arguments must outlive this object; the settings may change.
@@ -104,11 +104,11 @@ class Sharing {
   void came(GpuIndex gpu);  // a client touched this GPU
   void left(ClientId client);
   void configured();  // the settings have changed
-  // Applies what changes on these GPUs when programs come and go, and what time changes once it is due(). Marks in the
-  // books as changed what that changes on others.
+  // Applies what changes on these GPUs when programs come and go, and what time changes once it is due(). Marks other
+  // GPUs as changed in the accounting if that affects them.
   void judge(GpuMask gpus, Time now);
 
-  // Whether this client must not run beside the holders of the GPU, for reasons other than their memory.
+  // Whether this client must not run concurrently with the holders of the GPU, for reasons other than their memory.
   bool conflicts(const Client& client, GpuIndex gpu) const;
   // Whether it may run at any time, and so is in nobody's way, unless its memory is.
   bool open_to(const Client& client, GpuIndex gpu) const;
@@ -168,7 +168,7 @@ class Sharing {
     Time since{};                 // when the phase, or its measurement, began
     Time window_since{};
     Time samples_at{};        // when to check whether there are enough samples
-    bool measuring = false;   // the settling is over
+    bool measuring = false;   // the first, unmeasured part is over
     double in_turns = 0;      // what turns gave: the sum of r / r alone over the contenders
     double ratio = 0;         // what the last trial gave relative to that
     bool tries_both = false;  // first kTogether, then kLightOpen
@@ -177,7 +177,7 @@ class Sharing {
   struct OnGpu {
     Time look_at{};           // when to check again even if nothing happens; 0: never
     Time crowded_at{};        // when the programs last did not fit together; 0: never
-    bool news_beside = true;  // which clients run beside others' turns may have changed
+    bool news_beside = true;  // which clients run concurrently with others' turns may have changed
     Time switching{};
   };
 
@@ -206,7 +206,7 @@ class Sharing {
   static bool weigh(Client& client, Time passed, Time now);
   void choose(Law& law, Time now);
   void compare(Law& law, Time now);
-  void settle(Law& law, Candidate candidate, Time first, Time last, Time now);
+  void apply(Law& law, Candidate candidate, Time first, Time last, Time now);
   bool doubtful(const Law& law, const Answer& known, Time now) const;
   static bool in_bursts(const Evidence& evidence, Time now);
   bool has_samples(const Law& law) const;

@@ -1,4 +1,4 @@
-// What programs report, and what it shows of them.
+// What programs report, and what that says about them.
 #include <algorithm>
 #include <utility>
 
@@ -79,7 +79,7 @@ bool Sharing::drains(const Law& law, Time now) const {
   return any;
 }
 
-// Whether that is so of several of its clients that share a GPU.
+// The same for several of its clients that share a GPU.
 template <typename Which>
 bool Sharing::several_on_one(const Law& law, Which which) const {
   bool found = false;
@@ -90,7 +90,7 @@ bool Sharing::several_on_one(const Law& law, Which which) const {
   return found;
 }
 
-// Whether several programs have kept the GPU busy for long spells in the same window, or may have.
+// Whether several programs have kept the GPU busy for long periods in the same window, or may have.
 bool Sharing::collide(const Law& law) const {
   return several_on_one(law, [](const Client& client) {
     const event::Activity& activity = client.evidence.last;

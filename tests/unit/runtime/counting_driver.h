@@ -1,6 +1,6 @@
-// Counts the calls that reach the driver, and can make them as dear as a real one's: put in front of whatever
-// real::table holds. A real driver has a lock for each context, for which the threads of a program queue in most calls;
-// what a call costs a program of many threads is how often and how long it holds that lock.
+// Counts the calls that reach the driver, and can make them as expensive as a real driver's. Wraps whatever real::table
+// holds. A real driver has a lock for each context, for which the threads of a program queue in most calls; the cost of
+// a call to a program with many threads is how often and how long it holds that lock.
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,7 @@ class CountingDriver {
   CountingDriver(const CountingDriver&) = delete;
   CountingDriver& operator=(const CountingDriver&) = delete;
 
-  // From now on each call of these holds the one lock for so long.
+  // From now on each call of these functions holds the one lock for this long.
   void cost(Symbol symbol, std::chrono::nanoseconds locked);
 
   void reset() const;

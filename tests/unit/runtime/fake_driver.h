@@ -1,6 +1,6 @@
 // A driver for unit tests: fills real::table with functions that keep just enough state (contexts, memory, streams, how
 // far the "GPU" has come) for a test to say what happens and to see what rota asked for. Everything not set answers
-// CUDA_ERROR_NOT_SUPPORTED, as a driver that lacks it. One at a time.
+// CUDA_ERROR_NOT_SUPPORTED, as a driver without that function. One at a time.
 #pragma once
 
 #include <atomic>
@@ -51,7 +51,7 @@ class FakeDriver {
   std::atomic<int> prefetches{0};
   std::atomic<int> marks{0};
   std::atomic<int> mark_result{0};      // what cuCtxRecordEvent answers
-  std::atomic<int> dead_uses{0};        // calls on a context or event that is no more
+  std::atomic<int> dead_uses{0};        // calls on a context or event that has ended
   std::atomic<int> broken_captures{0};  // context events recorded while a stream there captures
   std::atomic<bool> capturing{false};
   std::atomic<int> launch_result{0};

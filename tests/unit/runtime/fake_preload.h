@@ -37,7 +37,7 @@ struct FakePreload {
   void*& real_of(Symbol symbol) { return real[static_cast<std::size_t>(symbol)]; }
   void* slot_of(Symbol symbol) const { return slots[static_cast<std::size_t>(symbol)]; }
   void* thunk_of(Symbol symbol) { return &thunks[static_cast<std::size_t>(symbol) * kStride]; }
-  // Which symbol's a thunk is.
+  // The symbol that a thunk belongs to.
   std::string name_at(const void* thunk) const {
     const auto offset = static_cast<const char*>(thunk) - thunks.data();
     return kSymbolNames[static_cast<std::size_t>(offset) / kStride];

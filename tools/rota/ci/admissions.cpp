@@ -158,7 +158,7 @@ void Admissions::done(int who) {
   }
 }
 
-// Whatever is in somebody's way there will not leave by itself.
+// Memory that is in a test's way there will not be evicted by itself.
 bool Admissions::nobody_leaves(const Load& needs) const {
   return std::ranges::none_of(trees_, [&](const auto& entry) {
     const auto& [name, tree] = entry;

@@ -1,6 +1,6 @@
-// Which tests may begin their GPU work: those whose known needs fit beside the others. And which GPUs a test sees,
-// where tests are spread over several. Pure: what happens and the time come in, who may go on comes out (broker.h has
-// the sockets).
+// Which tests may begin their GPU work: those whose known needs fit together with the others'. And which GPUs a test
+// sees, where tests are spread over several. Pure: what happens and the time come in, who may go on comes out (broker.h
+// has the sockets).
 //
 // A test is a tree of processes: whatever its processes need beyond what was kept for it takes turns, as any program
 // does. A test whose needs are not known begins at once. So does one that needs more than there is, and one that has
@@ -17,7 +17,7 @@
 
 namespace rota::ci {
 
-using Time = std::chrono::nanoseconds;  // of a steady clock
+using Time = std::chrono::nanoseconds;  // of a monotonic clock
 
 inline constexpr Time kLongestWait = std::chrono::seconds(60);
 
@@ -26,7 +26,7 @@ using Load = std::map<std::string, std::uint64_t>;
 
 // The same by the place of the GPU among those that a process sees.
 using Needs = std::vector<std::uint64_t>;
-// On these GPUs, of which there is one at least. A need of one GPU alone is that of number `first`; of those that there
+// On these GPUs, of which there is one at least. A need of a single GPU is that of number `first`; of those that there
 // are no longer, others take the part.
 Load on_gpus(const Needs& needs, const std::vector<std::string>& gpus, std::size_t first);
 
@@ -55,7 +55,8 @@ class Admissions {
   // needs the room, if not all does. The rest is in nobody's way while no test of the tree runs.
   void uses(const std::string& tree, Load bytes, std::optional<Load> staying = std::nullopt);
 
-  // Who may go on, given what this rig's tests can have together on each GPU; one that is not in `room` has enough.
+  // The tests that may continue, given what this rig's tests can have together on each GPU; a GPU that is not in `room`
+  // has enough.
   std::vector<int> step(const Load& room, Time now);
 
   // Of a tree: how long it has waited in all, and whether it ever went on for lack of patience.

@@ -25,7 +25,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// While somebody waits, what others have and what is free is looked at this often.
+// While a test waits, what others have and what is free is polled this often.
 constexpr Time kLook = 50ms;
 
 Time now() {

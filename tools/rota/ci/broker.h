@@ -57,7 +57,8 @@ class Broker {
 
   // For ROTA_ADMISSION.
   const std::string& socket() const { return socket_; }
-  // Ends it. The tests, the last one of each process, that began although there was no room for them beside the others.
+  // Ends it. The tests, the last one of each process, that began although their memory did not fit together with the
+  // others'.
   std::vector<std::string> finish();
 
  private:

@@ -69,8 +69,9 @@ void register_ci(CLI::App& app) {
                  "run each test that many times in its process (pytest with rota's plugin, GoogleTest): growth from "
                  "one time to the next is a finding")
       ->check(CLI::Range(1U, 1000000U));
-  ci->add_option("--gpus-per-test", options->gpus_per_test,
-                 "each test sees only that many of the GPUs that the command sees, those with most room (default: all)")
+  ci->add_option(
+        "--gpus-per-test", options->gpus_per_test,
+        "each test sees only that many of the GPUs that the command sees, those with most free memory (default: all)")
       ->check(CLI::Range(1U, 64U));
   ci->add_option_function<std::string>(
         "--hang-after", [options](const std::string& text) { options->hang_after = *scheduler::parse_duration(text); },

@@ -1,4 +1,4 @@
-// Finds processes of a session that have come to a stop, and says where they stand.
+// Finds processes of a session that make no progress, and says where they wait.
 //
 // A process makes progress when a CUDA call of it begins, other than a query, and so do its ancestors: who waits for
 // its workers does not hang while they go on. Nor does a process that waits for its turn: whoever is in its way may.
@@ -17,14 +17,14 @@
 
 namespace rota::ci {
 
-using Time = std::chrono::nanoseconds;  // of a steady clock
+using Time = std::chrono::nanoseconds;  // of a monotonic clock
 
 // What was seen of a process that runs.
 struct Glimpse {
   std::string id;                           // PID-START of the process (a program that it executed later has the same)
   std::vector<std::string> ancestors = {};  // their ids
   std::uint64_t progress = 0;               // grows while it makes some
-  bool waits = false;                       // some thread stands in front of the gate
+  bool waits = false;                       // some thread waits in front of the gate
 };
 
 class HangWatch {
@@ -54,7 +54,7 @@ class HangWatch {
 // Calls that are progress: all but queries.
 std::uint64_t progress_of(const report::ProcessAccount& process);
 
-// Where a process stands: threads by call and since when, streams, and the stacks that can be had. Several lines. Takes
+// Where a process waits: threads by call and since when, streams, and the stacks that can be had. Several lines. Takes
 // seconds. `account` is the path of its account. `stack_signal` makes the pytest plugin write its stacks to
 // FOLDER/stacks/PID.txt. What is not there by `until` is left out, which is said.
 std::string place(const std::string& folder, const report::ProcessAccount& process, const std::string& account,

@@ -32,7 +32,7 @@ Helpers& helpers() {
 
 [[noreturn]] void become(const std::vector<std::string>& command, pid_t rig, const std::string& folder, int output) {
   setpgid(0, 0);
-  // Gone with the rig, also one that is killed; and not deaf to signals, as the thread is that started it.
+  // Ends with the rig, also with one that is killed; and not deaf to signals, as the thread is that started it.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != rig) _exit(1);
   sigset_t none;

@@ -1,4 +1,4 @@
-// Where a process stands that has come to a stop: what its account says, what it answers, and what debuggers see.
+// Where a process waits that makes no progress: what its account says, what it answers, and what debuggers see.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -25,7 +25,7 @@ using report::printable;
 
 namespace {
 
-// The process answers within a second if its monitor is not stuck in the driver itself.
+// The process answers within a second unless its monitor hangs in the driver itself.
 constexpr auto kAnswer = 2s;
 constexpr auto kPythonStacks = 2s;
 constexpr auto kDebugger = 30s;

@@ -17,7 +17,7 @@ struct RigOptions {
   std::string junit, json, html;  // files; empty: none
   unsigned repeat = 1;
   unsigned gpus_per_test = 0;              // 0: each sees all that the command sees
-  std::chrono::nanoseconds hang_after{0};  // 0: nobody looks
+  std::chrono::nanoseconds hang_after{0};  // 0: hangs are not searched for
   bool github = false;                     // annotations on standard output
   bool suggest = false;
 };

@@ -22,7 +22,7 @@ class Room {
   void gpu(const std::string& uuid, std::uint64_t total);
   // Asks rotad.
   Load bytes();
-  // By what rotad last said: the GPUs that the process's memory leaves when others need the room.
+  // By what rotad last said: the GPUs from which the process's memory is evicted when others need it.
   const std::set<std::string>& leaving(std::uint32_t pid) const;
 
  private:

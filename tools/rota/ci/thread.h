@@ -1,4 +1,4 @@
-// Threads beside the one that waits for the job.
+// Threads in addition to the one that waits for the job.
 #pragma once
 
 #include <pthread.h>

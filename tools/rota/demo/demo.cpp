@@ -44,7 +44,7 @@ constexpr unsigned kFewest = 2;
 constexpr unsigned kMost = 8;
 // Little, since what is moved, filled and compared takes time on the CPU.
 constexpr const char* kSimulatedMemory = "256M";
-// Of a simulated GPU all copies together want more than there is; a real one may be others' too.
+// On a simulated GPU all copies together want more memory than there is; a real one may be shared with other programs.
 constexpr double kSimulatedShare = 1.2;
 constexpr std::uint64_t kMostBytes = std::uint64_t{256} << 20;
 // Enough threads for any GPU; a simulated one's compute on the CPU.
@@ -54,14 +54,14 @@ constexpr std::uint64_t kSimulatedWords = std::uint64_t{32} << 10;
 constexpr double kSeconds = 1.2;
 // By the clock: on a busy machine a copy launches no more after that.
 constexpr std::uint64_t kWithinMilliseconds = 1500;
-// A launch takes twice as long, but on a simulated GPU whose clock stands still.
+// A launch takes twice as long, except on a simulated GPU whose clock does not advance.
 constexpr double kShortest = 0.0025;
 
 struct DemoOptions {
   unsigned copies = kFewest;
   bool sim = false;
   bool json = false;
-  // Started again inside `rota sim`; why no GPU works here, or empty where --sim was said.
+  // Started again inside `rota sim`: why no GPU works here; empty if --sim was given.
   std::optional<std::string> on_simulated;
 };
 
@@ -111,7 +111,7 @@ class Demo {
   // The exit code; nothing: there is no GPU, for the reason in why().
   std::optional<int> run() {
     if (!folder_.problem().empty()) return demo_failed(folder_.problem());
-    // Nothing stays in the user's home, which may not be writable either.
+    // Nothing is written to the user's home, which may not be writable.
     setenv("ROTA_CACHE", (folder_.path() + "/cache").c_str(), 1);
     try {
       if (!look()) {
@@ -155,7 +155,7 @@ class Demo {
     if (run.interrupted != 0) {
       demo_failed(fmt::format("ended by signal {} ({})", run.interrupted, strsignal(run.interrupted)));
       folder_.remove();
-      // Whoever asked does not wait for what the sampler may be waiting for.
+      // The user does not wait for what the sampler may be waiting for.
       _exit(end_as(ended_by(run.interrupted)));
     }
     return run;
@@ -172,7 +172,7 @@ class Demo {
     return run_in_place(launch);
   }
 
-  // Once it cannot be written this says so, and what was begun goes on to its end.
+  // If the output cannot be written, a line says so, and what was begun continues to its end.
   void show(const std::string& text) { shown_ = shown_ && print("rota demo", text); }
 
   // Whether there is a GPU, and which.
@@ -231,7 +231,7 @@ class Demo {
     const auto program = [&] {
       LaunchOptions launch;
       launch.command = base;
-      launch.command.push_back(std::to_string(getpid()));  // another one's memory would not pass for its own
+      launch.command.push_back(std::to_string(getpid()));  // another program's memory would not be taken for its own
       return under_rota ? run_in_place(launch) : natively(launch.command);
     };
     attempt::Seen seen;
@@ -252,8 +252,8 @@ class Demo {
     return demo::way_of(run, seen);
   }
 
-  // Lines that begin with "rota: ", each once: they may say that a copy ran without it. That one has waited for another
-  // is said already.
+  // Lines that begin with "rota: ", each once: they may say that a copy ran without it. That a copy has waited for
+  // another has already been said.
   void note_what_rota_said(const attempt::Together& run) {
     std::set<std::string> said;
     for (const attempt::CopyEnd& copy : run.copies) {
@@ -281,7 +281,7 @@ int start_again_on_simulated(const DemoOptions& options, const std::string& why)
                                    why.empty() ? "" : "no GPU works here (" + why + "), and ", library));
   }
   {
-    // Whether it would have a place for its own.
+    // Whether there is a place for a rotad of its own.
     const attempt::OutputFolder folder("rota-sim");
     if (!folder.problem().empty()) return demo_failed(folder.problem());
   }
@@ -311,7 +311,7 @@ int start_again_on_simulated(const DemoOptions& options, const std::string& why)
 int demonstrate(const DemoOptions& options) {
   attempt::start_again_without_rota();
   if (is_missing(program_path())) return demo_failed(program_path() + " is missing: install rota again");
-  // Limits, a trace or a kind of memory are of no use here, and one that does not fit would look like rota's failure.
+  // Limits, a trace or a kind of memory are of no use here, and an unsuitable one would look like a failure of rota.
   attempt::leave_rota();
   attempt::adopt_orphans();
   std::string why;

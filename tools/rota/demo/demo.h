@@ -1,4 +1,4 @@
-// `rota demo`: two programs share a GPU, on the one that is there or on a simulated one, and what was seen of it.
+// `rota demo`: two programs share a GPU, a real one or a simulated one, and a report says what was seen.
 #pragma once
 
 #include <CLI/App.hpp>

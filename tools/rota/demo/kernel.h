@@ -1,4 +1,4 @@
-// The kernel of `rota demo`: PTX text, and what it must come to, worked out on the host in another way.
+// The kernel of `rota demo`: PTX text, and its expected result, computed on the host in another way.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace rota::demo {
 inline constexpr std::uint32_t kFactor = 1664525;
 inline constexpr std::uint32_t kAddend = 1013904223;
 
-// So many steps at once, by squaring: after them x is x * factor + addend.
+// This many steps at once, by squaring: after them x is x * factor + addend.
 struct Steps {
   std::uint32_t factor = 1;
   std::uint32_t addend = 0;
@@ -31,9 +31,9 @@ struct Steps {
 
 inline constexpr const char* kKernelName = "rota_demo_mix";
 
-// (data, count, stride, steps): of each of `count` words, `stride` words apart, so many steps, one by one. For PTX of
-// CUDA 9.0 and the oldest GPUs that rota's drivers know, so that any driver compiles it. Its twin for simulated GPUs is
-// in tools/simgpu/kernels/simkernels.cpp.
+// (data, count, stride, steps): for each of `count` words, `stride` words apart, `steps` steps, one by one. For PTX of
+// CUDA 9.0 and the oldest GPUs that rota's drivers know, so that any driver compiles it. Its stand-in for simulated
+// GPUs is in tools/simgpu/kernels/simkernels.cpp.
 inline constexpr const char* kKernelText = R"(
 .version 6.0
 .target sm_50

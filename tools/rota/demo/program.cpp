@@ -1,5 +1,5 @@
-// What `rota demo` runs: a small CUDA program like any other, which knows nothing of rota. It needs the driver's
-// libcuda.so.1 alone, and its kernel is PTX text.
+// What `rota demo` runs: a small CUDA program like any other, which knows nothing of rota. It needs only the driver's
+// libcuda.so.1, and its kernel is PTX text.
 //
 //   rota-demo look --words W
 //   rota-demo work --bytes B --words W --steps S --launches L --start X [--within M] [--beside R,W]
@@ -8,7 +8,7 @@
 // takes B bytes, fills them with X, lets the kernel go over W words spread over all of them, L times S steps each, and
 // compares every word with what it must be. With --within it launches no more after M milliseconds, however many are
 // left, so that a busy machine does not make it longer. With --beside, the two ends of a pipe that all copies have
-// open, it begins once each copy has its memory or has ended: who is refused then was refused beside all others.
+// open, it begins once each copy has its memory or has ended: a refusal then is one with all others on the GPU.
 //
 // Each prints one line of JSON and ends with 0; what goes wrong is one line and exit code 1, wrong words too, and out
 // of memory exit code 2.
@@ -45,8 +45,8 @@ constexpr double kLaunchSeconds = 0.005;
   std::exit(code);  // NOLINT(concurrency-mt-unsafe)
 }
 
-// Under rota it is in the process already, by the name of the driver. Where the loader does not find the driver, rota
-// and this go by the same variable.
+// Under rota a library of the driver's name is already in the process. Where the loader does not find the driver, rota
+// and this program use the same variable.
 void* open_driver() {
   if (void* there = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD)) return there;
   const char* named = std::getenv("ROTA_REAL_LIBCUDA");
@@ -127,7 +127,7 @@ int look(std::uint64_t words) {
   std::uint32_t steps = 16;
   gpu.run(data, words, 1, steps);  // the first one takes longer
   double seconds = gpu.run(data, words, 1, steps);
-  // Twice as many until it is long enough to tell; where nothing takes time, to an end.
+  // Doubled until a launch is long enough to measure; with a limit, for GPUs where nothing takes time.
   constexpr std::uint32_t kMostSteps = 1 << 20;
   while (seconds < kLaunchSeconds && steps < kMostSteps) {
     const double more = std::clamp(kLaunchSeconds / std::max(seconds, 1e-9), 1.5, 8.0);
@@ -152,7 +152,7 @@ struct Work {
   int write_end = -1;
 };
 
-// Nobody has the writing end open any more: each has closed it here, or has ended.
+// No process has the writing end open any more: each has closed it here, or has ended.
 void wait_for_the_others(const Work& work) {
   if (work.read_end < 0) return;
   close(work.write_end);
@@ -189,7 +189,7 @@ int do_work(const Work& work) {
     const std::uint64_t count = std::min(kPiece, all - first);
     check(CUDA(cuMemcpyDtoH_v2)(piece.data(), data + first * sizeof(std::uint32_t), count * sizeof(std::uint32_t)),
           "cuMemcpyDtoH");
-    // Those that the kernel goes over lie `stride` apart from the first word on.
+    // The words that the kernel computes are `stride` apart, from the first word on.
     std::uint64_t next = (first + stride - 1) / stride * stride;
     for (std::uint64_t i = 0; i < count; ++i) {
       const bool touched = first + i == next && next / stride < words;

@@ -30,7 +30,7 @@ std::uint64_t whole(const json& object, const char* name) {
   return found != object.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0;
 }
 
-// Of a line that is no JSON object: null.
+// Null for a line that is no JSON object.
 json object_of(const std::string& line) {
   const json value = json::parse(line, nullptr, false);
   return value.is_object() ? value : json();
@@ -57,7 +57,7 @@ std::string result_of(const Copy& copy) {
 std::string both(unsigned copies) {
   return copies == 2 ? "both" : fmt::format("all {}", copies);
 }
-// Copies that neither finished nor may fail like that.
+// Copies that did not finish, for reasons that are not expected.
 void add_failures(Story& story, const Way& way, const char* name, bool memory_may_lack) {
   for (std::size_t i = 0; i < way.copies.size(); ++i) {
     const Copy& copy = way.copies[i];
@@ -198,7 +198,7 @@ std::string opening(const Story& story) {
       why, story.gpu.name, size_text(story.gpu.total), story.copies, size_text(story.bytes), times);
 }
 
-// Copies compute for so many seconds at most, whatever else this machine does.
+// The longest time in seconds that copies compute, whatever else this machine does.
 void say_what_was_cut_short(Story& story) {
   const auto cut = [&](const Copy& copy) { return is_right(copy) && copy.launched < story.launches; };
   for (const auto& [way, name] :

@@ -1,4 +1,4 @@
-// What `rota demo` has seen: whether it is what it set out to show, in sentences, a table and JSON.
+// What `rota demo` has seen, in sentences, a table and JSON, and whether it is what the demo is to show.
 #pragma once
 
 #include <sys/types.h>
@@ -52,15 +52,15 @@ struct Story {
   Way natively;
   Way under_rota;
   bool own_rotad = true;              // else the one that was there
-  bool rotad_is_here = true;          // it names processes as they are named here
+  bool rotad_is_here = true;          // it uses the same pids as this process
   std::vector<std::string> remarks;   // what rota has said in the copies' output
   std::vector<std::string> seen;      // the sentences; see judge()
   std::vector<std::string> problems;  // what is not as expected
 };
 
-// Before anything runs: what is going to.
+// Says, before anything runs, what will run.
 std::string opening(const Story& story);
-// Fills `seen` and `problems` by what the two ways came to.
+// Fills `seen` and `problems` from the results of the two ways.
 void judge(Story& story);
 std::string as_text(const Story& story);
 std::string as_json(const Story& story);

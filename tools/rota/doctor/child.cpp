@@ -36,7 +36,7 @@ struct Pipe {
   }
 };
 
-// If SIGCHLD is ignored, as whoever starts this may have it, children leave no status. They get it as it was.
+// If the process that started this one ignores SIGCHLD, children leave no status. They inherit the original setting.
 class ChildrenLeaveStatus {
  public:
   ChildrenLeaveStatus() {
@@ -103,7 +103,7 @@ bool take(int descriptor, std::string& into, std::size_t most, bool keep_end) {
   return true;
 }
 
-// Waits for the end of a child that was killed. One that the kernel holds in a driver's call cannot be waited for.
+// Waits for the end of a child that was killed. A child that hangs in a system call of the driver cannot be waited for.
 void reap(pid_t child, int& status) {
   const auto deadline = Clock::now() + 2s;
   while (waitpid(child, &status, WNOHANG) == 0 && Clock::now() < deadline) poll(nullptr, 0, 10);
@@ -167,7 +167,7 @@ ChildResult run_child(const ChildCommand& command) {
     if (ready[1].revents != 0 && !take(output.out.get(), result.output, kMaxOutput, true)) output.out = {};
     if (count == 0) ended = waitpid(child, &status, WNOHANG) == child;
   }
-  // It has closed its pipes, so it is about to end; but a driver's exit handlers may hang, too.
+  // The child has closed its pipes, so it is about to end; but a driver's exit handlers may hang, too.
   while (!ended && Clock::now() < deadline) {
     ended = waitpid(child, &status, WNOHANG) == child;
     if (!ended) poll(nullptr, 0, 2);
@@ -194,7 +194,7 @@ void Reporter::say(const nlohmann::json& part) const {
   std::size_t written = 0;
   while (written < line.size()) {
     const ssize_t length = write(descriptor_, line.data() + written, line.size() - written);
-    if (length < 0 && errno != EINTR) return;  // the reader is gone
+    if (length < 0 && errno != EINTR) return;  // the reader has closed the pipe
     if (length > 0) written += static_cast<std::size_t>(length);
   }
 }

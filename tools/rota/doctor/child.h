@@ -1,7 +1,7 @@
 // Runs this same program again as a child that may crash, hang or print, and reads its report.
 //
 // A child writes one JSON object per line to a separate descriptor; they are merged, later ones take precedence, so
-// that what was reported before a crash still counts. "step" is what it is about to do, "done": true ends the report.
+// that what was reported before a crash counts. "step" is what the child is about to do, "done": true ends the report.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@ namespace rota::doctor {
 
 struct ChildCommand {
   std::vector<std::string> arguments;  // after the program's name; "--report N" is added
-  // Set on top of what is inherited; nothing: unset.
+  // Variables set on top of the inherited ones; nothing: unset.
   std::vector<std::pair<std::string, std::optional<std::string>>> environment;
   std::chrono::milliseconds limit{30000};
 };

@@ -46,7 +46,7 @@ struct DriverFacts {
   std::string unreadable;   // why its exports could not be read; empty if they were
   std::size_t exports = 0;  // functions, without the debugger's cudbg*
   std::vector<std::string> unknown;  // of these, those that rota does not know
-  std::vector<std::string> missing;  // what rota knows and the driver lacks
+  std::vector<std::string> missing;  // functions that rota knows and the driver does not have
 };
 
 struct GpuFacts {
@@ -97,7 +97,7 @@ struct TrialFacts {
   std::string cudart_error;
   std::string nvml_error;
   bool preloaded = false;          // the shim answers to "libcuda.so.1" there
-  bool attached = false;           // a call of the driver brought librota-core.so in
+  bool attached = false;           // a driver call has loaded librota-core.so
   bool asked_driver = false;       // the trial had a driver to reach
   std::optional<int> version;      // what the driver answered through the shim
   std::vector<std::string> lines;  // what the shim said, without "rota: "
@@ -128,16 +128,16 @@ struct PreloadFacts {
   bool fitted = false;                      // that is a copy of librota.so that shows what the driver has
   std::string fit_note;                     // why it is not a copy although the driver differs; or ""
   std::string nvml_library;                 // what it preloads in front of NVML; empty: nothing
-  std::string nvml_note;                    // why nothing although there is an NVML, or what it shows too much; or ""
+  std::string nvml_note;                    // why nothing although there is an NVML, or which functions it adds; or ""
   bool in_force = false;                    // librota.so is mapped into this very process
   bool secure = false;                      // this process runs with raised privileges
   TrialFacts trial;
 };
 
 struct DaemonFacts {
-  std::string skipped;              // one line about places that were passed over; empty: none
-  std::vector<std::string> places;  // where one was looked for
-  std::string socket;               // the one that this is about
+  std::string skipped;              // one line about places that were skipped; empty: none
+  std::vector<std::string> places;  // where it was searched for
+  std::string socket;               // the socket that this is about
   int error = 0;                    // errno of connecting, 0 if connected
   bool answered = false;
   std::string silent{};    // what is wrong with one that accepts connections and does not answer
@@ -187,7 +187,7 @@ struct HostFacts {
 
 struct CommandFacts {
   std::string name, path, interpreter;
-  int error = 0;          // errno of finding it
+  int error = 0;          // errno of the search
   std::string uncovered;  // words that follow "is"
   bool static_runtime = false;
 };

@@ -161,7 +161,7 @@ void read_cgroup(const std::string& limit, const std::string& usage, const std::
   const std::uint64_t used = number(usage).value_or(0);
   const std::uint64_t cache = field(stat, "inactive_file") + field(stat, "active_file");
   const std::uint64_t counted = used - std::min(used, cache);
-  // The one with the least room decides.
+  // The cgroup with the least memory left decides.
   if (host.cgroup_limit != 0 && host.cgroup_limit - host.cgroup_used <= *most - std::min(*most, counted)) return;
   host.cgroup_limit = *most;
   host.cgroup_used = std::min(*most, counted);

@@ -51,7 +51,7 @@ PreloadedLibrary describe(const std::string& entry, const std::string& source, c
   library.source = source;
   std::string file = entry;
   if (entry.find('/') == std::string::npos) {
-    // The loader searched for it; where it found it can be seen here, in a process that has it.
+    // The loader searched for it, and its path can be seen in this process, which has it mapped.
     const auto found =
         std::find_if(mapped.begin(), mapped.end(), [&](const std::string& path) { return base_name(path) == entry; });
     if (found != mapped.end()) file = *found;

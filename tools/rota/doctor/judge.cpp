@@ -1,4 +1,4 @@
-// The findings in the order in which a person would look, and text functions that all parts share.
+// The findings in the order in which a person would check, and text functions that all parts share.
 #include <fmt/format.h>
 
 #include "tools/rota/doctor/findings.h"

@@ -104,7 +104,8 @@ void judge_unreachable(const DaemonFacts& daemon, const nlohmann::json& values, 
   findings.push_back(finding);
 }
 
-// GPUs on which programs of this user's rotad have no turns. The machine's takes such a GPU over when it is needed.
+// GPUs on which programs of this user's rotad have no turns. The machine's rotad takes such a GPU over when it is
+// needed.
 void judge_elsewhere(const DaemonFacts& daemon, Findings& findings) {
   for (const tool::GpuHolder& holder : daemon.elsewhere) {
     const std::string who =
@@ -228,7 +229,7 @@ void judge_daemon(const Facts& facts, Findings& findings) {
                         "rotad makes the files again where it can: see that its user may write to their folder",
                         {{"files", daemon.locks_gone}}});
   }
-  // Three for each program, and a hundred of its own.
+  // rotad needs three descriptors for each program, and a hundred of its own.
   constexpr std::uint64_t kEnoughDescriptors = 1024;
   if (daemon.descriptors != 0 && daemon.descriptors < kEnoughDescriptors) {
     findings.push_back(
@@ -245,7 +246,7 @@ void judge_daemon(const Facts& facts, Findings& findings) {
 
 std::string nearest_variable(std::string_view name) {
   std::string best;
-  // Further away, it is another word.
+  // At a larger distance it is another word.
   std::size_t least = name.size() / 3 + 1;
   for (const std::string_view candidate : kVariables) {
     const std::size_t letters = distance(name, candidate);

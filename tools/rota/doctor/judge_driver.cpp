@@ -148,7 +148,7 @@ void judge_exports(const Facts& facts, Findings& findings) {
                                  {"known", facts.known_functions},
                                  {"unknown", driver.unknown},
                                  {"missing", driver.missing}};
-  // Whether programs see those anyway is a finding of the preload.
+  // Whether programs see these functions all the same is a finding of the preload.
   const std::string absent = driver.missing.empty()
                                  ? ""
                                  : fmt::format("; {} that rota knows {} missing", driver.missing.size(),
@@ -172,7 +172,7 @@ void judge_driver(const Facts& facts, Findings& findings) {
   const ProbeFacts& probe = facts.probe;
   judge_search(facts, findings);
   judge_probe(probe, findings);
-  // What was said before a crash still holds; what was not said is no finding of its own then.
+  // What was reported before a crash is valid; what was not reported is no finding of its own then.
   const bool asked = probe.end == End::kFinished && probe.load_error.empty();
   if (asked || probe.version) judge_version(facts, findings);
   judge_exports(facts, findings);

@@ -15,7 +15,7 @@ const char* compute_mode_name(int mode) {
       return "default";
     case api::CU_COMPUTEMODE_PROHIBITED:
       return "prohibited";
-    case 1:  // gone from the headers: one thread of one process
+    case 1:  // no longer in the headers: one thread of one process
     case api::CU_COMPUTEMODE_EXCLUSIVE_PROCESS:
       return "exclusive process";
     default:

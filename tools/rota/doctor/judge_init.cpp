@@ -117,7 +117,7 @@ const NvmlGpu* split_gpu(const NvmlFacts& nvml) {
 Cause cause_of_nothing(const Facts& facts) {
   const auto hidden = facts.variables.find("CUDA_VISIBLE_DEVICES");
   Cause cause = cause_in_devices(facts.host);
-  // With GPUs there, what hides them; without, that hides nothing worth a remedy.
+  // If there are GPUs, what hides them; if there are none, hiding them needs no remedy.
   if (!cause.text.empty()) return cause;
   if (hidden != facts.variables.end()) {
     return {fmt::format("CUDA_VISIBLE_DEVICES={} shows none", hidden->second.empty() ? "''" : hidden->second),

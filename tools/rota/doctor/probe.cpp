@@ -31,7 +31,7 @@ Function* find(void* library, const char* name) {
   return reinterpret_cast<Function*>(dlsym(library, name));
 }
 
-// All driver functions return a CUresult, an int here: this file looks at numbers only.
+// All driver functions return a CUresult, an int here: this file compares numbers only.
 using Init = int(unsigned);
 using GetInt = int(int*);
 using DeviceGet = int(int*, int);

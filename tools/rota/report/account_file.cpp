@@ -33,7 +33,7 @@ class Part {
  public:
   Part() : words_((sizeof(T) + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t)) {}
   const T* operator->() const { return reinterpret_cast<const T*>(words_.data()); }
-  // False: the file ends before.
+  // False: the file is shorter.
   bool read(int file, std::uint64_t offset) {
     auto* const bytes = reinterpret_cast<std::byte*>(words_.data());
     std::size_t have = 0;
@@ -50,7 +50,7 @@ class Part {
   std::vector<std::uint64_t> words_;
 };
 
-// Text in a field that need not be ended by a zero.
+// Text in a field that need not be terminated by a zero.
 template <std::size_t kBytes>
 std::string text_of(const char (&field)[kBytes]) {
   return {field, strnlen(field, kBytes)};
@@ -179,7 +179,7 @@ void add_tables(const Header& header, ProcessAccount& process) {
   for (std::size_t i = 0; i < modules; ++i) {
     const account::Module& module = header.modules[i];
     std::string path = text_of(module.path);
-    // The account leaves the program's own name to what it knows of the process.
+    // The account calls the program's own module "(program)"; the process's command names it.
     if (path == "(program)" && !process.self.command.empty()) path = process.self.command.front();
     process.modules.push_back({std::move(path), load(module.allocations), load(module.live), load(module.live_bytes)});
   }
@@ -275,8 +275,8 @@ Result<ProcessAccount> read_account(const std::string& path) {
   if (!file || fstat(file.get(), &info) != 0) return refuse(std::strerror(errno));
   if (!S_ISREG(info.st_mode)) return refuse("not a regular file");
   Part<Header> header;
-  // The timeline and the test of a process that runs may change meanwhile: they are whole if the counters next to them
-  // stood still, and even. A process that was killed in between leaves an odd one.
+  // The timeline and the test of a process that runs may change meanwhile: they are consistent if the counters next to
+  // them are unchanged and even. A process that was killed in between leaves an odd counter.
   constexpr int kTries = 20;
   for (int i = 0; i < kTries; ++i) {
     if (!header.read(file.get(), 0)) {

@@ -15,7 +15,7 @@
 
 namespace rota::report {
 
-// A moment by the clock on the wall: nanoseconds since 1970.
+// A moment of the system's clock: nanoseconds since 1970.
 using Realtime = std::int64_t;
 
 struct PersonRecord {
@@ -28,7 +28,7 @@ struct PersonRecord {
 };
 
 struct GpuRecord {
-  std::size_t device = 0;  // the process's number of it
+  std::size_t device = 0;  // the process's number for it
   std::string uuid;
   std::string name;
   std::uint64_t total_bytes = 0;
@@ -101,10 +101,10 @@ struct ProcessAccount {
   PersonRecord self;
   std::vector<PersonRecord> ancestors;  // parent first
   std::string test;                     // by its environment
-  std::string running_test;             // that it said last it was running
+  std::string running_test;             // that it last reported to be running
   Realtime began_ns = 0;
   Realtime ended_ns = 0;  // 0: not known
-  Realtime alive_ns = 0;  // its last sign of life; of one that runs, now
+  Realtime alive_ns = 0;  // its last sign of life; of a process that runs, now
   Ending ending = Ending::kKilled;
   std::uint64_t busy_ns = 0;
   std::uint64_t waits = 0;
@@ -115,14 +115,14 @@ struct ProcessAccount {
   std::vector<ErrorRecord> errors;
   std::vector<FindingRecord> findings;
   std::vector<ModuleRecord> modules;
-  bool waiting = false;               // some thread waits for its turn, or for room
-  std::vector<Realtime> waits_since;  // of each thread that waits, or did at the end; waited_ns is without these
+  bool waiting = false;               // some thread waits for its turn, or for memory
+  std::vector<Realtime> waits_since;  // of each thread that waits, or did at the end; not included in waited_ns
   std::vector<ThreadRecord> inside;   // threads that were inside of a function at the end
   account::OutOfMemory out_of_memory = account::OutOfMemory::kNone;
   Timeline timeline;
   std::vector<LevelRecord> levels;               // in order; nothing is in use before the first one
   std::vector<std::uint64_t> gone_with_context;  // objects, by the Symbol that made them
-  std::vector<std::string> notes;                // what the account says it lacks, each a sentence
+  std::vector<std::string> notes;                // what the account says is missing in it, each a sentence
 };
 
 // The error's text is "FILE: why".
@@ -133,11 +133,12 @@ std::string function_name(std::uint32_t symbol);
 // "CUDA_ERROR_OUT_OF_MEMORY", or "CUDA error 12345".
 std::string error_name(std::uint32_t code);
 
-// Whether a thread at the gate waits for room for its context: `rota ci` keeps it until its test fits, or the driver
-// had no room for the context and it waits for a turn, in which others make some. A context that fits needs no turn.
+// Whether a thread at the gate waits for memory for its context: `rota ci` holds it until its test fits, or the driver
+// had no memory for the context and the thread waits for a turn, in which others evict theirs. A context that fits
+// needs no turn.
 bool waits_for_room(const ThreadRecord& thread);
 
-// Whether this very process runs, as the start time tells it from a later one with its pid.
+// Whether this process runs: its start time tells it from a later process with the same pid.
 bool is_running(pid_t process, std::uint64_t start_ticks);
 bool is_running(const std::string& id);  // PID-START
 // Field 22 of /proc/PID/stat; 0 if there is no such process.

@@ -37,7 +37,7 @@ constexpr const char* kRemedy = "correct it, or remove the file and write it aga
 // Sums of a few such values do not overflow.
 constexpr std::uint64_t kLargest = std::uint64_t{1} << 60;
 
-// What stands where something else was expected, cut off.
+// The text found where something else was expected, cut off.
 std::string shown(const json& value) {
   constexpr std::size_t kMost = 40;
   if (value.is_object()) return "an object";
@@ -46,7 +46,7 @@ std::string shown(const json& value) {
   return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
 }
 
-// Reads the members of a file, keeping the first thing in it that is not as it should be.
+// Reads the members of a file, and remembers the first error in it.
 class Reader {
  public:
   explicit Reader(const std::string& path) : path_(path) {}
@@ -124,7 +124,7 @@ BaselineEntry read_entry(Reader& reader, const json& entry, const std::string& t
   return made;
 }
 
-// Where in the text the parser gave up.
+// The place in the text at which the parser stopped.
 std::string syntax_problem(const std::string& text) {
   std::size_t at = 0;
   try {

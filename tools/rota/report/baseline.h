@@ -1,4 +1,4 @@
-// What tests used when they were as they should be, in a file that can be committed: rota-ci.json.
+// What tests used when they were in order, in a file that can be committed: rota-ci.json.
 //
 //   {"version": 1, "tests": {"tests/a.py::test_x": {
 //     "peak_bytes": …, "reserved_peak_bytes": …, "time_ns": …, "gpu_ns": …, "waited_ns": …, "launches": …, "copies": …,
@@ -25,7 +25,7 @@ struct BaselineEntry {
   std::uint64_t time_ns = 0;
   // With contexts, by the program's number of the GPU; empty unless it used several.
   std::vector<std::uint64_t> gpu_peak_bytes;
-  // Of a test that shares its process, if that used one GPU: what it had at most beyond what was in use when it began.
+  // For a test that shares its process, if that used one GPU: its peak beyond what was in use when it began.
   std::optional<std::uint64_t> added_bytes;
 };
 
@@ -35,8 +35,8 @@ Result<Baseline> read_baseline(const std::string& path);
 Result<Baseline> parse_baseline(const std::string& text, const std::string& path);
 std::string baseline_text(const Baseline& baseline);
 
-// `fresh` into `kept`: entries of other tests stay. Times vary from run to run, and a file that changes with each is of
-// no use in a repository: a time stays as it is while the new one is within a quarter of it.
+// Merges `fresh` into `kept`: entries of other tests stay. Times vary from run to run, and a file that changes with
+// each run is of no use in a repository: a time stays as it is while the new one is within a quarter of it.
 void update_baseline(Baseline& kept, const Baseline& fresh);
 
 }  // namespace rota::report

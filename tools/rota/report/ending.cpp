@@ -7,7 +7,7 @@
 namespace rota::report {
 namespace {
 
-// glibc has names only from 2.32 on.
+// glibc has names of signals only from 2.32 on.
 std::string signal_name(int number) {
   switch (number) {
 #define ROTA_SIGNAL(name) \

@@ -9,7 +9,7 @@
 namespace rota::report {
 
 std::string end_text(const EndRecord& end);
-// `end`: if rota saw it; else by what the process's account tells.
+// `end`: if rota saw it; otherwise the process's account decides.
 std::string ending_text(const ProcessAccount& process, const std::optional<EndRecord>& end);
 
 }  // namespace rota::report

@@ -18,7 +18,7 @@ std::string count_text(std::size_t count, std::string_view one, std::string_view
 
 // Valid UTF-8 on one line: every byte that is not part of a character, and every control character, is written "\x07".
 std::string printable(std::string_view text);
-// The same of a text's beginning: of more than `most` bytes whole words as far as that goes, and "...".
+// The same for the beginning of a text: if it has more than `most` bytes, as many whole words as fit, and "...".
 std::string printable_beginning(std::string_view text, std::size_t most);
 
 // The last part of a path.

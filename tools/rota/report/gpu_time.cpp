@@ -24,8 +24,8 @@ double busy_part(const ProcessReport& process, const StepRecord& step) {
   return std::min(1.0, step.busy_us / 1e6 / step_seconds(process));
 }
 
-// What each of the processes that are busy on one GPU has of it over time, summed up: 1 a second while one alone is,
-// half of that while two are.
+// The share of one GPU that each of its busy processes has had over time, summed up: 1 per second while only one is
+// busy, half of that while two are.
 class Slices {
  public:
   void add(double begin, double end, double busy) {

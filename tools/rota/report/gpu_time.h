@@ -1,6 +1,6 @@
 // GPU time of processes whose work ran on one GPU at the same time. Each process samples whether its own work is
-// unfinished, which it also is while the GPU runs the others': added up, that would be more than the time that passed.
-// The GPU serves such processes in equal slices, so what they were busy together is divided among them.
+// unfinished, which is also true while the GPU runs the others': added up, that would be more than the time that
+// passed. The GPU serves such processes in equal slices, so time in which several were busy is divided among them.
 #pragma once
 
 #include <vector>
@@ -9,11 +9,11 @@
 
 namespace rota::report {
 
-// Sets each process's use.gpu_ns, the busy times of its timeline and gpu_shares. A process of several GPUs counts as on
-// that of them where it had most.
+// Sets each process's use.gpu_ns, the busy times of its timeline and gpu_shares. A process with several GPUs counts for
+// the one on which it had most memory.
 void divide_gpu_time(std::vector<ProcessReport>& processes);
 
-// What of the time that a process was busy from `begin` to `end` was its own, from 0 to 1.
+// The fraction of a process's busy time from `begin` to `end` that was its own, from 0 to 1.
 double gpu_share(const ProcessReport& process, Realtime begin, Realtime end);
 
 }  // namespace rota::report

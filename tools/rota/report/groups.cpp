@@ -21,7 +21,7 @@ bool is_counted(std::string_view kind) {
   return !kind.empty() && std::ranges::find(kLeftOut, kind) == std::end(kLeftOut);
 }
 
-// Of each symbol, by the types of its parameters.
+// The group of each symbol, by the types of its parameters.
 const std::vector<Effect>& effects() {
   static const std::vector<Effect> all = [] {
     const names::Api& api = names::driver();

@@ -1,5 +1,5 @@
-// What driver functions make and end; from the functions' own names and from what the policy says of them
-// (generated/trace_objects.inc), so that a new release needs nothing here.
+// What driver functions make and end, from the functions' own names and from the policy (generated/trace_objects.inc),
+// so that a new release needs no change here.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace rota::report {
 using account::Group;
 using account::group_of;
 
-// It is an answer rather than an error: the work has not finished yet.
+// Whether the result is an answer rather than an error: the work has not finished yet.
 bool is_error(std::uint32_t code);
 
 struct ObjectCount {
@@ -23,9 +23,9 @@ struct ObjectCount {
   std::uint64_t ended = 0;
 };
 
-// Successful calls that made and ended objects, by kind ("stream", "event"), where fewer were ended than made. Those
-// that went with their context count as ended. Memory is not among them (the account's modules have it), nor what its
-// parent takes along: nodes of graphs, callbacks.
+// Successful calls that made and ended objects, by kind ("stream", "event"), where fewer were ended than made. Objects
+// that ended with their context count as ended. Memory is not included (the account's modules have it), nor are objects
+// that end with their parent: nodes of graphs, callbacks.
 std::map<std::string, ObjectCount> objects_left(const ProcessAccount& process);
 
 }  // namespace rota::report

@@ -19,7 +19,7 @@ std::string json_text(const Report& report, int indent) {
 
 std::string html_report(const Report& report) {
   std::string data;
-  // Nothing in the data may end the script that it stands in.
+  // Nothing in the data may end the script element that contains it.
   for (const char c : json_text(report, -1)) data += c == '<' ? std::string("\\u003c") : std::string(1, c);
   const std::size_t place = kPage.find(kDataPlace);
   return std::string(kPage.substr(0, place)) + data + std::string(kPage.substr(place + kDataPlace.size()));

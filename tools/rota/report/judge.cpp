@@ -40,7 +40,7 @@ class Judge {
     for (std::size_t i = 0; i < model_.tests.size(); ++i) add_death(i);
     const std::vector<Judged> all = judged();
     for (const Rule& rule : demands_.rules) {
-      // Of single processes, since tests may share one; what all others ask is asked of tests.
+      // Rules for processes, since tests may share one; all other rules are for tests.
       if (rule.metric == Metric::kLive && !rule.needs_baseline()) {
         for (std::size_t i = 0; i < model_.processes.size(); ++i) apply_live(rule, i);
         continue;
@@ -60,7 +60,7 @@ class Judge {
     return std::move(result_);
   }
 
-  // Of each test its last attempt, and the processes that belong to none; or the job if there are no tests.
+  // The last attempt of each test, and the processes that belong to none; or the job if there are no tests.
   std::vector<Judged> judged() const {
     std::vector<Judged> all;
     if (model_.tests.empty()) {
@@ -106,13 +106,13 @@ class Judge {
     }
   }
 
-  // The first line says what hangs, the others where it stands.
+  // The first line says what hangs, the others where.
   void add_hang(const HangRecord& hang) {
     Finding finding{.kind = "hang", .test = std::nullopt, .process = std::nullopt, .text = {}};
     for (std::size_t i = 0; i < model_.processes.size(); ++i) {
       if (model_.processes[i].account.self.id() != hang.id) continue;
       finding.process = i;
-      // Of a process within which tests run the one that it did not end.
+      // For a process within which tests run, the test that it did not end.
       for (std::size_t test = 0; test < model_.tests.size(); ++test) {
         if (model_.tests[test].host == i && model_.tests[test].record.outcome == "died") finding.test = test;
       }
@@ -128,7 +128,7 @@ class Judge {
     result_.findings.push_back(std::move(finding));
   }
 
-  // The runner may not have noticed: a process that ends with 0 ends well. Of one that hung it is known why.
+  // The runner may not have noticed: a process that ends with 0 seems to end well. Why a process hung is known.
   void add_death(std::size_t index) {
     const TestReport& test = model_.tests[index];
     if (test.record.within.empty() || test.record.outcome != "died") return;
@@ -137,7 +137,7 @@ class Judge {
     result_.findings.push_back({"died", index, test.host, printable(test.record.message)});
   }
 
-  // Of one test the memory in use after each attempt within one process.
+  // For one test, the memory in use after each attempt within one process.
   void add_growth() {
     std::map<std::pair<std::string, std::string>, std::vector<std::size_t>> repeats;
     for (std::size_t i = 0; i < model_.tests.size(); ++i) {
@@ -145,7 +145,7 @@ class Judge {
       if (!test.within.empty() && test.after) repeats[{test.within, test.name}].push_back(i);
     }
     for (auto& [key, attempts] : repeats) {
-      // The first may fill caches; what rises in the second and in the third again will go on rising.
+      // The first attempt may fill caches; memory that grows in the second and again in the third will keep growing.
       constexpr std::size_t kNeeded = 3;
       if (attempts.size() < kNeeded) continue;
       std::ranges::stable_sort(attempts, {}, [&](std::size_t i) { return model_.tests[i].record.attempt; });
@@ -163,7 +163,7 @@ class Judge {
     }
   }
 
-  // Who holds most of what is live, allocators that keep freed blocks last.
+  // The modules with most live memory; allocators that cache freed memory come last.
   std::string holder_of(const ProcessReport& process) const {
     const ModuleRecord* most = nullptr;
     bool most_suppressed = false;
@@ -260,7 +260,8 @@ class Judge {
     return 0;
   }
 
-  // Errors that the baseline does not have: a framework may probe for what a driver lacks, in every run.
+  // Errors that the baseline does not have: in every run a framework may probe for functions that a driver does not
+  // have.
   void apply_errors(const Rule& rule, const Judged& one, const BaselineEntry* before) {
     if (!one.use->has_functions) {
       const std::uint64_t known = before == nullptr ? 0 : before->use.errors;
@@ -307,7 +308,7 @@ bool is_as_it_should_be(const std::string& outcome) {
 }  // namespace
 
 std::uint64_t live_bytes_of(const ProcessReport& process, const Suppressions& suppressions) {
-  // What a signal ended had no chance to free anything.
+  // A process that a signal ended had no chance to free anything.
   if (!process.ended_by_itself) return 0;
   std::uint64_t bytes = 0;
   for (const ModuleRecord& module : process.account.modules) {

@@ -1,5 +1,5 @@
-// What is wrong with a job: what always is (memory freed twice, ended handles, tests that died, growth under repeats),
-// and what the rules of `--fail-on` say.
+// What is wrong with a job: what is always wrong (memory freed twice, ended handles, tests that died, growth under
+// repeats), and violations of the rules of `--fail-on`.
 #pragma once
 
 #include <optional>
@@ -32,13 +32,13 @@ struct Demands {
   Suppressions suppressions;
 };
 
-// Tests are compared with the baseline by their names; a job without tests is one, by its own.
+// Tests are compared with the baseline by their names; a job without tests counts as one test, by its own name.
 Judgement judge(const Model& model, const Demands& demands);
 
 // Live memory at the end, without what is suppressed.
 std::uint64_t live_bytes_of(const ProcessReport& process, const Suppressions& suppressions);
 
-// What a baseline of this job would say. Tests that failed are not in it.
+// The baseline that this job would make. Tests that failed are not in it.
 Baseline baseline_of(const Model& model, const Suppressions& suppressions);
 
 }  // namespace rota::report

@@ -29,7 +29,7 @@ Result<Demands> JudgingOptions::demands() const {
   }
   if (!update.empty()) {
     if (const auto checked = check_file(update); !checked) return Error{"--update " + checked.error().text};
-    // Its other entries are kept.
+    // Its other entries stay.
     if (update != baseline && std::filesystem::exists(update, error)) {
       if (const auto read = read_baseline(update); !read) return read.error();
     }

@@ -14,11 +14,11 @@ struct JudgingOptions {
   std::string fail_on;
   std::string suppressions;
 
-  // Reads and checks all of the files, those that will be written included. The error names the option or the file.
+  // Reads and checks all of the files, including those that will be written. The error names the option or the file.
   Result<Demands> demands() const;
-  // `others`, and these options' own files, no two of which may be the same one: but --baseline and --update may be.
+  // Checks that no two files of `others` and of these options are the same; only --baseline and --update may be.
   Result<bool> check_files(std::vector<NamedFile> others) const;
-  // Writes what the tests took into the file of --update, if there is one.
+  // Writes what the tests used into the file of --update, if there is one.
   Result<bool> write_update(const Report& report) const;
 };
 

@@ -90,7 +90,7 @@ std::string details_of(const std::vector<const Finding*>& findings) {
 }
 
 void add_findings(Case& made, const std::vector<const Finding*>& findings) {
-  // Readers expect at most one failure of a case; all that is wrong is in its text.
+  // Readers expect at most one failure of a case; everything that is wrong is in its text.
   if (findings.empty() || made.error) return;
   std::string message;
   for (const Finding* finding : findings)
@@ -113,7 +113,7 @@ Case case_of(const TestReport& test, const std::vector<const Finding*>& findings
     made.error = true;
     std::string all = message;
     for (const Finding* finding : findings) {
-      if (finding->kind != "died") all += "; " + finding->kind + ": " + finding->text;  // that is the message
+      if (finding->kind != "died") all += "; " + finding->kind + ": " + finding->text;  // the message says so
     }
     made.body += problem("error", record.outcome, all, details_of(findings));
   } else if (record.outcome == "failed") {

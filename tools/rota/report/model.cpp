@@ -25,7 +25,7 @@ std::uint64_t peak_of(const ProcessAccount& process) {
   return largest;
 }
 
-// With waits that were in progress when the process ended, or are.
+// Including waits that are in progress, or were when the process ended.
 std::uint64_t waited_by(const ProcessAccount& process, const std::optional<EndRecord>& end) {
   std::uint64_t waited = process.waited_ns;
   const Realtime until = process.ended_ns == 0 && end ? end->time_ns : process.alive_ns;
@@ -97,7 +97,7 @@ Realtime last_moment(const ProcessReport& process, Bound bound) {
   return account.levels.empty() ? lived : std::max(lived, account.levels.back().since);
 }
 
-// What is freed at some moment is free for what is allocated then.
+// Memory that is freed at some moment is available for allocations at that moment.
 void sort_changes(std::vector<MemoryChange>& changes) {
   std::ranges::sort(changes, [](const MemoryChange& a, const MemoryChange& b) {
     return a.time != b.time ? a.time < b.time : a.bytes < b.bytes;
@@ -142,14 +142,14 @@ std::uint64_t less(std::uint64_t after, std::uint64_t before) {
   return after > before ? after - before : 0;
 }
 
-// Of a test that shares its process with others.
+// For a test that shares its process with others.
 void measure_within(TestReport& test, const ProcessReport* host, bool alone) {
   const TestRecord& record = test.record;
   const RotaTestAccount before = record.before.value_or(RotaTestAccount{});
   std::optional<RotaTestAccount> after = record.after;
   if (!after && host != nullptr &&
       (record.outcome == "died" || record.outcome == "running" || record.outcome == "timeout")) {
-    // The process's account is what there was at its end.
+    // The process's account shows its end.
     const ProcessAccount& account = host->account;
     RotaTestAccount last{};
     for (const GpuRecord& gpu : account.gpus) {
@@ -193,7 +193,7 @@ void measure_within(TestReport& test, const ProcessReport* host, bool alone) {
   use.live_bytes = less(after->used_bytes, before.used_bytes);
 }
 
-// What the environment of a process named: a line for each runner, the outer one first (RotaAttachment::test).
+// The tests that a process's environment names: a line for each runner, the outer one first (RotaAttachment::test).
 struct NamedTest {
   std::string runner;
   std::string name;
@@ -222,7 +222,7 @@ std::vector<NamedTest> named_tests(std::string_view text) {
   return tests;
 }
 
-// How the process ended that the test ran within.
+// How the process ended within which the test ran.
 std::string death_text(const TestReport& test, const Model& model, const std::map<std::string, EndRecord>& ends) {
   const std::string& id = test.record.within;
   const std::string pid = id.substr(0, id.find('-'));
@@ -236,8 +236,8 @@ std::string death_text(const TestReport& test, const Model& model, const std::ma
                      end != ends.end() ? end_text(end->second) : "ended");
 }
 
-// When pytest-timeout's thread method ended the process that the test ran within, if that is what it leaves: a process
-// that has exited with 1 once the test's time was over. Of one whose end nobody saw its last sign of life tells.
+// When pytest-timeout's thread method ended the process within which the test ran, if it did: then the process exited
+// with 1 once the test's time was over. If nobody saw the end, the process's last sign of life counts.
 std::optional<Realtime> ended_by_limit(const TestReport& test, const Model& model,
                                        const std::map<std::string, EndRecord>& ends) {
   constexpr int kItsExitCode = 1;
@@ -282,7 +282,7 @@ class Assignment {
   }
 
  private:
-  // exec keeps pid and start time, so several accounts may have one.
+  // exec keeps pid and start time, so several accounts may have the same.
   std::string id(std::size_t process) const { return model_.processes[process].account.self.id(); }
 
   std::vector<std::size_t> members(const std::string& process) const {
@@ -456,7 +456,7 @@ Model make_model(Session session) {
   model.left = std::move(session.left);
   model.hangs = std::move(session.hangs);
   model.problems = std::move(session.problems);
-  // Of several programs in one process only the last one ended with it.
+  // Of several programs that one process ran (exec), only the last one ended with it.
   std::map<std::string, const ProcessAccount*> last_programs;
   for (const ProcessAccount& account : session.processes) last_programs[account.self.id()] = &account;
   for (ProcessAccount& account : session.processes) {

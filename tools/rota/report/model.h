@@ -18,7 +18,7 @@ using ErrorKey = std::pair<std::string, std::string>;
 
 struct Use {
   std::uint64_t peak_bytes = 0;
-  std::uint64_t peak_at_most_bytes = 0;   // of several processes, where the accounts leave open what was when
+  std::uint64_t peak_at_most_bytes = 0;   // of several processes, where the accounts do not say what was when
   std::uint64_t reserved_peak_bytes = 0;  // with contexts and modules; 0: not known
   std::uint64_t gpu_ns = 0;
   std::uint64_t waited_ns = 0;
@@ -30,7 +30,7 @@ struct Use {
   std::uint64_t errors = 0;
   std::uint64_t live = 0;
   std::uint64_t live_bytes = 0;
-  // By base name. Not known of a test that shares its process with others.
+  // By base name. Not known for a test that shares its process with others.
   bool has_functions = true;
   std::map<std::string, std::uint64_t> functions;
   std::map<ErrorKey, std::uint64_t> failures;
@@ -41,7 +41,7 @@ struct ProcessReport {
   Use use;
   std::map<std::string, ObjectCount> objects;
   std::string ending;              // a sentence: "ended with 0", "killed by SIGKILL"
-  bool ended_by_itself = false;    // so what it left alive, it left on purpose or forgot
+  bool ended_by_itself = false;    // so objects that are alive at its end were left on purpose or forgotten
   std::optional<EndRecord> end;    // if `rota run` saw it
   std::vector<std::size_t> test;   // indices of the tests that it belongs to
   bool hosts_tests = false;        // tests ran within it
@@ -52,7 +52,7 @@ struct TestReport {
   TestRecord record;
   Use use;
   std::uint64_t base_bytes = 0;        // in use before, for a test within a process
-  std::int64_t growth_bytes = 0;       // in use afterwards, less that
+  std::int64_t growth_bytes = 0;       // in use afterwards, less in_use_before
   std::vector<std::size_t> processes;  // indices
   std::optional<std::size_t> host;     // the process that it ran within
   std::uint64_t duration_ns() const;   // 0: not known
@@ -65,7 +65,7 @@ struct Model {
   Use total;
   std::vector<ProcessReport> processes;
   std::vector<TestReport> tests;
-  // Where there are tests: processes that belong to none, and within which none ran.
+  // If there are tests: processes that belong to none, and within which none ran.
   std::vector<std::size_t> rest;
   Use rest_use;
   std::vector<LeftRecord> left;
@@ -85,7 +85,7 @@ struct MemoryChange {
 enum class Bound { kLeast, kMost };
 std::vector<MemoryChange> memory_changes(const std::vector<const ProcessReport*>& processes, Bound bound);
 
-// The most that was in use at the same time: what certainly was, and what may have been.
+// The peak of memory in use: the least and the most that it can have been.
 struct Peak {
   std::uint64_t bytes = 0;
   std::uint64_t at_most_bytes = 0;

@@ -35,7 +35,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-// Processes that are about to end when the command has ended, such as workers of a pool, get that long.
+// How long processes may take that are about to end when the command has ended, such as workers of a pool.
 constexpr int kGraceMs = 1000;
 constexpr int kStepMs = 20;
 
@@ -70,7 +70,7 @@ class Description {
                {"left_running", ordered_json::array()}};
   }
 
-  // Called with each process that this one reaps; those that have an account, or ran tests, are kept.
+  // Called with each process that this one reaps; those with an account, or that ran tests, are recorded.
   void ended(const siginfo_t& info) {
     const std::string id = fmt::format("{}-{}", info.si_pid, start_ticks_of(info.si_pid));
     std::error_code error;
@@ -94,7 +94,7 @@ class Description {
   // PID-START of this process.
   std::string recorder() const { return object_["recorder"].get<std::string>(); }
 
-  // For the session around this one.
+  // Reported to the session around this one.
   Result<bool> hand_out_ends(const std::string& outer) const {
     const fs::path folder = fs::path(outer) / kEndFolder;
     std::error_code error;
@@ -144,7 +144,7 @@ void hand_out_account(const fs::path& account, const fs::path& processes, std::e
 void hand_out(const std::string& session, const std::string& outer) {
   std::error_code error;
   for (const char* inside : {kProcessFolder, kTestFolder, kLostFolder, kHangFolder, kEndFolder}) {
-    std::error_code none;  // there need not have been hangs, nor sessions within this one
+    std::error_code none;  // these exist only after hangs, or with sessions within this one
     for (const auto& entry : fs::directory_iterator(fs::path(session) / inside, none)) {
       const fs::path folder = fs::path(outer) / inside;
       fs::create_directories(folder, error);
@@ -174,7 +174,7 @@ std::vector<pid_t> job_processes(const std::function<bool(pid_t)>& own) {
 
 void wait_for_the_rest(Description& description, const std::function<bool(pid_t)>& own) {
   const auto ended = [&](const siginfo_t& info) { description.ended(info); };
-  // By the clock: on a busy machine each look takes a while.
+  // A time limit, since each check takes a while on a busy machine.
   const Realtime until = now() + Realtime{kGraceMs} * 1'000'000;
   do {
     tool::reap(0, ended);
@@ -292,7 +292,7 @@ Result<int> run_session(tool::LaunchOptions options, const tool::TakenSignals& s
                                          .clean_up = nullptr,
                                          .in_place = in_place,
                                          .adopts = adopts});
-  // A file that may not grow any further is an error to be said from here on, and not the end of this process.
+  // From here on a file that may not grow any further is an error to report, and does not end this process.
   signal(SIGXFSZ, SIG_IGN);
   const Realtime end = now();
   wait_for_the_rest(description, own);

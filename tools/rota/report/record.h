@@ -27,17 +27,17 @@ struct Target {
   Descriptor lock;  // a folder's
 };
 
-// Checks, and for a folder makes, what can be checked before the job runs. The error says what to do.
+// Checks what can be checked before the job runs, and makes a folder. The error says what to do.
 Result<Target> prepare_target(const std::string& path);
 
-// The part of that for a file; report_folder.h has the one for a folder. Errors begin with the path.
+// The same check for a file only; report_folder.h has the one for a folder. Errors begin with the path.
 Result<bool> check_file(const std::string& path);
 // The files that a folder of reports is going to have, or, without the reports, those that they are made of.
 std::vector<NamedFile> files_of_folder(const std::string& option, const std::string& folder, bool reports);
 
 // Runs a job whose session lies in `folder` (which has to have the folders for processes and tests), to the end of all
 // that it started, and returns how it ended (run/signals.h). `signalled` is called with a signal that is about to be
-// passed on to it; `own` says of a process that it is not the job's; `in_place` is that of run/wait.h, for a job that
+// passed on to it; `own` returns whether a process is not the job's; `in_place` is that of run/wait.h, for a job that
 // is to run also without a report. All may be null. The error, that the session cannot be described there, comes before
 // anything was started.
 Result<int> run_session(tool::LaunchOptions options, const tool::TakenSignals& signals, const std::string& folder,

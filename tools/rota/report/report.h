@@ -1,4 +1,4 @@
-// `rota report DIR`: what `rota run --report DIR/` kept of a job, shown or judged again.
+// `rota report DIR`: shows or judges again what `rota run --report DIR/` recorded of a job.
 #pragma once
 
 #include <CLI/App.hpp>

@@ -103,16 +103,17 @@ Result<Content> content_of(const fs::path& folder, const std::vector<NamedFile>&
     }
     if (error || !content.stranger.empty()) break;
   }
-  // Whoever has no descriptor for this has none for a report either: the command runs without one.
+  // Without a descriptor for this there is none for a report either: the command runs without a report.
   if (error == std::errc::too_many_files_open) return Content{};
   if (error) return Error{fmt::format("cannot be read: {}", error.message())};
-  // By its description a folder is known as rota's, so that goes last: what was removed in part can be removed again.
+  // The description shows that a folder is rota's, so it is removed last: a folder that was removed in part can be
+  // removed again.
   std::ranges::stable_partition(content.own, [](const fs::path& path) { return path.filename() != kSessionFile; });
   return content;
 }
 
 Result<bool> remove_own(const Content& content) {
-  // Nothing is removed where not all can be.
+  // Nothing is removed unless everything can be.
   for (const fs::path& path : content.own) {
     std::error_code error;
     if (fs::is_directory(path, error) && access(path.c_str(), R_OK | W_OK | X_OK) != 0) {
@@ -122,7 +123,7 @@ Result<bool> remove_own(const Content& content) {
   }
   for (const fs::path& path : content.own) {
     std::error_code error;
-    // Of a folder in which somebody has put something meanwhile, that stays.
+    // If somebody has put something into a folder meanwhile, it stays.
     fs::remove(path, error);
     if (error && error != std::errc::directory_not_empty) {
       return Error{
@@ -139,7 +140,7 @@ Result<bool> make_session_folders(const std::string& folder, bool temporary) {
     std::error_code error;
     fs::create_directories(fs::path(folder) / inside, error);
     if (error) return Error{fmt::format("cannot make the folder {}/{}: {}", folder, inside, error.message())};
-    // A process of another user can leave its name at least; the rest is for this one.
+    // A process of another user can at least record its name; everything else is for this user.
     if (inside == std::string_view(kLostFolder)) {
       fs::permissions(fs::path(folder) / inside, fs::perms::all | fs::perms::sticky_bit, error);
     } else if (temporary) {

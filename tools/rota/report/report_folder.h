@@ -19,11 +19,11 @@ struct ReportFolder {
 };
 
 // Makes the folder, or removes the earlier report from it. `named`: files that the command reads or writes, which may
-// lie there too and stay. Errors begin with the path and say what to do.
+// also be there and stay. Errors begin with the path and say what to do.
 Result<ReportFolder> prepare_folder(const std::string& path, const std::vector<NamedFile>& named = {});
 
-// The folders in a session's folder; in a temporary one, which nobody else may read, others may pass to what they
-// write.
+// Makes the folders in a session's folder. In a temporary one, which nobody else may read, others may traverse it to
+// what they write.
 Result<bool> make_session_folders(const std::string& folder, bool temporary = false);
 
 struct FolderFile {

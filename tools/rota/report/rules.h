@@ -1,4 +1,4 @@
-// What `--fail-on` says: rules that a test must keep, alone or against a baseline.
+// The rules of `--fail-on`, which a test must keep, absolute or compared with a baseline.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct Rule {
   Metric metric = Metric::kPeak;
   std::string detail;  // function of kCalls, error of kErrors; empty: all
   enum class Limit {
-    kKnown,     // "errors", "live": none but those that the baseline knows
+    kKnown,     // "errors", "live": none except those in the baseline
     kAbsolute,  // "peak>2G"
     kMore,      // "peak>+64M": more than the baseline's
     kPercent,   // "peak>+10%"

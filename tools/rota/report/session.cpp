@@ -134,7 +134,7 @@ std::string lost_process(const std::string& file) {
                      printable(file.substr(user + 1, name - user - 1)));
 }
 
-// A begin without an end: the process died, unless it still runs. It need not have called CUDA.
+// A begin without an end: the process died, unless it is running. It need not have called CUDA.
 void judge_unfinished(std::vector<TestRecord>& tests) {
   for (TestRecord& test : tests) {
     if (!test.outcome.empty()) continue;

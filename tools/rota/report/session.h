@@ -1,6 +1,6 @@
 // A session's folder: what `rota run --report` and `rota ci` write about a job, the accounts of its processes, and what
-// test runners' plugins say. The README describes the files. Whatever is missing or damaged is kept as a problem, in
-// one line that names the file, and the rest is read.
+// test runners' plugins say. The README describes the files. Whatever is missing or damaged is recorded as a problem,
+// in one line that names the file, and the rest is read.
 #pragma once
 
 #include <map>
@@ -48,7 +48,7 @@ struct TestRecord {
   std::string message;
   Realtime begin_ns = 0;
   Realtime end_ns = 0;    // 0: not known
-  Realtime limit_ns = 0;  // its time-out, of one that ends the process without a word to the runner; 0: none
+  Realtime limit_ns = 0;  // its time-out, if that ends the process without telling the runner; 0: none
   // A test within a process: which one, and its numbers before and after; nothing before it called CUDA.
   std::string within;
   std::optional<RotaTestAccount> before, after;
@@ -59,7 +59,7 @@ struct TestRecord {
   std::vector<std::string> processes;
 };
 
-// A process that came to a stop, and where it stood, as `rota ci` found out; several lines.
+// A process that made no progress, and where it waited, as `rota ci` found out; several lines.
 struct HangRecord {
   std::string id;  // PID-START
   std::string text;
@@ -87,7 +87,7 @@ inline constexpr const char* kEndFolder = "ends";
 // count.
 inline constexpr const char* kLostFolder = "lost";
 
-// The kernel's number of this machine's last start; "" if it does not say.
+// The kernel's id of this machine's last start; "" if it does not say.
 std::string own_boot();
 
 // An error only if this is no session's folder at all.

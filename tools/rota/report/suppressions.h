@@ -18,7 +18,7 @@ struct Suppression {
 class Suppressions {
  public:
   Suppressions();  // with those that rota knows
-  // Lines "PATTERN # reason"; empty ones and those that begin with # are left out.
+  // Lines "PATTERN # reason"; empty ones and those that begin with # are ignored.
   Result<bool> add_file(const std::string& path);
   void add_text(std::string_view text);
   // Null: the module is not suppressed.

@@ -13,7 +13,7 @@
 
 namespace rota::report {
 
-// By UUID, each once: of the test's own processes, or of the one that it ran within.
+// UUIDs, each once, of the GPUs of the test's own processes, or of the process within which it ran.
 inline std::vector<std::string> gpus_of(const Model& model, const TestReport& test) {
   std::set<std::string> gpus;
   const auto add = [&](std::size_t process) {
@@ -38,8 +38,8 @@ inline bool has_several_gpus(const Model& model) {
   return gpus.size() > 1;
 }
 
-// What the test's processes had on each GPU at most, contexts included, by their number of it; empty unless there were
-// several. Of processes that each name a GPU the same, sums: they may have run at once.
+// The peak of the test's processes on each GPU, contexts included, by their number for it; empty unless there were
+// several. A sum over processes that use the same number: they may have run at once.
 inline std::vector<std::uint64_t> peaks_by_gpu(const Model& model, const TestReport& test) {
   if (gpus_of(model, test).size() < 2) return {};
   std::map<std::string, std::pair<std::size_t, std::uint64_t>> by_uuid;
@@ -55,14 +55,14 @@ inline std::vector<std::uint64_t> peaks_by_gpu(const Model& model, const TestRep
   std::ranges::sort(in_order);
   std::vector<std::uint64_t> peaks;
   for (const auto& [device, bytes] : in_order) {
-    // Processes that see one GPU each name all of them 0: then the next number is as good as any.
+    // Processes that see one GPU each all call it 0: then the next number is as good as any.
     peaks.resize(std::max(peaks.size(), device));
     peaks.push_back(bytes);
   }
   return peaks;
 }
 
-// As much of it as tells the GPUs of a machine apart, which CUDA_VISIBLE_DEVICES takes as well.
+// As much of the UUID as distinguishes the GPUs of a machine; CUDA_VISIBLE_DEVICES accepts that, too.
 inline std::string short_uuid(const std::string& uuid) {
   return uuid.substr(0, sizeof "GPU-12345678" - 1);
 }

@@ -152,7 +152,7 @@ std::string errors(const Model& model) {
   return text;
 }
 
-// Of the name of a kind of object.
+// The plural of the name of a kind of object.
 std::string plural_of(const std::string& kind) {
   return kind.ends_with('y') ? kind.substr(0, kind.size() - 1) + "ies" : kind + "s";
 }
@@ -194,7 +194,7 @@ std::string live(const Report& report) {
   return text.empty() ? text : "\nLive at exit\n" + text;
 }
 
-// In which calls processes were ended, or stand.
+// The calls in which processes were ended, or wait.
 std::string interrupted(const Model& model) {
   std::string text;
   std::size_t rows = 0;

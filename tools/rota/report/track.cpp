@@ -12,7 +12,7 @@ double between(Realtime begin, Realtime end) {
       static_cast<std::int64_t>(static_cast<std::uint64_t>(end) - static_cast<std::uint64_t>(begin)));
 }
 
-// What each process waited and worked, spread evenly over each step of its timeline.
+// The time that each process waited and worked, spread evenly over each step of its timeline.
 void add_shares(const ProcessReport& process, Track& track) {
   const Timeline& timeline = process.account.timeline;
   const auto part_ns = static_cast<double>(track.part_ns);
@@ -44,7 +44,7 @@ void add_memory(const std::vector<MemoryChange>& changes, Track& track) {
     std::uint64_t most = now;
     for (; next < changes.size() && between(track.begin_ns, changes[next].time) < end; ++next) {
       now += static_cast<std::uint64_t>(changes[next].bytes);
-      // A change that takes away comes before one at the same time that adds.
+      // A decrease comes before an increase at the same time.
       const bool settled = next + 1 == changes.size() || changes[next + 1].time != changes[next].time;
       if (settled && static_cast<std::int64_t>(now) > 0) most = std::max(most, now);
     }

@@ -18,9 +18,9 @@ struct Track {
 Track track_of(const std::vector<const ProcessReport*>& processes, Realtime begin_ns, Realtime end_ns,
                std::size_t parts);
 
-// From the job's begin, or that of its first process or test, to its end or the last of theirs.
+// From the job's beginning, or that of its first process or test, to its end or the last of theirs.
 std::pair<Realtime, Realtime> span_of(const Model& model);
-// A process's, as far as it is known.
+// The GPU time of a process, as far as it is known.
 std::pair<Realtime, Realtime> span_of(const ProcessReport& process);
 
 }  // namespace rota::report

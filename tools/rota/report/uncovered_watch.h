@@ -1,5 +1,5 @@
 // Says which of the programs that a job has started run without rota (tools/rota/status/uncovered.h), each once, while
-// they run. What runs for less than kPause may be missed.
+// they run. A program that runs for less than kPause may be missed.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@ class UncoveredWatch {
  public:
   static constexpr std::chrono::milliseconds kPause{250};
 
-  // Of this process's descendants, with a thread that takes no signals; where none can be started nothing is said.
+  // Watches this process's descendants on a thread that takes no signals; if it cannot be started, nothing is reported.
   UncoveredWatch();
   ~UncoveredWatch();
   UncoveredWatch(const UncoveredWatch&) = delete;

@@ -33,12 +33,12 @@ std::int64_t monotonic_ns() {
   return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
-// Nobody can write its account any more. A zombie does not count as that: its other threads may run.
+// No process can write the account any more. A zombie does not count as ended: its other threads may run.
 bool is_gone(const PersonRecord& person) {
   return start_ticks_of(static_cast<pid_t>(person.pid)) != person.start_ticks;
 }
 
-// Of "PID-START[-N].account": whether a process with that number still has its start time.
+// Whether the process of a file "PID-START[-N].account" is running: one with that number has that start time.
 bool is_gone(const std::string& name) {
   PersonRecord person;
   const char* const end = name.data() + name.size();
@@ -48,8 +48,8 @@ bool is_gone(const std::string& name) {
   return wrong == std::errc() && person.start_ticks != 0 && is_gone(person);
 }
 
-// A process of another pid namespace has a number of its own there, by which nothing can be told here. One that has
-// this rota among its ancestors is not such a process.
+// A process of another pid namespace has another number there, which says nothing here. A process that descends from
+// this rota is in the same namespace.
 bool descends_from(const ProcessAccount& process, const std::string& recorder) {
   return std::ranges::any_of(process.ancestors,
                              [&](const PersonRecord& ancestor) { return ancestor.id() == recorder; });
@@ -70,7 +70,7 @@ void set_alive(int file, std::int64_t seen_ns) {
   [[maybe_unused]] const ssize_t written = pwrite(file, &seen_ns, sizeof seen_ns, kAlive);
 }
 
-// Whole blocks of zeros become holes. File systems that have none leave the file as it is.
+// Whole pages of zeros become holes. File systems without holes leave the file as it is.
 void punch(const Descriptor& file, const struct stat& info) {
   std::array<char, account::kPageBytes> page;
   off_t zeros = 0;  // where they begin

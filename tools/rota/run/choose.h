@@ -1,4 +1,4 @@
-// `rota run --gpus N`: the GPUs with most room, of those that the program could use.
+// `rota run --gpus N`: the GPUs with most free memory, of those that the program could use.
 #pragma once
 
 #include <optional>

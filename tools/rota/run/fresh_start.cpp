@@ -44,7 +44,7 @@ std::string folders_with_nvml(std::string_view path) {
     const std::size_t end = std::min(path.find_first_of(":;"), path.size());
     const std::string folder(path.substr(0, end));
     path.remove_prefix(std::min(end + 1, path.size()));
-    // A relative folder would be looked for in rotad's working directory.
+    // A relative folder would be searched for in rotad's working directory.
     if (folder.empty() || folder.front() != '/') continue;
     if (access((folder + "/libnvidia-ml.so.1").c_str(), R_OK) != 0) continue;
     found += (found.empty() ? "" : ":") + folder;

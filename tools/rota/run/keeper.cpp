@@ -18,7 +18,7 @@
 namespace rota::tool {
 namespace {
 
-// How often somebody who does not answer, or a stopped program, is looked at.
+// How often a side that does not answer, or a stopped program, is checked.
 constexpr int kLookMs = 50;
 // A killed program may be in a driver's call that takes its time.
 constexpr int kProgramsEndMs = 10'000;
@@ -46,7 +46,7 @@ bool take_one(const sigset_t& set, siginfo_t& signal) {
   return true;
 }
 
-// False: the other side has gone.
+// False: the other side has ended.
 bool next_question(int line, Question& question) {
   ssize_t length;
   do {
@@ -159,7 +159,7 @@ bool Witness::answered(void* answer, std::size_t bytes) const {
       if (length < 0 && errno == EINTR) continue;
       return length > 0;
     }
-    // Somebody has stopped it alone, or continued this process alone.
+    // Only that process was stopped, or only this one was continued.
     siginfo_t state{};
     if (waitid(P_PID, static_cast<id_t>(process_), &state, WSTOPPED | WNOHANG) == 0 && state.si_pid == process_) {
       kill(process_, SIGCONT);

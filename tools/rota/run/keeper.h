@@ -1,4 +1,4 @@
-// A process beside one that waits for a program in its caller's place (wait.h). It is in the same process group and
+// A process next to one that waits for a program in its caller's place (wait.h). It is in the same process group and
 // does nothing but three things that the waiting process cannot do for itself:
 //
 // It is a witness. A signal that was sent to the whole group has reached the program as well, one that was sent to the
@@ -10,7 +10,7 @@
 // seen by the program, which could also lose it: programs with set-user-ID do.)
 //
 // It stays awake. A waiting process that has stopped with its program, as a shell expects it, is not told when somebody
-// continues the program alone.
+// continues only the program.
 #pragma once
 
 #include <sys/types.h>

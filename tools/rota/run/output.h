@@ -24,7 +24,7 @@ inline constexpr std::chrono::seconds kReportPatience{5};
 bool write_all(int descriptor, std::string_view text);
 
 // That on standard output; if it cannot be written, says so in one line that begins with `command` ("rota try"), unless
-// the reader of a pipe has gone.
+// the reader of a pipe has ended.
 bool print(std::string_view command, std::string_view text);
 
 }  // namespace rota::tool

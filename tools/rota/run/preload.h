@@ -1,13 +1,13 @@
 // What is preloaded into a program: librota.so as installed, or a copy of it fitted to the real driver; and in the same
 // way librota-nvml.so in front of the machine's libnvidia-ml.so.1, if there is one.
 //
-// Frameworks test for a driver function by looking up its name. So if the driver lacks functions that rota knows, or
-// has some that rota does not know, the preload is a copy in which dlsym finds exactly the driver's functions: what the
-// driver lacks is hidden, and new functions pass through a spare thunk to the driver untouched (thunks.S has a number
-// of them). They are hidden, not removed, since programs inherit the preload and may use another driver
-// (LD_LIBRARY_PATH set by a script, a driver updated within a session): programs linked with such a function then start
-// and reach it if it exists. The price is that a weak reference to a missing function is not null. The copies are kept
-// in a cache (preload_cache.h), one folder for each driver and build of rota.
+// Frameworks test for a driver function by looking up its name. So if the driver does not have functions that rota
+// knows, or has some that rota does not know, the preload is a copy in which dlsym finds exactly the driver's
+// functions: what the driver lacks is hidden, and new functions pass through a spare thunk to the driver untouched
+// (thunks.S has a number of them). They are hidden, not removed, since programs inherit the preload and may use another
+// driver (LD_LIBRARY_PATH set by a script, a driver updated within a session): programs linked with such a function
+// then start and reach it if it exists. The price is that a weak reference to a missing function is not null. The
+// copies are kept in a cache (preload_cache.h), one folder for each driver and build of rota.
 #pragma once
 
 #include <cstddef>
@@ -50,7 +50,7 @@ struct DriverFit {
   std::size_t exports = 0;           // functions of the driver
   std::vector<std::string> missing;  // rota knows them, the driver has none
   std::vector<std::string> unknown;  // the driver has them, rota does not know them
-  std::size_t spares = 0;            // unknown functions that a fitted copy has room for
+  std::size_t spares = 0;            // unknown functions for which a fitted copy has thunks
 
   // Whether librota.so as installed shows exactly what the driver has.
   bool plain() const { return missing.empty() && (unknown.empty() || spares == 0); }

@@ -111,7 +111,7 @@ bool is_unfinished(const std::string& name) {
                              [](unsigned char c) { return std::isalnum(c) != 0; });
 }
 
-// An entry, complete or half created. A folder with other contents is not one and is left alone: the cache may have
+// An entry, complete or half created. A folder with other contents is not one and is not touched: the cache may have
 // been set to a folder with other uses.
 void remove_entry(const std::string& entry) {
   std::vector<std::string> ours;

@@ -47,8 +47,8 @@ void register_run(CLI::App& app) {
            gpus->all = text == "all";
            if (!gpus->all) gpus->count = gpus_of(text);
          },
-         "give the program so many GPUs, those with most room among those that CUDA_VISIBLE_DEVICES leaves it, and "
-         "reserve them until it has come; or all (default: gpus in rotad.toml, otherwise all)")
+         "give the program so many GPUs, those with most free memory among those that CUDA_VISIBLE_DEVICES leaves it, "
+         "and reserve them until it has come; or all (default: gpus in rotad.toml, otherwise all)")
       ->type_name("N|all")
       ->check([](const std::string& text) {
         if (text == "all" || gpus_of(text)) return std::string();

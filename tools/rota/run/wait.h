@@ -2,9 +2,9 @@
 // program otherwise: every signal that its caller or a terminal sends reaches the program, once; it stops and goes on
 // when the program does; and it ends as the program did.
 //
-// The program could have taken this process's place, with a process beside it that waits. But its caller would go on
-// before the report is written, and could not be given another exit status. So the process that the caller knows stays,
-// and everything that it gets is passed on.
+// The program could have taken this process's place, with another process that waits. But its caller would go on before
+// the report is written, and could not be given another exit status. So the process that the caller knows stays, and
+// everything that it gets is passed on.
 #pragma once
 
 #include <sys/types.h>

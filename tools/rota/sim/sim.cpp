@@ -1,7 +1,7 @@
 // `rota sim [--gpu h200x2] [--memory 16G] [--driver 12.4] … [--] command …`: a machine of simulated GPUs for one
 // command. Everything that the machine needs is in a folder that is removed when the command ends: its state, which the
-// command's processes share, the driver that poses as a version, and the socket of a rotad started inside. NVML shows
-// the machine, too.
+// command's processes share, the driver that appears as another version, and the socket of a rotad started inside. NVML
+// shows the machine, too.
 #include "tools/rota/sim/sim.h"
 
 #include <fcntl.h>
@@ -66,7 +66,7 @@ int fail(const std::string& line) {
   return kFailed;
 }
 
-// The paths, each itself or a link to it in `folder`, that can be in lists of paths.
+// The paths in a form that can be in lists of paths: each itself, or a link to it in `folder`.
 class ListedPaths {
  public:
   explicit ListedPaths(std::string folder) : folder_(std::move(folder)) {}
@@ -93,7 +93,7 @@ std::string prepend(const std::string& folder, const char* variable) {
 
 // Empty, or why the driver could not load kernels from there.
 std::string kernels_problem(const std::string& path) {
-  // Without a descriptor left nothing is known: the driver will say.
+  // Without a free descriptor nothing is known: the driver will report it.
   if (!Descriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC)) && errno == EMFILE) return "";
   const auto exports = elf::read_exports(path);
   if (!exports) return exports.error().text;
@@ -180,7 +180,7 @@ int simulate(SimOptions options) {
   if (!options.state.empty()) {
     if (const std::string problem = state_problem(options.state); !problem.empty()) return fail("--state: " + problem);
   }
-  // What is in lists of paths is in a folder that can be in one.
+  // Files that are named in lists of paths are in a folder whose path can be in one.
   const bool lists_own =
       !options.driver.empty() || !fits_lists(library) ||
       !std::ranges::all_of(options.kernels, [](const std::string& path) { return fits_lists(path); });
@@ -194,7 +194,7 @@ int simulate(SimOptions options) {
   // This machine has its own rotad: one that serves real GPUs must not be used here.
   const std::string state = options.state.empty() ? folder.path() + "/state" : options.state;
   const std::string socket = options.state.empty() ? folder.path() + "/rotad.sock" : state + ".rotad.sock";
-  // Only the options define the machine: variables of another one that may still be set are removed.
+  // Only the options define the machine: variables of another one that may be set are removed.
   for (const char* name :
        {"ROTA_SIM_PROFILE", "ROTA_SIM_GPUS", "ROTA_SIM_MEMORY", "ROTA_SIM_CONTEXT_BYTES", "ROTA_SIM_DRIVER_VERSION",
         "ROTA_SIM_CLOCK", "ROTA_SIM_TIME_SCALE", "ROTA_SIM_FAULTS", "ROTA_SIM_UNREGISTERED"}) {

@@ -47,8 +47,8 @@ std::string lock_folder() {
   return folder;
 }
 
-// The locks' names that somebody listens or is connected at, with the inodes of the sockets. `process`: in whose
-// network namespace, "self" or a pid.
+// The locks' names that somebody listens or is connected at, with the inodes of the sockets. `process` says in which
+// process's network namespace: "self" or a pid.
 std::map<std::string, std::set<std::string>> sockets_at_names(const std::string& process) {
   std::map<std::string, std::set<std::string>> all;
   std::ifstream table(fmt::format("/proc/{}/net/unix", process));
@@ -115,8 +115,8 @@ std::map<std::string, pid_t> names_elsewhere() {
   return certain;
 }
 
-// A connection to whoever listens at a lock's name, and who that is by the kernel's word. A stopped process whose queue
-// is full is not even connected to.
+// A connection to the process that listens at a lock's name, with its pid and user from the kernel. A stopped process
+// whose queue is full is not even connected to.
 struct Asked {
   std::string name;
   Descriptor door;
@@ -149,8 +149,8 @@ std::set<std::string> gpus_known(const std::string& folder) {
   return all;
 }
 
-// Whether somebody has locked the file. It is locked for a moment itself, together with all others who look, and a
-// rotad that comes at that moment tries once more.
+// Whether a process has locked the file. This takes a shared lock for a moment, as all who check do, and a rotad that
+// wants it at that moment tries once more.
 bool is_locked(const std::string& path) {
   const Descriptor file(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   return file && flock(file.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
@@ -179,7 +179,7 @@ void note_process(GpuHolder& holder, pid_t pid, uid_t uid) {
   holder.stopped = protocol::stopped_state(pid);
 }
 
-// Whoever has locked a GPU's file, and has no name in this network namespace.
+// The process that has locked a GPU's file, and has no name in this network namespace.
 std::optional<GpuHolder> file_holder(const std::string& gpu, const std::string& path) {
   if (!is_locked(path)) return std::nullopt;
   GpuHolder holder{.gpu = gpu, .how = Holding::kForeign, .file = path};
@@ -229,7 +229,7 @@ std::optional<GpuHolder> answer(const Asked& asked, const std::string& folder) {
   note_process(holder, asked.who.pid, asked.who.uid);
   // Locks of another folder are not about this machine's GPUs.
   if (protocol::lock_name(fmt::format("{}/{}.lock", folder, holder.gpu)) != asked.name) return std::nullopt;
-  // Whatever bytes that rotad has put there, on a terminal.
+  // That rotad may have put any bytes there, and they go to a terminal.
   for (std::string* text : {&holder.name, &holder.socket}) {
     std::ranges::replace_if(*text, [](char letter) { return letter < ' ' || letter > '~'; }, '?');
   }

@@ -16,7 +16,7 @@ enum class Holding {
   kAnswers,    // and says who it is
   kSilent,     // it listens at the lock's name, and says nothing
   kElsewhere,  // a rotad in another network namespace, known by its file or by its name there
-  kForeign     // what has locked the file is no rotad, or not known
+  kForeign     // the process that has locked the file is no rotad, or is not known
 };
 
 struct GpuHolder {
@@ -33,11 +33,11 @@ struct GpuHolder {
   char stopped = 0;    // protocol::stopped_state()
 };
 
-// Takes half a second at most. `known`: UUIDs of GPUs, beside those that lock files and the kernel's driver name; the
-// name of a lock does not tell its GPU.
+// Takes half a second at most. `known`: UUIDs of GPUs, in addition to those that lock files and the kernel's driver
+// name; the name of a lock does not tell its GPU.
 std::vector<GpuHolder> find_holders(const std::vector<std::string>& known = {});
 
-// Leaves out what the rotad has that was asked: it is one of these processes, or serves these GPUs.
+// Without the GPUs of the rotad that was asked: it is one of these processes, or serves these GPUs.
 void leave_out(std::vector<GpuHolder>& holders, std::uint64_t pid, const std::string& socket,
                const std::vector<std::string>& gpus);
 
@@ -45,13 +45,13 @@ void leave_out(std::vector<GpuHolder>& holders, std::uint64_t pid, const std::st
 // no longer see that the GPUs are taken. Those that are made again within a second do not count.
 std::vector<std::string> missing_locks(const std::vector<std::string>& gpus);
 
-// What is the matter with one that does not answer, and what helps.
+// What is wrong with a rotad that does not answer, and what helps.
 struct SilentText {
   std::string what;
   std::string remedy;
 };
 SilentText silent_text(const GpuHolder& holder);
-// One line: who has the GPU, and what helps whoever does not reach that rotad.
+// One line: who has the GPU, and what helps programs that do not reach that rotad.
 std::string holder_text(const GpuHolder& holder);
 
 }  // namespace rota::tool

@@ -14,8 +14,8 @@ using protocol::TaskRow;
 
 namespace {
 
-// Of status.schema.json: a number more for each change after which a reader that goes by the former one may go wrong.
-// What is only added changes nothing.
+// Of status.schema.json: raised with each change that may break a reader of the former version. Additions do not raise
+// it.
 constexpr int kSchemaVersion = 1;
 
 // Where a figure for a client's memory comes from.

@@ -38,7 +38,7 @@ std::optional<Machine> ask() {
   int (*shutdown)() = nullptr;
   int (*devices)(unsigned*) = nullptr;
   int (*device)(unsigned, void**) = nullptr;
-  // Asked with room for none, it answers how many there are, whatever an entry looks like.
+  // Asked with space for none, it answers how many there are, whatever the layout of an entry.
   int (*processes)(void*, unsigned*, void*) = nullptr;
   int (*text_of_uuid)(void*, char*, unsigned) = nullptr;
   int (*text_of_name)(void*, char*, unsigned) = nullptr;

@@ -1,4 +1,4 @@
-// The machine's GPUs and what is on them by NVML, whether or not it runs under rota.
+// The machine's GPUs and the processes on them according to NVML, under rota or not.
 #pragma once
 
 #include <optional>

@@ -38,7 +38,7 @@ bool send_message(int descriptor, const Message& message) {
 
 namespace {
 
-// How often it is checked whether a rotad that does not answer is stopped, and how often in a row it has to be: a
+// The interval of checks whether a rotad that does not answer is stopped, and how often in a row it has to be: a
 // debugger stops a process for moments.
 constexpr auto kBetweenChecks = 100ms;
 constexpr int kStoppedInARow = 4;
@@ -77,7 +77,7 @@ Answer ask_status(int descriptor, std::chrono::milliseconds patience) {
   if (!send_message(descriptor, Message{.kind = Kind::kStatus})) return {};
   Status status{};
   while (true) {
-    Message row;  // fields that a rotad of another version leaves out are zero, those that it adds are cut off
+    Message row;  // fields that a rotad of another version omits are zero, those that it adds are cut off
     if (!answers(descriptor, until)) return {.status = std::nullopt, .silent = true};
     const ssize_t length = recv(descriptor, &row, sizeof row, MSG_DONTWAIT);
     if (length < 0 && (errno == EINTR || errno == EAGAIN)) continue;

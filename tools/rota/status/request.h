@@ -29,7 +29,7 @@ struct MachineGpu {
   std::optional<unsigned> busy_percent;  // of the last moment; nothing: the driver does not say
 };
 
-// What rotad knows, and what this machine shows besides.
+// What rotad knows, and what else this machine shows.
 struct Status : protocol::Snapshot {
   std::vector<GpuHolder> elsewhere;     // GPUs that other rotads have
   std::optional<unsigned> processes;    // that NVML lists, if neither this rotad nor another one has a GPU
@@ -41,10 +41,11 @@ struct Status : protocol::Snapshot {
 // UUIDs of the GPUs that it has.
 std::vector<std::string> served(const Status& status);
 
-// False if the daemon is gone.
+// False if the daemon has ended.
 bool send_message(int descriptor, const protocol::Message& message);
 
-// Of one that was asked for something else than a status. False: the daemon is gone, silent, or no rotad.
+// From a daemon that was asked for something other than a status. False: the daemon has ended, is silent, or is no
+// rotad.
 bool receive_message(int descriptor, protocol::Message& message);
 
 // How long a rotad has to answer: it does so in milliseconds, except on a machine that is far too busy.

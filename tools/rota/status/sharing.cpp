@@ -188,7 +188,7 @@ std::string staying_text(const protocol::TaskRow* task, bool holds) {
   std::string text;
   if (task == nullptr) return text;
   if (task->fixed_for_now_bytes != 0) {
-    text += fmt::format(", {} cannot leave the GPU while its work may run", bytes_text(task->fixed_for_now_bytes));
+    text += fmt::format(", {} cannot be evicted while its work may run", bytes_text(task->fixed_for_now_bytes));
   }
   if (task->fixed_bytes > task->fixed_for_now_bytes) {
     text += fmt::format(", {} cannot leave the GPU{}", bytes_text(task->fixed_bytes - task->fixed_for_now_bytes),

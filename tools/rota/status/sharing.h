@@ -14,8 +14,8 @@ nlohmann::json sharing_json(const protocol::GpuRow& gpu);
 
 // A program's second line, without newline; empty if there is nothing to say. `task`: on this GPU; may be null.
 std::string use_text(const protocol::TaskRow* task, const protocol::GpuRow& gpu);
-// For the line about a program that swaps: what of its memory stays on the GPU, and whether it is passed over for want
-// of room. `task` may be null.
+// For the line about a program that swaps: how much of its memory cannot be evicted, and whether it is passed over
+// because its memory does not fit. `task` may be null.
 std::string staying_text(const protocol::TaskRow* task, bool holds);
 // For a program on all its GPUs; null if it uses none.
 nlohmann::json use_json(const Status& status, const protocol::ProgramRow& program);

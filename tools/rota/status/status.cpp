@@ -109,7 +109,7 @@ std::string shown_command(const std::string& command) {
   return report::printable_beginning(command, kMost);
 }
 
-// Of one moment; nothing: it has said why there is none.
+// The status of one moment; nothing: a line has said why there is none.
 std::optional<std::string> look(bool json) {
   Looked looked = look_at_rotad();
   if (!looked.messages.empty()) write_message(looked.messages);
@@ -129,8 +129,8 @@ bool moves_cursor() {
   return isatty(STDOUT_FILENO) == 1 && kind != nullptr && std::strcmp(kind, "dumb") != 0;
 }
 
-// On a terminal each replaces the one before, otherwise it follows that after an empty line, as JSON in a line of its
-// own. Goes on where rotad ends and comes back, until nobody reads.
+// On a terminal each status replaces the one before; otherwise it follows after an empty line, as JSON in a line of its
+// own. Continues when rotad ends and comes back, until the reader closes the pipe.
 int watch(bool json, double every) {
   const bool terminal = !json && moves_cursor();
   for (bool first = true;; first = false) {
@@ -263,7 +263,7 @@ std::string status_as_text(const Status& status, const std::string& socket) {
           fmt::format("  {} of {} in the host's memory", size_text(account.host_used), size_text(account.host_limit));
     }
     if (account.host_swap_bytes != 0) {
-      line += fmt::format("  {} there for swapping, {} of it spare", size_text(account.host_swap_bytes),
+      line += fmt::format("  {} there for swapping, {} of it reclaimable", size_text(account.host_swap_bytes),
                           size_text(account.host_spare_bytes));
     }
     text += fmt::format("  {}, {} program{}:{}\n", account.name, account.clients, account.clients == 1 ? "" : "s",
@@ -273,7 +273,7 @@ std::string status_as_text(const Status& status, const std::string& socket) {
   for (const Uncovered& one : status.uncovered) {
     if (std::ranges::find(remedies, one.remedy) == remedies.end()) remedies.emplace_back(one.remedy);
   }
-  // Those for whom the same helps, together.
+  // Programs for which the same helps, together.
   for (const std::string& remedy : remedies) {
     text += fmt::format("\nIn a session, but without rota ({})\n", remedy);
     for (const Uncovered& one : status.uncovered) {

@@ -13,7 +13,7 @@ void register_status(CLI::App& app);
 // `rota status --watch` without its other options. Returns how the command is to end.
 int watch_status(double every);
 
-// An option for a number of seconds from one look to the next.
+// An option for the interval in seconds between two queries.
 void add_seconds_option(CLI::App& command, const std::string& name, double& seconds, const std::string& help);
 
 // One JSON object, as status.schema.json describes it.

@@ -20,7 +20,7 @@ std::string content(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The value of a variable in a block of NAME=VALUE, each ended by a zero; "" if it is not set.
+// The value of a variable in a sequence of NAME=VALUE, each ended by a zero; "" if it is not set.
 std::string_view variable(std::string_view block, std::string_view name) {
   while (!block.empty()) {
     const std::string_view one = block.substr(0, block.find('\0'));
@@ -31,7 +31,7 @@ std::string_view variable(std::string_view block, std::string_view name) {
   return {};
 }
 
-// What no preload reaches, or only the system's.
+// Programs that no preload reaches, or only the system's.
 struct ProgramKind {
   bool is_static = false;  // no loader has started it
   bool secure = false;     // the loader ignores LD_PRELOAD: it is setuid, setgid, or has capabilities
@@ -61,7 +61,7 @@ struct Mapped {
   bool preload = false;
 };
 
-// By the files' names: rota's own preload poses as the driver to the loader, but not in its file's name.
+// By the files' names: rota's own preload appears as the driver to the loader, but not in its file's name.
 Mapped mapped_in(const std::string& folder) {
   Mapped mapped;
   std::ifstream maps(folder + "/maps");
@@ -84,7 +84,7 @@ bool is_uncovered(pid_t process, Uncovered& found) {
   if (limit.empty() && variable(environment, "ROTA_SESSION").empty()) return false;
   const bool passed_on = variable(environment, "LD_PRELOAD").find("/librota.so") != std::string_view::npos;
   const ProgramKind kind = kind_of(folder);
-  // Most have it, and are not looked into any further.
+  // Most have it, and are not examined any further.
   if (passed_on && !kind.is_static && !kind.secure && !kind.narrow) return false;
   const std::string_view off = variable(environment, "ROTA_OFF");
   if (!off.empty() && off != "0") return false;

@@ -1,4 +1,4 @@
-// What the two forms of `rota status` both say of a program.
+// Words about a program that both forms of `rota status` use.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What ran on simulated GPUs while a program was traced: simgpu writes it beside the trace (ROTA_SIM_ACTIVITY,
+// What ran on simulated GPUs while a program was traced: simgpu writes it next to the trace (ROTA_SIM_ACTIVITY,
 // tools/simgpu/driver/stream/activity.h). A real driver tells only profilers when a kernel ran.
 #pragma once
 
@@ -18,7 +18,7 @@ struct KernelRun {
   std::string kernel;              // as C++ writes it
 };
 
-// By process, each in the order of its end. `path` as for open_traces(); lines that are none are left out.
+// By process, each in the order of its end. `path` as for open_traces(); invalid lines are ignored.
 std::map<std::uint32_t, std::vector<KernelRun>> read_activity(const std::string& path);
 
 }  // namespace rota::tool

@@ -13,7 +13,7 @@
 
 namespace rota::tool {
 
-// What a pointer led to.
+// The value behind a pointer.
 struct Captured {
   const names::Capture* capture = nullptr;
   std::span<const std::byte> bytes;
@@ -23,7 +23,7 @@ struct Captured {
 struct Argument {
   const names::Parameter* parameter = nullptr;
   std::optional<std::span<const std::byte>> bytes;  // its own value; none if the record is damaged
-  std::vector<Captured> before;                     // what it led to at entry
+  std::vector<Captured> before;                     // the value behind it at entry
   std::optional<Captured> after;                    // what the call wrote there
 };
 
@@ -39,7 +39,7 @@ struct DecodedCall {
   explicit DecodedCall(const TraceCall& call);
 
   const Argument* argument(std::string_view name) const;
-  // A field of what an argument is or points to (tables.h), through the active union members; none if it was not
+  // A field of an argument, or of what it points to (tables.h), through the active union members; none if it was not
   // recorded.
   std::optional<TypedBytes> at(Place place) const;
 

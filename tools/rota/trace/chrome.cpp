@@ -74,7 +74,7 @@ class Timeline {
     bool simulated = false;
     ProcessView view{{.syntax = Syntax::kJson}};
     std::map<std::uint64_t, Row> rows;  // by stream
-    // The begins and ends of calls that launch, by thread: where the arrows come from.
+    // The begins and ends of calls that launch, by thread: the origins of the arrows.
     std::map<std::uint32_t, std::map<std::uint64_t, std::uint64_t>> launches;
     std::uint64_t device_bytes = 0;
   };

@@ -93,7 +93,7 @@ std::string arguments_text(const DecodedCall& decoded, Renderer& renderer, bool 
   for (const Argument& argument : decoded.arguments) {
     const std::string_view name = argument.parameter->name;
     std::string value = argument.bytes ? renderer.value(argument.parameter->type, *argument.bytes) : renderer.unknown();
-    // What a pointer led to replaces or follows its value: the reader wants the name, not its address.
+    // The value behind a pointer replaces or follows the pointer: the reader wants the name, not its address.
     for (const Captured& captured : argument.before) {
       if (captured.capture->behind == nullptr) continue;
       renderer.list_behind(captured.capture->behind, captured.capture->type, captured.bytes, captured.cut_off);

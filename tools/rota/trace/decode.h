@@ -37,8 +37,8 @@ class ProcessView {
   explicit ProcessView(RenderOptions options, bool hide_measurements = false)
       : options_(options), hide_measurements_(hide_measurements) {}
 
-  // The process's calls must be passed in the order in which they began, with none left out: names are numbered by
-  // first appearance.
+  // All of the process's calls must be passed, in the order in which they began: names are numbered by first
+  // appearance.
   CallText show(const TraceCall& call);
   // Records a call without producing text.
   void learn(const TraceCall& call);
@@ -70,8 +70,8 @@ class ProcessView {
   std::map<std::uint32_t, std::uint32_t> threads_;
 };
 
-// The same of one call by itself: addresses as numbers, launches as any other call. What a payload lacks (damage) shows
-// as "?".
+// The same for a single call: addresses as numbers, launches as any other call. Missing parts of a payload (damage)
+// show as "?".
 std::string render_arguments(const TraceCall& call, Syntax syntax);
 std::string render_outputs(const TraceCall& call, Syntax syntax);
 std::string render_result(const TraceCall& call, Syntax syntax);  // only for a call that returned

@@ -1,6 +1,6 @@
-// Reads trace files (runtime/trace/format.h). A file may come from a process that was killed, from one that still runs,
-// from a full disk, or be damaged: everything is checked against the file's end, nothing is trusted, and what is wrong
-// is kept as a problem that names file and offset while the rest is read on.
+// Reads trace files (runtime/trace/format.h). A file may come from a process that was killed or is running, from a full
+// disk, or be damaged: everything is checked against the file's end, nothing is trusted, and errors are recorded as
+// problems that name file and offset while the rest is read.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ struct TraceCall {
   std::uint32_t depth = 0;      // calls of this thread that were under way at its begin
   std::uint64_t begin_ns = 0;   // CLOCK_MONOTONIC
   std::uint64_t end_ns = 0;     // likewise; if not returned, the file's last time stamp
-  std::uint64_t waited_ns = 0;  // of that time, how long it stood at the gate, with the calls inside it
+  std::uint64_t waited_ns = 0;  // of that time, how long it waited at the gate, with the calls inside it
   bool returned = false;
   std::uint32_t value = 0;           // the result, where it is a status or a number
   std::vector<std::byte> arguments;  // payload of the entry record
@@ -52,7 +52,7 @@ class TraceFile {
   std::uint64_t monotonic_ns(std::uint64_t ticks) const;
   // Thread ids with their names.
   const std::map<std::uint32_t, std::string>& threads() const { return threads_; }
-  // What is damaged, each "FILE: at offset N: …"; grows while calls are read.
+  // The damage, each "FILE: at offset N: …"; grows while calls are read.
   const std::vector<std::string>& problems() const { return problems_; }
   // How the trace ended, as a sentence; empty if the process ended by exit().
   std::string ending() const;
@@ -131,7 +131,7 @@ class TraceMerge {
   std::vector<Source*> heap_;
 };
 
-// Every *.rotatrace below a folder (or the one file that `path` names), opened; those that cannot be read are said in
+// Every *.rotatrace below a folder (or the one file that `path` names), opened; those that cannot be read are named in
 // `problems`. Sorted by start.
 std::vector<std::unique_ptr<TraceFile>> open_traces(const std::string& path, std::vector<std::string>& problems);
 

@@ -1,4 +1,4 @@
-// See trace_objects.h.
+// See objects.h.
 #include "tools/rota/trace/objects.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ ObjectNames::Object* ObjectNames::find(Versions& versions, const Moment& moment)
   for (std::size_t i = versions.size(); i-- > 0;) {
     if (known_to(versions[i], moment)) return &versions[i];
   }
-  // Seen by another thread before its creation returned: the creator has let it know on the way.
+  // Seen by another thread before its creation returned: the creator has passed it on meanwhile.
   return versions.empty() ? nullptr : &versions.back();
 }
 
@@ -105,7 +105,7 @@ std::shared_ptr<ObjectNames::Memory> ObjectNames::add_memory(std::uint64_t addre
   if (memory->bytes > ~address) memory->bytes = std::max<std::uint64_t>(~address, 1);  // a damaged record
   memory->host = host;
   memory->number = ++numbers_[host ? "hostptr" : "dptr"];
-  // Whatever overlaps has been given back, or we were told wrong.
+  // Overlapping memory has been freed, or a record was wrong.
   auto first = memory_.upper_bound(address);
   if (first != memory_.begin() && address - std::prev(first)->first < std::prev(first)->second->bytes) --first;
   while (first != memory_.end() && (first->first < address || first->first - address < memory->bytes)) {
@@ -165,7 +165,7 @@ void ObjectNames::memory_freed(std::uint64_t address, const Moment& moment) {
 
 std::string ObjectNames::memory(std::uint64_t address, const Moment& moment, bool device, bool written) {
   const Memory* memory = find_memory(address, moment);
-  // A host address in memory that is gone is an address as any other now.
+  // A host address in freed memory is an address like any other.
   if (memory != nullptr && !device && memory->gone <= moment.begin_ns) memory = nullptr;
   if (memory == nullptr) {
     if (!device || !written) return {};

@@ -1,10 +1,10 @@
-// Names for what a process's handles and addresses stand for: "stream#2", "dptr#3+0x100". Numbers go by the order of
-// first appearance in the listing, per process and class, so two runs of one program give the same names whatever
-// addresses they were given.
+// Names for what a process's handles and addresses mean: "stream#2", "dptr#3+0x100". Numbers go by the order of first
+// appearance in the listing, per process and class, so two runs of one program give the same names whatever addresses
+// they were given.
 //
 // The listing is in the order in which calls began; threads overlap. So an object has a time from which other threads
-// can know it (its creation has returned), while calls that its creator makes on the way already do. An address that
-// is given back and handed out again is a new object.
+// can know it (its creation has returned), while calls that its creator makes meanwhile already do. An address that is
+// given back and handed out again is a new object.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Moment {
 };
 
 struct Handle {
-  std::string_view handle_class;  // lives as long as the program (trace_tables.h)
+  std::string_view handle_class;  // lives as long as the program (tables.h)
   std::uint64_t value = 0;
 };
 
@@ -39,13 +39,13 @@ class ObjectNames {
   void made(const Handle& handle, const Moment& moment);
   void ended(const Handle& handle, const Moment& moment);
 
-  // The kernel's or variable's name, as the program says it. An object that had another one is another object now.
+  // The kernel's or variable's name, as the program says it. An object that had another name before is a new object.
   void set_label(const Handle& handle, const Moment& moment, const std::string& label);
   // Empty if unknown.
   std::string label(const Handle& handle, const Moment& moment);
   // Whether this value was ever seen as such a handle.
   bool known(const Handle& handle) const;
-  // Likewise for addresses in the host program that stand for kernels and variables.
+  // Likewise for addresses in the host program that mean kernels and variables.
   void set_symbol(std::uint64_t address, const std::string& label) { symbols_[address] = label; }
   std::string symbol(std::uint64_t address) const;
 
@@ -58,7 +58,7 @@ class ObjectNames {
   // it keeps its name when it is freed, and, if the call has `written` it, gets one where none was known.
   std::string memory(std::uint64_t address, const Moment& moment, bool device, bool written);
 
-  // What calls made and no call ended. That a context takes along what it holds is not in it.
+  // What calls made and no call ended. Objects that ended only with their context are included.
   struct Live {
     std::map<std::string_view, std::uint64_t> objects;  // by kind
     std::uint64_t device_allocations = 0;
@@ -73,9 +73,9 @@ class ObjectNames {
   struct Object {
     std::uint32_t number = 0;
     std::uint32_t thread = 0;      // of its creator
-    std::uint64_t born_begin = 0;  // 0: it was there before we saw it
+    std::uint64_t born_begin = 0;  // 0: it existed before it was seen
     std::uint64_t born_end = 0;    //
-    std::uint64_t gone = ~0ULL;    // when its end had returned
+    std::uint64_t gone = ~0ULL;    // when the call that ended it had returned
     std::string label;
     std::vector<Handle> children;
   };
@@ -89,7 +89,7 @@ class ObjectNames {
     std::uint64_t born_begin = 0;
     std::uint64_t born_end = 0;
     std::uint64_t gone = ~0ULL;
-    std::vector<std::shared_ptr<Memory>> before;  // what lay there, for calls that began before this was known
+    std::vector<std::shared_ptr<Memory>> before;  // earlier memory, for calls that began before this was known
   };
   using Versions = std::vector<Object>;  // of one address, oldest first
 

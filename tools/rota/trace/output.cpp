@@ -1,4 +1,4 @@
-// See trace_output.h.
+// See output.h.
 #include "tools/rota/trace/output.h"
 
 #include <ctime>
@@ -120,11 +120,11 @@ std::size_t show_calls(const TraceFiles& files, const ShowOptions& options, std:
   TraceFile* file = nullptr;
   std::size_t shown = 0;
   Lookups lookups;
-  // Who names look-ups wants to see them.
+  // A selection that names look-ups wants to see them.
   const bool fold = !options.json && !options.lookups && options.selection.functions.empty();
   if (options.json) out << "[";
   while (merge.next(call, file)) {
-    // Also what is not shown gives names to what is.
+    // Calls that are not shown also give names to what is shown.
     Views::View& view = views.of(file);
     const CallText text = view.process.show(call);
     const std::uint32_t thread = view.process.thread_number(call.thread);

@@ -25,7 +25,7 @@ struct ShowOptions {
   // Neither times nor process and thread ids, which are numbered in the order of their start: two runs of a program
   // that does the same give the same listing.
   bool times = true;
-  // Text: look-ups of functions, each on its own line instead of each row of them on one.
+  // Text: each look-up of a function on its own line, instead of one line for each series.
   bool lookups = false;
   RenderOptions render = {};
 };

@@ -1,4 +1,4 @@
-// See trace_render.h.
+// See render.h.
 #include "tools/rota/trace/render.h"
 
 #include <cxxabi.h>
@@ -32,7 +32,7 @@ std::string hex(std::span<const std::byte> bytes) {
   return text;
 }
 
-// Room for later releases, which says nothing.
+// Reserved fields, which mean nothing.
 bool is_padding(std::string_view field) {
   return field.starts_with("reserved") || field.starts_with("pad") || field.starts_with("_internal_padding") ||
          field.starts_with("_oversize") || field == "unused";
@@ -143,7 +143,7 @@ std::string Renderer::value(std::uint32_t type_number, std::span<const std::byte
     case Kind::kSigned:
       return std::to_string(load_signed(bytes));
     case Kind::kUnsigned:
-      // Handles that the headers make mere numbers.
+      // Handles that the headers declare as mere numbers.
       if (type.bytes == 8 && !handle_class(type.name).empty()) return address(type.name, load_unsigned(bytes));
       return std::to_string(load_unsigned(bytes));
     case Kind::kFloat:
@@ -181,7 +181,7 @@ std::string Renderer::array(std::uint32_t element_number, std::span<const std::b
   if (json() && cut_off) {
     list += separator + "\"…\"";
   } else if (cut_off) {
-    // How many there were is another argument's to say; what was recorded ends at kMaxCaptureBytes.
+    // Another argument says how many there were; the record ends at kMaxCaptureBytes.
     list += separator + (count > shown ? fmt::format("… {} more, and others that were not recorded", count - shown)
                                        : std::string("… more that were not recorded"));
   } else if (count > shown) {
@@ -254,7 +254,7 @@ std::string Renderer::record(const names::Record& record, std::span<const std::b
   for (const names::Field& field : api_.fields.subspan(record.first, record.count)) {
     if (field.type >= api_.types.size() || is_padding(field.name)) continue;
     if (std::find(left_out_.begin(), left_out_.end(), field.name) != left_out_.end()) continue;
-    // A struct that has grown since the program was built ends before the newer fields; one that was cut off likewise.
+    // A struct that has grown since the program was built ends before the newer fields; so does one that was cut off.
     if (field.offset >= bytes.size() || bytes.size() - field.offset < api_.types[field.type].bytes) continue;
     std::string name = field.name;
     std::string shown;
@@ -333,14 +333,14 @@ std::string Renderer::address_name(std::string_view type, std::uint64_t value) c
   // cudaLaunchKernel takes a cudaKernel_t for a function of the host program.
   if (type == "const void*" && objects_->known({"kernel", value}))
     return objects_->handle({"kernel", value}, moment_, false);
-  // Device memory that comes from nowhere known is new; an unknown address that is handed in may be the program's own.
+  // Device memory of unknown origin is new; an unknown address that is passed in may be the program's own.
   return objects_->memory(value, moment_, is_device_pointer(type), written_);
 }
 
 std::string Renderer::address(std::string_view type, std::uint64_t value) const {
   const std::string number = fmt::format("0x{:x}", value);
   if (objects_ == nullptr) return plain(number);
-  // Asked also where it is not shown: the numbers must be the same in every form of the listing.
+  // Looked up even if it is not shown: the numbers must be the same in every form of the listing.
   const std::string name = value == 0 ? std::string() : address_name(type, value);
   if (!json()) {
     if (options_.raw_addresses) return number;

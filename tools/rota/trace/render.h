@@ -24,7 +24,7 @@ struct RenderOptions {
   bool raw_addresses = false;
   // Kernels by the name in their module instead of as C++ writes it.
   bool mangled = false;
-  // Text: at most so many elements of an array; 0: all that were recorded. JSON has all.
+  // Text: the most elements of an array to show; 0: all that were recorded. JSON has all.
   std::size_t elements = 16;
 };
 
@@ -72,7 +72,7 @@ class Renderer {
   // Text in text, a string in JSON.
   std::string plain(const std::string& text) const;
 
-  // An address and what it led to.
+  // An address and the value behind it.
   std::string behind(const std::string& address, const std::string& inside) const;
 
   bool json() const { return options_.syntax == Syntax::kJson; }

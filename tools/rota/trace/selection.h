@@ -11,8 +11,8 @@
 
 namespace rota::tool {
 
-// A name is a function's (cuMemAlloc_v2), its base name, which stands for all versions and stream forms (cuMemAlloc),
-// or a beginning that ends in '*'.
+// A name is a function's (cuMemAlloc_v2), its base name, which means all versions and stream forms (cuMemAlloc), or a
+// beginning that ends in '*'.
 struct Selection {
   std::optional<std::uint32_t> pid;
   std::vector<std::string> functions;  // none: all
@@ -25,7 +25,7 @@ struct Selection {
 bool name_matches(std::string_view name, std::string_view function);
 // Empty, or why no function of CUDA can be meant, with the nearest name.
 std::string name_problem(std::string_view name);
-// Empty, or what of the selection cannot be in these files at all.
+// Empty, or the part of the selection that no file can contain.
 std::string selection_problem(const Selection& selection, const std::vector<std::unique_ptr<TraceFile>>& files,
                               const std::string& path);
 

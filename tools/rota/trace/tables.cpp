@@ -1,4 +1,4 @@
-// See trace_tables.h; unions are in trace_unions.cpp.
+// See tables.h; unions are in unions.cpp.
 #include "tools/rota/trace/tables.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What the headers say in prose only, and a listing needs. Which functions make and end objects and memory, the policy
-// says (generated/trace_objects.inc); which types are handles, where a kernel gets its name, and which member of a
+// What a listing needs and the headers say only in prose. The policy says which functions make and end objects and
+// memory (generated/trace_objects.inc). Which types are handles, where a kernel gets its name, and which member of a
 // union counts is written by hand, in the headers' own names: the unit tests walk the generated tables and name every
 // handle type and union that is missing here.
 #pragma once
@@ -13,7 +13,7 @@ namespace rota::tool {
 // What a listing calls objects of this handle type: "stream" for CUstream and for cudaStream_t, since both APIs hand
 // out the same objects. Empty if the type is no handle. It may begin with const.
 std::string_view handle_class(std::string_view type);
-// A value of that class that is no object, by its name (CU_STREAM_LEGACY); empty if it is one.
+// The name of a value of that class that is no object (CU_STREAM_LEGACY); empty if it is an object.
 std::string_view special_handle(std::string_view handle_class, std::uint64_t value, bool runtime_api);
 // CUdeviceptr in all its versions.
 bool is_device_pointer(std::string_view type);
@@ -22,14 +22,14 @@ bool is_device_pointer(std::string_view type);
 std::string_view base_name(std::string_view function);
 // A handle that this function writes through the parameter is a new object's, whatever had that address before.
 bool makes_object(std::string_view base, std::string_view parameter);
-// The object whose handle this parameter is, or the memory at its address, is gone once the function succeeds.
+// The object whose handle this parameter is, or the memory at its address, has ended once the function succeeds.
 bool ends_object(std::string_view base, std::string_view parameter);
 
-// Where a value stands in a call: a parameter's name; with '*' before it, what the call wrote there; after a '.', a
+// The place of a value in a call: a parameter's name; with '*' before it, what the call wrote there; after a '.', a
 // field of the struct behind (or in) the parameter. Empty: nowhere.
 using Place = std::string_view;
 
-// Memory that comes into being, or becomes known.
+// Memory that is allocated, or becomes known.
 struct Allocation {
   std::string_view function;  // base name
   Place address;
@@ -39,7 +39,7 @@ struct Allocation {
   bool fresh = true;  // false: it may have been known before
 };
 const Allocation* allocation_of(std::string_view base);
-// It gives the program memory of its own, rather than another way to some, or a range of addresses.
+// It allocates memory for the program, rather than another access to some, or a range of addresses.
 bool gives_memory(std::string_view base);
 
 // Where the name of a kernel or of a device variable is said: `object` is its handle or its address in the host

@@ -63,9 +63,9 @@ std::set<std::string> trace_paths(const std::string& directory) {
 }
 
 constexpr int kWrongUsage = 2;
-constexpr int kNotRun = 125;  // of a run, where the program's own status cannot be meant
+constexpr int kNotRun = 125;  // for a run, where it cannot be mistaken for the program's own status
 
-// Empty, or why a process's trace cannot be kept within that.
+// Empty, or why a process's trace cannot be limited to that.
 std::string cap_problem(const std::string& text) {
   const auto bytes = parse_bytes(text);
   if (bytes && *bytes >= trace::kMinimumBytes) return {};
@@ -171,7 +171,7 @@ struct RunCommand {
     }
     std::ostringstream text;
     if (!print_summary(files, read_activity(directory), text) && problems.empty()) {
-      // A process that goes on may record yet.
+      // A process that is running may record more.
       const bool over =
           std::ranges::all_of(files, [](const auto& file) { return kill(static_cast<pid_t>(file->pid()), 0) != 0; });
       std::error_code ignored;
@@ -186,7 +186,7 @@ struct RunCommand {
     for (const std::string& problem : problems) complain(problem);
     for (const auto& file : files) {
       for (const std::string& problem : file->problems()) complain(problem);
-      // That a child left by _exit() is nothing to report; calls that did not return stand in the summary.
+      // A child that ended by _exit() is nothing to report; the summary has the calls that did not return.
       if (file->state() == trace::State::kCapped || file->state() == trace::State::kOutOfSpace)
         complain(file->ending());
     }

@@ -1,4 +1,4 @@
-// See trace_tables.h: which member of a union counts.
+// See tables.h: which member of a union counts.
 #include "tools/rota/trace/tables.h"
 
 #include <algorithm>

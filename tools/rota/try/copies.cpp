@@ -26,7 +26,8 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// The copies are in sessions of their own, so none of them has got it. False: it is to end all of them.
+// The copies are in sessions of their own, so none of them has received the signal. False: the signal is to end all of
+// them.
 bool passed_on(const siginfo_t& signal, const std::vector<pid_t>& copies) {
   const auto send = [&](int number) {
     for (const pid_t copy : copies) {
@@ -107,7 +108,7 @@ Together run_copies(const SignalsTaken& signals, unsigned copies, const std::str
       if (all.interrupted != 0) break;
     }
     int status = 0;
-    // One signal may stand for several children, adopted ones among them.
+    // One signal may mean several children, including adopted ones.
     for (pid_t child; (child = waitpid(-1, &status, WNOHANG)) > 0;) {
       const auto found = std::find(running.begin(), running.end(), child);
       if (found == running.end()) continue;

@@ -24,7 +24,7 @@ constexpr const char* kNewLock = ".owner.new";  // until it is locked
 // Behind the name of a folder that is being removed.
 constexpr const char* kGone = ".gone";
 
-// TMPDIR; /tmp if that is not set, or is relative to a working directory that is gone.
+// TMPDIR; /tmp if that is not set, or is relative to a working directory that no longer exists.
 std::string temporary_folder() {
   const char* const folder = std::getenv("TMPDIR");
   // Absolute: programs that change their folder are told of it.
@@ -33,7 +33,7 @@ std::string temporary_folder() {
   return error ? "/tmp" : absolute.string();
 }
 
-// Of a folder without an owner's file: whether its owner was killed while making it, and does not make it still.
+// For a folder without an owner's file: whether its owner was killed while making it, and is not just making it.
 bool is_unfinished(const fs::path& folder, std::time_t changed) {
   constexpr std::time_t kMinute = 60;
   if (std::time(nullptr) - changed < kMinute) return false;
@@ -53,8 +53,8 @@ bool is_stale(const fs::path& folder) {
   return flock(lock.get(), LOCK_EX | LOCK_NB) == 0;
 }
 
-// A rotad or program that is still running may create or remove a file there at the same moment: under another name it
-// does not find the folder, and what it had begun is over at the next attempt.
+// A rotad or program that is still running may create or remove a file there at the same moment: once the folder has
+// another name it does not find it, and what it had begun is over at the next attempt.
 void remove_whole(const fs::path& folder) {
   std::error_code error;
   fs::path last = folder;

@@ -11,8 +11,8 @@ namespace rota::attempt {
 // Where temporary folders are made, in the first that can be used: TMPDIR as an absolute path, /tmp, /dev/shm.
 std::vector<std::string> temporary_folders();
 
-// In the first usable one of `parents`, for this user alone. Goes with everything in it, unless somebody is to look
-// into it. Where this process is killed, the next one of this user that makes a folder of that name removes it: a
+// Made in the first usable folder of `parents`, for this user only. Removed with everything in it, unless somebody is
+// to read it. If this process is killed, the next process of this user that makes a folder of that name removes it: a
 // locked file in it says that its owner lives.
 class OutputFolder {
  public:

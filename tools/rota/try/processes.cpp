@@ -39,9 +39,9 @@ bool read_stat(pid_t process, Stat& stat) {
   return static_cast<bool>(rest >> stat.state >> stat.parent);
 }
 
-// Reaps what has ended; whether nothing is left. Asked of the kernel, not of /proc: orphans become children of this
-// process, so whoever has a descendant has a child, while a listing of /proc misses the child that a process left
-// behind while the listing was read.
+// Reaps what has ended, and returns whether no child remains. This asks the kernel and not /proc: orphans become
+// children of this process, so a process with a descendant has a child, while a listing of /proc misses the child of a
+// process that ended while the listing was read.
 bool all_ended() {
   pid_t child;
   do {

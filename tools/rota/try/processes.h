@@ -15,7 +15,8 @@ bool adopt_orphans();
 // Whether the process is `ancestor` or was started by it. False for one that does not exist.
 bool descends_from(pid_t process, pid_t ancestor);
 
-// Of this process; zombies are left out. Misses those that are started, by processes that then end, while it looks.
+// Descendants of this process, without zombies. Misses processes that are started during the search by others that then
+// end.
 std::vector<pid_t> descendants();
 
 // "python", or empty if there is no such process.

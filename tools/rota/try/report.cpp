@@ -108,7 +108,7 @@ std::vector<std::string> failures(const Report& report) {
   return lines;
 }
 
-// What the reader has to know besides the figures.
+// What the reader has to know in addition to the figures.
 std::vector<std::string> notes(const Report& report) {
   std::vector<std::string> lines = failures(report);
   if (const auto names = others(report); !names.empty()) {

@@ -28,7 +28,7 @@ struct Report {
   std::vector<Way> ways;  // the first one alone
   std::string nvml_problem;
   bool rotad_is_here = true;
-  std::vector<std::string> remarks;  // what rota has said in the copies' output, and the like
+  std::vector<std::string> remarks;  // rota's messages in the copies' output, and the like
   std::string folder;                // of their output; empty: it is not kept
 };
 

@@ -115,7 +115,7 @@ void Sampler::ask_rotad() {
   if (!rotad_ || !rotad_is_here_) return;
   const auto status = tool::request_status(rotad_.get());
   if (!status) {
-    rotad_ = {};  // it is gone, and what happened afterwards is not known
+    rotad_ = {};  // rotad has ended, and what happened afterwards is not known
     lost_rotad_ = true;
     return;
   }

@@ -243,7 +243,7 @@ ROTA_FORWARD(2, cudaDeviceFlushGPUDirectRDMAWrites, cuFlushGPUDirectRDMAWrites)
 ROTA_FORWARD(0, cudaProfilerStart, cuProfilerStart)
 ROTA_FORWARD(0, cudaProfilerStop, cuProfilerStop)
 
-// A peer is given by its device and stands for that device's primary context.
+// A peer is given by its device and means that device's primary context.
 ROTA_CUDART_EXPORT int cudaDeviceEnablePeerAccess(int device, unsigned flags) {
   if (flags != 0) return done(kInvalidValue);
   CUcontext peer = nullptr;

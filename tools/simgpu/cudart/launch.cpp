@@ -6,7 +6,7 @@
 namespace rota::sim::cudart {
 namespace {
 
-// A CUkernel stands for a CUfunction in launches.
+// A CUkernel may replace a CUfunction in launches.
 CUfunction function(CUkernel kernel) {
   return reinterpret_cast<CUfunction>(kernel);
 }

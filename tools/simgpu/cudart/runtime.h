@@ -36,7 +36,8 @@ struct Dim3 {
   unsigned x, y, z;
 };
 
-// The driver's functions. Entries that it lacks are null, and call() returns kNotSupported for them.
+// The driver's functions. Entries for functions that it does not have are null, and call() returns kNotSupported for
+// them.
 struct Driver {
 #define ROTA_CUDART_LOOKUP(member, name, version, flags) rota::api::member##_fn* member = nullptr;
 #include "tools/simgpu/cudart/lookups.inc"

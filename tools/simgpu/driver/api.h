@@ -11,7 +11,7 @@
 namespace rota::sim {
 using namespace rota::api;  // NOLINT(google-build-using-namespace): the names are CUDA's own
 
-// Which stream NULL stands for: the legacy one, or the calling thread's own (the _ptsz and _ptds forms).
+// Which stream NULL means: the legacy one, or the calling thread's own (the _ptsz and _ptds forms).
 enum class Form { kLegacy, kPerThread };
 
 // The handles that cuda.h defines as casts of small numbers.

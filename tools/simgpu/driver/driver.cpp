@@ -344,7 +344,7 @@ void Driver::occupy(Context& context, EngineKind engine, int64_t nanoseconds, Li
     if (timeline != 0) timeline = request.from;
     clock.sleep_until(request.from);
   }
-  if (request.nanoseconds > 0) state().leave_line(request);  // the context is gone, and others wait behind it
+  if (request.nanoseconds > 0) state().leave_line(request);  // the context has ended, and others wait behind it
 }
 
 void Driver::make_resident(uint64_t address, uint64_t bytes, Access access, int64_t* nanoseconds, int gpu) {
@@ -393,7 +393,7 @@ void Driver::release(const Allocation& allocation) {
     allocation.pool->released(allocation);
     if (allocation.pool->on_gpu()) return;  // the pool keeps the bytes
   }
-  // Pages that another process still holds are left alone.
+  // Pages that another process holds are not touched.
   bool last = allocation.shared_id == 0 || state().let_go(allocation.shared_id);
   AddressSpace::unmap(allocation, &memory, last || allocation.imported);
 }

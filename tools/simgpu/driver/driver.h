@@ -159,7 +159,7 @@ class SynchronousMemory {
   std::set<uint64_t> buffers_;
 };
 
-// A block of memory for one object after the other: the next one has the address of the one before, once that is gone.
+// Memory for one object after the other: the next one has the address of the one before, once that is destroyed.
 class KeptBlock {
  public:
   void* take(size_t bytes) {
@@ -263,7 +263,7 @@ class Driver {
   // a pool, also the current context's work. Waits for that work, except for memory of a pool on a GPU.
   CUresult free_memory(const ContextPointer& current, uint64_t address, bool host);
   void release(const Allocation& allocation);
-  // Evicting managed memory to make room takes this many nanoseconds; pass them to push_out() without holding a lock.
+  // Evicting managed memory for others takes this many nanoseconds; pass them to push_out() without holding a lock.
   CUresult allocate_device(Context& context, uint64_t bytes, uint64_t* address, int64_t* pushing_out);
   void push_out(Context& context, int64_t nanoseconds);
   // Calls take(), which asks the shared state for device memory. If that fails, frees what pools keep unused and tries

@@ -16,7 +16,7 @@ namespace {
 
 // Copies and kernels are booked in pieces of at most this length, so that others run in between.
 constexpr int64_t kCopyPiece = 250'000;
-// A waiter that has not asked again for this many slices is gone or was killed.
+// A waiter that has not asked again for this many slices has given up or was killed.
 constexpr int64_t kForgottenAfter = 20;
 
 Waiter* waiter_of(ComputeEngine& engine, uint64_t key) {

@@ -252,7 +252,7 @@ double CostFigures::eviction() const {
 
 namespace {
 // The rates of both directions of the link together. Each direction carries its own packets, plus requests and
-// acknowledgements for the other direction's packets. Its capacity follows from the rate that it reaches alone.
+// acknowledgements for the other direction's packets. Its capacity follows from the rate that it reaches by itself.
 struct Duplex {
   double down = 0;  // host to device, bytes of data per second
   double up = 0;

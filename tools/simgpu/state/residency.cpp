@@ -1,8 +1,8 @@
 // Managed memory's residency. Each allocation is a row of 2 MiB blocks, each fresh, on the host or on one GPU. When a
-// GPU uses a block that is not resident there, the block moves to it, unless advice keeps it in place. If there is no
-// room, the allocation that was brought in longest ago, of any process, loses its first resident blocks. Using resident
-// blocks does not count as recent use: a GPU does not report such accesses to the driver. So working sets that together
-// exceed the GPU evict each other, however busy they are.
+// GPU uses a block that is not resident there, the block moves to it, unless advice keeps it in place. If the GPU is
+// full, the first resident blocks are evicted of the allocation that was brought in longest ago, of any process. Using
+// resident blocks does not count as recent use: a GPU does not report such accesses to the driver. So working sets that
+// together exceed the GPU evict each other, however busy they are.
 #include "tools/simgpu/state/layout.h"
 #include "tools/simgpu/state/shared_state.h"
 

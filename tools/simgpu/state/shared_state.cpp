@@ -68,7 +68,7 @@ std::string lasting_name(const std::string& profile) {
 }
 
 // The entries created by this process image, by state file and serial: execve keeps the pid and the start time, but
-// what the previous image held is gone.
+// what the previous image held is lost.
 class OwnEntries {
  public:
   void add(const std::string& path, uint64_t serial) {

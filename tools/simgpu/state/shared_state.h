@@ -117,8 +117,8 @@ class SharedState {
   // 16 bytes that differ between state files and GPUs, and are constant for one file.
   void uuid(int gpu, unsigned char out[16]) const;
 
-  // Takes plain device memory (allocations, contexts), evicting managed memory of any process if that makes room.
-  // False: out of memory, nothing changed.
+  // Takes plain device memory (allocations, contexts), evicting managed memory of any process if necessary. False: out
+  // of memory, nothing changed.
   bool take(int gpu, uint64_t bytes, Migration* migration);
   void give_back(int gpu, uint64_t bytes);
 
@@ -142,14 +142,14 @@ class SharedState {
   // changed.
   uint64_t share(int gpu, uint64_t bytes, bool taken, Migration* migration);
   // Each call adds one hold. revive: also for memory that no process holds any more but that a descriptor kept; it is
-  // charged again. False: it is gone, or there is no room.
+  // charged again. False: it has been freed, or the GPU is full.
   bool hold(uint64_t id, int gpu, uint64_t bytes, bool revive, Migration* migration);
   // True: no process holds it any more.
   bool let_go(uint64_t id);
   // Reverts share(): the bytes are this process's plain memory again.
   void unshare(uint64_t id);
 
-  // Events that several processes record and wait for; gone with the last process that holds them. 0: table full.
+  // Events that several processes record and wait for; destroyed with the last process that holds them. 0: table full.
   uint64_t add_event();
   bool hold_event(uint64_t id);  // false: there is none
   void let_go_event(uint64_t id);

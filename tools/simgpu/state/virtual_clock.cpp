@@ -22,9 +22,9 @@ namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-constexpr int64_t kLook = 500'000;  // the watchdog looks this often
+constexpr int64_t kLook = 500'000;  // the watchdog's polling interval
 
-// A thread asleep at this many looks is waiting for another; one that has computed for this long is probably spinning.
+// A thread asleep at this many polls is waiting for another; one that has computed for this long is probably spinning.
 struct Patience {
   int looks_asleep;
   int64_t spinning;
@@ -53,7 +53,7 @@ struct Participant {
   int asleep = 0;
 };
 
-// State letter and processor time of a thread of this process. False: it is gone.
+// State letter and processor time of a thread of this process. False: it has ended.
 bool thread_use(pid_t thread, char* state, int64_t* cpu) {
   char path[64];
   std::snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);

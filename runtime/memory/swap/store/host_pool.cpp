@@ -141,7 +141,7 @@ void* HostPool::map(std::uint64_t bytes, int node) {
     shrink(bytes);
     return nullptr;
   }
-  // A kernel may lack any of these, which only costs speed or memory.
+  // A kernel may not have any of these, which only costs speed or memory.
   madvise(block, bytes, MADV_HUGEPAGE);
   madvise(block, bytes, MADV_DONTFORK);
   madvise(block, bytes, MADV_DONTDUMP);
@@ -404,7 +404,7 @@ void HostPool::publish() {
   usage_->host_bytes.store(bytes_);
 }
 
-// First said, then looked whether the share allows it, as pages.h wants it.
+// First published, then compared with the share, as pages.h requires.
 bool HostPool::grow(std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   bytes_ += bytes;

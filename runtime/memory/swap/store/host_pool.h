@@ -11,7 +11,8 @@
 // block, the pool refuses it, since a full cgroup kills instead of refusing.
 //
 // Limits on host memory that processes share count all of it (scheduler/limits/quota.h). So the pool says in rotad's
-// page what it has and what of that is *spare*, and grows only within its share. Only the monitor makes it grow.
+// page what it has and what of that is reclaimable (*spare*), and grows only within its share. Only the monitor makes
+// it grow.
 #pragma once
 
 #include <array>
@@ -82,7 +83,7 @@ class HostPool {
   // --- the share that rotad allows
 
   // rotad's pages; null: there is none, and no limit. The pages are never unmapped. `tell` is called, by any thread,
-  // when rotad has to look at what this pool says.
+  // when rotad has to read what this pool publishes.
   void follow(protocol::UsagePage* usage, const protocol::LeasePage* lease, std::function<void()> tell);
   // Whether there is a limit.
   bool limited() const;
@@ -90,7 +91,7 @@ class HostPool {
   // that. The monitor counts them.
   void set_copies(std::uint64_t bytes);
   void add_copies(std::int64_t bytes);
-  // How much of what is spare has to go.
+  // How much of the reclaimable memory has to be released.
   std::uint64_t excess() const;
   // Whether so much more may be taken, once others have given it back, that the last block which was not to be had is.
   bool may_grow() const;

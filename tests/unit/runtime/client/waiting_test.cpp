@@ -101,15 +101,14 @@ TEST_CASE("a program that is passed over is told what is in its way, for good or
     return rota::turn::room_for(all, 1);
   };
   CHECK(told(0, 0).empty());
-  CHECK(told(130, 0) ==
-        "room on GPU 3: 130 MiB of this program's memory do not fit beside what does not leave the GPU");
+  CHECK(told(130, 0) == "room on GPU 3: 130 MiB of this program's memory do not fit beside what cannot be evicted");
   all.tasks[1].fixed_bytes = 500 * kMega;
   CHECK(told(130, 130) ==
-        "room on GPU 3: 130 MiB of this program's memory do not fit beside what cannot leave the GPU while work of its "
+        "room on GPU 3: 130 MiB of this program's memory do not fit beside what cannot be evicted while work of its "
         "programs may run: program 2 500 MiB");
   CHECK(told(130, 30) ==
-        "room on GPU 3: 130 MiB of this program's memory do not fit beside what does not leave the GPU and, for 30 MiB "
-        "of that, what cannot leave the GPU while work of its programs may run: program 2 500 MiB");
+        "room on GPU 3: 130 MiB of this program's memory do not fit beside what cannot be evicted and, for 30 MiB "
+        "of that, what cannot be evicted while work of its programs may run: program 2 500 MiB");
   CHECK(rota::turn::room_for(all, 2).empty());
 }
 

@@ -41,7 +41,7 @@ struct FakeTurns : memory::WithoutTurns {
   std::function<bool(int device, std::uint64_t bytes, FunctionRef<void()> release)> takes_extents;
   std::function<void(FunctionRef<void()> begin)> closes_gate;
   std::function<std::optional<api::CUresult>(api::CUcontext context)> synchronizes;
-  int room_made = 0;  // how often others were asked to make room
+  int room_made = 0;  // how often others were asked to evict memory
   bool told_out_of_place = false;
 };
 

@@ -74,7 +74,7 @@ struct Served : Fixture {
     memory.add_pool_attribute(kPool, which, &value);
     return value;
   }
-  // Once the program has looked: what its streams have passed is found out for several frees at a time.
+  // After a sweep, which finds out for several frees at a time what the program's streams have passed.
   std::uint64_t live_bytes() {
     memory.sweep_deferred();
     return ledger.live_bytes(0);
@@ -87,7 +87,7 @@ struct Served : Fixture {
   api::CUcontext context = nullptr;
 };
 
-// Memory that a stream got behind its own work and that is freed without a stream is nobody else's before that work has
+// Memory that a stream got behind its own work and that is freed without a stream is not reused before that work has
 // finished.
 inline void expect_to_wait_for_earlier_work(Served& f) {
   const api::CUdeviceptr first = f.taken(kSpan);

@@ -67,7 +67,7 @@ class FakeRotad {
     keeps_limits_ = true;
     promise_room();
   }
-  // The same for room alone.
+  // The same only for room (protocol::Room).
   void promise_room() { promises_room_ = true; }
 
   // `promised`: on every GPU of the grant.
@@ -107,7 +107,7 @@ class FakeRotad {
     ++lease_->grants_change;
     changed();
   }
-  // How much must leave the GPU before the lease is given back, and by when that must happen.
+  // How much must be evicted before the lease is given back, and by when that must happen.
   void clear(std::uint64_t bytes, std::uint64_t by_ns = 0, unsigned gpu = 0) {
     lease_->gpus[gpu].clear_bytes = bytes;
     on_all(&protocol::GpuLease::give_back_by_ns, by_ns);
@@ -141,19 +141,20 @@ class FakeRotad {
     on_all(&protocol::GpuLease::left_bytes, left);
   }
 
-  // What rotad wants to know, or lets the client do; and until when the client has its GPUs alone.
+  // What rotad wants to know, or lets the client do; and until when the client has exclusive use of its GPUs.
   void watch(std::uint32_t what) {
     on_all(&protocol::GpuLease::watch, what);
     changed();
   }
-  // On which GPUs others have memory that cannot leave for now, and on which they have some that can. Wakes nobody.
+  // On which GPUs others have memory that is pinned temporarily, and on which they have some that can be evicted. Wakes
+  // nobody.
   void others_have(std::uint64_t fixed_for_now, std::uint64_t movable) {
     for (unsigned gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
       lease_->gpus[gpu].movable = (movable >> gpu & 1) != 0;
       lease_->gpus[gpu].fixed_for_now = (fixed_for_now >> gpu & 1) != 0;
     }
   }
-  // Others are making room on these GPUs. Wakes nobody.
+  // Others are evicting memory on these GPUs. Wakes nobody.
   void others_clear(std::uint64_t gpus) {
     for (unsigned gpu = 0; gpu < protocol::kMaxGpus; ++gpu) lease_->gpus[gpu].clearing = (gpus >> gpu & 1) != 0;
   }

@@ -1,4 +1,4 @@
-// A driver with virtual memory management, as far as swap memory needs it that neither leaves nor is examined.
+// A driver with as much virtual memory management as swap memory needs that is neither evicted nor examined.
 #pragma once
 
 #include <atomic>

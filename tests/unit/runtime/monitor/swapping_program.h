@@ -1,4 +1,4 @@
-// A program with memory that rotad may ask for, beside a rotad played by the test.
+// A program with memory that rotad may ask for, and a rotad played by the test.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -19,7 +19,7 @@ struct Speaking : FakeRotad {
   }
 };
 
-// Has the turn, and memory on the GPU that can move.
+// Has the turn, and memory on the GPU that can be evicted.
 struct Holding : Program {
   Holding(Speaking& to, void (*prepare)(FakeDriver&)) : Program(memory::Choice::kSwap, true, prepare), rotad(to) {
     launch();

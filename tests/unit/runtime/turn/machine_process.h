@@ -15,8 +15,8 @@ struct Process {
   event::Look seen;
   std::vector<Action> done;  // by the last call
   Marked mark = Marked::kYes;
-  bool resident = true;  // whether an attempt to bring memory back succeeds
-  bool some = false;     // whether at least some of it has come
+  bool resident = true;  // whether an attempt to restore memory succeeds
+  bool some = false;     // whether at least some of it was restored
 
   Process() { step(event::Gpus{.any = true, .answered = true, .served = 1}); }
 

@@ -335,15 +335,15 @@ TEST_CASE("if the others do not leave, the pair is taken as it is, and not asked
   CHECK_FALSE(program.look().alone);
   REQUIRE(program.closes(1));
   program.pass(1);
-  program.run(Pairs::kInVain);
+  program.run(Pairs::kAfterFutile);
   CHECK_FALSE(program.opens(0));
   CHECK(program.look().alone);
   // In vain again: twice as long.
   program.run(Pairs::kLongestWait);
   REQUIRE(program.pair());
-  program.run(Pairs::kInVain + 10ms);
+  program.run(Pairs::kAfterFutile + 10ms);
   REQUIRE(program.pair());
-  program.run(Pairs::kInVain);
+  program.run(Pairs::kAfterFutile);
   CHECK_FALSE(program.opens(0));
   // Not in vain.
   CHECK(program.look().alone);
@@ -356,7 +356,7 @@ TEST_CASE("if the others do not leave, the pair is taken as it is, and not asked
   CHECK_FALSE(program.opens(0));
   program.run(Pairs::kLongestWait);
   REQUIRE(program.pair());
-  program.run(Pairs::kInVain);
+  program.run(Pairs::kAfterFutile);
   CHECK_FALSE(program.opens(0));
 }
 

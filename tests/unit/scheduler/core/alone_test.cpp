@@ -96,7 +96,7 @@ TEST_CASE(
   CHECK(in_a_minute >= 1);
   CHECK(in_a_minute <= 4);
   // Its long kernel is over.
-  programs.now += Alone::kLongestInVain;
+  programs.now += Alone::kLongestAfterFutile;
   programs.alone(1, true);
   REQUIRE(programs.goes(2));
   programs.yield(2);

@@ -1,8 +1,8 @@
 // A model of programs on a GPU that their memory fits together: each runs kernels of a given length, with work on the
 // CPU between them, in bursts or endlessly. A GPU runs one program's kernels at a time. If several have kernels ready,
 // they are interleaved in slices, as the driver does, with a small loss at each change. A kernel on several GPUs is one
-// of ranks that wait for each other: it gets on only while all of its GPUs run it, and is in the way on each that does.
-// Time advances in steps; nothing waits.
+// of ranks that wait for each other: it makes progress only while all of its GPUs run it, and occupies each GPU that
+// does. Time advances in steps; nothing waits.
 //
 // The core decides which programs may run, as it would for real ones: they want, hold, give back when idle or when
 // their time is up, and report what they have done. Or a fixed candidate decides, to compare the core's choice with.
@@ -260,7 +260,7 @@ class World {
     }
   }
 
-  // Its kernel has.
+  // Its kernel has finished.
   void finish(Each& each) const {
     ++each.done;
     each.closed = each.closing;

@@ -56,8 +56,8 @@ inline std::string text_of(const ClientState* client) {
   return text.str().empty() ? "rests" : text.str();
 }
 
-// What the core says of a question: the words before the colon of a line "#= client 1: holds 1". Nothing if there is
-// no such question. A set of GPUs is hexadecimal, as in an event log.
+// The core's answer to a question, which is the words before the colon of a line "#= client 1: holds 1". Nothing if
+// there is no such question. A set of GPUs is hexadecimal, as in an event log.
 inline std::optional<std::string> answer(const Core& core, const std::string& question) {
   std::istringstream words(question);
   std::string what;

@@ -14,23 +14,23 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Parties of one client each, except those that `party` names.
-struct Parties {
-  explicit Parties(std::size_t clients) : as(clients), standings(clients), party(clients) {
-    for (std::size_t i = 0; i < clients; ++i) party[i] = i;
+// Groups of one client each, except those that `group` names.
+struct Groups {
+  explicit Groups(std::size_t clients) : as(clients), standings(clients), group(clients) {
+    for (std::size_t i = 0; i < clients; ++i) group[i] = i;
   }
   void change(std::size_t client, Standing::As next, Time now) {
     time.advance(now);
     time.change(of(client), std::exchange(as[client], next), next, 100ms);
   }
-  Standing& of(std::size_t client) { return standings[party[client]]; }
+  Standing& of(std::size_t client) { return standings[group[client]]; }
   Time ahead(std::size_t one, std::size_t other, Time now) {
     return time.served(of(one), now) - time.served(of(other), now);
   }
   VirtualTime time;
   std::vector<Standing::As> as;
   std::vector<Standing> standings;
-  std::vector<std::size_t> party;
+  std::vector<std::size_t> group;
 };
 
 // Clients that all want one GPU, one at a time.
@@ -141,9 +141,9 @@ TEST_CASE("what somebody has had of one GPU is not held against it on another") 
 }
 
 TEST_CASE("a program that comes back after a pause has some credit, and no more for a longer pause") {
-  Parties parties(3);
-  const auto change = [&](std::size_t which, Standing::As as, Time now) { parties.change(which, as, now); };
-  const auto ahead = [&](std::size_t one, std::size_t other, Time now) { return parties.ahead(one, other, now); };
+  Groups groups(3);
+  const auto change = [&](std::size_t which, Standing::As as, Time now) { groups.change(which, as, now); };
+  const auto ahead = [&](std::size_t one, std::size_t other, Time now) { return groups.ahead(one, other, now); };
   change(0, Standing::As::kHolds, 0s);
   change(1, Standing::As::kWaits, 0s);
   change(0, Standing::As::kWaits, 1s);
@@ -162,15 +162,15 @@ TEST_CASE("a program that comes back after a pause has some credit, and no more 
   change(1, Standing::As::kAway, 62s);
   change(1, Standing::As::kWaits, 62s);
   CHECK(ahead(0, 1, 62s) > 1s);
-  // No party is present for a while: all start as equals, except for credit.
+  // No group is present for a while: all start as equals, except for credit.
   for (const std::size_t each : {0U, 1U, 2U}) change(each, Standing::As::kAway, 62s);
   for (const std::size_t each : {0U, 1U, 2U}) change(each, Standing::As::kWaits, 200s);
   CHECK(std::chrono::abs(ahead(0, 1, 200s)) <= 100ms);
 }
 
 TEST_CASE("what a program is owed is forgotten while it is away") {
-  Parties parties(2);
-  const auto change = [&](std::size_t which, Standing::As as, Time now) { parties.change(which, as, now); };
+  Groups groups(2);
+  const auto change = [&](std::size_t which, Standing::As as, Time now) { groups.change(which, as, now); };
   change(0, Standing::As::kHolds, 0s);
   change(1, Standing::As::kWaits, 0s);
   change(1, Standing::As::kAway, 10s);
@@ -182,7 +182,7 @@ TEST_CASE("what a program is owed is forgotten while it is away") {
     owed = 9s;
   }
   change(1, Standing::As::kWaits, 10s + away);
-  const Time ahead = parties.ahead(0, 1, 10s + away);
+  const Time ahead = groups.ahead(0, 1, 10s + away);
   CHECK(ahead >= owed);
   CHECK(ahead <= owed + 100ms);
 }
@@ -238,18 +238,18 @@ TEST_CASE("a turn that ends in time is no pause, whatever its holder says of its
 
 TEST_CASE("the mean stays what it is however clients come, hold, run beside others and go") {
   std::minstd_rand random(7);
-  Parties parties(20);
-  for (std::size_t i = 0; i < 10; ++i) parties.party[i] = i / 4;  // sessions of four, four and two
+  Groups groups(20);
+  for (std::size_t i = 0; i < 10; ++i) groups.group[i] = i / 4;  // sessions of four, four and two
   Time now{};
   for (int i = 0; i < 100'000; ++i) {
     now += Time(random() % 10'000'000);
-    parties.change(random() % parties.as.size(), static_cast<Standing::As>(random() % 4), now);
+    groups.change(random() % groups.as.size(), static_cast<Standing::As>(random() % 4), now);
     std::int64_t here = 0;
     double sum = 0;
-    for (const Standing& each : parties.standings) {
+    for (const Standing& each : groups.standings) {
       if (!each.here()) continue;
       ++here;
-      sum += static_cast<double>((parties.time.served(each, now) - parties.time.mean()).count());
+      sum += static_cast<double>((groups.time.served(each, now) - groups.time.mean()).count());
     }
     if (here != 0 && std::abs(sum) > 2 * static_cast<double>(here))
       FAIL("the mean is off by " << sum / static_cast<double>(here));
@@ -257,14 +257,14 @@ TEST_CASE("the mean stays what it is however clients come, hold, run beside othe
 }
 
 TEST_CASE("a program that holds the GPU for a year while another waits leaves new ones where they were to begin") {
-  Parties parties(2);
-  parties.change(0, Standing::As::kHolds, 0s);
-  parties.change(1, Standing::As::kWaits, 0s);
-  parties.time.advance(1h);
-  const Time start = parties.time.start();
-  CHECK(start > parties.time.level());
-  parties.time.advance(365 * 24h);
-  CHECK(parties.time.start() == start);
+  Groups groups(2);
+  groups.change(0, Standing::As::kHolds, 0s);
+  groups.change(1, Standing::As::kWaits, 0s);
+  groups.time.advance(1h);
+  const Time start = groups.time.start();
+  CHECK(start > groups.time.level());
+  groups.time.advance(365 * 24h);
+  CHECK(groups.time.start() == start);
 }
 
 TEST_CASE("a session has as much of a GPU as one program beside it, and its programs the same of that") {

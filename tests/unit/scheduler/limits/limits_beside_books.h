@@ -1,4 +1,4 @@
-// Limits without the scheduler: what its books say of GPUs, a test says.
+// Limits without the scheduler: a test sets what the accounting says of GPUs.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ class LimitsBesideBooks : SaidBooks, public Quota {
     books.gpu(gpu).total = total;
     return gpu_changed(gpu, now);
   }
-  // Listed by the driver as other programs'.
+  // Memory that the driver lists as other programs'.
   Outcome set_outside(GpuIndex gpu, Bytes bytes, Time now) {
     books.gpu(gpu).measured.measured(bytes, bytes, bytes, now);
     return gpu_changed(gpu, now);

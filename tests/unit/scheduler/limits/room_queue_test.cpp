@@ -37,7 +37,7 @@ struct Machine {
   std::string settle(Time later = {}) {
     now += later;
     std::string text;
-    for (const RoomQueue::Answer& each : queue.settle(now)) {
+    for (const RoomQueue::Answer& each : queue.decide(now)) {
       text += (text.empty() ? "" : ", ") + std::to_string(each.client) + (each.again ? " again" : " refused");
     }
     return text;
@@ -319,7 +319,7 @@ TEST_CASE("of programs that could run one after the other one ends well at least
       for (auto& [id, program] : programs) {
         if (!program.ended && !program.waits_since && random() % 2 == 0) step(id);
       }
-      for (const RoomQueue::Answer& answer : machine.queue.settle(machine.now)) {
+      for (const RoomQueue::Answer& answer : machine.queue.decide(machine.now)) {
         REQUIRE(programs[answer.client].waits_since);
         machine.now += 1us;
         answer.again ? step(answer.client) : end(answer.client, false);

@@ -86,8 +86,8 @@ Uuid uuid(std::uint8_t number);
 
 class Client {
  public:
-  // Says hello and maps its pages. `beside`: says that it shares memory with other processes, so that it runs beside
-  // others wherever its memory fits.
+  // Says hello and maps its pages. `beside`: says that it shares memory with other processes, so that it runs
+  // concurrently with others wherever its memory fits.
   explicit Client(const std::string& socket, const std::string& name = "test", bool beside = true);
   ~Client();
   Client(const Client&) = delete;

@@ -8,7 +8,7 @@
 //   cuLaunchKernel@9=lost                   the call's GPU falls off the bus, for every process
 //   copies=4                                copies between host and device take four times as long
 //
-// A name without a version stands for all versions and stream forms of the function.
+// A name without a version means all versions and stream forms of the function.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Events: which task an event stands for, which capture it was recorded in, and records made within other work.
+// Events: which task an event refers to, which capture it was recorded in, and records made within other work.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ struct Event {
   bool timed() const { return (flags & CU_EVENT_DISABLE_TIMING) == 0; }
 };
 
-// What an event stood for at some point: later records do not change it.
+// What an event referred to at some point: later records do not change it.
 struct Record {
   TaskPointer task;
   std::shared_ptr<InterprocessEvent> shared;
@@ -46,10 +46,10 @@ struct Record {
 };
 Record current_record(Event& event);
 
-// From now on the event stands for the task, which ends when the record is reached.
+// From now on the event refers to the task, which ends when the record is reached.
 void set_recorded(Event& event, TaskPointer task);
 
-// A record inside other work (a graph's node): from now on the event stands for a record that finish() completes.
+// A record inside other work (a graph's node): from now on the event refers to a record that finish() completes.
 Record begin_record(Event& event);
 void finish(const Record& record);
 

@@ -26,8 +26,8 @@ struct GraphExec : std::enable_shared_from_this<GraphExec> {
   GraphExec& operator=(const GraphExec&) = delete;
 
   CUgraphExec handle() { return reinterpret_cast<CUgraphExec>(this); }
-  // Under graph_state().mutex: the node that stands for one of the graph that this was instantiated from (or of a child
-  // graph of it), or null.
+  // Under graph_state().mutex: the node that corresponds to one of the graph that this was instantiated from (or of a
+  // child graph of it), or null.
   GraphNode* find(const GraphNode& original) const;
   bool allocates(const GraphAllocation& memory) const;
   bool frees_on_launch() const;

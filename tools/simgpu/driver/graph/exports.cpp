@@ -8,7 +8,8 @@ using namespace rota::sim;  // NOLINT: the exported functions are all in the glo
 
 namespace {
 
-// Measured on driver 580.159: the count becomes the number written, at most the room given; unused entries become null.
+// Measured on driver 580.159: the count becomes the number written, at most the capacity given; unused entries become
+// null.
 CUresult tell_nodes(const std::vector<GraphNode*>& nodes, CUgraphNode* out, size_t* count) {
   if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (out == nullptr) {

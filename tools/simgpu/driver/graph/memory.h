@@ -1,8 +1,8 @@
 // Memory that graphs allocate. An allocation node fixes the address when it is created. It gets physical memory at the
 // first launch of its graph (the device is charged then). The memory stays with the executable graph, so that later
 // launches need not request it again, until that graph is destroyed or cuDeviceGraphMemTrim reclaims it. Memory that a
-// device's graphs have released is kept for other graphs, and counts as used, until it is trimmed. All of it belongs to
-// the device and outlives contexts. Measured on driver 580.159.
+// device's graphs have released is cached for other graphs, and counts as used, until it is trimmed. All of it belongs
+// to the device and outlives contexts. Measured on driver 580.159.
 #pragma once
 
 #include <array>
@@ -39,7 +39,7 @@ struct GraphAllocation {
 class GraphMemory {
  public:
   struct Use {          // bytes
-    uint64_t used = 0;  // mapped to allocations, or kept
+    uint64_t used = 0;  // mapped to allocations, or cached
     uint64_t kept = 0;  // no longer belongs to an allocation
     uint64_t used_high = 0;
     uint64_t reserved = 0;  // taken from the device

@@ -37,7 +37,7 @@ bool UserObject::release(unsigned count) {
   graph_state().user_objects.remove(handle());
   if (mutated(Mutation::user_objects_are_never_destroyed)) return true;
   auto task = std::make_shared<Task>();
-  task->context = nullptr;  // no context: this thread's may be gone by then
+  task->context = nullptr;  // no context: this thread's may have ended by then
   task->work = [function = destroy, argument = data] { run_host_function(function, argument); };
   destructor_thread().push(std::move(task));
   return true;

@@ -41,7 +41,7 @@ class ManagedRanges {
     auto last = split(end);
     for (auto range = first; range != last; ++range) change(range->second);
   }
-  // Calls look(const ManagedAdvice&) for each piece of the range with uniform advice.
+  // Calls look(const ManagedAdvice&) for each part of the range with uniform advice.
   template <class Look>
   void visit(uint64_t address, uint64_t bytes, Look look) const {
     std::lock_guard lock(mutex_);

@@ -330,7 +330,7 @@ CUresult attach(CUstream handle, CUdeviceptr address, size_t bytes, unsigned fla
   if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && !single) return CUDA_ERROR_INVALID_VALUE;
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
-  // The default stream synchronizes with all streams, so no memory can belong to it alone.
+  // The default stream synchronizes with all streams, so no memory can belong to it exclusively.
   if (single && stream == context->legacy) return CUDA_ERROR_INVALID_VALUE;
   auto allocation = driver().memory.find(address);
   if (!allocation || allocation->kind != MemoryKind::kManaged || allocation->address != address) {

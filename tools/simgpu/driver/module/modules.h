@@ -1,7 +1,7 @@
 // Modules and libraries, the functions and kernels that they name, and their variables.
 //
 // A module belongs to a context. A library does not: it has a separate module for each context that uses it, and a
-// library's kernel stands for the function of that name in the current context's module.
+// library's kernel means the function of that name in the current context's module.
 #pragma once
 
 #include <array>
@@ -114,8 +114,8 @@ class VariableAddresses {
   std::set<uint64_t> addresses_;
 };
 
-// The function to launch in a context: a handle of a kernel stands for the context's own function. INVALID_HANDLE: not
-// a function, or another context's.
+// The function to launch in a context: a handle of a kernel means the context's own function. INVALID_HANDLE: not a
+// function, or another context's.
 CUresult function_for_launch(CUfunction handle, const std::shared_ptr<Context>& context, FunctionPointer* function);
 
 // A library's module for a context, created at the first call.

@@ -1,4 +1,4 @@
-// Segments and pieces of a pool.
+// Segments and allocations of a pool.
 #include "tools/simgpu/driver/pool/pool.h"
 
 #include <fcntl.h>
@@ -209,7 +209,7 @@ bool Pool::take_piece(uint64_t stream, uint64_t bytes, bool wait_for_others, uin
   return true;
 }
 
-// A new segment, whose first piece is used. Not under the mutex: making room may trim this very pool.
+// A new segment, whose first piece is used. Not under the mutex: an eviction may trim this very pool.
 CUresult Pool::grow(uint64_t bytes, uint64_t* address) {
   if (bytes > driver().state().capacity()) return CUDA_ERROR_OUT_OF_MEMORY;
   bool large = driver().state().capacity() >= kLargeGpu;

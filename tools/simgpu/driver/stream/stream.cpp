@@ -31,7 +31,7 @@ struct ForeignWaits {
   }
 };
 
-std::atomic<uint64_t> next_stream_id{8};  // the driver's own small numbers stand for the default streams
+std::atomic<uint64_t> next_stream_id{8};  // the driver's own small numbers mean the default streams
 
 // simgpu itself may run out of memory; kernels (kernel.h) and functions of the program throw nothing.
 void run_work(const Task& task) {
