@@ -310,8 +310,8 @@ Quota::Outcome Quota::state(ClientId client, GpuIndex gpu, Reservation has, std:
   const bool freed = is_less(has, found->second.reserved[gpu]);
   book(client, found->second, gpu, has, outcome);
   const bool last = heard(client, gpu, round);
-  if (freed || last) settle(outcome, now);
-  if (freed && rooms_.awaited(gpu)) settle_rooms(outcome, now);
+  if (freed || last) decide(outcome, now);
+  if (freed && rooms_.awaited(gpu)) decide_rooms(outcome, now);
   return outcome;
 }
 

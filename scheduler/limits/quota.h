@@ -221,8 +221,8 @@ class Quota {
   Outcome pin(ClientId client, GpuIndex gpu, Bytes bytes, Time now);
   // Whether it says that it has more than it was granted.
   bool claims(ClientId client, GpuIndex gpu) const;
-  // An allocation that the driver has refused waits for memory of others that stays, or one that this has refused last
-  // waits for any memory of others. Answered once, in this outcome or a later one.
+  // An allocation that the driver has refused waits for memory of others that cannot be evicted, or one that this has
+  // refused last waits for any memory of others. Answered once, in this outcome or a later one.
   Outcome await_room(RoomQueue::Request request, Time now);
   // What a client has there that cannot be evicted (RoomQueue::has).
   Outcome stays(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes bytes, Time now);

@@ -227,13 +227,13 @@ void Quota::decide(Outcome& outcome, Time now) {
 }
 
 // Until all clients of an earlier daemon may have said what they have, nobody is known to be in the way or not.
-void Quota::settle_rooms(Outcome& outcome, Time now) {
+void Quota::decide_rooms(Outcome& outcome, Time now) {
   if (now < held_until_) return;
   for (GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
     if (!rooms_.awaited(gpu)) continue;
     for (const auto& [client, member] : members_) rooms_.moves(client, gpu, member.there[gpu].moves, now);
   }
-  outcome.rooms = rooms_.settle(now);
+  outcome.rooms = rooms_.decide(now);
 }
 
 Quota::Outcome Quota::await_room(RoomQueue::Request request, Time now) {

@@ -142,7 +142,7 @@ std::optional<RoomQueue::Unit> RoomQueue::youngest_in_deadlock(const View& view,
     const Unit unit = unit_of(each.client);
     if (!view.has_others(each, unit)) return false;
     return std::ranges::all_of(view.in_way(each),
-                               [&](const auto& has) { return has.first == unit || knot.contains(has.first); });
+                               [&](const auto& has) { return has.first == unit || deadlock.contains(has.first); });
   };
   for (bool changed = true; changed;) {
     std::set<Unit> remaining;

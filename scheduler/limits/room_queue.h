@@ -9,7 +9,7 @@
 //     while an older one waits there, so that the older one can finish.
 //   - A request is refused `patience` after it was made, but for one last try.
 //   - It is refused at once if nobody else has memory there in its way, if it is for more than the unit can ever have,
-//     or if the unit has waited in vain and no other has freed any since (allocators that try ever smaller sizes).
+//     or if a wait of the unit was futile and no other has freed any since (allocators that try ever smaller sizes).
 //   - If all whose memory a unit waits for wait themselves, directly or through others, the youngest of them is refused
 //     at once: its end makes room for the rest.
 #pragma once

@@ -41,7 +41,7 @@ class Reasons(Pins):
         def said():
             return {why: bytes for why, bytes in self.on_gpu(exporter, "pinned_bytes").items() if bytes}
         self.eventually(lambda: said() == {"descriptor": 4 * MIB, "ipc": 6 * MIB}, lambda: f"it says {said()}")
-        self.assertIn("10 MiB cannot leave the GPU (4 MiB exported by descriptor; 6 MiB opened by IPC handles)",
+        self.assertIn("10 MiB cannot be evicted (4 MiB exported by descriptor; 6 MiB opened by IPC handles)",
                       self.checked(ROTA, "status").stdout)
         self.assertEqual(set(self.on_gpu(importer, "pinned_bytes").values()), {0, None})
         self.ends_well(exporter, importer)

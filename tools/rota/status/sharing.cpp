@@ -191,7 +191,7 @@ std::string staying_text(const protocol::TaskRow* task, bool holds) {
     text += fmt::format(", {} cannot be evicted while its work may run", bytes_text(task->fixed_for_now_bytes));
   }
   if (task->fixed_bytes > task->fixed_for_now_bytes) {
-    text += fmt::format(", {} cannot leave the GPU{}", bytes_text(task->fixed_bytes - task->fixed_for_now_bytes),
+    text += fmt::format(", {} cannot be evicted{}", bytes_text(task->fixed_bytes - task->fixed_for_now_bytes),
                         pins_text(*task));
   }
   if (task->lacks_bytes != 0) {

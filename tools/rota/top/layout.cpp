@@ -177,7 +177,8 @@ const std::vector<std::string>& help_lines() {
       "  HELD, WAITED   in all",
       "  ALLOC    memory that it has for this GPU; RES: the part of it on the GPU, OUT: that in the host's memory",
       "           ('-': Unified Memory, of which the driver alone knows)",
-      "  MOVED    bytes copied to the host and back, of all its GPUs together, in all and per second; what goes without a",
+      "  MOVED    bytes copied to the host and back, of all its GPUs together, in all and per second; what goes "
+      "without a",
       "           copy (unchanged, or handed over to another program) does not count",
       "",
       "  any key goes back",

@@ -155,13 +155,13 @@ TEST_CASE("a reason of a newer rotad is not guessed at") {
 TEST_CASE("what stays on a GPU is told with the reasons, and of a rotad that does not tell them without") {
   protocol::TaskRow use{};
   use.fixed_bytes = 10 << 20;
-  CHECK(staying_text(&use, false) == ", 10 MiB cannot leave the GPU");
+  CHECK(staying_text(&use, false) == ", 10 MiB cannot be evicted");
   use.pinned_bytes = 7 << 20;
   use.pinned_by[static_cast<std::size_t>(protocol::Pin::kDmaBuf)] = 2 << 20;
   use.pinned_by[static_cast<std::size_t>(protocol::Pin::kIpc)] = 1 << 20;
   use.pinned_all = protocol::PinAll::kReached;
   CHECK(staying_text(&use, false) ==
-        ", 10 MiB cannot leave the GPU (2 MiB exported as a dma-buf; 1 MiB opened by IPC handles; 4 MiB: a device, a "
+        ", 10 MiB cannot be evicted (2 MiB exported as a dma-buf; 1 MiB opened by IPC handles; 4 MiB: a device, a "
         "library or a debugger may reach all of it)");
   const nlohmann::json all = on_gpu(
       use_json(one_client(shared_gpu(SharingReason::kMemory, Candidate::kTurns), use), kProgram))["pinned_bytes"];
