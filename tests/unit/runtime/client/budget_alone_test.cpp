@@ -33,7 +33,7 @@ struct Alone {
                       .movable_bytes = bytes.movable,
                       .granted = granted ? 1U : 0U,
                       .text = {},
-                      .padding = 0,
+                      .full = 0,
                       .fixed_bytes = bytes.fixed,
                       .swapped_bytes = bytes.swapped});
   }

@@ -44,7 +44,7 @@ struct Rotad : test::FakeRotad {
                              .movable_bytes = bytes,
                              .granted = granted ? 1U : 0U,
                              .text = {},
-                             .padding = 0,
+                             .full = 0,
                              .fixed_bytes = fixed,
                              .swapped_bytes = protocol::kUnlimited};
     say(message);

@@ -293,7 +293,7 @@ class FakeRotad {
                                 .movable_bytes = protocol::kUnlimited,
                                 .granted = 1,
                                 .text = {},
-                                .padding = 0,
+                                .full = 0,
                                 .fixed_bytes = protocol::kUnlimited,
                                 .swapped_bytes = protocol::kUnlimited};
         send(client, &answer, sizeof answer, MSG_NOSIGNAL);

@@ -279,7 +279,7 @@ TEST_CASE("a thread that waits for what limits allow jumps out once rotad has an
                     .movable_bytes = 10,
                     .granted = 1,
                     .text = {},
-                    .padding = 0,
+                    .full = 0,
                     .fixed_bytes = 10,
                     .swapped_bytes = 10});
   CHECK(eventually([&] { return step.load() == 1; }));

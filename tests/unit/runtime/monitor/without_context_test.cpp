@@ -52,7 +52,7 @@ struct Swapping : Rotad {
                              .movable_bytes = 1024 * kMega,
                              .granted = 1,
                              .text = {},
-                             .padding = 0,
+                             .full = 0,
                              .fixed_bytes = 1024 * kMega,
                              .swapped_bytes = 1024 * kMega};
     say(message);

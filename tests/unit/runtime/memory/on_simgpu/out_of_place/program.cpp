@@ -100,7 +100,7 @@ void Turns::allow(const protocol::Reserve& ask) {
                           .movable_bytes = ask.movable_bytes,
                           .granted = 1,
                           .text = {},
-                          .padding = 0,
+                          .full = 0,
                           .fixed_bytes = ask.fixed_bytes,
                           .swapped_bytes = ask.swapped_bytes};
   rotad_.say(answer);
