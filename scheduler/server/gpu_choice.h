@@ -20,7 +20,7 @@ namespace rota::server {
 struct Chooser {
   pid_t pid = 0;        // of `rota run`, and of the program if `rota run` executes it in its place; 0: not visible here
   std::string session;  // domain and session id, with a space in between
-  std::string payer;    // TrustDomain::payer
+  std::string payer = {};  // TrustDomain::payer
   uid_t uid = 0;
 };
 
