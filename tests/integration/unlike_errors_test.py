@@ -20,7 +20,7 @@ class UnlikeErrors(Case):
                                      "--seconds", "60", ROTA_SIM_FAULTS=f"cuMemSetAccess@60+={error}")
                 result = self.finish(program)
                 self.assertNotEqual(result.returncode, 0)
-                self.assertIn("cannot be brought back to the GPU", result.stderr)
+                self.assertIn("cannot be restored to the GPU", result.stderr)
                 self.assertIn(name, result.stderr)
         result = self.finish(other)
         self.assertEqual((result.returncode, '"wrong":0' in result.stdout), (0, True), result.stderr)
