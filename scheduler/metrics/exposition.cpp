@@ -195,7 +195,7 @@ void write_series(Text& text, const Snapshot& snapshot, const Labels& labels) {
   });
   text.family(
       "rota_pinned_bytes", "gauge",
-      "The part of it that cannot leave the GPU: native, pinned by what reaches it, all of a process, or temporary.",
+      "The part of it that cannot be evicted: native, pinned by what reaches it, all of a process, or temporary.",
       "bytes");
   for_each([&](const std::string& of, const SeriesRow& row) {
     text.sample(of + ",reason=\"native\"", row.now.native_bytes);

@@ -89,7 +89,7 @@ bool Restoration::step() {
   if (mapped && chosen.bytes < kLeastHandedOver) map_along(chosen, beside, run);
   const Answer filled = fill(run, result, mapped, used_before);
   if (filled == api::CUDA_SUCCESS) return true;
-  log::debug("an extent of {} bytes cannot be brought back: {}", chosen.bytes,
+  log::debug("an extent of {} bytes cannot be restored: {}", chosen.bytes,
              filled ? fmt::format("error {}", static_cast<int>(*filled)) : "its context has ended");
   for (Coming& coming : run) {
     mapper_.drop(device_, coming.extent);
