@@ -61,18 +61,19 @@ Budget::Bytes Budget::settled(int device, const Slot& slot) const {
   return less(live(device), less(slot.unsettled, slot.granted ? slot.own : Bytes{}));
 }
 
-bool Budget::may_take(int device, std::uint64_t bytes, memory::Kind kind) {
+bool Budget::may_take(int device, std::uint64_t bytes, memory::Kind kind, bool* for_others) {
   const Bytes own{bytes, kind.movable() ? bytes : 0, kind.movable() ? 0 : bytes, 0};
-  return granted(device, own, {}, [&] { ledger_.release(device, bytes, kind); });
+  return granted(device, own, {}, [&] { ledger_.release(device, bytes, kind); }, for_others);
 }
 
 bool Budget::may_take_extents(int device, std::uint64_t bytes, std::uint64_t uncounted, FunctionRef<void()> release) {
-  return granted(device, {.swapped = bytes}, {.device = uncounted, .movable = uncounted}, release);
+  return granted(device, {.swapped = bytes}, {.device = uncounted, .movable = uncounted}, release, nullptr);
 }
 
 // Whether limits grant what the process has, `own` included, which this thread has just reserved. What else it is about
 // to reserve is asked for, too, if anything is.
-bool Budget::granted(int device, const Bytes& own, const Bytes& uncounted, FunctionRef<void()> release) {
+bool Budget::granted(int device, const Bytes& own, const Bytes& uncounted, FunctionRef<void()> release,
+                     bool* for_others) {
   Slot& here = slot(device);
   const auto granted = [&] { return here.granted_bytes.load(); };
   if (within(live(device), granted())) return true;
@@ -127,6 +128,7 @@ bool Budget::granted(int device, const Bytes& own, const Bytes& uncounted, Funct
     // There may have been a free in the meantime.
     const Bytes again = less(live(device), less(here.unsettled, own));
     if (!within(wanted, again)) continue;
+    if (for_others != nullptr) *for_others = here.full;
     // Both at once: no thread sees one without the other.
     release();
     unsettled.settle();
@@ -152,11 +154,6 @@ void Budget::explain(int device) {
   if (!once.first()) return;
   const std::lock_guard lock(mutex_);
   log::warn("GPU {} is out of memory: {}", driver::gpu_number(device), slot(device).why);
-}
-
-bool Budget::refused_for_others(int device) {
-  const std::lock_guard lock(mutex_);
-  return slot(device).full;
 }
 
 bool Budget::wait_until_known(int device, bool afresh) {
@@ -248,8 +245,8 @@ void Budget::answer(int device, const protocol::Reserved& answer) {
     here.given_back = 0;  // rotad has heard of it: it reads in order
     if (here.awaited == answer.number) {
       here.granted = answer.granted != 0;
-      here.why = answer.text;
-      here.full = answer.granted == 0 && answer.full != 0;
+      here.full = answer.full != 0;
+      if (answer.granted == 0) here.why = answer.text;
       here.awaited = 0;
     }
   }

@@ -49,8 +49,9 @@ class Budget {
   // --- the program's threads; `device` is below kMaxDevices
 
   // Whether limits allow bytes that are reserved in the ledger. Asks rotad if necessary. False: a limit is in the way,
-  // and they have been released.
-  bool may_take(int device, std::uint64_t bytes, memory::Kind kind);
+  // and they have been released. `for_others`, if not null, is set then: whether it is memory that others have there,
+  // and may free.
+  bool may_take(int device, std::uint64_t bytes, memory::Kind kind, bool* for_others = nullptr);
   // Whether limits allow what extents are about to take; `release` gives it back. `uncounted`: what will lie in them
   // and is not in the ledger yet, which is asked for by the way.
   bool may_take_extents(int device, std::uint64_t bytes, std::uint64_t uncounted, FunctionRef<void()> release);
@@ -66,8 +67,6 @@ class Budget {
   bool wait_for_others(int device);
   // Logs one line, once, about what was refused last.
   void explain(int device);
-  // Whether that was because of memory that others have there, and may free.
-  bool refused_for_others(int device);
   // Waits until rotad has said what the limits on this GPU are, at most a quarter of a second, and only the first time.
   // `afresh`: and what this process's contexts take there, measured after this call. False: it has not said so.
   bool wait_until_known(int device, bool afresh = false);
@@ -145,8 +144,8 @@ class Budget {
     std::optional<Ask> ask;     // not sent yet
     std::uint32_t awaited = 0;  // number of the ask that has no answer; 0: none
     bool granted = false;       // it has one, which the thread that asked has not seen yet
-    std::string why;            // it was refused
-    bool full = false;          // because of others' memory
+    std::string why;            // the last refusal
+    bool full = false;          // that answer: refused because of others' memory
     Bytes own;                  // that thread's part of `unsettled`
     std::uint32_t answered = 0;
     std::uint64_t given_back = 0;  // by tighten(), while rotad still says that `left_then` is left
@@ -161,7 +160,7 @@ class Budget {
   };
   Slot& slot(int device) { return slots_[static_cast<std::size_t>(device)]; }
   const Slot& slot(int device) const { return slots_[static_cast<std::size_t>(device)]; }
-  bool granted(int device, const Bytes& own, const Bytes& uncounted, FunctionRef<void()> release);
+  bool granted(int device, const Bytes& own, const Bytes& uncounted, FunctionRef<void()> release, bool* for_others);
   // `counted`: where it counts meanwhile; may be null.
   void wait_for_promise(int device, Waiters* counted);
   Bytes live(int device) const;

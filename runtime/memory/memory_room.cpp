@@ -55,14 +55,15 @@ Charge Memory::reserve_or_wait(int ordinal, std::uint64_t bytes, Kind kind, Refu
   bool alone = false;  // no request is pending, so the memory in the way is in use
   for (int tries = 0; tries < kMostOthers; ++tries) {
     const bool fits = ledger_.reserve(ordinal, bytes, kind);
+    bool for_others = false;
     if (fits) {
       charge.begin();
-      if (turns_->may_take(ordinal, bytes, kind)) return charge;
+      if (turns_->may_take(ordinal, bytes, kind, for_others)) return charge;
       charge.commit();  // released already
     }
     if (!std::exchange(swept, true) && sweep_deferred()) continue;
     if (fits) {
-      if (turns_->refused_for_others(ordinal)) {
+      if (for_others) {
         by = RefusedBy::kRotad;
       } else {
         say_refused(ordinal, RefusedBy::kRotad);
@@ -158,9 +159,11 @@ api::CUresult Memory::with_waiting(int ordinal, std::uint64_t bytes, Attempt att
   if (by == RefusedBy::kNobody) [[likely]]
     return result;
   changed(ordinal);  // what was charged meanwhile is not in anybody's way
-  turns_->await_room(ordinal, {bytes}, [&] {
+  Refused what{.bytes = bytes, .by_rotad = by == RefusedBy::kRotad};
+  turns_->await_room(ordinal, what, [&] {
     by = RefusedBy::kNobody;
     result = attempt(false, by);
+    what.by_rotad = by == RefusedBy::kRotad;
     if (by != RefusedBy::kNobody) changed(ordinal);
     return by == RefusedBy::kNobody;
   });

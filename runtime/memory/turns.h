@@ -24,9 +24,10 @@ struct SharedLimit {
   std::uint64_t left = UINT64_MAX;   // of that, for this process
 };
 
-// An allocation that the driver has refused.
+// An allocation that was refused because of memory of others.
 struct Refused {
   std::uint64_t bytes;
+  bool by_rotad;  // the last time, and not by the driver
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
 };
 
@@ -48,8 +49,9 @@ class Turns {
   // Bytes have just been reserved in the ledger and the driver has not been asked yet. Whether the limits that this
   // process shares with others allow them; if not, they have been released. Returns once they may be taken: at once, or
   // with rotad's answer, which depends on no GPU work, except for a process that holds the GPU and now has more there
-  // than it has been promised. Never waits for the process's own work.
-  virtual bool may_take(int device, std::uint64_t bytes, Kind kind) = 0;
+  // than it has been promised. Never waits for the process's own work. `for_others` is set if not: whether it is memory
+  // that others have there, and may free.
+  virtual bool may_take(int device, std::uint64_t bytes, Kind kind, bool& for_others) = 0;
   // The same for extents: whether this many more bytes, which needed_bytes() (residency.h) already counts, can be on
   // the GPU at once next to what others have there. If not, `release` has been called, which gives them back.
   // `uncounted`: what will lie in them and is not in the ledger yet.
@@ -60,8 +62,6 @@ class Turns {
   virtual bool wait_for_others(int device) = 0;
   // Says once why the last of these questions was answered by no.
   virtual void explain_refusal(int device) = 0;
-  // Whether that was because of memory that others have there, and may free: await_room() waits for it.
-  virtual bool refused_for_others(int device) = 0;
   // Returns once it is known whether a rotad serves this process on the GPU, or a moment later: what serves an
   // allocation depends on that.
   virtual void wait_until_served_is_known(int device) = 0;
@@ -72,8 +72,8 @@ class Turns {
   // evicted theirs, at most until all of them have left the GPU, and calls `again`, which returns whether the driver no
   // longer refuses it.
   virtual void make_room(int device, FunctionRef<bool()> again) = 0;
-  // The driver refuses it for good, but for memory of others that may be freed: waits for that, as long as rotad says
-  // so, and calls `again`, which returns whether the driver no longer refuses it.
+  // It is refused for good, but for memory of others that may be freed: waits for that, as long as rotad says so, and
+  // calls `again`, which returns whether it is no longer refused, and sets `what.by_rotad`.
   virtual void await_room(int device, const Refused& what, FunctionRef<bool()> again) = 0;
   // As make_room() for fresh extents, which may be created out of place. If others have memory there that can leave,
   // and this thread may wait for the monitor: calls `begin`, from which on not all memory is in place, and returns once
@@ -129,11 +129,10 @@ class WithoutTurns : public Turns {
 
   void if_our_turn(int, OwnWork work) override { work(); }
   std::optional<api::CUresult> synchronize(api::CUcontext) override { return std::nullopt; }
-  bool may_take(int, std::uint64_t, Kind) override { return true; }
+  bool may_take(int, std::uint64_t, Kind, bool&) override { return true; }
   bool may_take_extents(int, std::uint64_t, std::uint64_t, FunctionRef<void()>) override { return true; }
   bool wait_for_others(int) override { return false; }
   void explain_refusal(int) override {}
-  bool refused_for_others(int) override { return false; }
   void wait_until_served_is_known(int) override {}
   void make_room(int, FunctionRef<bool()>) override {}
   void await_room(int, const Refused&, FunctionRef<bool()>) override {}

@@ -39,8 +39,8 @@ class MemoryTurns final : public memory::Turns {
   std::optional<api::CUresult> synchronize(api::CUcontext context) override {
     return parts_.contexts.synchronize(context);
   }
-  bool may_take(int device, std::uint64_t bytes, memory::Kind kind) override {
-    if (!parts_.budget.may_take(device, bytes, kind)) return false;
+  bool may_take(int device, std::uint64_t bytes, memory::Kind kind, bool& for_others) override {
+    if (!parts_.budget.may_take(device, bytes, kind, &for_others)) return false;
     if (!parts_.budget.covered(device)) wait_for_promise(device);
     return true;
   }
@@ -50,7 +50,6 @@ class MemoryTurns final : public memory::Turns {
   }
   bool wait_for_others(int device) override { return parts_.budget.wait_for_others(device); }
   void explain_refusal(int device) override { parts_.budget.explain(device); }
-  bool refused_for_others(int device) override { return parts_.budget.refused_for_others(device); }
   void wait_until_served_is_known(int device) override;
   void make_room(int device, FunctionRef<bool()> again) override { parts_.out_of_memory.retry(device, again); }
   void await_room(int device, const memory::Refused& what, FunctionRef<bool()> again) override {

@@ -30,9 +30,11 @@ constexpr auto kForNowLooks = 5ms;
 // How long a thread continues to wait after a signal handler has run in it before a line says so, as for threads at the
 // gate.
 constexpr auto kSaySignal = 500ms;
-// How long rotad may take to confirm that an allocation waits, at first and repeatedly. It normally does so at once. A
-// judgment.
-constexpr auto kAnswers = 5s;
+// How long rotad has to say that an allocation waits, now and again. It says so at once; but the next rotad may come as
+// late as programs wait for one (turn::Machine::kGrace). A judgment.
+constexpr auto kAnswers = 12s;
+// How long after that it is asked again. A judgment.
+constexpr auto kAsksAgain = 2500ms;
 // How long a call may wait for memory, its turns included, before a line says so. A judgment.
 constexpr Time kSayWait = 2s;
 // How long a context waits for memory of others that can be evicted and is not: without a context a program cannot run
@@ -117,9 +119,9 @@ void OutOfMemory::retry(int device, FunctionRef<bool()> again, Time patience) {
 
 std::string OutOfMemory::awaited(int device) const {
   const auto here = published_.gpu(device);
-  if (budget_.refused_for_others(device)) {
+  if (awaits_any_) {
     const std::string others = here ? who_has_memory(here->index) : "";
-    return fmt::format("memory on GPU {}, which others have{}{}, and need there at once", driver::gpu_number(device),
+    return fmt::format("memory of others on GPU {}, who need it there at once{}{}", driver::gpu_number(device),
                        others.empty() ? "" : ": ", others);
   }
   const std::string others = here ? who_stays(here->index) : "";
@@ -138,10 +140,12 @@ void OutOfMemory::await(int device, const memory::Refused& what, FunctionRef<boo
   request.since_ns = request.tried_ns = ns(what.since);
   bool done = false;
   const auto tried = [&] { return done = again(); };
-  while (!done && may_try(device, request)) {
+  while (!done) {
+    awaits_any_ = what.by_rotad;
+    if (!may_try(device, request)) break;
     request.tried_ns = ns(std::chrono::steady_clock::now());
     // What rotad refuses does not fit either where others have evicted their memory.
-    if (!tried() && !budget_.refused_for_others(device)) retry(device, tried);
+    if (!tried() && !what.by_rotad) retry(device, tried);
   }
 }
 
@@ -163,7 +167,7 @@ bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request) {
   std::optional<bool> answer;
   while (!(answer = rooms_.answer(number, kAnswers)) && !stopping()) {
     if (interrupted_sleep(kForNowLooks) && !interrupted) interrupted = std::chrono::steady_clock::now();
-    if (const auto at = std::chrono::steady_clock::now(); at > rung + kAnswers / 2) {  // it is asked again
+    if (const auto at = std::chrono::steady_clock::now(); at > rung + kAsksAgain) {  // it is asked again
       rung = at;
       bell_.ring();
     }

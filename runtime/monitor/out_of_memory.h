@@ -74,7 +74,8 @@ class OutOfMemory {
   Budget& budget_;
   const Published& published_;
   RoomRequests& rooms_;
-  std::atomic<int> awaited_on_{0};  // the device of the latest request
+  std::atomic<int> awaited_on_{0};       // the device of the latest request
+  std::atomic<bool> awaits_any_{false};  // and whether it is any memory of others that it awaits
   Waiting awaits_{[this] { return awaited(awaited_on_); }};
   Bell& bell_;
   const Process process_;

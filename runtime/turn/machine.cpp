@@ -132,6 +132,7 @@ void Machine::look_connected(Time now) {
   if (phase_ == Phase::kAlone) {
     // rotad is back. Running work continues while the lease is requested; threads at the gate wait for their turn.
     phase_ = Phase::kResting;
+    back_since_ = now;
     if (gate_open_) {
       runs_until_ = now + kReclaimFromNext;
       want(true, now);
@@ -231,6 +232,7 @@ void Machine::take(Time now) {
   wanted_ = 0;
   runs_until_.reset();
   lost_since_.reset();
+  back_since_.reset();
   attempt_pause_ = kFirstAttempt;
   tried_at_once_ = false;
   no_grant_since_.reset();

@@ -285,7 +285,8 @@ class Machine {
   // When a drain has to begin that is to end before rotad revokes the lease: Time::max() if it would not.
   Time last_moment(const Lease& lease) const;
   std::uint32_t grant() const { return grant_; }  // in force, as far as this process knows; 0: none
-  // Since when it has been without rotad, counted from the first loss since its last grant.
+  // Since when it has been without rotad, counted from the first loss since its last grant, or since rotad had been
+  // back for a while.
   std::optional<Time> lost_since() const { return lost_since_; }
   // Whether it has nothing and wants nothing, with no work on a GPU.
   bool rests() const { return phase_ == Phase::kResting && !gate_open_ && !moving_ && still_ && wanted_ == 0; }
@@ -397,6 +398,7 @@ class Machine {
   bool connected_ = true;
   bool runs_ = false;  // kAlone: the process ran when rotad went away, or the grace period is over
   std::optional<Time> lost_since_;
+  std::optional<Time> back_since_;    // rotad has answered again, without a grant yet
   std::optional<Time> next_attempt_;  // empty: one is under way
   Time attempt_pause_ = kFirstAttempt;
   bool silent_ = false;         // the rotad that was lost did not answer

@@ -44,7 +44,9 @@ void Machine::on(const event::Lost& lost, Time now) {
   runs_ = gate_open_ || phase_ == Phase::kHolding || phase_ == Phase::kDraining;
   connected_ = false;
   phase_ = Phase::kAlone;
-  if (!lost_since_) lost_since_ = now;
+  // A rotad that ends again at once is not back.
+  if (!lost_since_ || (back_since_ && now - *back_since_ >= kGrace / 2)) lost_since_ = now;
+  back_since_.reset();
   silent_ = lost.silent;
   if (std::exchange(tried_at_once_, true)) {
     try_later(now);

@@ -166,7 +166,9 @@ bool Quota::fits(const Member& member, GpuIndex index, const Reservation& wanted
   const Bytes own = std::max(before.swapped, wanted.swapped) - pinned;
   const Bytes at_once = more_stays ? most_swapped(index, member, own) : own;
   const Bytes stays = gpus_[index].stays - before.fixed + std::max(before.fixed, wanted.fixed);
-  return at_once == 0 || taken(index) + stays + at_once <= total(index);
+  // Pinned memory may be evicted again one day.
+  const bool swaps = at_once != 0 || gpus_[index].pinned != 0;
+  return !swaps || taken(index) + stays + at_once <= total(index);
 }
 
 // What the client merely claims to have is not granted to it beyond a limit either.
@@ -230,7 +232,7 @@ void Quota::recount(Member& member, GpuIndex gpu, Outcome& outcome) {
   Reservation& counted = member.counted[gpu];
   const Reservation now = least_of(member.reserved[gpu], most_of(member.granted[gpu], member.confirmed[gpu]));
   const Bytes pinned = std::min(member.pinned[gpu], now.swapped);
-  const There there{.stays = now.fixed + pinned, .moves = now.swapped - pinned};
+  const There there{.stays = now.fixed + pinned, .moves = now.swapped - pinned, .pinned = pinned};
   There& before = member.there[gpu];
   if (there.moves != before.moves) {
     std::multiset<Bytes>& moves = gpus_[gpu].moves;
@@ -243,6 +245,7 @@ void Quota::recount(Member& member, GpuIndex gpu, Outcome& outcome) {
   }
   gpus_[gpu].reserved += on_gpu(now) - on_gpu(counted);
   gpus_[gpu].stays += there.stays - before.stays;
+  gpus_[gpu].pinned += there.pinned - before.pinned;
   outcome.changed = outcome.changed || there.stays != before.stays;
   before = there;
   member.counted_in_all += on_gpu(now) - on_gpu(counted);

@@ -285,6 +285,7 @@ class Quota {
   struct There {
     Bytes stays = 0;
     Bytes moves = 0;
+    Bytes pinned = 0;  // swap memory among what stays
   };
   struct Member {
     std::vector<Account*> accounts;
@@ -298,7 +299,7 @@ class Quota {
     std::array<Bytes, protocol::kMaxGpus> contexts{};          // measured or assumed
     std::array<Bytes, protocol::kMaxGpus> measured{};          // the same, if it counts toward limits; otherwise 0
     std::map<GpuIndex, Ask> asks;
-    GpuMask full = 0;  // where its last request was refused because of memory that others have
+    std::map<GpuIndex, Time> full_at;  // when a request was refused last because of memory that others have
     HostUse host;
     HostShare share;
     HostUse host_counted;         // in the sums of its accounts
@@ -310,6 +311,7 @@ class Quota {
   struct Gpu {
     Bytes reserved = 0;          // as far as it is confirmed
     Bytes stays = 0;             // of all clients
+    Bytes pinned = 0;            // the part of it that is swap memory
     std::multiset<Bytes> moves;  // of each client that has some there
     std::set<ClientId> having;   // clients that have anything reserved there
     Calls calls;

@@ -244,8 +244,13 @@ Quota::Outcome Quota::await_room(RoomQueue::Request request, Time now) {
   request.tried = std::min(request.tried, now);
   const Bytes all = total(request.gpu);
   request.most = all - std::min(all, found->second.contexts[request.gpu]);
-  request.others = fixed_of_others(request.client, request.gpu) != 0;
-  request.movable_too = (found->second.full & bit(request.gpu)) != 0;
+  const Member& member = found->second;
+  const auto full = member.full_at.find(request.gpu);
+  const bool was_full = full != member.full_at.end() && now < full->second + RoomQueue::kComesBack;
+  request.others = fixed_of_others(request.client, request.gpu) != 0 || was_full;
+  Reservation wanted = member.counted[request.gpu];
+  wanted.fixed += request.bytes;
+  request.movable_too = !fits(member, request.gpu, wanted);
   rooms_.await(request);
   decide_rooms(outcome, now);
   return outcome;
@@ -277,7 +282,7 @@ void Quota::decide(std::uint64_t order, Outcome& outcome, Time now) {
   const auto waits = [](const std::shared_ptr<Call>& call) { return !call->awaited.empty(); };
   if (refused && now < ask.deadline && (measures || std::ranges::any_of(ask.calls, waits))) return;
   outcome.answers.push_back(refused ? refuse(id, member, gpu, ask, *refused) : grant(id, member, gpu, ask, outcome));
-  member.full = outcome.answers.back().full ? member.full | bit(gpu) : member.full & ~bit(gpu);
+  if (outcome.answers.back().full) member.full_at[gpu] = now;
   member.answered[gpu] = ask.number;
   forget(member, gpu);
 }

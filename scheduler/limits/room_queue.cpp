@@ -138,11 +138,18 @@ std::optional<RoomQueue::Unit> RoomQueue::youngest_in_deadlock(const View& view,
     if (comes_back(each.gpu, now) || (first && freed_[each.gpu].latest > each.tried)) continue;
     deadlock.insert(unit);
   }
+  // No more would be free than what is now, which its `most` bounds, and what units outside of the deadlock have.
   const auto blocked = [&](const Request& each) {
     const Unit unit = unit_of(each.client);
     if (!view.has_others(each, unit)) return false;
-    return std::ranges::all_of(view.in_way(each),
-                               [&](const auto& has) { return has.first == unit || deadlock.contains(has.first); });
+    Bytes all = 0;
+    Bytes outside = 0;
+    for (const auto& [of, bytes] : view.in_way(each)) {
+      all += bytes;
+      if (of != unit && !deadlock.contains(of)) outside += bytes;
+    }
+    const Bytes free = each.most - std::min(each.most, all);
+    return outside == 0 || each.bytes > free + outside;
   };
   for (bool changed = true; changed;) {
     std::set<Unit> remaining;
@@ -152,6 +159,10 @@ std::optional<RoomQueue::Unit> RoomQueue::youngest_in_deadlock(const View& view,
     changed = remaining.size() != deadlock.size();
     deadlock = std::move(remaining);
   }
+  // The end of a unit without memory would help nobody.
+  std::erase_if(deadlock, [&](const Unit& unit) {
+    return std::ranges::none_of(view.gpus, [&](const auto& gpu) { return gpu.second.has.contains(unit); });
+  });
   if (deadlock.empty()) return std::nullopt;
   return *std::ranges::max_element(deadlock, {}, [&](const Unit& unit) { return view.ages.at(unit); });
 }

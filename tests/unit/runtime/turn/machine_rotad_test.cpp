@@ -31,6 +31,26 @@ TEST_CASE("while rotad is away for a moment a holder's gate stays open and a wai
   }
 }
 
+TEST_CASE("a waiter's ten seconds without rotad begin anew once rotad has been back for a while") {
+  const auto waits_with = [](Time back) {
+    Process process;
+    process.seen.standing = 1;
+    process.look();
+    REQUIRE(process.did(Act::kWant));
+    process.lose();
+    process.run(1s);
+    process.welcome();
+    process.run(back);
+    process.lose();
+    process.run(Machine::kGrace - 2s);
+    return !process.machine.gate_open();
+  };
+  CHECK(waits_with(20s));
+  CHECK(waits_with(Machine::kGrace / 2 + 1s));
+  // One that ends again at once is not back.
+  CHECK_FALSE(waits_with(Machine::kGrace / 2 - 1s));
+}
+
 TEST_CASE("a rotad that does not answer counts as dead sooner than one that is gone") {
   Process process;
   process.seen.standing = 1;

@@ -109,6 +109,16 @@ TEST_CASE("what a client pins of its swap memory counts as what stays, and no lo
   }
 }
 
+TEST_CASE("beside swap memory that is all pinned nobody is granted more than fits, since it will be evicted again") {
+  Rig rig;
+  const ClientId swaps = rig.client();
+  const ClientId native = rig.client();
+  REQUIRE(rig.granted(swaps, 0, 4000));
+  rig.hear(rig.quota.pin(swaps, 0, 4000, rig.now));
+  CHECK_FALSE(rig.granted(native, 3000, 0));
+  CHECK(rig.granted(native, 2300, 0));
+}
+
 TEST_CASE("two that swap may have a GPU each, and no more than what is left beside contexts and what stays") {
   Rig rig;
   const ClientId one = rig.client();

@@ -192,6 +192,35 @@ TEST_CASE("of those that wait for each other the youngest is refused, one at a t
   CHECK(machine.settle() == "1 again");
 }
 
+TEST_CASE("who has too little to help two that wait for each other does not keep them waiting") {
+  const auto after = [](Bytes third, Bytes wanted) {
+    Machine machine;
+    machine.has(1, 40);
+    machine.has(2, 40);
+    machine.has(3, third);
+    machine.await(1, wanted);
+    CHECK(machine.settle().empty());
+    machine.await(2, wanted);
+    return machine.settle();
+  };
+  CHECK(after(1, 40) == "2 refused");
+  CHECK(after(20, 40) == "2 refused");
+  CHECK(after(20, 20).empty());  // that may be freed
+}
+
+TEST_CASE("who has no memory is not refused for those that wait for each other") {
+  Machine machine;
+  machine.has(1, 50);
+  machine.has(2, 50);
+  machine.has(3, 0);
+  machine.await(3, 90);
+  machine.await(1, 40);
+  CHECK(machine.settle().empty());
+  machine.await(2, 40);
+  CHECK(machine.settle() == "2 refused");
+  CHECK(machine.settle(1ms).empty());
+}
+
 TEST_CASE("a cycle over two GPUs is one, also of gangs of which only one member waits on each") {
   Machine machine;
   machine.has(1, 60, 7, 0);
