@@ -231,8 +231,7 @@ void Machine::take(Time now) {
   if (gang_ != 0) report(0);
   wanted_ = 0;
   runs_until_.reset();
-  lost_since_.reset();
-  back_since_.reset();
+  lost_since_ = back_since_ = std::nullopt;
   attempt_pause_ = kFirstAttempt;
   tried_at_once_ = false;
   no_grant_since_.reset();
