@@ -1,7 +1,7 @@
 // Functions that hand physical memory out, besides those of vmm.cpp: what a handle names, or what lies at an address
 // that is bound to a multicast object or a logical endpoint. All of them export it to users that access it without
-// passing the gate. If rota moves that memory, it is brought into place first and stays there, and
-// the driver gets its own handle. Other memory that handles name never moves, so exporting it pins nothing.
+// passing the gate. If rota moves that memory, it is brought into place first and stays there, and the driver gets its
+// own handle. Other memory that handles name never moves, so exporting it pins nothing.
 #include <vector>
 
 #include "generated/driver_gates.h"

@@ -128,8 +128,8 @@ RoomQueue::Verdict RoomQueue::verdict(const View& view, const Request& request, 
   return due ? Verdict::kAgain : Verdict::kWait;
 }
 
-// The youngest of the units for which only waiting units are in the way, directly or through others. None as long as
-// the first unit there has not tried since something was freed, or freed memory may not have reached the driver.
+// The youngest with memory of the units that wait for more than would be free without each other's memory. None as long
+// as the first unit there has not tried since something was freed, or freed memory may not have reached the driver.
 std::optional<RoomQueue::Unit> RoomQueue::youngest_in_deadlock(const View& view, Time now) const {
   std::set<Unit> deadlock;
   for (const Request& each : requests_) {

@@ -10,8 +10,8 @@
 //   - A request is refused `patience` after it was made, but for one last try.
 //   - It is refused at once if nobody else has memory there in its way, if it is for more than the unit can ever have,
 //     or if a wait of the unit was futile and no other has freed any since (allocators that try ever smaller sizes).
-//   - If all whose memory a unit waits for wait themselves, directly or through others, the youngest of them is refused
-//     at once: its end makes room for the rest.
+//   - If units can get what they wait for only from each other, directly or through others, the youngest of them that
+//     has memory is refused at once: its memory is freed for the rest when it ends.
 #pragma once
 
 #include <array>
@@ -51,7 +51,7 @@ class RoomQueue {
     // Others may have more there than has() says: it was granted to them, and they may have taken it without having
     // said so yet.
     bool others = false;
-    bool movable_too = false;  // memory of others that can leave is in its way, too: Quota has refused it
+    bool movable_too = false;  // memory of others that can be evicted is in its way, too: Quota would refuse it
   };
   struct Answer {
     ClientId client;
