@@ -155,7 +155,8 @@ class Quota {
     Reservation reserved;              // what it may have from now on, even if it was refused
     std::string why;                   // set if it was refused,
     protocol::RefusalReason reason{};  // and so is this
-    bool full = false;                 // refused because of memory that others have there
+    // Refused because of memory that others have there.
+    bool full() const { return !granted && reason == protocol::RefusalReason::kGpuFull; }
   };
   struct Outcome {
     std::vector<Answer> answers;

@@ -87,8 +87,7 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
                     outside(gpu) == 0 ? "" : fmt::format("programs without rota have {}, ", bytes_text(outside(gpu))),
                     bytes_text(books_.gpu(gpu).contexts), bytes_text(gpus_[gpu].stays),
                     bytes_text(most_swapped(gpu, member, member.there[gpu].moves)), bytes_text(more)),
-        reason_of(by),
-        true};
+        reason_of(by)};
   }
   const Account& account = *by.account;
   // Swap memory that the GPU's bytes already include is asked for by itself, in extents.
@@ -282,7 +281,7 @@ void Quota::decide(std::uint64_t order, Outcome& outcome, Time now) {
   const auto waits = [](const std::shared_ptr<Call>& call) { return !call->awaited.empty(); };
   if (refused && now < ask.deadline && (measures || std::ranges::any_of(ask.calls, waits))) return;
   outcome.answers.push_back(refused ? refuse(id, member, gpu, ask, *refused) : grant(id, member, gpu, ask, outcome));
-  if (outcome.answers.back().full) member.full_at[gpu] = now;
+  if (outcome.answers.back().full()) member.full_at[gpu] = now;
   member.answered[gpu] = ask.number;
   forget(member, gpu);
 }

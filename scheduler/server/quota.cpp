@@ -138,7 +138,7 @@ void Server::carry_out(const Quota::Outcome& outcome) {
                              .movable_bytes = answer.reserved.movable,
                              .granted = answer.granted ? 1U : 0U,
                              .text = {},
-                             .full = answer.full ? 1U : 0U,
+                             .full = answer.full() ? 1U : 0U,
                              .fixed_bytes = answer.reserved.fixed,
                              .swapped_bytes = answer.reserved.swapped};
     set_text(message.body.reserved.text, answer.why);
