@@ -2,10 +2,11 @@
 """Trainings of PyTorch over two GPUs, two NCCL ranks each, that do not fit together: one after the other without rota, then both at once
 under it with swapped memory. The losses and the sum over the weights of every rank have to be the same, bit for bit.
 
-    tests/gpu/gang_losses.py --build DIR [--size 6] [--spare 1.5 | --room 13] [--steps 60] [--mode exclusive] [--quantum 1s] [--memory swap] [--logs DIR]
+    tests/gpu/gang_losses.py --build DIR [--size 6] [--spare 1.5 | --room 13] [--steps 60] [--mode exclusive] [--quantum 1s] [--pause 0.3] [--memory swap] [--logs DIR]
 
 A ballast leaves on each GPU what one rank took, what the second takes besides its tensors, and --spare GiB. Gradients are summed over the
-ranks with all_reduce. Prints a line of JSON: the time from the first step of both jobs to the last as a ratio to one job after the other,
+ranks with all_reduce. With --pause each rank works on the host for so many seconds after every hundredth step, as for a checkpoint.
+Prints a line of JSON: the time from the first step of both jobs to the last as a ratio to one job after the other,
 without their start-up, how often each rank's memory left, revocations, and what `rota status` says of gangs halfway. The exit
 status is 1 if anything differs, a rank's memory left less than --least times or a turn was revoked; 77 where there are no two GPUs or no PyTorch.
 Plain device memory only.
@@ -31,11 +32,11 @@ LAYER = WIDTH * WIDTH * 16  # bytes: weights, gradients and AdamW's two averages
 WARM = 3  # steps after which a rank waits until it is told to go on
 
 
-def rank_of(rank, store, size, steps):
+def rank_of(rank, store, size, steps, pause):
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     import torch
     import torch.distributed as distributed
-    rank, size, steps = int(rank), int(size), int(steps)
+    rank, size, steps, pause = int(rank), int(size), int(steps), float(pause)
     torch.cuda.set_device(rank)
     torch.use_deterministic_algorithms(True)
     distributed.init_process_group("nccl", init_method=f"file://{store}", rank=rank, world_size=2, device_id=torch.device("cuda", rank))
@@ -59,6 +60,8 @@ def rank_of(rank, store, size, steps):
             distributed.all_reduce(each.grad)
         optimizer.step()
         losses.append(loss.item().hex())
+        if step >= WARM and (step - WARM) % 100 == 99:
+            time.sleep(pause)
     took = time.monotonic() - begun
     weights = sum(each.double().sum().item() for each in model.parameters()).hex()
     swap_rig.say(json.dumps({"losses": losses, "weights": weights, "took": took, "bytes": torch.cuda.memory_reserved(), "free": torch.cuda.mem_get_info()[0]}))
@@ -73,7 +76,7 @@ def of_a_launcher(job, rank):
 
 def commands(options, folder, job):
     """Of each rank."""
-    return [["env", *map("=".join, of_a_launcher(job, rank).items()), *own("rank", rank, f"{folder}/store{job}", int(options.size * GIB), options.steps)] for rank in (0, 1)]
+    return [["env", *map("=".join, of_a_launcher(job, rank).items()), *own("rank", rank, f"{folder}/store{job}", int(options.size * GIB), options.steps, options.pause)] for rank in (0, 1)]
 
 
 def undisturbed(ranks):
@@ -121,7 +124,7 @@ def measure(options, folder):
     took = max(said["took"] for said in results.values())
     return {"right": all(same.values()) and all(len(each) >= options.least for each in outs.values()) and revoked == 0,
             "same": list(same.values()), "of_one_after_the_other": round(took / one_by_one, 3),
-            "seconds_one_after_the_other": round(one_by_one, 1), "seconds": round(took, 1), "steps": options.steps,
+            "seconds_one_after_the_other": round(one_by_one, 1), "seconds": round(took, 1), "steps": options.steps, "pause": options.pause,
             "different_losses": len(set(alone[0]["losses"])), "moves_out": [len(each) for each in outs.values()], "out_bytes": [sum(each) for each in outs.values()],
             "revoked": revoked, "gangs": gangs, "room_gib": options.room, "alone_bytes": [rank["bytes"] for rank in alone], "mode": options.mode, "quantum": options.quantum}
 
@@ -130,6 +133,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, room=None, size=6, quantum="1s")
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--pause", type=float, default=0, help="seconds of each hundred steps in which a rank does not use its GPU")
     parser.add_argument("--memory", choices=("swap", "auto"), default="swap")
     parser.add_argument("--least", type=int, default=3, help="how often each rank's memory has to leave")
     parser.add_argument("--patience", type=float, default=150, help="seconds until both jobs have ended")

@@ -1,0 +1,82 @@
+"""Frameworks' ways with several processes (frameworks.py): the same as natively, in the default mode and in `auto` mode."""
+import ctypes
+import json
+import subprocess
+import sys
+
+from bench import HERE, Skip, needs
+
+MODES = ("", "auto")  # "": what rota does if it is told nothing
+# Neither NCCL nor PyTorch uses multicast objects here.
+ENVIRONMENT = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def command_of(name):
+    return [sys.executable, "-B", HERE / "frameworks.py", name]
+
+
+def last(result):
+    return json.loads(next(line for line in reversed(result.stdout.splitlines()) if line.startswith("{")))
+
+
+def gpus():
+    count = ctypes.c_int(0)
+    driver = ctypes.CDLL("libcuda.so.1")
+    return count.value if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 else 0
+
+
+def needs_two_gpus():
+    if gpus() < 2:
+        raise Skip("second GPU")
+
+
+def as_natively(bench, name, modes, **environment):
+    environment = dict(ENVIRONMENT, **environment)
+    native = last(bench.checked(command_of(name), **environment))
+    for mode in modes:
+        chosen = {"ROTA_MEMORY": mode} if mode else {}
+        said = last(bench.under_rota(command_of(name), **environment, **chosen))
+        assert said == native, f"{mode or 'default'} mode: {said}, natively {native}"
+    return native
+
+
+def check(name, *modules, two=False, modes=MODES, called=None, **environment):
+    def run(bench):
+        needs(*modules)
+        if two:
+            needs_two_gpus()
+        as_natively(bench, name, modes, **environment)
+
+    run.__name__ = f"{called or name}_is_as_natively"
+    return run
+
+
+def two_servers_with_an_all_reduce_of_their_own_take_turns(bench):
+    """Their kernels wait for each other's: both ranks of one get their GPUs together, also where the two servers exclude each other."""
+    needs("torch", "cupy")
+    needs_two_gpus()
+    environment = dict(bench.environment, **ENVIRONMENT, ROTA_MEMORY="auto", ROTA_SOCKET=str(bench.scratch / "rotad-servers.sock"), STEPS="20000")
+    command = list(map(str, command_of("custom_all_reduce")))
+    native = last(bench.checked(command, **ENVIRONMENT, STEPS="20000"))
+    both = [subprocess.Popen([str(bench.rota), "run", "--mode", "exclusive", "--quantum", "200ms", "--", *command], env=environment, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    for each in both:
+        out, err = each.communicate(timeout=240)
+        with open(bench.out / "commands.log", "a") as log:
+            log.write(f"$ two servers\nexit {each.returncode}\n{out}\n{err[-3000:]}\n")
+        assert each.returncode == 0 and json.loads(out.splitlines()[-1]) == native, (each.returncode, out, err[-1500:])
+
+
+CHECKS = [
+    check("memory_fraction", "torch"),
+    check("spawned", "torch", modes=("auto",), called="tensors_handed_to_a_spawned_child"),
+    check("forkserver", "torch", modes=("auto",), called="tensors_handed_to_a_forkserver_s_child"),
+    check("spawned", "torch", modes=("auto",), called="expandable_segments_handed_to_a_child", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"),
+    check("forked", "torch"),
+    check("data_loaders", "torch", modes=("auto",)),
+    check("process_tree", "torch"),
+    check("fsdp", "torch", two=True),
+    check("symmetric_memory", "torch", two=True),
+    check("custom_all_reduce", "torch", "cupy", two=True, modes=("auto",)),
+    two_servers_with_an_all_reduce_of_their_own_take_turns,
+]
