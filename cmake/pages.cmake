@@ -2,6 +2,7 @@
 # pages that a page here leads to are here.
 set(ROTA_PAGES LICENSE COVERAGE.md README.md cuda_headers/README.md runtime/README.md runtime/memory/README.md
   runtime/memory/ALLOCATIONS.md runtime/memory/SERVED.md runtime/memory/swap/README.md runtime/memory/swap/FIGURES.md
+  runtime/memory/swap/PINNED.md
   runtime/preload/nvml/README.md
   runtime/trace/README.md runtime/turn/README.md runtime/turn/GANGS.md scheduler/CONFIGURATION.md scheduler/ISOLATION.md scheduler/README.md
   scheduler/core/README.md scheduler/metrics/README.md scheduler/server/README.md tests/README.md tests/aarch64/README.md tests/fuzz/README.md

@@ -75,6 +75,13 @@ void Runtime::mark_unevictable(const char* why, const char* function, protocol::
   gate::wait_in_place();
 }
 
+api::CUresult Runtime::placed(api::CUresult result) noexcept {
+  if (result != api::CUDA_SUCCESS || !memory.all_pinned()) return result;
+  const NotCancelled waiting;
+  gate::wait_in_place();
+  return result;
+}
+
 // Not where the thread holds the loader's lock: rota's own thread may need it, since the driver loads its compiler when
 // it first needs that. Then the library is found a moment after it has been loaded. Nor for a file that is not there.
 void Runtime::before_load(const char* name) noexcept {

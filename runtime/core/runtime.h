@@ -28,6 +28,9 @@ class Runtime {
   // call's `why` and `function`, the driver's function that did it, are logged.
   void mark_unevictable(const char* why, const char* function,
                         protocol::PinAll told = protocol::PinAll::kUnseen) noexcept;
+  // What a call that gives the program new memory returns: `result`, once that memory is in place, if the program may
+  // reach it without a call that waits for that.
+  api::CUresult placed(api::CUresult result) noexcept;
   // A library is about to be loaded. Where memory may be reached through it without any CUDA call, this returns once
   // all of it is in place, or after half a minute; it stays there until the library is seen (reach.h), or was not
   // loaded after all. Not in a constructor: then the library is found a moment after it has been loaded.

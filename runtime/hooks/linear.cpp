@@ -14,7 +14,7 @@ using memory::Kind;
 
 CUresult cuMemAlloc_v2(CUdeviceptr* dptr, std::size_t bytesize) {
   Runtime& parts = runtime();
-  return parts.memory.allocate(dptr, bytesize, parts.contexts.captures() == 0);
+  return parts.placed(parts.memory.allocate(dptr, bytesize, parts.contexts.captures() == 0));
 }
 
 // The forms of CUDA 3.1 and before carry 32-bit addresses, which managed memory does not have: counted, not converted.
@@ -26,8 +26,8 @@ CUresult cuMemAlloc(api::CUdeviceptr_v1* dptr, unsigned int bytesize) {
 CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, std::size_t* pPitch, std::size_t WidthInBytes, std::size_t Height,
                             unsigned int ElementSizeBytes) {
   Runtime& parts = runtime();
-  return parts.memory.allocate_pitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes,
-                                     parts.contexts.captures() == 0);
+  return parts.placed(parts.memory.allocate_pitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes,
+                                                  parts.contexts.captures() == 0));
 }
 
 CUresult cuMemAllocPitch(api::CUdeviceptr_v1* dptr, unsigned int* pPitch, unsigned int WidthInBytes,

@@ -22,13 +22,13 @@ namespace {
 CUresult allocate(CUdeviceptr* address, std::size_t bytes, CUmemoryPool pool, CUstream stream, bool per_thread,
                   const memory::Memory::RealCall& call) {
   Runtime& parts = runtime();
-  return parts.memory.allocate_async({.address = address,
-                                      .bytes = bytes,
-                                      .pool = pool,
-                                      .stream = stream,
-                                      .per_thread = per_thread,
-                                      .capturing = parts.contexts.captures() != 0},
-                                     call);
+  return parts.placed(parts.memory.allocate_async({.address = address,
+                                                   .bytes = bytes,
+                                                   .pool = pool,
+                                                   .stream = stream,
+                                                   .per_thread = per_thread,
+                                                   .capturing = parts.contexts.captures() != 0},
+                                                  call));
 }
 
 }  // namespace

@@ -43,7 +43,8 @@ CUresult cuMemCreate(Handle* handle, std::size_t size, const api::CUmemAllocatio
   switch (prop->location.type) {
     case api::CU_MEM_LOCATION_TYPE_DEVICE: {
       const auto result = flags == 0 ? runtime().memory.create_moving(handle, size, *prop) : std::nullopt;
-      return result ? *result : runtime().memory.create_physical(handle, size, prop->location.id, call);
+      return result ? runtime().placed(*result)
+                    : runtime().memory.create_physical(handle, size, prop->location.id, call);
     }
     case api::CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN:
       return runtime().memory.create_physical(handle, size, prop->location.localized.deviceId, call);

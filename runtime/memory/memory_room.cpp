@@ -86,8 +86,9 @@ Charge Memory::reserve_or_wait(int ordinal, std::uint64_t bytes, Kind kind, Refu
   } else if (backend(ordinal).backing() == Backing::kSwapped) {
     log::warn(
         "{} on GPU {} refused: this process has {} of the {} that the GPU has for it, and swapped memory must all "
-        "fit there at once; `rota run --memory managed --oversubscribe` allows more",
-        more, driver::gpu_number(ordinal), live, text(most));
+        "fit there at once; `rota run {}--oversubscribe` allows more",
+        more, driver::gpu_number(ordinal), live, text(most),
+        settings_.backend == Choice::kSwap ? "--memory managed " : "");
   } else if (settings_.oversubscribe) {
     log::warn(
         "{} on GPU {} refused: {} of {} are in use, which is the GPU's memory plus nine tenths of what the host "

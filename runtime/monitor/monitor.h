@@ -183,6 +183,7 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   // Opens the task's gates, unless an allocation has just ended up out of place.
   bool open(Task& task);
   void collect_if_idle();
+  bool being_checkpointed();
   bool lose_memory(api::CUresult error);
   void give_host_back_if_low();
   // What is known of whether work of this process runs, while the gate stays closed: repeated questions make only one
@@ -273,6 +274,7 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   HostPauses host_pauses_;
   Restores restores_;
   bool prepares_ = false;              // prepares room on the host
+  bool took_over_ = false;             // has had memory that other processes handed over
   bool reached_from_outside_ = false;  // memory can be accessed without calls that rota sees
   Chores chores_;
   Waiting waiting_{[this] { return awaited(); }};

@@ -69,7 +69,7 @@ event::Brought Monitor::bring_memory_back(Task& task) {
   if (restores_.lost()) return {.resident = false, .lost = true};
   if (const GpuMask without_room = rotad_.lacking(task.devices); without_room != 0) return {true, without_room};
   const memory::Devices reachable = memory_.reachable(task.devices);
-  if (!memory_.in_place(reachable) && memory::being_checkpointed()) return {.resident = false};
+  if (!memory_.in_place(reachable) && being_checkpointed()) return {.resident = false};
   std::vector<Destination> destinations;
   for (const Conversation::Gpu& gpu : rotad_.gpus()) {
     if (task.has(gpu.device)) destinations.push_back({gpu.device, budget_.promised(gpu.device)});
@@ -86,6 +86,7 @@ event::Brought Monitor::bring_memory_back(Task& task) {
     const bool lacks = shortage != back.shortages.end() && task.machine.grant() != 0;
     usage_.set_short(gpu.device, lacks ? shortage->bytes : 0, lacks ? shortage->free_bytes : 0);
   }
+  took_over_ = took_over_ || back.taken_over != 0;
   usage_.moved_in(back.bytes, now() - begun);
   rotad_.send_news();
   keeper_.end_moving(task.devices);
@@ -97,6 +98,17 @@ event::Brought Monitor::bring_memory_back(Task& task) {
              task.machine.grant(), resident ? "memory back" : "no room for all memory", microseconds(ended - begun),
              back.bytes, back.taken_over, ended.count());
   return {.resident = resident, .lacking = 0, .some = back.some};
+}
+
+bool Monitor::being_checkpointed() {
+  if (!memory::being_checkpointed()) return false;
+  static log::Once told;
+  if (took_over_ && told.first()) {
+    log::warn(
+        "a checkpoint of this process is being taken, and the driver will not restore it, since other programs have "
+        "handed memory over to it: start programs that are to be checkpointed under `rotad --trust none`");
+  }
+  return true;
 }
 
 // Returns whether that was one refusal too many. Then the process's memory on GPUs is useless, and in the way of
@@ -257,7 +269,7 @@ void Monitor::swap_out_of_the_way(Task& task, const std::vector<Destination>& fr
     task.stuck_until = std::max(task.stuck_until, now() + kExits);
     return;
   }
-  if (memory::being_checkpointed()) {
+  if (being_checkpointed()) {
     task.stuck_until = std::max(task.stuck_until, now() + kCheckpointed);
     return;
   }

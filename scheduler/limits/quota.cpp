@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "scheduler/core/policy/clearing.h"
 #include "scheduler/rules/largest_extent.h"
 
 namespace rota::scheduler {
@@ -155,6 +156,11 @@ Bytes Quota::most_swapped(GpuIndex index, const Member& member, Bytes own) const
   return most == all.rend() ? own : std::max(own, *most);
 }
 
+Bytes Quota::kept_free(const Member& member, GpuIndex index) const {
+  const scheduler::Gpu& gpu = books_.gpu(index);
+  return gpu.contexts > member.contexts[index] ? margin(gpu) : 0;
+}
+
 // Whether every client's memory could still be restored together with what would then stay there. A client that takes
 // nothing that stays is in nobody's way. It may use what it has been granted in the meantime, even if it now asks for
 // less.
@@ -168,7 +174,7 @@ bool Quota::fits(const Member& member, GpuIndex index, const Reservation& wanted
   const Bytes stays = gpus_[index].stays - before.fixed + std::max(before.fixed, wanted.fixed);
   // Pinned memory may be evicted again one day.
   const bool swaps = at_once != 0 || gpus_[index].pinned != 0;
-  return !swaps || taken(index) + stays + at_once <= total(index);
+  return !swaps || taken(index) + kept_free(member, index) + stays + at_once <= total(index);
 }
 
 // What the client merely claims to have is not granted to it beyond a limit either.

@@ -331,6 +331,8 @@ class Quota {
   Bytes excess(GpuIndex gpu, Bytes more) const;
   Bytes host_need(const Account& account, GpuIndex gpu, Bytes excess, const Reservation& sum) const;
   Bytes most_swapped(GpuIndex gpu, const Member& member, Bytes own) const;
+  // Where others have contexts: what swap memory leaves free of the GPU.
+  Bytes kept_free(const Member& member, GpuIndex gpu) const;
   bool fits(const Member& member, GpuIndex gpu, const Reservation& wanted) const;
   std::optional<Refusal> refusal(const Member& member, GpuIndex gpu, const Reservation& wanted) const;
   bool by_contexts(const Member& member, GpuIndex gpu, const Reservation& wanted, const Refusal& by) const;

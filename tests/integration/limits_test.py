@@ -139,7 +139,7 @@ class Limits(Case):
 
     def test_what_may_lie_in_the_hosts_memory_is_limited(self):
         # A GPU of 256 MiB with two contexts of 16 MiB: 224 MiB fit, 20 MiB more may have to be in host memory.
-        codes, said = self.together(["--host-mem", "20M"], 150, 120, 80)
+        codes, said = self.together(["--memory", "managed", "--host-mem", "20M"], 150, 120, 80)
         self.assertNotEqual(codes[0], 0)
         self.assertEqual(codes[1], 0, said)
         self.assertIn("of GPU memory in host memory", said)

@@ -1,4 +1,4 @@
-"""Two programs whose memory does not fit together, in turns: each moves its memory out of the way before it gives the lease back."""
+"""Two programs whose Unified Memory does not fit together, in turns: each moves it out of the way before it gives the lease back."""
 import re
 import unittest
 
@@ -13,7 +13,7 @@ class MoveOut(Case):
         self.start(ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks",
                    "--mode", "exclusive", "--quantum", "100ms", ROTA_SIM_TIME_SCALE=SCALE)
         self.eventually(lambda: self.status() is not None, "rotad answers")
-        hog = (ROTA, "run", "--", PROGRAMS / "memhog", "--share", "0.6", "--rounds", "1200", "--ahead", "50")
+        hog = (ROTA, "run", "--memory", "managed", "--", PROGRAMS / "memhog", "--share", "0.6", "--rounds", "1200", "--ahead", "50")
         children = [self.start(*hog, ROTA_SIM_TIME_SCALE=SCALE, ROTA_LOG="debug", **environment) for _ in range(2)]
         results = [self.finish(child) for child in children]
         for result in results:

@@ -11,7 +11,19 @@ class Oversubscribe(Case):
         self.assertIn("CUDA_ERROR_OUT_OF_MEMORY", result.stderr)
         lines = [line for line in result.stderr.splitlines() if "--oversubscribe" in line]
         self.assertEqual(len(lines), 1, result.stderr)
+        self.assertRegex(lines[0], r"^rota: \d+ MiB on GPU 0 refused: this process has \d+ MiB of the 240 MiB that the GPU has for it, .*; `rota run --oversubscribe` allows more$")
+
+    def test_one_with_unified_memory_is_refused_with_the_remedy(self):
+        result = self.call(ROTA, "run", "--memory", "managed", "--", MEMHOG, "--bytes", "400M", "--rounds", "1")
+        self.assertNotEqual(result.returncode, 0)
+        lines = [line for line in result.stderr.splitlines() if "--oversubscribe" in line]
+        self.assertEqual(len(lines), 1, result.stderr)
         self.assertRegex(lines[0], r"^rota: \d+ MiB on GPU 0 refused: this process has \d+ (MiB|KiB|bytes) of the GPU's 256 MiB, its contexts 16 MiB\.")
+
+    def test_one_whose_memory_swaps_by_its_own_choice_is_told_what_to_choose_instead(self):
+        result = self.call(ROTA, "run", "--memory", "swap", "--", MEMHOG, "--bytes", "400M", "--rounds", "1")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("`rota run --memory managed --oversubscribe` allows more", result.stderr)
 
     def test_a_program_larger_than_the_gpu_runs_where_that_is_allowed(self):
         self.checked(ROTA, "run", "--oversubscribe", "--", MEMHOG, "--bytes", "400M", "--rounds", "2")

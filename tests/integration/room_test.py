@@ -56,7 +56,7 @@ class Room(Case):
 
     def test_a_stopped_program_is_overrun_by_one_that_needs_its_room_and_status_says_so(self):
         daemon = self.start_daemon("--mode", "automatic", "--quantum", "30ms", "--grace", "200ms")
-        stopped = self.grow("--share", "0.4", "--hold")
+        stopped = self.grow("--share", "0.4", "--hold", ROTA_MEMORY="managed")  # the driver evicts its memory
         self.assertEqual(stopped.stdout.readline().strip(), "ready")
         stopped.send_signal(19)  # SIGSTOP
         self.check_right(self.grow("--share", "0.3", "--rounds", "10", "--grow", "0.3"), 10)
@@ -69,7 +69,7 @@ class Room(Case):
 
     def test_one_that_waits_for_room_is_shown_and_runs_on_when_rotad_dies(self):
         daemon = self.start_daemon("--mode", "automatic", "--quantum", "1000s")
-        busy = self.start(ROTA, "run", "--", PROGRAMS / "memhog", "--share", "0.4", "--hold")
+        busy = self.start(ROTA, "run", "--memory", "managed", "--", PROGRAMS / "memhog", "--share", "0.4", "--hold")
         self.assertEqual(busy.stdout.readline().strip(), "ready")
         busy.send_signal(19)  # SIGSTOP: else it gives its lease back whenever its GPU happens to be idle
         grows = self.grow("--share", "0.3", "--rounds", "10", "--grow", "0.3")

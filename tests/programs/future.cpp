@@ -22,15 +22,20 @@ int main(int argc, char** argv) {
   }
   int answer = 0;
   check(call(&answer), "cuRotaSimFutureCall");
-  CUdeviceptr memory = 0;
-  constexpr size_t kWords = 1024;
-  CHECK(cuMemAlloc_v2(&memory, kWords * sizeof(unsigned)));
-  check(fill(memory, 77, kWords, nullptr), "cuRotaSimFutureFillAsync");
-  CHECK(cuCtxSynchronize());
-  unsigned last = 0;
-  CHECK(cuMemcpyDtoH_v2(&last, memory + (kWords - 1) * sizeof(unsigned), sizeof last));
-  if (answer != 1 || last != 77) fail("the future call answered %d and filled with %u", answer, last);
-  CHECK(cuMemFree_v2(memory));
+  for (size_t words : {size_t{1024}, size_t{8} << 20}) {  // a small allocation and one of 32 MiB
+    CUdeviceptr plain = 0, in_stream_order = 0;
+    CHECK(cuMemAlloc_v2(&plain, words * sizeof(unsigned)));
+    check(fill(plain, 77, words, nullptr), "cuRotaSimFutureFillAsync");
+    CHECK(cuMemAllocAsync(&in_stream_order, words * sizeof(unsigned), nullptr));
+    check(fill(in_stream_order, 77, words, nullptr), "cuRotaSimFutureFillAsync");
+    CHECK(cuCtxSynchronize());
+    for (CUdeviceptr memory : {plain, in_stream_order}) {
+      unsigned last = 0;
+      CHECK(cuMemcpyDtoH_v2(&last, memory + (words - 1) * sizeof(unsigned), sizeof last));
+      if (answer != 1 || last != 77) fail("the future call answered %d and filled with %u", answer, last);
+      CHECK(cuMemFree_v2(memory));
+    }
+  }
   std::printf("ok\n");
   return 0;
 }

@@ -13,14 +13,6 @@ Bytes excess(const Gpu& gpu) {
   return taken > gpu.total ? taken - gpu.total : 0;
 }
 
-// What is asked for beyond the excess: the accounting does not know to the byte what contexts take and what the driver
-// keeps for itself. If a few MiB are missing for the last extent, the switch takes another round, some 25 ms (measured
-// on an H100, where half of this was 20 MiB too little). Whole pages, so nothing on a GPU of less than 2 GiB.
-Bytes margin(const Gpu& gpu) {
-  constexpr Bytes kPage = Bytes{2} << 20;
-  return gpu.total / 1024 / kPage * kPage;
-}
-
 // What all clients have there now, contexts aside. Unified Memory of clients that do not hold the GPU does not count:
 // the driver evicts it before it refuses anybody.
 Bytes present(const Gpu& gpu, GpuIndex index) {
@@ -33,6 +25,11 @@ Bytes present(const Gpu& gpu, GpuIndex index) {
 }
 
 }  // namespace
+
+Bytes margin(const Gpu& gpu) {
+  constexpr Bytes kPage = Bytes{2} << 20;
+  return gpu.total / 1024 / kPage * kPage;
+}
 
 void Clearing::refused(const Client& holder, GpuIndex index, Time now) {
   const Share& share = *holder.share(index);

@@ -32,6 +32,12 @@
 
 namespace rota::scheduler {
 
+// What is asked for beyond the excess, and kept free where several clients have contexts: the accounting does not know
+// to the byte what contexts take and what the driver keeps for itself. If a few MiB are missing for the last extent,
+// the switch takes another round, some 25 ms (measured on an H100, where half of this was 20 MiB too little), or never
+// succeeds. Whole pages, so nothing on a GPU of less than 2 GiB.
+Bytes margin(const Gpu& gpu);
+
 class Clearing {
  public:
   // All three are judgement. Memory moves extent by extent, in milliseconds each, and rotad hears of it every 200 ms;

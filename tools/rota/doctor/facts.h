@@ -181,7 +181,8 @@ struct HostFacts {
   std::uint64_t locked_memory = 0;   // soft RLIMIT_MEMLOCK, bytes, or kUnlimited
   std::uint64_t address_space = 0;   // soft RLIMIT_AS, bytes, or kUnlimited
   bool membarrier = true, pidfd = true, sealed_memory = true;
-  bool proc = true;  // there is a /proc
+  bool proc = true;                // there is a /proc
+  std::string checkpoint_program;  // cuda-checkpoint, where it can be found
   MpsFacts mps;
 };
 

@@ -21,6 +21,7 @@
 
 #include "scheduler/base/descriptor.h"
 #include "tools/rota/doctor/gather.h"
+#include "tools/rota/run/executable.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010  // Linux 5.1
@@ -194,6 +195,7 @@ HostFacts gather_host() {
   host.proc = access("/proc/self/stat", R_OK) == 0;
   host.pidfd = has_pidfd();
   host.sealed_memory = has_sealed_memory();
+  host.checkpoint_program = tool::inspect_command("cuda-checkpoint").path;
   host.mps = gather_mps();
   return host;
 }

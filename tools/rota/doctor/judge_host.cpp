@@ -114,12 +114,25 @@ void judge_kernel(const HostFacts& host, Findings& findings) {
   }
 }
 
+// Measured on an H200 with driver 580: the restore is refused, and the process never runs again.
+void judge_checkpoints(const HostFacts& host, Findings& findings) {
+  if (host.checkpoint_program.empty()) return;
+  findings.push_back({"host.checkpoint",
+                      Level::kNote,
+                      fmt::format("{}: the driver does not restore a process to which other programs have handed "
+                                  "memory over",
+                                  host.checkpoint_program),
+                      "start rotad with --trust none where programs are checkpointed",
+                      {{"path", host.checkpoint_program}}});
+}
+
 }  // namespace
 
 void judge_host(const Facts& facts, Findings& findings) {
   judge_memory(facts, findings);
   judge_limits(facts.host, findings);
   judge_kernel(facts.host, findings);
+  judge_checkpoints(facts.host, findings);
 }
 
 }  // namespace rota::doctor

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "tests/unit/runtime/memory/memory_fixture.h"
 #include "tests/unit/scheduler/machine.h"
@@ -111,5 +112,21 @@ TEST_CASE("who asks for swap memory where it was never tried gets what there is 
     REQUIRE(f.memory.allocate(&address, kMiB) == api::CUDA_SUCCESS);
     CHECK(f.driver.managed_allocations.load() == 0);
     CHECK_FALSE(f.memory.swap().any());
+  }
+}
+
+TEST_CASE("under WSL and on vGPUs, which do not page managed memory, memory swaps only where that is asked for") {
+  for (const auto& [choice, mode] :
+       {std::pair{memory::Choice::kAuto, MemoryMode::kNativeNoPaging}, {memory::Choice::kSwap, MemoryMode::kSwap}}) {
+    Fixture f({.backend = choice});
+    simulate(f.driver);
+    pages = false;
+    f.memory.set_served(true);
+    CHECK(f.memory.mode(0) == mode);
+    pages = true;
+    Fixture on_a_gpu({.backend = choice});
+    simulate(on_a_gpu.driver);
+    on_a_gpu.memory.set_served(true);
+    CHECK(on_a_gpu.memory.mode(0) == MemoryMode::kSwap);
   }
 }

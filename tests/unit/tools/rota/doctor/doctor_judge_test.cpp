@@ -384,5 +384,14 @@ TEST_CASE("what the kernel lacks is said with what it means") {
   CHECK(only(facts).level == Level::kProblem);
 }
 
+TEST_CASE("where processes can be checkpointed, what the driver does not restore is a note") {
+  Facts facts = healthy();
+  facts.host.checkpoint_program = "/usr/bin/cuda-checkpoint";
+  CHECK(only(facts).id == "host.checkpoint");
+  CHECK(only(facts).level == Level::kNote);
+  CHECK(says(only(facts), "/usr/bin/cuda-checkpoint"));
+  CHECK(advises(only(facts), "--trust none"));
+}
+
 }  // namespace
 }  // namespace rota::doctor
