@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <iterator>
 #include <optional>
@@ -249,6 +250,14 @@ std::uint64_t start_time(pid_t pid) {
   for (int i = 0; i < kBetween; ++i) rest >> word;
   std::uint64_t started = 0;
   return rest >> started ? started : 0;
+}
+
+std::uint64_t ticks_since_boot() {
+  timespec time{};
+  clock_gettime(CLOCK_BOOTTIME, &time);
+  const auto second = static_cast<std::uint64_t>(sysconf(_SC_CLK_TCK));
+  const auto seconds = static_cast<std::uint64_t>(time.tv_sec);
+  return seconds * second + static_cast<std::uint64_t>(time.tv_nsec) * second / 1'000'000'000;
 }
 
 }  // namespace rota::server

@@ -99,5 +99,7 @@ Result<Books> take_books(const std::string& path);
 std::string boot_id();
 // When the process started, in clock ticks since the boot; 0: there is no such process, or it is a zombie.
 std::uint64_t start_time(pid_t pid);
+// Now, as start_time() counts.
+std::uint64_t ticks_since_boot();
 
 }  // namespace rota::server

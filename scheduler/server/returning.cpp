@@ -7,13 +7,14 @@
 // held back for half a second.
 //
 // A holder runs on for ten seconds without a rotad (turn::Machine::kGrace), and beside the next one if it comes back
-// later than that. Thousands of programs need seconds to come back on a busy machine. So as long as some come or say
-// what they want, or wait to be told about a GPU, requests are held back for longer, for eight seconds in all.
+// later than that. Thousands of programs need seconds to come back on a busy machine. So as long as some come, are told
+// about a GPU or say what they want, requests are held back for longer, for eight seconds in all. Only programs that
+// may have held something count, each as far as it has ever come: a process that started after this rotad has not, and
+// one that comes again and again brings nothing new.
 #include <unistd.h>
 
 #include <algorithm>
 #include <asio/steady_timer.hpp>
-#include <bit>
 #include <map>
 #include <set>
 #include <tuple>
@@ -67,6 +68,16 @@ struct Server::Returning {
     }
     return nullptr;
   }
+  // Whether the process may have held something under the previous rotad.
+  bool may_return(pid_t pid) {
+    if (!blind) return by_pid.contains(pid);
+    const auto [known, fresh] = existed.try_emplace(pid, true);
+    if (fresh && pid != 0) {
+      const std::uint64_t started = start_time(pid);
+      known->second = started != 0 && started <= began;
+    }
+    return known->second;
+  }
   bool awaits(const std::string& gpu) const { return blind || expected.contains(gpu); }
   bool awaits(pid_t pid, const std::string& gpu) const {
     const auto found = expected.find(gpu);
@@ -103,8 +114,11 @@ struct Server::Returning {
   std::set<std::string> told;                       // GPUs whose Books::Had the core has been told
   std::vector<HeldBack> wants;                      // in the order in which they came
   bool blind = false;                               // nothing but the note is left: any GPU may have had a holder
+  const std::uint64_t began = ticks_since_boot();   // as start_time() counts
+  std::map<pid_t, bool> existed;                    // before that; a process that is not visible may have
+  std::map<pid_t, std::size_t> furthest;            // by process: steps on the way back to its GPUs
   std::size_t back = 0;                             // how many of those that were expected have come
-  std::size_t came_back = 0;                        // Server::came_back() at the last check
+  std::size_t steps = 0;                            // Server::came_back() at the last check
   scheduler::Time until{};
   asio::steady_timer timer;
 };
@@ -306,19 +320,32 @@ void Server::take_wants_held_back() {
   }
 }
 
-// Grows with each program that comes back, or may be one that does.
+// Grows with each step that a program that may have held something takes further than before: that it connects, names a
+// GPU, is told about it, and says what it wants.
 std::size_t Server::came_back() const {
-  if (!returning_->blind) return returning_->back;
-  std::size_t number = clients_.size() + returning_->wants.size();
-  for (const auto& [id, client] : clients_) number += static_cast<std::size_t>(std::popcount(client->gpus().mask()));
-  return number;
+  Returning& all = *returning_;
+  std::map<pid_t, std::size_t> taken;
+  for (const auto& [id, client] : clients_) {
+    if (!all.may_return(client->pid)) continue;
+    std::size_t& steps = taken[client->pid];
+    ++steps;
+    for (const GpuIndex gpu : client->gpus()) steps += unanswered_.contains({id, gpu}) ? 1 : 2;
+  }
+  for (const Returning::HeldBack& each : all.wants) {
+    const auto client = clients_.find(each.client);
+    if (client != clients_.end() && taken.contains(client->second->pid)) ++taken[client->second->pid];
+  }
+  std::size_t sum = all.back;
+  for (const auto& [pid, steps] : taken) all.furthest[pid] = std::max(all.furthest[pid], steps);
+  for (const auto& [pid, steps] : all.furthest) sum += steps;
+  return sum;
 }
 
 void Server::look_for_returning() {
   Returning& all = *returning_;
-  const std::size_t came = came_back();
+  const std::size_t steps = came_back();
   const bool awaits = all.blind || !all.expected.empty();
-  const bool more = std::exchange(all.came_back, came) < came || !unanswered_.empty();
+  const bool more = std::exchange(all.steps, steps) < steps;
   if (awaits && more) all.until = std::min(std::max(all.until, now() + kLately), started_ + kMostHeldBack);
   const bool over = now() >= all.until;
   if (over && std::exchange(all.blind, false)) take_wants_held_back();
