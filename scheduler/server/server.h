@@ -279,7 +279,8 @@ class Server final : public ConnectionOwner, private Leases {
   void follow(Client& client);
   void count(Client& client);
   void count_moves(Client& client);
-  void count_burst(Client& client, const protocol::Moves& moved);
+  static bool tells_moves_by_gpu(const Client& client);
+  void count_burst(Client& client, const std::optional<protocol::Moves>& moved, bool ended);
   void count_revocation(Client& client, const Task* task);
   void count_refusal(Client& client, std::uint32_t gpu, protocol::RefusalReason reason);
   void add_gauges(const Client& client);
