@@ -60,7 +60,7 @@ struct Server::Returning {
   };
 
   // What the previous rotad left about the client's process on this GPU; null: nothing.
-  const Books::Task* task(const Client& client, const std::string& gpu) const {
+  const Books::Task* task(const Program& client, const std::string& gpu) const {
     const auto [first, end] = by_pid.equal_range(client.pid);
     for (auto each = first; each != end && client.pid != 0; ++each) {
       const Books::Task& task = books.tasks[each->second];
@@ -77,6 +77,18 @@ struct Server::Returning {
       known->second = started != 0 && started <= began;
     }
     return known->second;
+  }
+  static event::Returned returned(const Books::Task& task, GpuIndex gpu, const std::string& uuid, ClientId client) {
+    event::Returned returned = std::ranges::find(task.gpus, uuid, &Books::OnGpu::gpu)->returned;
+    returned.client = client;
+    returned.gpu = gpu;
+    return returned;
+  }
+  bool is_incomplete(std::uint32_t set) const {
+    const auto come = measured.find(set);
+    return come == measured.end() || std::ranges::any_of(books.measured, [&](const Books::Measured& each) {
+             return each.measured.set == set && !come->second.contains(each.pid);
+           });
   }
   bool awaits(const std::string& gpu) const { return blind || expected.contains(gpu); }
   bool awaits(pid_t pid, const std::string& gpu) const {
@@ -109,16 +121,17 @@ struct Server::Returning {
   }
 
   Books books;
-  std::multimap<pid_t, std::size_t> by_pid;         // indices in books.tasks
-  std::map<std::string, std::set<pid_t>> expected;  // by GPU: processes that have not yet said what they want
-  std::set<std::string> told;                       // GPUs whose Books::Had the core has been told
-  std::vector<HeldBack> wants;                      // in the order in which they came
-  bool blind = false;                               // nothing but the note is left: any GPU may have had a holder
-  const std::uint64_t began = ticks_since_boot();   // as start_time() counts
-  std::map<pid_t, bool> existed;                    // before that; a process that is not visible may have
-  std::map<pid_t, std::size_t> furthest;            // by process: steps on the way back to its GPUs
-  std::size_t back = 0;                             // how many of those that were expected have come
-  std::size_t steps = 0;                            // Server::came_back() at the last check
+  std::multimap<pid_t, std::size_t> by_pid;           // indices in books.tasks
+  std::map<std::string, std::set<pid_t>> expected;    // by GPU: processes that have not yet said what they want
+  std::set<std::string> told;                         // GPUs whose Books::Had the core has been told
+  std::map<std::uint32_t, std::set<pid_t>> measured;  // by set of programs: those that the core has been told of
+  std::vector<HeldBack> wants;                        // in the order in which they came
+  bool blind = false;                                 // nothing but the note is left: any GPU may have had a holder
+  const std::uint64_t began = ticks_since_boot();     // as start_time() counts
+  std::map<pid_t, bool> existed;                      // before that; a process that is not visible may have
+  std::map<pid_t, std::size_t> furthest;              // by process: steps on the way back to its GPUs
+  std::size_t back = 0;                               // how many of those that were expected have come
+  std::size_t steps = 0;                              // Server::came_back() at the last check
   scheduler::Time until{};
   asio::steady_timer timer;
 };
@@ -148,7 +161,7 @@ void Server::leave_books_to_next() {
     if (started == 0) continue;
     for (const Task& task : client->tasks) {
       const scheduler::ClientState state = state_of(task);
-      Books::Task left{.pid = client->pid, .started = started, .grant = task.last_grant};
+      Books::Task left{.pid = client->pid, .started = started, .grant = task.last_grant, .gang = task.gang != 0};
       const bool waits = task.gang == 0 ? state.wanted != 0 : task.wants;
       left.did = holds(task) ? Books::Did::kHeld : waits ? Books::Did::kWaited : Books::Did::kRested;
       for (const GpuIndex gpu : GpuSet(task.gpus)) {
@@ -175,10 +188,36 @@ void Server::leave_books_to_next() {
     verdict.left = std::max(earlier.left - (now() - started_), scheduler::Time{});
     books.gangs.push_back({key, verdict});
   }
+  leave_measured(books);
   leave_chosen(books);
   if (books.empty()) return;
   if (const auto left = leave_books(books_file(), books); !left) {
     log::warn("the next rotad will not know who held GPUs or waited for them: {}", left.error().text);
+  }
+}
+
+// What was measured of programs that take turns together; not of gangs, whose members may be others then.
+void Server::leave_measured(Books& books) const {
+  std::uint32_t sets = 0;
+  std::set<std::uint32_t> with_others;
+  for (const event::MeasuredBefore& measured : core_.measured(modelled_now())) {
+    sets = measured.set + 1;
+    const auto [program, task] = find_task(measured.client);
+    const std::uint64_t started = task == nullptr || program->pid == 0 ? 0 : start_time(program->pid);
+    if (started == 0) {
+      with_others.insert(measured.set);
+    } else {
+      const GpuIndex first = *GpuSet(task->gpus).begin();
+      books.measured.push_back({uuid_text(gpus_.at(first)->uuid), program->pid, started, measured});
+    }
+  }
+  std::erase_if(books.measured, [&](const auto& each) { return with_others.contains(each.measured.set); });
+  if (returning_ == nullptr) return;
+  // Of which not all programs have come back.
+  for (Books::Measured each : returning_->books.measured) {
+    if (!returning_->is_incomplete(each.measured.set)) continue;
+    each.measured.set += sets;
+    books.measured.push_back(std::move(each));
   }
 }
 
@@ -217,6 +256,7 @@ void Server::read_books(bool had_programs) {
   all.books = std::move(*books);
   all.until = now() + kHeldBack;
   for (Books::Gang& gang : all.books.gangs) earlier_verdicts_[gang.key] = gang.verdict;
+  std::erase_if(all.books.measured, [](const Books::Measured& each) { return start_time(each.pid) != each.started; });
   std::set<pid_t> expected;
   for (std::size_t i = 0; i < all.books.tasks.size(); ++i) {
     const Books::Task& task = all.books.tasks[i];
@@ -246,12 +286,23 @@ void Server::tell_returned(Client& client, std::uint32_t gpu) {
       if (had.gpu == uuid) step(event::HadBefore{gpu, number_of_payer(had.payer), had.ahead, had.owed});
     }
   }
+  for (const Books::Measured& each : returning_->books.measured) {
+    if (each.pid != client.pid || each.gpu != uuid) continue;
+    event::MeasuredBefore measured = each.measured;
+    measured.client = client.tasks.id_on(gpu);
+    step(measured);
+    returning_->measured[measured.set].insert(client.pid);
+  }
   const Books::Task* const task = returning_->task(client, uuid);
-  if (task == nullptr) return;
-  event::Returned returned = std::ranges::find(task->gpus, uuid, &Books::OnGpu::gpu)->returned;
-  returned.client = client.tasks.id_on(gpu);
-  returned.gpu = gpu;
-  step(returned);
+  if (task != nullptr) step(returning_->returned(*task, gpu, uuid, client.tasks.id_on(gpu)));
+}
+
+// The gang's core client is a new one, too.
+void Server::joined_gang(const Program& member, std::uint32_t gpu, ClientId gang) {
+  if (returning_ == nullptr) return;
+  const std::string uuid = uuid_text(gpus_.at(gpu)->uuid);
+  const Books::Task* const task = returning_->task(member, uuid);
+  if (task != nullptr && task->gang) step(returning_->returned(*task, gpu, uuid, gang));
 }
 
 void Server::on_want_message(Client& client, const protocol::Want& want) {

@@ -267,6 +267,8 @@ class Server final : public ConnectionOwner, private Leases {
   void add_those_still_away(const Returning& all, Books& books) const;
   std::uint32_t last_grant_of(const Client& client, std::uint32_t gpu) const;
   void tell_returned(Client& client, std::uint32_t gpu);
+  void joined_gang(const Program& member, std::uint32_t gpu, scheduler::ClientId gang) override;
+  void leave_measured(Books& books) const;
   void on_want_message(Client& client, const protocol::Want& want);
   void take_want(Client& client, const protocol::Want& want, bool held);
   void take_wants_held_back();
