@@ -45,6 +45,8 @@ constexpr auto kHeldBackBlindly = 500ms;
 // count rotad as dead.
 constexpr auto kLately = 250ms;
 constexpr auto kMostHeldBack = 8s;
+// Larger sets of programs are measured anew: they hardly come back the same, and would fill the books. A judgment.
+constexpr std::uint32_t kMostMeasured = 32;
 // How often rotad checks whether programs that have not come back are dead.
 constexpr auto kBetweenLooksForDead = 50ms;
 
@@ -84,12 +86,6 @@ struct Server::Returning {
     returned.gpu = gpu;
     return returned;
   }
-  bool is_incomplete(std::uint32_t set) const {
-    const auto come = measured.find(set);
-    return come == measured.end() || std::ranges::any_of(books.measured, [&](const Books::Measured& each) {
-             return each.measured.set == set && !come->second.contains(each.pid);
-           });
-  }
   bool awaits(const std::string& gpu) const { return blind || expected.contains(gpu); }
   bool awaits(pid_t pid, const std::string& gpu) const {
     const auto found = expected.find(gpu);
@@ -121,17 +117,17 @@ struct Server::Returning {
   }
 
   Books books;
-  std::multimap<pid_t, std::size_t> by_pid;           // indices in books.tasks
-  std::map<std::string, std::set<pid_t>> expected;    // by GPU: processes that have not yet said what they want
-  std::set<std::string> told;                         // GPUs whose Books::Had the core has been told
-  std::map<std::uint32_t, std::set<pid_t>> measured;  // by set of programs: those that the core has been told of
-  std::vector<HeldBack> wants;                        // in the order in which they came
-  bool blind = false;                                 // nothing but the note is left: any GPU may have had a holder
-  const std::uint64_t began = ticks_since_boot();     // as start_time() counts
-  std::map<pid_t, bool> existed;                      // before that; a process that is not visible may have
-  std::map<pid_t, std::size_t> furthest;              // by process: steps on the way back to its GPUs
-  std::size_t back = 0;                               // how many of those that were expected have come
-  std::size_t steps = 0;                              // Server::came_back() at the last check
+  std::multimap<pid_t, std::size_t> by_pid;            // indices in books.tasks
+  std::map<std::string, std::set<pid_t>> expected;     // by GPU: processes that have not yet said what they want
+  std::set<std::string> told;                          // GPUs whose Books::Had the core has been told
+  std::set<std::pair<std::uint32_t, pid_t>> measured;  // of a set of programs, those that the core has been told of
+  std::vector<HeldBack> wants;                         // in the order in which they came
+  bool blind = false;                                  // nothing but the note is left: any GPU may have had a holder
+  const std::uint64_t began = ticks_since_boot();      // as start_time() counts
+  std::map<pid_t, bool> existed;                       // before that; a process that is not visible may have
+  std::map<pid_t, std::size_t> furthest;               // by process: steps on the way back to its GPUs
+  std::size_t back = 0;                                // how many of those that were expected have come
+  std::size_t steps = 0;                               // Server::came_back() at the last check
   scheduler::Time until{};
   asio::steady_timer timer;
 };
@@ -196,26 +192,29 @@ void Server::leave_books_to_next() {
   }
 }
 
-// What was measured of programs that take turns together; not of gangs, whose members may be others then.
+// What was measured of programs that share a GPU; not of gangs, whose members may be others then.
 void Server::leave_measured(Books& books) const {
   std::uint32_t sets = 0;
-  std::set<std::uint32_t> with_others;
+  std::set<std::uint32_t> left_out;
   for (const event::MeasuredBefore& measured : core_.measured(modelled_now())) {
     sets = measured.set + 1;
     const auto [program, task] = find_task(measured.client);
     const std::uint64_t started = task == nullptr || program->pid == 0 ? 0 : start_time(program->pid);
-    if (started == 0) {
-      with_others.insert(measured.set);
+    if (started == 0 || measured.size > kMostMeasured) {
+      left_out.insert(measured.set);
     } else {
       const GpuIndex first = *GpuSet(task->gpus).begin();
       books.measured.push_back({uuid_text(gpus_.at(first)->uuid), program->pid, started, measured});
     }
   }
-  std::erase_if(books.measured, [&](const auto& each) { return with_others.contains(each.measured.set); });
+  std::erase_if(books.measured, [&](const auto& each) { return left_out.contains(each.measured.set); });
   if (returning_ == nullptr) return;
-  // Of which not all programs have come back.
+  std::set<std::uint32_t> incomplete;  // not all of its programs have come back
+  for (const Books::Measured& each : returning_->books.measured) {
+    if (!returning_->measured.contains({each.measured.set, each.pid})) incomplete.insert(each.measured.set);
+  }
   for (Books::Measured each : returning_->books.measured) {
-    if (!returning_->is_incomplete(each.measured.set)) continue;
+    if (!incomplete.contains(each.measured.set)) continue;
     each.measured.set += sets;
     books.measured.push_back(std::move(each));
   }
@@ -291,7 +290,7 @@ void Server::tell_returned(Client& client, std::uint32_t gpu) {
     event::MeasuredBefore measured = each.measured;
     measured.client = client.tasks.id_on(gpu);
     step(measured);
-    returning_->measured[measured.set].insert(client.pid);
+    returning_->measured.emplace(measured.set, client.pid);
   }
   const Books::Task* const task = returning_->task(client, uuid);
   if (task != nullptr) step(returning_->returned(*task, gpu, uuid, client.tasks.id_on(gpu)));

@@ -10,7 +10,7 @@ namespace {
 
 // The number of sets of programs whose answers are remembered, for each GPU.
 constexpr std::size_t kMostAnswers = 64;
-constexpr double kMillionth = 1e6;
+constexpr double kMillionths = 1e6;
 
 bool contains(const std::vector<ClientId>& sorted, ClientId id) {
   return std::binary_search(sorted.begin(), sorted.end(), id);
@@ -62,13 +62,13 @@ void Sharing::measured_before(const Client& client, const event::MeasuredBefore&
                .again_at = now + before.again_in,
                .pause = before.pause,
                .u = {},
-               .ratio = static_cast<double>(before.ratio) / kMillionth,
+               .ratio = static_cast<double>(before.ratio) / kMillionths,
                .doubts = static_cast<int>(std::min<std::uint32_t>(before.doubts, kMostDoubts))};
   GpuMask gpus = 0;
   for (const auto& [id, each] : told) {
     known.set.push_back(id);
     if (each.light) known.light.push_back(id);
-    known.u.push_back(each.busy < 0 ? -1 : static_cast<double>(each.busy) / kMillionth);
+    known.u.push_back(each.busy < 0 ? -1 : static_cast<double>(each.busy) / kMillionths);
     gpus |= books_.find(id)->state.touched;
   }
   told_.erase(before.set);
@@ -88,8 +88,8 @@ std::vector<event::MeasuredBefore> Sharing::measured(Time now) const {
                        .size = static_cast<std::uint32_t>(known.set.size()),
                        .candidate = known.candidate,
                        .light = contains(known.light, known.set[i]),
-                       .busy = u < 0 ? -1 : std::llround(u * kMillionth),
-                       .ratio = std::llround(known.ratio * kMillionth),
+                       .busy = u < 0 ? -1 : std::llround(u * kMillionths),
+                       .ratio = std::llround(known.ratio * kMillionths),
                        .again_in = std::max(known.again_at - now, Time{}),
                        .pause = known.pause,
                        .doubts = static_cast<std::uint32_t>(known.doubts)});

@@ -323,8 +323,7 @@ FittedCommand fit_to_timeouts(const std::vector<std::string>& command, const Var
   const unsigned fewer = std::min(most->most, jobs->least);
   fitted.note = fmt::format(
       "{} starts {} test{} at once and not {}{}: {} has a time-out of {:.3g} s, takes {:.3g} s, {:.3g} s of that on "
-      "the "
-      "GPU, and waiting for others counts. A longer {} allows more{}",
+      "the GPU, and waiting for others counts. A longer {} allows more{}",
       ctest ? "ctest" : "pytest", fewer, fewer == 1 ? "" : "s", jobs->least == jobs->most ? "" : "up to ", jobs->most,
       report::printable(most->bound.name), most->bound.timeout, most->bound.time, most->bound.gpu,
       ctest ? "TIMEOUT" : "--timeout",

@@ -1,7 +1,6 @@
 #include "tools/rota/ci/selected.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <filesystem>
 #include <system_error>
@@ -11,8 +10,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_one_of(std::string_view word, const auto& words) {
-  return std::ranges::find(words, word) != std::end(words);
+// `words`: with a space before and behind each.
+bool is_one_of(std::string_view word, std::string_view words) {
+  return words.find(' ' + std::string(word) + ' ') != std::string_view::npos;
 }
 
 // The name of a long option that has its value in the same word; otherwise the word.
@@ -21,70 +21,25 @@ std::string_view name_of(std::string_view word) {
 }
 
 // ctest's options that select by what the list of tests has, each with a value, and those without.
-constexpr std::array kSelects = {"-R",  "--tests-regex",
-                                 "-E",  "--exclude-regex",
-                                 "-L",  "--label-regex",
-                                 "-LE", "--label-exclude",
-                                 "-FA", "--fixture-exclude-any",
-                                 "-FS", "--fixture-exclude-setup",
-                                 "-FC", "--fixture-exclude-cleanup"};
-constexpr std::array kSelectsWithoutValue = {"-U", "--union"};
+constexpr std::string_view kSelects =
+    " -R --tests-regex -E --exclude-regex -L --label-regex -LE --label-exclude -FA --fixture-exclude-any -FS "
+    "--fixture-exclude-setup -FC --fixture-exclude-cleanup ";
+constexpr std::string_view kSelectsWithoutValue = " -U --union ";
 // Those that need files, which are elsewhere for a ctest that lists.
-constexpr std::array kSelectsByFile = {
-    "-I", "--tests-information", "--rerun-failed", "--tests-from-file", "--exclude-from-file", "--preset"};
+constexpr std::string_view kSelectsByFile =
+    " -I --tests-information --rerun-failed --tests-from-file --exclude-from-file --preset ";
 
 // Options of pytest, xdist, pytest-timeout, pytest-cov and pytest-rerunfailures: those that select nothing, with a
 // value or without, and those that select by what is not known here.
-constexpr std::array kPlain = {"-v",
-                               "-vv",
-                               "-vvv",
-                               "-q",
-                               "-qq",
-                               "-s",
-                               "-l",
-                               "-x",
-                               "--verbose",
-                               "--quiet",
-                               "--exitfirst",
-                               "--showlocals",
-                               "--no-header",
-                               "--no-summary",
-                               "--strict-markers",
-                               "--strict-config",
-                               "--cov",
-                               "--cov-report",
-                               "--ff",
-                               "--failed-first",
-                               "--nf",
-                               "--new-first"};
-constexpr std::array kWithValue = {"-n",
-                                   "-c",
-                                   "-o",
-                                   "-p",
-                                   "-r",
-                                   "-W",
-                                   "--color",
-                                   "--tb",
-                                   "--durations",
-                                   "--capture",
-                                   "--maxfail",
-                                   "--junitxml",
-                                   "--junit-xml",
-                                   "--rootdir",
-                                   "--confcutdir",
-                                   "--basetemp",
-                                   "--timeout",
-                                   "--timeout-method",
-                                   "--numprocesses",
-                                   "--maxprocesses",
-                                   "--dist",
-                                   "--import-mode",
-                                   "--log-level",
-                                   "--log-cli-level",
-                                   "--log-file",
-                                   "--reruns"};
-constexpr std::array kPytestSelects = {"-k", "-m", "--deselect", "--ignore", "--ignore-glob"};
-constexpr std::array kPytestSelectsWithoutValue = {"--lf", "--last-failed", "--sw", "--stepwise"};
+constexpr std::string_view kPlain =
+    " -v -vv -vvv -q -qq -s -l -x --verbose --quiet --exitfirst --showlocals --no-header --no-summary "
+    "--strict-markers --strict-config --cov --cov-report --ff --failed-first --nf --new-first ";
+constexpr std::string_view kWithValue =
+    " -n -c -o -p -r -W --color --tb --durations --capture --maxfail --junitxml --junit-xml --rootdir --confcutdir "
+    "--basetemp --timeout --timeout-method --numprocesses --maxprocesses --dist --import-mode --log-level "
+    "--log-cli-level --log-file --reruns ";
+constexpr std::string_view kPytestSelects = " -k -m --deselect --ignore --ignore-glob ";
+constexpr std::string_view kPytestSelectsWithoutValue = " --lf --last-failed --sw --stepwise ";
 
 // -n8, -rA, -pno:xdist: a value in the same word.
 bool has_value_behind(std::string_view word) {
