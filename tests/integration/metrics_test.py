@@ -212,6 +212,22 @@ class Scraped(Metrics):
         for client in clients:
             client.socket.close()
 
+    # ctest labels: unsanitized
+    def test_a_program_on_two_gpus_says_which_one_its_memory_has_left(self):
+        self.environment["ROTA_SIM_GPUS"] = "2"
+        self.rotad("--mode", "exclusive", "--quantum", "50ms")
+        both = self.start(ROTA, "run", "--name", "both", "--memory", "swap", "--", PROGRAMS / "several", "--bytes", "160M", "--hold")
+        self.assertEqual(both.stdout.readline(), "ready\n")
+        hog = self.start(ROTA, "run", "--name", "hog", "--memory", "swap", "--", PROGRAMS / "memhog", "--share", "0.6", "--hold",
+                         CUDA_VISIBLE_DEVICES="1")
+        self.assertEqual(hog.stdout.readline(), "ready\n")
+
+        def moved(gpu):
+            return value(self.scrape(), "rota_moved_out_bytes_total", session="both", gpu=gpu)
+
+        self.eventually(lambda: moved("1") > 100 << 20, "its memory has left the second GPU")
+        self.assertEqual(moved("0"), 0)
+
     def test_a_reader_that_does_not_ask_for_openmetrics_gets_the_older_format(self):
         if loosely is None:
             self.skipTest("there is no Python package prometheus_client")
