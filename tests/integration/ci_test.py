@@ -424,6 +424,20 @@ def test_slow():
         outcomes = {test["name"].rpartition("::")[2]: test["outcome"] for test in told["tests"]}
         self.assertEqual((outcomes, told["findings"]), ({"test_passes": "passed", "test_slow": "timeout"}, []))
 
+    def test_xdist_s_automatic_number_of_workers_is_limited_by_the_tests_that_are_selected(self):
+        python = python_with("xdist")
+        for name in ("long", "other"):
+            (self.scratch / f"test_{name}.py").write_text(
+                "import os, pathlib\ndef test_it(): pathlib.Path('workers').write_text(os.environ['PYTEST_XDIST_WORKER_COUNT'])\n", encoding="utf-8")
+        known = self.scratch / "known.json"
+        known.write_text(json.dumps({"version": 1, "tests": {"test_long.py::test_it": {"time_ns": 10 * 10**9, "gpu_ns": 10 * 10**9}}}),
+                         encoding="utf-8")
+        for files, workers in ((["test_long.py"], "2"), (["test_other.py"], "3"), ([], "2")):
+            result = self.checked("env", "-C", self.scratch, ROTA, "ci", "--baseline", known, "--", python, "-B", "-m", "pytest", "-q", "-n", "auto",
+                                  "-p", "no:cacheprovider", *files, PYTEST_TIMEOUT="30", PYTEST_XDIST_AUTO_NUM_WORKERS="3")
+            self.assertEqual((self.scratch / "workers").read_text(encoding="utf-8"), workers)
+            self.assertEqual("pytest starts 2 tests at once and not 3: test_long.py::test_it" in result.stderr, workers == "2", result.stderr)
+
     # ctest labels: unsanitized
     def test_tests_of_several_workers_begin_when_they_fit_and_idle_workers_are_in_nobodys_way(self):
         python = python_with("xdist")

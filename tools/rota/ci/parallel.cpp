@@ -71,8 +71,12 @@ std::optional<Start> start_of(const std::vector<std::string>& command) {
   const std::string_view program = report::file_name(command[0]);
   if (program == "ctest") return Start{Runner::kCtest};
   if (program == "pytest" || program == "py.test") return Start{Runner::kPytest};
-  const bool module = program.starts_with("python") && command.size() > 2 && command[1] == "-m";
-  if (module && command[2] == "pytest") return Start{.runner = Runner::kPytest, .options = 3};
+  if (program.starts_with("python")) {
+    std::size_t at = 1;  // behind Python's own options
+    while (at < command.size() && command[at].starts_with('-') && command[at] != "-m") ++at;
+    const bool pytest = at + 1 < command.size() && command[at] == "-m" && command[at + 1] == "pytest";
+    return pytest ? std::optional(Start{.runner = Runner::kPytest, .options = at + 2}) : std::nullopt;
+  }
   return by_build_tool(program, command);
 }
 

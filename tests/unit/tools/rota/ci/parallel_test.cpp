@@ -50,15 +50,17 @@ TEST_CASE("the number of jobs is read and written in each form that ctest and py
   for (const Words& command :
        {Words{"ctest", "-j8"}, Words{"/usr/bin/ctest", "-V", "-j", "8"}, Words{"ctest", "--parallel", "8", "-R", "x"},
         Words{"ctest", "--parallel=8"}, Words{"pytest", "-n8"}, Words{"py.test", "-n", "8", "a.py"},
-        Words{"python3", "-m", "pytest", "--numprocesses=8"}, Words{"/bin/pytest", "--numprocesses", "8"}}) {
+        Words{"python3", "-B", "-m", "pytest", "--numprocesses=8"}, Words{"python3", "-m", "pytest", "-n8"},
+        Words{"/bin/pytest", "--numprocesses", "8"}}) {
     CHECK(jobs_of(command) == 8);
     CHECK(jobs_of(with_jobs(command, 3)) == 3);
     CHECK(with_jobs(with_jobs(command, 3), 8) == command);
   }
   CHECK(jobs_of({"ctest", "-j2", "-j16"}) == 16);
-  for (const Words& command : {Words{"ctest"}, Words{"ctest", "-j"}, Words{"ctest", "-j", "-R"}, Words{"ctest", "-j0"},
-                               Words{"make", "-j8"}, Words{"ctest", "--parallel=x"}, Words{"pytest", "-n", "x"},
-                               Words{"pytest"}, Words{"python3", "-n", "8"}, Words{}}) {
+  for (const Words& command :
+       {Words{"ctest"}, Words{"ctest", "-j"}, Words{"ctest", "-j", "-R"}, Words{"ctest", "-j0"}, Words{"make", "-j8"},
+        Words{"ctest", "--parallel=x"}, Words{"pytest", "-n", "x"}, Words{"pytest"}, Words{"python3", "-n", "8"},
+        Words{"python3", "a.py", "-m", "pytest", "-n8"}, Words{}}) {
     CHECK_FALSE(jobs_of(command));
     CHECK(with_jobs(command, 3) == command);
   }
