@@ -58,21 +58,25 @@ void Usage::changed(int device) {
   bell_.ring();
 }
 
-void Usage::set_short(int device, std::uint64_t bytes, std::uint64_t free_bytes) {
+protocol::GpuUsage* Usage::record(int device) const {
   const int index = slots_[static_cast<std::size_t>(device)].index.load(std::memory_order_acquire);
   protocol::UsagePage* page = page_.load(std::memory_order_acquire);
-  if (index < 0 || page == nullptr || (bytes == 0 && page->gpus[index].short_bytes.load() == 0)) return;
-  page->gpus[index].free_bytes.store(free_bytes);
-  page->gpus[index].short_bytes.store(bytes);
-  page->gpus[index].refusals.fetch_add(1);
+  return index < 0 || page == nullptr ? nullptr : &page->gpus[index];
+}
+
+void Usage::set_short(int device, std::uint64_t bytes, std::uint64_t free_bytes) {
+  protocol::GpuUsage* const gpu = record(device);
+  if (gpu == nullptr || (bytes == 0 && gpu->short_bytes.load() == 0)) return;
+  gpu->free_bytes.store(free_bytes);
+  gpu->short_bytes.store(bytes);
+  gpu->refusals.fetch_add(1);
   news_.store(true, std::memory_order_release);
 }
 
 void Usage::set_gang_rest(int device, std::uint64_t word) {
-  const int index = slots_[static_cast<std::size_t>(device)].index.load(std::memory_order_acquire);
-  protocol::UsagePage* page = page_.load(std::memory_order_acquire);
-  if (index < 0 || page == nullptr) return;
-  page->gpus[index].gang_rest.store(word);
+  protocol::GpuUsage* const gpu = record(device);
+  if (gpu == nullptr) return;
+  gpu->gang_rest.store(word);
   news_.store(true, std::memory_order_release);
 }
 
@@ -80,15 +84,24 @@ void Usage::set_total(int device, std::uint64_t bytes) {
   slots_[static_cast<std::size_t>(device)].worth_telling.store(bytes / kFraction, std::memory_order_relaxed);
 }
 
-void Usage::moved_out(std::uint64_t copied, std::uint64_t spared, Time time) {
+void Usage::moved_out(int device, std::uint64_t copied, std::uint64_t spared, Time time) {
+  const std::uint64_t ns = copied == 0 ? 0 : static_cast<std::uint64_t>(time.count());
+  if (protocol::GpuUsage* const gpu = record(device)) {
+    gpu->out_bytes.fetch_add(copied);
+    gpu->out_ns.fetch_add(ns);
+  }
   moves_.out_bytes += copied;
   moves_.spared_bytes += spared;
-  if (copied != 0) moves_.out_ns += static_cast<std::uint64_t>(time.count());
+  moves_.out_ns += ns;
   show_moves();
 }
 
-void Usage::moved_in(std::uint64_t copied, Time time) {
+void Usage::moved_in(int device, std::uint64_t copied, Time time) {
   if (copied == 0) return;
+  if (protocol::GpuUsage* const gpu = record(device)) {
+    gpu->in_bytes.fetch_add(copied);
+    gpu->in_ns.fetch_add(static_cast<std::uint64_t>(time.count()));
+  }
   moves_.in_bytes += copied;
   moves_.in_ns += static_cast<std::uint64_t>(time.count());
   show_moves();

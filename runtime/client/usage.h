@@ -45,14 +45,16 @@ class Usage {
     slots_[static_cast<std::size_t>(device)].why.store(why);
     return slots_[static_cast<std::size_t>(device)].pinned.exchange(pinned);
   }
-  // Extents have left the GPU, or come back: bytes that were copied, and that went without a copy. For `rota status`.
-  void moved_out(std::uint64_t copied, std::uint64_t spared, Time time);
-  void moved_in(std::uint64_t copied, Time time);
+  // Extents have left the GPU, or come back: bytes that were copied, and that went without a copy. For `rota status`
+  // and metrics.
+  void moved_out(int device, std::uint64_t copied, std::uint64_t spared, Time time);
+  void moved_in(int device, std::uint64_t copied, Time time);
   // Whether something worth a message has changed since the last call.
   bool take_news() { return news_.exchange(false, std::memory_order_acq_rel); }
 
  private:
   void show_moves();
+  protocol::GpuUsage* record(int device) const;  // null: rotad does not serve the GPU
   struct Slot {
     std::atomic<int> index{-1};
     std::atomic<std::uint64_t> last_told{0};

@@ -199,6 +199,7 @@ Back bring_back(gate::Contexts& contexts, memory::Residency& memory, const std::
     if (memory.out_bytes(device) != 0) release_failed(contexts, memory, device);
     if (memory.out_bytes(device) == 0) continue;
     std::size_t free = 0;
+    const Clock::time_point begun = Clock::now();
     const auto all =
         with_stream(contexts, memory, device, exchange, stopping, idle, [&, device = device](const auto& one) {
           if (memory.host_low() && idle()) one.within([&] { memory.give_host_back(UINT64_MAX, false); });
@@ -212,6 +213,7 @@ Back bring_back(gate::Contexts& contexts, memory::Residency& memory, const std::
           return brought;
         });
     back.bytes += all.bytes;
+    back.copied.push_back({device, all.bytes, Clock::now() - begun});
     back.taken_over += all.taken_over;
     back.some = back.some || all.bytes + all.without_copy != 0;
     if (all.error != api::CUDA_SUCCESS) back.error = all.error;

@@ -23,7 +23,13 @@ using ExchangeOf = std::function<memory::Exchange(int device)>;
 
 struct Back {
   bool resident = true;  // all memory is where work may touch it; managed memory always is: page faults bring the rest
-  std::uint64_t bytes = 0;       // bytes of extents whose contents have been copied in
+  std::uint64_t bytes = 0;  // bytes of extents whose contents have been copied in: the sum of
+  struct Copied {
+    int device;
+    std::uint64_t bytes;
+    std::chrono::nanoseconds time;
+  };
+  std::vector<Copied> copied;
   std::uint64_t taken_over = 0;  // bytes of extents that use memory handed over by another process
   bool some = false;             // some extents were restored
   // The driver's error for an extent, other than a lack of memory; CUDA_SUCCESS: none.

@@ -87,7 +87,7 @@ event::Brought Monitor::bring_memory_back(Task& task) {
     usage_.set_short(gpu.device, lacks ? shortage->bytes : 0, lacks ? shortage->free_bytes : 0);
   }
   took_over_ = took_over_ || back.taken_over != 0;
-  usage_.moved_in(back.bytes, now() - begun);
+  for (const Back::Copied& each : back.copied) usage_.moved_in(each.device, each.bytes, each.time);
   rotad_.send_news();
   keeper_.end_moving(task.devices);
   const bool resident = back.resident && memory_.in_place(reachable);
@@ -308,7 +308,7 @@ void Monitor::swap_out_of_the_way(Task& task, const std::vector<Destination>& fr
         usage_.tell();  // a process with a small deficit asks once rotad knows that nothing more is on its way
       }
       chores_.look_outside.at_once();  // something may have been opened in the meantime
-      usage_.moved_out(left.copied, left.spared, now() - begun);
+      usage_.moved_out(each.device, left.copied, left.spared, now() - begun);
       const Time ended = now();
       log::debug("GPU {}: {} of {} bytes moved out in {} us, {} of them copied{}, at {} ns",
                  driver::gpu_number(each.device), left.bytes, each.most, microseconds(ended - begun), left.copied,

@@ -138,6 +138,10 @@ void Core::on(const event::Returned& returned, Time now) {
   if ((client->state.held | client->state.wanted) == 0) books_.returned(*client, returned, now);
 }
 
+void Core::on(const event::MeasuredBefore& before, Time now) {
+  if (const Client* client = books_.find(before.client)) sharing_.measured_before(*client, before, now);
+}
+
 void Core::on(const event::Configure& configure, Time now) {
   assert(configure.settings.quantum.count() > 0);
   if (configure.settings.measured_turns != settings_.measured_turns) order_.forget_ranks();

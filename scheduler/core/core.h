@@ -134,6 +134,8 @@ class Core {
   };
   std::optional<Carried> carried(ClientId client, GpuIndex gpu, Time now) const;
   std::vector<event::HadBefore> carried(GpuIndex gpu, Time now) const;
+  // And what was measured of sets of clients, numbered from 0.
+  std::vector<event::MeasuredBefore> measured(Time now) const { return sharing_.measured(now); }
   // When its grant will be revoked; 0 while it need not give back.
   Time give_back_by(ClientId client) const;
   std::uint64_t grants() const { return grants_; }
@@ -156,6 +158,7 @@ class Core {
   void on(const event::Activity&, Time now);
   void on(const event::HadBefore&, Time now);
   void on(const event::Returned&, Time now);
+  void on(const event::MeasuredBefore&, Time now);
 
   void set_wanted(Client& client, GpuMask gpus, Time now);
   void move_back(const Share& had);

@@ -17,6 +17,13 @@ using Bytes = std::uint64_t;
 using SessionId = std::uint32_t;  // 0: none
 using DomainId = std::uint64_t;   // opaque
 
+// How programs whose memory fits a GPU together share it.
+enum class Candidate {
+  kTogether,   // all at once, interleaved by the driver
+  kTurns,      // one at a time
+  kLightOpen,  // those that leave the GPU mostly idle at any time, the others in turns
+};
+
 namespace event {
 // A new client. The number must not be in use.
 struct Join {
@@ -142,6 +149,21 @@ struct Returned {
   Time held{};
   Time waited{};
 };
+// What an earlier rotad had measured of a set of `size` clients that share GPUs (policy/sharing.h): told for each of
+// them, with the same number, once it has touched them, and applied once all have been told. Fractions are in
+// millionths.
+struct MeasuredBefore {
+  ClientId client;
+  std::uint32_t set = 0;  // its number
+  std::uint32_t size = 0;
+  Candidate candidate{};
+  bool light = false;        // the client
+  std::int64_t busy = -1;    // the client's u when a candidate was last tried; negative: not known
+  std::int64_t ratio = 0;    // what that trial gave relative to turns; 0: there was none
+  Time again_in{};           // when it is to be measured again,
+  Time pause{};              // how long after the last time that is,
+  std::uint32_t doubts = 0;  // and how often the answer has been doubted
+};
 // Time has passed; due at next_deadline().
 struct Tick {};
 // New settings: holders that must yield under them are asked to, and times to drain are computed again.
@@ -150,9 +172,10 @@ struct Configure {
 };
 }  // namespace event
 
-using Event = std::variant<event::Join, event::AddGpu, event::Want, event::GiveBack, event::Usage, event::Ask,
-                           event::Leave, event::Tick, event::Configure, event::Measured, event::Unmeasured,
-                           event::Activity, event::Session, event::Withdraw, event::HadBefore, event::Returned>;
+using Event =
+    std::variant<event::Join, event::AddGpu, event::Want, event::GiveBack, event::Usage, event::Ask, event::Leave,
+                 event::Tick, event::Configure, event::Measured, event::Unmeasured, event::Activity, event::Session,
+                 event::Withdraw, event::HadBefore, event::Returned, event::MeasuredBefore>;
 
 enum class Change {
   kGranted,   // the client holds a new grant, which replaces any earlier one
@@ -187,13 +210,6 @@ struct ClientState {
   Time drain_at{};            // when it must begin to drain; 0 while nobody waits
   Time alone_until{};         // it measures, and has exclusive use of its GPUs until then; 0: it does not
   bool overrun = false;       // its last grant was revoked: its work may be running concurrently with the others'
-};
-
-// How programs whose memory fits a GPU together share it.
-enum class Candidate {
-  kTogether,   // all at once, interleaved by the driver
-  kTurns,      // one at a time
-  kLightOpen,  // those that leave the GPU mostly idle at any time, the others in turns
 };
 
 struct GpuState {

@@ -78,6 +78,9 @@ struct EventWords {
     return words("returned", returned.client, returned.gpu, returned.party.count(), returned.party_owed.count(),
                  returned.member.count(), returned.member_owed.count(), returned.held.count(), returned.waited.count());
   }
+  std::string operator()(const event::MeasuredBefore& before) const {
+    return words("measured_before", before.client) + ' ' + measured_words(before);
+  }
   std::string operator()(const event::Unmeasured& unmeasured) const { return words("unmeasured", unmeasured.gpu); }
 };
 
@@ -134,6 +137,12 @@ std::optional<Event> read_event(std::string_view name, Words& words) {
       *time = duration();
     }
     return returned;
+  }
+  if (name == "measured_before") {
+    event::MeasuredBefore before{.client = client()};
+    before.set = words.number<std::uint32_t>("number of the set");
+    read_measured(words, before);
+    return before;
   }
   if (name == "withdraw") {
     const ClientId id = client();

@@ -30,6 +30,9 @@
 //                                                       much it was above the level, and how far below it may come back
 //   81242001000 returned 1 0 -2000000 0 0 0 90000 800   client, GPU, the same of its session and of the client in
 //                                                       it, and how long it had held GPUs and waited for them
+//   81242001000 measured_before 1 0 2 1 0 950000 970000 8000000000 10000000000 0
+//                                                       client, and what an earlier rotad had measured of a set that
+//                                                       it is in (event::MeasuredBefore)
 //
 //   81242001000 limits 81242001000 reserve 1 0 7 4096 4096 0 0 250000000
 //                                                       what happens to limits (limit_event.h), with the limits' own

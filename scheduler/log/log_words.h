@@ -57,6 +57,8 @@ class Words {
     return true;
   }
   bool at_end() const { return ended_; }
+  // What follows is for a later version.
+  void ignore_rest() { ended_ = true; }
   GpuMask gpus() { return parse(next("GPU mask"), "GPU mask", ~GpuMask{0}, 16); }
   GpuIndex gpu() { return number<GpuIndex>("GPU number", protocol::kMaxGpus - 1); }
   Settings settings() {
@@ -112,5 +114,27 @@ class Words {
   bool ended_;
   std::string problem_;
 };
+
+// From the set's number on.
+inline std::string measured_words(const event::MeasuredBefore& before) {
+  const std::string line =
+      words("", before.set, before.size, static_cast<unsigned>(before.candidate), before.light ? 1 : 0, before.busy,
+            before.ratio, before.again_in.count(), before.pause.count(), before.doubts);
+  return line.substr(1);
+}
+
+// What follows that number.
+inline void read_measured(Words& words, event::MeasuredBefore& before) {
+  constexpr std::int64_t kMost = 1'000'000'000'000;
+  before.size = words.number<std::uint32_t>("number of clients");
+  before.candidate =
+      static_cast<Candidate>(words.number<unsigned>("candidate", static_cast<unsigned>(Candidate::kLightOpen)));
+  before.light = words.number<unsigned>("flag", 1) != 0;
+  before.busy = words.number<std::int64_t>("fraction", kMost);
+  before.ratio = words.number<std::int64_t>("fraction", kMost);
+  before.again_in = Time(words.number<std::int64_t>("time in nanoseconds", kLatest.count()));
+  before.pause = Time(words.number<std::int64_t>("time in nanoseconds", kLatest.count()));
+  before.doubts = words.number<std::uint32_t>("number of doubts");
+}
 
 }  // namespace rota::scheduler

@@ -163,6 +163,12 @@ struct alignas(kRecordBytes) GpuUsage {
   // that the process has there, and this says why (PinAll).
   std::atomic<std::uint64_t> pinned_by[kPins];
   std::atomic<std::uint8_t> pinned_all;
+  // What has moved there since rotad has served the client, as in UsagePage, and written before that. 0 from clients
+  // that do not swap, and of earlier versions.
+  std::atomic<std::uint64_t> out_bytes;
+  std::atomic<std::uint64_t> out_ns;
+  std::atomic<std::uint64_t> in_bytes;
+  std::atomic<std::uint64_t> in_ns;
 };
 inline constexpr std::uint32_t kGangRests = 1;   // the gate is closed, and all work is proven to have finished
 inline constexpr std::uint32_t kGangStands = 2;  // calls wait at the gate

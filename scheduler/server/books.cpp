@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <iterator>
 #include <optional>
@@ -91,6 +92,7 @@ class Reader {
       if (known == std::end(kDid)) return fmt::format("{} is not held, waits or rests", scheduler::quoted(did));
       task.did = static_cast<Books::Did>(known - std::begin(kDid));
       task.place = words.number<std::uint64_t>("place");
+      if (!words.at_end()) task.gang = words.number<unsigned>("flag", 1) != 0;
       books.tasks.push_back(std::move(task));
     } else if (name == "on") {
       if (books.tasks.empty()) return "it belongs to no task";
@@ -111,6 +113,12 @@ class Reader {
       gang.key += words.next("name");
       while (!words.at_end()) (gang.key += ' ') += words.next("name");
       books.gangs.push_back(std::move(gang));
+    } else if (name == "measured") {
+      Books::Measured each{.gpu = std::string(words.next("GPU")), .pid = words.number<pid_t>("pid")};
+      each.started = words.number<std::uint64_t>("start time");
+      each.measured.set = words.number<std::uint32_t>("number of the set");
+      read_measured(words, each.measured);
+      books.measured.push_back(std::move(each));
     } else if (name == "chosen") {
       Books::Chosen chosen;
       chosen.gpu = words.next("GPU");
@@ -122,9 +130,8 @@ class Reader {
       chosen.session = words.next("domain");
       while (!words.at_end()) (chosen.session += ' ') += words.next("session");
       books.chosen.push_back(std::move(chosen));
-    } else {
-      return fmt::format("unknown word {}", scheduler::quoted(name));
     }
+    words.ignore_rest();
     return words.problem();
   }
 
@@ -171,8 +178,8 @@ std::string text_of(const Books& books) {
     text += fmt::format("had {} {} {} {}\n", had.gpu, had.ahead.count(), had.owed.count(), had.payer);
   }
   for (const Books::Task& task : books.tasks) {
-    text += fmt::format("task {} {} {} {} {}\n", task.pid, task.started, task.grant,
-                        kDid[static_cast<std::size_t>(task.did)], task.place);
+    text += fmt::format("task {} {} {} {} {} {}\n", task.pid, task.started, task.grant,
+                        kDid[static_cast<std::size_t>(task.did)], task.place, task.gang ? 1 : 0);
     for (const Books::OnGpu& on : task.gpus) {
       const auto& returned = on.returned;
       text += fmt::format("on {} {} {} {} {} {} {}\n", on.gpu, returned.party.count(), returned.party_owed.count(),
@@ -186,6 +193,10 @@ std::string text_of(const Books& books) {
     if (key.find('\n') != std::string::npos) continue;
     text += fmt::format("gang {} {} {} {} {}\n", static_cast<int>(gang.verdict.apart), gang.verdict.left.count(),
                         gang.verdict.revoked, gang.verdict.members, key);
+  }
+  for (const Books::Measured& each : books.measured) {
+    text += fmt::format("measured {} {} {} {}\n", each.gpu, each.pid, each.started,
+                        scheduler::measured_words(each.measured));
   }
   for (const Books::Chosen& each : books.chosen) {
     text += fmt::format("chosen {} {} {} {} {} {} {}\n", each.gpu, each.pid, each.started, each.left.count(), each.uid,
@@ -249,6 +260,14 @@ std::uint64_t start_time(pid_t pid) {
   for (int i = 0; i < kBetween; ++i) rest >> word;
   std::uint64_t started = 0;
   return rest >> started ? started : 0;
+}
+
+std::uint64_t ticks_since_boot() {
+  timespec time{};
+  clock_gettime(CLOCK_BOOTTIME, &time);
+  const auto second = static_cast<std::uint64_t>(sysconf(_SC_CLK_TCK));
+  const auto seconds = static_cast<std::uint64_t>(time.tv_sec);
+  return seconds * second + static_cast<std::uint64_t>(time.tv_nsec) * second / 1'000'000'000;
 }
 
 }  // namespace rota::server

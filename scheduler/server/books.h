@@ -6,9 +6,13 @@
 //   written 81242001000                             CLOCK_MONOTONIC, nanoseconds
 //   had GPU-... 12000000 0 1000                     GPU; a domain's `ahead` and `owed` there (event::HadBefore), and
 //                                                   the domain's TrustDomain::payer
-//   task 4711 918273 7 held 0                       pid, start time in clock ticks, latest grant; "held", "waits" or
-//                                                   "rests"; place in the queue if it waits, otherwise 0
+//   task 4711 918273 7 held 0 0                     pid, start time in clock ticks, latest grant; "held", "waits" or
+//                                                   "rests"; place in the queue if it waits, otherwise 0; 1 if the
+//                                                   times are those of its gang, otherwise 0
 //   on GPU-... 0 0 12000000 0 90000000 1000         one of this task's GPUs, with the times of event::Returned
+//   measured GPU-... 4711 918273 0 2 1 0 950000 0 8000000000 10000000000 0
+//                                                   what was measured of a set of programs there, for one of them: pid,
+//                                                   start time, and event::MeasuredBefore from `set` on
 //   gang 1 90000000 2 0 1000 torchrun-...           a gang whose members take turns by themselves for now, whose last
 //                                                   turns were revoked, or that has a size and was complete: why
 //                                                   (protocol::GangApart), for how much longer, how many turns in a
@@ -19,6 +23,9 @@
 //                                                   pid (0: not visible), its start time, for how much longer, its
 //                                                   user, TrustDomain::payer, and Chooser::session
 //   end 7                                           number of lines before this one
+//
+// Lines that begin with another word, and what follows the last known field of a line (but for texts at its end), are
+// of a later version of rotad, and ignored.
 #pragma once
 
 #include <sys/types.h>
@@ -58,6 +65,7 @@ struct Books {
     std::uint32_t grant = 0;
     Did did = Did::kRested;
     std::uint64_t place = 0;
+    bool gang = false;
     std::vector<OnGpu> gpus{};
   };
   struct Gang {
@@ -65,6 +73,12 @@ struct Books {
     GangVerdict verdict{};
   };
 
+  struct Measured {
+    std::string gpu;
+    pid_t pid = 0;
+    std::uint64_t started = 0;
+    scheduler::event::MeasuredBefore measured{};  // its client is not set
+  };
   struct Chosen {
     std::string gpu;
     pid_t pid = 0;
@@ -80,9 +94,10 @@ struct Books {
   std::vector<Had> had{};
   std::vector<Task> tasks{};
   std::vector<Gang> gangs{};
+  std::vector<Measured> measured{};
   std::vector<Chosen> chosen{};
 
-  bool empty() const { return had.empty() && tasks.empty() && gangs.empty() && chosen.empty(); }
+  bool empty() const { return had.empty() && tasks.empty() && gangs.empty() && measured.empty() && chosen.empty(); }
 };
 
 std::string text_of(const Books& books);
@@ -99,5 +114,7 @@ Result<Books> take_books(const std::string& path);
 std::string boot_id();
 // When the process started, in clock ticks since the boot; 0: there is no such process, or it is a zombie.
 std::uint64_t start_time(pid_t pid);
+// Now, as start_time() counts.
+std::uint64_t ticks_since_boot();
 
 }  // namespace rota::server

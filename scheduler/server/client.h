@@ -35,6 +35,8 @@ struct Measurement {
 struct Tracked {
   metrics::Book::Place place;
   metrics::Turns turns;
+  protocol::Moves moved{};  // there, as they were last counted
+  Burst burst{};            // of them
 };
 
 struct Server::Client : Program {
@@ -71,7 +73,7 @@ struct Server::Client : Program {
   std::uint64_t spare_said = 0;      // that could be given back, when its page was last read
   Page<protocol::LeasePage> lease;
   Page<protocol::UsagePage> usage;
-  Burst burst;                                            // of its moves
+  Burst burst;                                            // of its moves on all GPUs
   std::optional<protocol::SeriesKey> series;              // whose it is, once it uses a GPU
   std::map<std::uint32_t, Tracked> tracked;               // by GPU index
   protocol::Moves moved{};                                // as they were last counted,

@@ -271,8 +271,8 @@ void Server::tell_activity(LastActivity& last, const scheduler::event::Activity&
 // A remark in the event log: the core's decisions do not depend on what has moved.
 void Server::note_moves(Client& client) {
   const auto moved = client.burst.read(moves_of(*client.usage), now());
+  count_burst(client, moved, false);
   if (!moved) return;
-  count_burst(client, *moved);
   const std::string text = text_of(*moved);
   log::debug("client {} ({}, pid {}) has moved {}", client.id, client.name, client.pid, text);
   event_log_.remark(fmt::format("moved {} pid {}: {}", client.id, client.pid, text), modelled_now());

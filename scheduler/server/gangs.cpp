@@ -244,6 +244,9 @@ void Leases::rebuild(Gang& gang, const std::vector<OfTask>& members) {
     }
     said |= task->gpus;
   }
+  for (const auto& [client, task] : members) {
+    for (const GpuIndex gpu : GpuSet(task->gpus)) joined_gang(*client, gpu, gang.id);
+  }
   if (gang.id != 0) gangs_in_core_[gang.id] = gang.number;
   for (const ClientId id : ended) {
     step(event::Leave{id});

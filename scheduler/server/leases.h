@@ -72,6 +72,8 @@ class Leases {
   virtual void read_activity(Program& program) = 0;
   // What is on these GPUs is of other clients of the core than before.
   virtual void coupled(scheduler::GpuMask gpus) = 0;
+  // A task of this program on this GPU has become a member of a gang, which is this client of the core from now on.
+  virtual void joined_gang(const Program& /*member*/, scheduler::GpuIndex /*gpu*/, scheduler::ClientId /*gang*/) {}
   // For the logs: each event with what the core has decided, decisions about single programs, and what becomes of
   // tasks.
   virtual void stepped(const scheduler::Event& event, scheduler::Time time,

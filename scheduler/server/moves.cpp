@@ -55,6 +55,14 @@ protocol::Moves moves_of(const protocol::UsagePage& page) {
           .spared_bytes = page.spared_bytes.load()};
 }
 
+protocol::Moves moves_of(const protocol::GpuUsage& gpu) {
+  return {.out_bytes = gpu.out_bytes.load(),
+          .out_ns = gpu.out_ns.load(),
+          .in_bytes = gpu.in_bytes.load(),
+          .in_ns = gpu.in_ns.load(),
+          .spared_bytes = 0};
+}
+
 std::string text_of(const protocol::Moves& moves) {
   return fmt::format("out {}, {} without a copy; back {}", copied(moves.out_bytes, moves.out_ns), moves.spared_bytes,
                      copied(moves.in_bytes, moves.in_ns));

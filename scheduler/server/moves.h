@@ -29,6 +29,8 @@ class Burst {
 };
 
 protocol::Moves moves_of(const protocol::UsagePage& page);
+// On one GPU, without what needed no copy.
+protocol::Moves moves_of(const protocol::GpuUsage& gpu);
 // "out 1048576 bytes at 50.1 GB/s, 0 without a copy; back 0 bytes"
 std::string text_of(const protocol::Moves& moves);
 

@@ -7,13 +7,14 @@
 // held back for half a second.
 //
 // A holder runs on for ten seconds without a rotad (turn::Machine::kGrace), and beside the next one if it comes back
-// later than that. Thousands of programs need seconds to come back on a busy machine. So as long as some come or say
-// what they want, or wait to be told about a GPU, requests are held back for longer, for eight seconds in all.
+// later than that. Thousands of programs need seconds to come back on a busy machine. So as long as some come, are told
+// about a GPU or say what they want, requests are held back for longer, for eight seconds in all. Only programs that
+// may have held something count, each as far as it has ever come: a process that started after this rotad has not, and
+// one that comes again and again brings nothing new.
 #include <unistd.h>
 
 #include <algorithm>
 #include <asio/steady_timer.hpp>
-#include <bit>
 #include <map>
 #include <set>
 #include <tuple>
@@ -44,6 +45,8 @@ constexpr auto kHeldBackBlindly = 500ms;
 // count rotad as dead.
 constexpr auto kLately = 250ms;
 constexpr auto kMostHeldBack = 8s;
+// Larger sets of programs are measured anew: they hardly come back the same, and would fill the books. A judgment.
+constexpr std::uint32_t kMostMeasured = 32;
 // How often rotad checks whether programs that have not come back are dead.
 constexpr auto kBetweenLooksForDead = 50ms;
 
@@ -59,13 +62,29 @@ struct Server::Returning {
   };
 
   // What the previous rotad left about the client's process on this GPU; null: nothing.
-  const Books::Task* task(const Client& client, const std::string& gpu) const {
+  const Books::Task* task(const Program& client, const std::string& gpu) const {
     const auto [first, end] = by_pid.equal_range(client.pid);
     for (auto each = first; each != end && client.pid != 0; ++each) {
       const Books::Task& task = books.tasks[each->second];
       if (std::ranges::any_of(task.gpus, [&](const auto& on) { return on.gpu == gpu; })) return &task;
     }
     return nullptr;
+  }
+  // Whether the process may have held something under the previous rotad.
+  bool may_return(pid_t pid) {
+    if (!blind) return by_pid.contains(pid);
+    const auto [known, fresh] = existed.try_emplace(pid, true);
+    if (fresh && pid != 0) {
+      const std::uint64_t started = start_time(pid);
+      known->second = started != 0 && started <= began;
+    }
+    return known->second;
+  }
+  static event::Returned returned(const Books::Task& task, GpuIndex gpu, const std::string& uuid, ClientId client) {
+    event::Returned returned = std::ranges::find(task.gpus, uuid, &Books::OnGpu::gpu)->returned;
+    returned.client = client;
+    returned.gpu = gpu;
+    return returned;
   }
   bool awaits(const std::string& gpu) const { return blind || expected.contains(gpu); }
   bool awaits(pid_t pid, const std::string& gpu) const {
@@ -98,13 +117,17 @@ struct Server::Returning {
   }
 
   Books books;
-  std::multimap<pid_t, std::size_t> by_pid;         // indices in books.tasks
-  std::map<std::string, std::set<pid_t>> expected;  // by GPU: processes that have not yet said what they want
-  std::set<std::string> told;                       // GPUs whose Books::Had the core has been told
-  std::vector<HeldBack> wants;                      // in the order in which they came
-  bool blind = false;                               // nothing but the note is left: any GPU may have had a holder
-  std::size_t back = 0;                             // how many of those that were expected have come
-  std::size_t came_back = 0;                        // Server::came_back() at the last check
+  std::multimap<pid_t, std::size_t> by_pid;            // indices in books.tasks
+  std::map<std::string, std::set<pid_t>> expected;     // by GPU: processes that have not yet said what they want
+  std::set<std::string> told;                          // GPUs whose Books::Had the core has been told
+  std::set<std::pair<std::uint32_t, pid_t>> measured;  // of a set of programs, those that the core has been told of
+  std::vector<HeldBack> wants;                         // in the order in which they came
+  bool blind = false;                                  // nothing but the note is left: any GPU may have had a holder
+  const std::uint64_t began = ticks_since_boot();      // as start_time() counts
+  std::map<pid_t, bool> existed;                       // before that; a process that is not visible may have
+  std::map<pid_t, std::size_t> furthest;               // by process: steps on the way back to its GPUs
+  std::size_t back = 0;                                // how many of those that were expected have come
+  std::size_t steps = 0;                               // Server::came_back() at the last check
   scheduler::Time until{};
   asio::steady_timer timer;
 };
@@ -134,7 +157,7 @@ void Server::leave_books_to_next() {
     if (started == 0) continue;
     for (const Task& task : client->tasks) {
       const scheduler::ClientState state = state_of(task);
-      Books::Task left{.pid = client->pid, .started = started, .grant = task.last_grant};
+      Books::Task left{.pid = client->pid, .started = started, .grant = task.last_grant, .gang = task.gang != 0};
       const bool waits = task.gang == 0 ? state.wanted != 0 : task.wants;
       left.did = holds(task) ? Books::Did::kHeld : waits ? Books::Did::kWaited : Books::Did::kRested;
       for (const GpuIndex gpu : GpuSet(task.gpus)) {
@@ -161,10 +184,39 @@ void Server::leave_books_to_next() {
     verdict.left = std::max(earlier.left - (now() - started_), scheduler::Time{});
     books.gangs.push_back({key, verdict});
   }
+  leave_measured(books);
   leave_chosen(books);
   if (books.empty()) return;
   if (const auto left = leave_books(books_file(), books); !left) {
     log::warn("the next rotad will not know who held GPUs or waited for them: {}", left.error().text);
+  }
+}
+
+// What was measured of programs that share a GPU; not of gangs, whose members may be others then.
+void Server::leave_measured(Books& books) const {
+  std::uint32_t sets = 0;
+  std::set<std::uint32_t> left_out;
+  for (const event::MeasuredBefore& measured : core_.measured(modelled_now())) {
+    sets = measured.set + 1;
+    const auto [program, task] = find_task(measured.client);
+    const std::uint64_t started = task == nullptr || program->pid == 0 ? 0 : start_time(program->pid);
+    if (started == 0 || measured.size > kMostMeasured) {
+      left_out.insert(measured.set);
+    } else {
+      const GpuIndex first = *GpuSet(task->gpus).begin();
+      books.measured.push_back({uuid_text(gpus_.at(first)->uuid), program->pid, started, measured});
+    }
+  }
+  std::erase_if(books.measured, [&](const auto& each) { return left_out.contains(each.measured.set); });
+  if (returning_ == nullptr) return;
+  std::set<std::uint32_t> incomplete;  // not all of its programs have come back
+  for (const Books::Measured& each : returning_->books.measured) {
+    if (!returning_->measured.contains({each.measured.set, each.pid})) incomplete.insert(each.measured.set);
+  }
+  for (Books::Measured each : returning_->books.measured) {
+    if (!incomplete.contains(each.measured.set)) continue;
+    each.measured.set += sets;
+    books.measured.push_back(std::move(each));
   }
 }
 
@@ -203,6 +255,7 @@ void Server::read_books(bool had_programs) {
   all.books = std::move(*books);
   all.until = now() + kHeldBack;
   for (Books::Gang& gang : all.books.gangs) earlier_verdicts_[gang.key] = gang.verdict;
+  std::erase_if(all.books.measured, [](const Books::Measured& each) { return start_time(each.pid) != each.started; });
   std::set<pid_t> expected;
   for (std::size_t i = 0; i < all.books.tasks.size(); ++i) {
     const Books::Task& task = all.books.tasks[i];
@@ -232,12 +285,23 @@ void Server::tell_returned(Client& client, std::uint32_t gpu) {
       if (had.gpu == uuid) step(event::HadBefore{gpu, number_of_payer(had.payer), had.ahead, had.owed});
     }
   }
+  for (const Books::Measured& each : returning_->books.measured) {
+    if (each.pid != client.pid || each.gpu != uuid) continue;
+    event::MeasuredBefore measured = each.measured;
+    measured.client = client.tasks.id_on(gpu);
+    step(measured);
+    returning_->measured.emplace(measured.set, client.pid);
+  }
   const Books::Task* const task = returning_->task(client, uuid);
-  if (task == nullptr) return;
-  event::Returned returned = std::ranges::find(task->gpus, uuid, &Books::OnGpu::gpu)->returned;
-  returned.client = client.tasks.id_on(gpu);
-  returned.gpu = gpu;
-  step(returned);
+  if (task != nullptr) step(returning_->returned(*task, gpu, uuid, client.tasks.id_on(gpu)));
+}
+
+// The gang's core client is a new one, too.
+void Server::joined_gang(const Program& member, std::uint32_t gpu, ClientId gang) {
+  if (returning_ == nullptr) return;
+  const std::string uuid = uuid_text(gpus_.at(gpu)->uuid);
+  const Books::Task* const task = returning_->task(member, uuid);
+  if (task != nullptr && task->gang) step(returning_->returned(*task, gpu, uuid, gang));
 }
 
 void Server::on_want_message(Client& client, const protocol::Want& want) {
@@ -306,19 +370,32 @@ void Server::take_wants_held_back() {
   }
 }
 
-// Grows with each program that comes back, or may be one that does.
+// Grows with each step that a program that may have held something takes further than before: that it connects, names a
+// GPU, is told about it, and says what it wants.
 std::size_t Server::came_back() const {
-  if (!returning_->blind) return returning_->back;
-  std::size_t number = clients_.size() + returning_->wants.size();
-  for (const auto& [id, client] : clients_) number += static_cast<std::size_t>(std::popcount(client->gpus().mask()));
-  return number;
+  Returning& all = *returning_;
+  std::map<pid_t, std::size_t> taken;
+  for (const auto& [id, client] : clients_) {
+    if (!all.may_return(client->pid)) continue;
+    std::size_t& steps = taken[client->pid];
+    ++steps;
+    for (const GpuIndex gpu : client->gpus()) steps += unanswered_.contains({id, gpu}) ? 1 : 2;
+  }
+  for (const Returning::HeldBack& each : all.wants) {
+    const auto client = clients_.find(each.client);
+    if (client != clients_.end() && taken.contains(client->second->pid)) ++taken[client->second->pid];
+  }
+  std::size_t sum = all.back;
+  for (const auto& [pid, steps] : taken) all.furthest[pid] = std::max(all.furthest[pid], steps);
+  for (const auto& [pid, steps] : all.furthest) sum += steps;
+  return sum;
 }
 
 void Server::look_for_returning() {
   Returning& all = *returning_;
-  const std::size_t came = came_back();
+  const std::size_t steps = came_back();
   const bool awaits = all.blind || !all.expected.empty();
-  const bool more = std::exchange(all.came_back, came) < came || !unanswered_.empty();
+  const bool more = std::exchange(all.steps, steps) < steps;
   if (awaits && more) all.until = std::min(std::max(all.until, now() + kLately), started_ + kMostHeldBack);
   const bool over = now() >= all.until;
   if (over && std::exchange(all.blind, false)) take_wants_held_back();

@@ -267,6 +267,8 @@ class Server final : public ConnectionOwner, private Leases {
   void add_those_still_away(const Returning& all, Books& books) const;
   std::uint32_t last_grant_of(const Client& client, std::uint32_t gpu) const;
   void tell_returned(Client& client, std::uint32_t gpu);
+  void joined_gang(const Program& member, std::uint32_t gpu, scheduler::ClientId gang) override;
+  void leave_measured(Books& books) const;
   void on_want_message(Client& client, const protocol::Want& want);
   void take_want(Client& client, const protocol::Want& want, bool held);
   void take_wants_held_back();
@@ -279,7 +281,8 @@ class Server final : public ConnectionOwner, private Leases {
   void follow(Client& client);
   void count(Client& client);
   void count_moves(Client& client);
-  void count_burst(Client& client, const protocol::Moves& moved);
+  static bool tells_moves_by_gpu(const Client& client);
+  void count_burst(Client& client, const std::optional<protocol::Moves>& moved, bool ended);
   void count_revocation(Client& client, const Task* task);
   void count_refusal(Client& client, std::uint32_t gpu, protocol::RefusalReason reason);
   void add_gauges(const Client& client);

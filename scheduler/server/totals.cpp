@@ -57,8 +57,9 @@ void Server::track(Client& client, std::uint32_t gpu) {
   }
   const GpuEntry& entry = *gpus_.at(gpu);
   const auto place = book_.join(entry.uuid, entry.number, *client.series, now());
-  const auto [tracked, unused] = client.tracked.emplace(gpu, Tracked{place, metrics::Turns(modelled_now())});
   const GpuUsage& page = client.usage->gpus[gpu];
+  const auto [tracked, unused] =
+      client.tracked.emplace(gpu, Tracked{place, metrics::Turns(modelled_now()), moves_of(page)});
   tracked->second.turns.start_at(page.switches.load(), page.switch_ns.load());
 }
 
@@ -72,9 +73,17 @@ void Server::follow(Client& client) {
   }
 }
 
-// A process says what it has moved on all its GPUs together: of each an equal part. It is believed as far as a bus can
-// move it.
+// Whether a process says what it has moved on each GPU. One of an earlier version says only the sum of all: of that
+// each GPU gets an equal part. It is believed as far as a bus can move it.
+bool Server::tells_moves_by_gpu(const Client& client) {
+  return std::ranges::any_of(client.tracked, [&](const auto& each) {
+    const Moves moves = moves_of(client.usage->gpus[each.first]);
+    return moves.out_bytes != 0 || moves.in_bytes != 0;
+  });
+}
+
 void Server::count_moves(Client& client) {
+  // First: a process writes it last.
   const Moves said = moves_of(*client.usage);
   constexpr std::uint64_t kBytesPerNs = 2;  // 2 TB/s
   constexpr std::uint64_t kAtOnce = std::uint64_t{1} << 30;
@@ -82,25 +91,37 @@ void Server::count_moves(Client& client) {
   const auto passed = static_cast<std::uint64_t>((time - std::exchange(client.moved_at, time)).count());
   const std::uint64_t most = kAtOnce + passed * kBytesPerNs;
   const Moves before = std::exchange(client.moved, said);
+  const bool by_gpu = tells_moves_by_gpu(client);
   const std::uint64_t out = more(said.out_bytes, before.out_bytes, most);
   const std::uint64_t in = more(said.in_bytes, before.in_bytes, most);
-  if (out == 0 && in == 0) return;
   const std::uint64_t parts = client.tracked.size();
   bool first = true;
   for (auto& [gpu, tracked] : client.tracked) {
     Totals& totals = book_.totals(tracked.place);
-    totals.out_bytes += out / parts + (first ? out % parts : 0);
-    totals.in_bytes += in / parts + (first ? in % parts : 0);
+    if (by_gpu) {
+      const Moves here = moves_of(client.usage->gpus[gpu]);
+      const Moves earlier = std::exchange(tracked.moved, here);
+      totals.out_bytes += more(here.out_bytes, earlier.out_bytes, most);
+      totals.in_bytes += more(here.in_bytes, earlier.in_bytes, most);
+    } else {
+      totals.out_bytes += out / parts + (first ? out % parts : 0);
+      totals.in_bytes += in / parts + (first ? in % parts : 0);
+    }
     first = false;
   }
 }
 
-void Server::count_burst(Client& client, const Moves& moved) {
+// `moved`: a burst on all GPUs together. `ended`: the client is.
+void Server::count_burst(Client& client, const std::optional<Moves>& moved, bool ended) {
   constexpr std::uint64_t kLongest = 3'600'000'000'000;
+  const bool by_gpu = tells_moves_by_gpu(client);
   for (auto& [gpu, tracked] : client.tracked) {
+    const Moves here = moves_of(client.usage->gpus[gpu]);
+    const auto burst = !by_gpu ? moved : ended ? tracked.burst.end(here) : tracked.burst.read(here, now());
+    if (!burst) continue;
     protocol::GpuTotals& totals = book_.gpu(tracked.place);
-    if (moved.out_bytes != 0) totals.moves_out.add(protocol::kMoveBounds, std::min(moved.out_ns, kLongest));
-    if (moved.in_bytes != 0) totals.moves_in.add(protocol::kMoveBounds, std::min(moved.in_ns, kLongest));
+    if (burst->out_bytes != 0) totals.moves_out.add(protocol::kMoveBounds, std::min(burst->out_ns, kLongest));
+    if (burst->in_bytes != 0) totals.moves_in.add(protocol::kMoveBounds, std::min(burst->in_ns, kLongest));
   }
 }
 
@@ -130,7 +151,7 @@ void Server::count(Client& client) {
 void Server::untrack(Client& client) {
   if (client.tracked.empty()) return;
   count(client);
-  if (const auto rest = client.burst.end(moves_of(*client.usage))) count_burst(client, *rest);
+  count_burst(client, client.burst.end(moves_of(*client.usage)), true);
   while (!client.tracked.empty()) {
     book_.leave(client.tracked.begin()->second.place, now());
     client.tracked.erase(client.tracked.begin());

@@ -41,6 +41,25 @@ for line in sys.stdin:
     print(client.grant() if word[0] == "grant" else "done", flush=True)
 """
 
+# Program after program comes to the GPU, and stays.
+NEWCOMERS = f"""
+import os, sys, time
+sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+from raw_client import RawClient
+while True:
+    if os.fork() == 0:
+        try:
+            client = RawClient(sys.argv[1], timeout=20)
+            client.hello(b"newcomer")
+            client.add_gpu({GPU!r}, 1 << 30)
+            client.socket.recv(1024)
+            print("one has come", flush=True)
+            client.socket.recv(1024)
+        finally:
+            os._exit(0)
+    time.sleep(0.02)
+"""
+
 
 class Books(Case):
     def setUp(self):
@@ -408,6 +427,22 @@ class Books(Case):
             self.skipTest(f"this machine was too busy: nothing came for {gap} s")
         self.becomes_holder(holder, "it has its GPU again")
         self.assertFalse(self.has_it(waiter))
+
+    # ctest labels: unsanitized
+    def test_after_a_kill_programs_that_began_later_do_not_keep_others_waiting(self):
+        daemon, holder, waiter = self.one_holds_and_one_waits()
+        for newcomers in [self.start(sys.executable, "-c", NEWCOMERS, self.socket) for _ in range(3)]:
+            self.assertEqual(newcomers.stdout.readline(), "one has come\n")
+        kill(daemon)
+        kill(holder)
+        self.tell(waiter, "lose")
+        self.rotad()
+        begin = time.monotonic()
+        self.connect(waiter)
+        self.want(waiter)
+        while time.monotonic() < begin + 6 and not self.has_it(waiter):
+            time.sleep(0.02)
+        self.assertTrue(self.has_it(waiter), "programs that began later kept it waiting for 6 s")
 
     def test_two_rotads_leave_each_its_own(self):
         first = self.rotad()

@@ -123,6 +123,30 @@ class Rig(Case):
         self.assertIn("ctest starts 4 tests at once and not 8: t3 has a time-out of 30 s", result.stderr)
         self.assertIn("at 4\n", result.stdout)
         self.assertNotIn("at once and not", self.call(*command, CTEST_PARALLEL_LEVEL="3").stderr)
+        # Tests that are not selected do not count, and where that is not known the line says so.
+        self.assertNotIn("at once and not", self.call(*command, "-E", "t3", CTEST_PARALLEL_LEVEL="8").stderr)
+        self.assertNotIn("leaves out", result.stderr)
+        self.assertIn("4 tests at once and not 8", self.call(*command, "-R", "t[23]", CTEST_PARALLEL_LEVEL="8").stderr)
+        self.assertIn("Tests that the command leaves out may be among", self.call(*command, "-I", "1,2", CTEST_PARALLEL_LEVEL="8").stderr)
+
+    @unittest.skipIf(shutil.which("cmake") is None or shutil.which("make") is None, "there is no CMake, or no make")
+    def test_a_ctest_that_a_build_tool_starts_is_limited_too(self):
+        tests = "\n".join(f'add_test(NAME t{number} COMMAND sh -c "echo at $CTEST_PARALLEL_LEVEL")' for number in range(4))
+        (self.scratch / "CMakeLists.txt").write_text(
+            f"cmake_minimum_required(VERSION 3.16)\nproject(some NONE)\nenable_testing()\n{tests}\n"
+            "set_tests_properties(t3 PROPERTIES TIMEOUT 30)\n", encoding="utf-8")
+        folder = self.scratch / "build"
+        self.checked("cmake", "-S", self.scratch, "-B", folder, "-G", "Unix Makefiles")
+        known = self.scratch / "known.json"
+        known.write_text(json.dumps({"version": 1, "tests": {"t3": {"time_ns": 10 * 10**9, "gpu_ns": 5 * 10**9}}}), encoding="utf-8")
+        rig = (ROTA, "ci", "--baseline", known, "--")
+        for command in (("make", "-C", folder, "test", "ARGS=-V"), ("cmake", "--build", folder, "--target", "test", "--", "ARGS=-V")):
+            result = self.checked(*rig, *command, CTEST_PARALLEL_LEVEL="8")
+            self.assertIn("ctest starts 4 tests at once and not 8: t3 has a time-out of 30 s", result.stderr)
+            self.assertIn("at 4\n", result.stdout)
+        report = self.scratch / "report.json"
+        self.checked(ROTA, "ci", "--json", report, "--baseline", known, "--", "make", "-C", folder, "test", "ARGS=-j8")
+        self.assertEqual(json.loads(report.read_text(encoding="utf-8"))["job"]["command"][-1], "ARGS=-j8 -j4")
 
     def test_a_report_folder_beside_a_link_is_where_the_kernel_finds_it(self):
         (self.scratch / "far" / "away").mkdir(parents=True)
@@ -399,6 +423,20 @@ def test_slow():
         told = json.loads(report.read_text(encoding="utf-8"))
         outcomes = {test["name"].rpartition("::")[2]: test["outcome"] for test in told["tests"]}
         self.assertEqual((outcomes, told["findings"]), ({"test_passes": "passed", "test_slow": "timeout"}, []))
+
+    def test_xdist_s_automatic_number_of_workers_is_limited_by_the_tests_that_are_selected(self):
+        python = python_with("xdist")
+        for name in ("long", "other"):
+            (self.scratch / f"test_{name}.py").write_text(
+                "import os, pathlib\ndef test_it(): pathlib.Path('workers').write_text(os.environ['PYTEST_XDIST_WORKER_COUNT'])\n", encoding="utf-8")
+        known = self.scratch / "known.json"
+        known.write_text(json.dumps({"version": 1, "tests": {"test_long.py::test_it": {"time_ns": 10 * 10**9, "gpu_ns": 10 * 10**9}}}),
+                         encoding="utf-8")
+        for files, workers in ((["test_long.py"], "2"), (["test_other.py"], "3"), ([], "2")):
+            result = self.checked("env", "-C", self.scratch, ROTA, "ci", "--baseline", known, "--", python, "-B", "-m", "pytest", "-q", "-n", "auto",
+                                  "-p", "no:cacheprovider", *files, PYTEST_TIMEOUT="30", PYTEST_XDIST_AUTO_NUM_WORKERS="3")
+            self.assertEqual((self.scratch / "workers").read_text(encoding="utf-8"), workers)
+            self.assertEqual("pytest starts 2 tests at once and not 3: test_long.py::test_it" in result.stderr, workers == "2", result.stderr)
 
     # ctest labels: unsanitized
     def test_tests_of_several_workers_begin_when_they_fit_and_idle_workers_are_in_nobodys_way(self):

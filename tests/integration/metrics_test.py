@@ -14,8 +14,10 @@ import time
 import unittest
 import urllib.parse
 import urllib.request
+import uuid
 
 from harness import PROGRAMS, ROOT, ROTA, ROTAD, Case
+from raw_client import MOVED_OUT, SUM_OUT, RawClient
 
 sys.path.append("/usr/lib/python3/dist-packages")  # where Debian has what this Python may lack
 try:
@@ -182,6 +184,49 @@ class Scraped(Metrics):
         # What a scrape tells may be a second older.
         out = sum(client["moved"]["out_bytes"] for client in self.status()["clients"])
         self.eventually(lambda: value(self.scrape(), "rota_moved_out_bytes_total") >= out, f"{out} bytes that status tells are counted")
+
+    # ctest labels: unsanitized
+    def test_moves_are_counted_on_the_gpu_that_they_were_on_and_in_equal_parts_where_a_program_does_not_say(self):
+        self.rotad()
+        gpus = {gpu: f"metrics-of-gpu-{gpu}".encode() for gpu in (0, 1)}
+        clients = []
+        for _ in range(2):
+            clients.append(RawClient(self.environment["ROTA_SOCKET"], timeout=20))
+            clients[-1].hello(b"moves")
+            for gpu in gpus.values():
+                clients[-1].add_gpu(gpu, 1 << 30)
+                clients[-1].socket.recv(1024)
+        says, earlier = clients
+        says.use(1, MOVED_OUT, 6 << 20)
+        says.use(1, MOVED_OUT + 8, 3_000_000)  # ns
+        for client in clients:
+            client.use(-1, SUM_OUT, 6 << 20)
+            client.use(-1, SUM_OUT + 8, 3_000_000)
+
+        def moved():
+            now = self.scrape()
+            return [value(now, "rota_moved_out_bytes_total", UUID=f"GPU-{uuid.UUID(bytes=gpu)}") / (1 << 20) for gpu in gpus.values()]
+
+        self.eventually(lambda: moved() == [3, 9], lambda: f"they are where they were: {moved()}")
+        self.eventually(lambda: value(self.scrape(), "rota_move_seconds_count", direction="out") == 3, "one of one GPU, and one of both")
+        for client in clients:
+            client.socket.close()
+
+    # ctest labels: unsanitized
+    def test_a_program_on_two_gpus_says_which_one_its_memory_has_left(self):
+        self.environment["ROTA_SIM_GPUS"] = "2"
+        self.rotad("--mode", "exclusive", "--quantum", "50ms")
+        both = self.start(ROTA, "run", "--name", "both", "--memory", "swap", "--", PROGRAMS / "several", "--bytes", "160M", "--hold")
+        self.assertEqual(both.stdout.readline(), "ready\n")
+        hog = self.start(ROTA, "run", "--name", "hog", "--memory", "swap", "--", PROGRAMS / "memhog", "--share", "0.6", "--hold",
+                         CUDA_VISIBLE_DEVICES="1")
+        self.assertEqual(hog.stdout.readline(), "ready\n")
+
+        def moved(gpu):
+            return value(self.scrape(), "rota_moved_out_bytes_total", session="both", gpu=gpu)
+
+        self.eventually(lambda: moved("1") > 100 << 20, "its memory has left the second GPU")
+        self.assertEqual(moved("0"), 0)
 
     def test_a_reader_that_does_not_ask_for_openmetrics_gets_the_older_format(self):
         if loosely is None:

@@ -13,6 +13,8 @@ PAGE = 20480
 # A GPU's record in either page (scheduler/protocol/pages.h).
 RECORD = 256
 DEVICE, FIXED, FIXED_FOR_NOW, RESIDENT, SHORT, FREE, REFUSALS = range(0, 56, 8)
+MOVED_OUT = 200
+SUM_OUT = 8  # in the record before the first GPU's, which is -1
 
 
 def become(user):

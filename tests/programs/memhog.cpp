@@ -2,12 +2,13 @@
 // checks the value from the previous round. It stands for a job that does not fit next to another.
 //
 //   memhog [--bytes N[K|M|G] | --share 0.6] [--rounds N | --seconds S] [--think S] [--ahead N] [--managed] [--hold]
-//          [--grow 0.3] [--untouched] [--pieces 8]
+//          [--grow 0.3] [--untouched] [--pieces 8] [--after FILE]
 //
 // Takes the memory in --pieces pieces (cuMemAlloc; --managed: cuMemAllocManaged). --grow takes this additional share of
 // the GPU's memory after half of the rounds, with work in progress. --think leaves the GPU idle for this long after
 // each round. --untouched uses none of it. --ahead waits for the GPU only after this many rounds (1). --hold prints
-// "ready" after the first round and continues until stdin closes or SIGTERM arrives. Ends with one line of JSON:
+// "ready" after the first round and continues until stdin closes or SIGTERM arrives. --after makes no CUDA call before
+// this file exists. Ends with one line of JSON:
 // {"rounds":…,"seconds":…,"wrong":…,"bytes":…}; `wrong` counts words that did not hold what was written, and any makes
 // the exit status 1. Out of memory is one line and exit status 2.
 #include <fcntl.h>
@@ -66,7 +67,11 @@ void pause_for(double length) {
 int main(int argc, char** argv) {
   Options options(argc, argv,
                   "memhog [--bytes N[K|M|G] | --share 0.6] [--rounds N | --seconds S] [--think S] [--ahead N] "
-                  "[--managed] [--hold] [--grow 0.3] [--untouched] [--pieces 8]");
+                  "[--managed] [--hold] [--grow 0.3] [--untouched] [--pieces 8] "
+                  "[--after FILE]");
+  if (const std::string file = options.text("--after", ""); !file.empty()) {
+    while (access(file.c_str(), F_OK) != 0) pause_for(0.01);
+  }
   start();
   uint64_t bytes = options.bytes("--bytes", uint64_t{64} << 20);
   size_t free = 0;

@@ -10,6 +10,7 @@ namespace {
 
 // The number of sets of programs whose answers are remembered, for each GPU.
 constexpr std::size_t kMostAnswers = 64;
+constexpr double kMillionths = 1e6;
 
 bool contains(const std::vector<ClientId>& sorted, ClientId id) {
   return std::binary_search(sorted.begin(), sorted.end(), id);
@@ -47,6 +48,56 @@ void Sharing::left(ClientId client) {
   for (Law& law : laws_) {
     std::erase_if(law.answers, [&](const Answer& answer) { return contains(answer.set, client); });
   }
+  std::erase_if(told_, [&](const auto& each) { return each.second.contains(client); });
+}
+
+void Sharing::measured_before(const Client& client, const event::MeasuredBefore& before, Time now) {
+  if (client.state.touched == 0) return;
+  auto& told = told_[before.set];
+  told[client.id] = before;
+  if (told.size() < before.size) return;
+  Answer known{.set = {},
+               .candidate = before.candidate,
+               .light = {},
+               .again_at = now + before.again_in,
+               .pause = before.pause,
+               .u = {},
+               .ratio = static_cast<double>(before.ratio) / kMillionths,
+               .doubts = static_cast<int>(std::min<std::uint32_t>(before.doubts, kMostDoubts))};
+  GpuMask gpus = 0;
+  for (const auto& [id, each] : told) {
+    known.set.push_back(id);
+    if (each.light) known.light.push_back(id);
+    known.u.push_back(each.busy < 0 ? -1 : static_cast<double>(each.busy) / kMillionths);
+    gpus |= books_.find(id)->state.touched;
+  }
+  told_.erase(before.set);
+  Law& law = laws_[first_of(gpus)];
+  if (std::ranges::find(law.answers, known.set, &Answer::set) == law.answers.end()) add_answer(law, std::move(known));
+}
+
+std::vector<event::MeasuredBefore> Sharing::measured(Time now) const {
+  std::vector<event::MeasuredBefore> all;
+  std::uint32_t number = 0;
+  for (const Law& law : laws_) {
+    for (const Answer& known : law.answers) {
+      for (std::size_t i = 0; i < known.set.size(); ++i) {
+        const double u = known.u.empty() ? -1 : known.u[i];
+        all.push_back({.client = known.set[i],
+                       .set = number,
+                       .size = static_cast<std::uint32_t>(known.set.size()),
+                       .candidate = known.candidate,
+                       .light = contains(known.light, known.set[i]),
+                       .busy = u < 0 ? -1 : std::llround(u * kMillionths),
+                       .ratio = std::llround(known.ratio * kMillionths),
+                       .again_in = std::max(known.again_at - now, Time{}),
+                       .pause = known.pause,
+                       .doubts = static_cast<std::uint32_t>(known.doubts)});
+      }
+      ++number;
+    }
+  }
+  return all;
 }
 
 void Sharing::configured() {
@@ -209,6 +260,11 @@ Sharing::Answer* Sharing::answer(Law& law) {
   return found == law.answers.end() ? nullptr : &*found;
 }
 
+void Sharing::add_answer(Law& law, Answer answer) {
+  if (law.answers.size() == kMostAnswers) law.answers.erase(law.answers.begin());
+  law.answers.push_back(std::move(answer));
+}
+
 void Sharing::begin(Law& law, Phase phase, Candidate candidate, Time now) {
   if (law.candidate != candidate || law.phase != phase) law.news = true;
   law.phase = phase;
@@ -285,8 +341,7 @@ void Sharing::apply(Law& law, Candidate candidate, Time first, Time last, Time n
   begin_window(law, now);
   Answer* known = answer(law);
   if (known == nullptr) {
-    if (law.answers.size() == kMostAnswers) law.answers.erase(law.answers.begin());
-    law.answers.push_back({.set = law.set, .candidate = candidate, .light = {}, .again_at = {}, .pause = {}, .u = {}});
+    add_answer(law, {.set = law.set, .candidate = candidate, .light = {}, .again_at = {}, .pause = {}, .u = {}});
     known = &law.answers.back();
   }
   const bool same = known->pause != Time{} && known->candidate == candidate;

@@ -30,6 +30,7 @@
 // Where Unified Memory does not fit, the settings determine their length.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -103,6 +104,9 @@ class Sharing {
   void wants(Client& client, Time now);
   void came(GpuIndex gpu);  // a client touched this GPU
   void left(ClientId client);
+  // What an earlier rotad had measured (event.h), and the same for a later one.
+  void measured_before(const Client& client, const event::MeasuredBefore& before, Time now);
+  std::vector<event::MeasuredBefore> measured(Time now) const;
   void configured();  // the settings have changed
   // Applies what changes on these GPUs when programs come and go, and what time changes once it is due(). Marks other
   // GPUs as changed in the accounting if that affects them.
@@ -212,12 +216,15 @@ class Sharing {
   bool has_samples(const Law& law) const;
   std::vector<double> all_u(const Law& law) const;
   static Answer* answer(Law& law);
+  static void add_answer(Law& law, Answer answer);
 
   const Settings& settings_;
   Bookkeeping& books_;
   Active active_;
   std::vector<OnGpu> gpus_;
   std::vector<Law> laws_;  // each at the first of its GPUs
+  // By number: sets of which not all clients have been told.
+  std::map<std::uint32_t, std::map<ClientId, event::MeasuredBefore>> told_;
   GpuMask timed_ = 0;
   GpuMask due_ = 0;
   GpuMask crowded_ = 0;  // where programs have not fitted together lately

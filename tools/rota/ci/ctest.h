@@ -19,8 +19,9 @@ namespace rota::ci {
 // A ctest among the processes' ancestors, however deep below `make check` or a script.
 struct CtestRun {
   report::PersonRecord runner;
-  std::string child_folder;  // of one of its children: tests run in the build folder or below, mostly
-  bool last = true;          // no later one of the session ran in that folder, so the log is its own
+  std::string child_folder;              // of one of its children: tests run in the build folder or below, mostly
+  bool last = true;                      // no later one of the session ran in that folder, so the log is its own
+  std::vector<std::string> selection{};  // options by which ctest lists only some of its tests
 };
 
 std::vector<CtestRun> ctest_runs(const std::vector<report::ProcessAccount>& processes);

@@ -83,6 +83,7 @@ Result<std::vector<ListedTest>> list_tests(const CtestRun& run, const fs::path& 
   if (const std::string config = option(run.runner.command, {"-C", "--build-config"}); !config.empty()) {
     command.insert(command.end(), {"-C", config});
   }
+  command.insert(command.end(), run.selection.begin(), run.selection.end());
   auto output = listing_of(command, scratch.path());
   if (!output) return output.error();
   return read_ctest_listing(*output);

@@ -1,17 +1,24 @@
 #include "tools/rota/ci/parallel.h"
 
 #include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstddef>
 #include <filesystem>
+#include <fstream>
+#include <initializer_list>
 #include <iterator>
+#include <set>
 #include <sstream>
 #include <string_view>
 #include <utility>
 
 #include "tools/rota/ci/ctest.h"
+#include "tools/rota/ci/selected.h"
 #include "tools/rota/report/format.h"
 
 namespace rota::ci {
@@ -19,16 +26,74 @@ namespace {
 
 // Of a time-out, which tests may be expected to take.
 constexpr double kUsed = 0.9;
+// How make is given ctest's words in CMake's target "test".
+constexpr std::string_view kArguments = "ARGS=";
+// How many workers xdist starts for "auto" and "logical".
+constexpr const char* kAutomatic = "PYTEST_XDIST_AUTO_NUM_WORKERS";
 
 enum class Runner { kCtest, kPytest };
 
-std::optional<Runner> runner_of(const std::vector<std::string>& command) {
+// How a command starts a runner.
+struct Start {
+  Runner runner;
+  std::size_t options = 1;  // of the command's words, the first of the runner's own; unused if a build tool starts it
+  bool by_build_tool = false;
+  std::optional<std::size_t> joined{};  // of the command's words, the one with all of ctest's: make's ARGS=-j8
+  std::string folder{};                 // in which a build tool works
+};
+
+bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
+  return std::ranges::find(words, word) != words.end();
+}
+
+// CMake's target "test", which starts ctest: make test, ninja -C build test, cmake --build build --target test.
+std::optional<Start> by_build_tool(std::string_view program, const std::vector<std::string>& command) {
+  const bool cmake = program == "cmake" && command.size() > 2 && command[1] == "--build";
+  if (!cmake && !is_one_of(program, {"make", "gmake", "ninja"})) return std::nullopt;
+  Start start{.runner = Runner::kCtest, .by_build_tool = true};
+  if (cmake) start.folder = command[2];
+  bool test = false;
+  for (std::size_t i = cmake ? 3 : 1; i < command.size(); ++i) {
+    const std::string_view word = command[i];
+    const std::string_view before = command[i - 1];
+    if (!cmake && is_one_of(before, {"-C", "--directory"})) {
+      start.folder = word;
+    } else if (!is_one_of(before, {"-f", "--file"})) {
+      test = test || is_one_of(word, {"test", "--target=test"});
+      if (word.starts_with(kArguments) && program != "ninja") start.joined = i;
+    }
+  }
+  return test ? std::optional(start) : std::nullopt;
+}
+
+std::optional<Start> start_of(const std::vector<std::string>& command) {
   if (command.empty()) return std::nullopt;
   const std::string_view program = report::file_name(command[0]);
-  if (program == "ctest") return Runner::kCtest;
-  if (program == "pytest" || program == "py.test") return Runner::kPytest;
-  const bool module = program.starts_with("python") && command.size() > 2 && command[1] == "-m";
-  return module && command[2] == "pytest" ? std::optional(Runner::kPytest) : std::nullopt;
+  if (program == "ctest") return Start{Runner::kCtest};
+  if (program == "pytest" || program == "py.test") return Start{Runner::kPytest};
+  if (program.starts_with("python")) {
+    std::size_t at = 1;  // behind Python's own options
+    while (at < command.size() && command[at].starts_with('-') && command[at] != "-m") ++at;
+    const bool pytest = at + 1 < command.size() && command[at] == "-m" && command[at + 1] == "pytest";
+    return pytest ? std::optional(Start{.runner = Runner::kPytest, .options = at + 2}) : std::nullopt;
+  }
+  return by_build_tool(program, command);
+}
+
+std::vector<std::string> words_of(std::string_view text) {
+  std::istringstream stream{std::string(text)};
+  return {std::istream_iterator<std::string>(stream), {}};
+}
+
+std::string_view text_of(const char* text) {
+  return text == nullptr ? std::string_view() : text;
+}
+
+// The runner's own words, as far as the command has them.
+std::vector<std::string> options_of(const std::vector<std::string>& command, const Start& start) {
+  if (start.joined) return words_of(std::string_view(command[*start.joined]).substr(kArguments.size()));
+  if (start.by_build_tool) return {};
+  return {command.begin() + static_cast<std::ptrdiff_t>(start.options), command.end()};
 }
 
 // An option with a value. `brief` may have it without a space, as -j8.
@@ -41,9 +106,9 @@ OptionNames jobs_option(Runner runner) {
   return runner == Runner::kCtest ? OptionNames{"-j", "--parallel"} : OptionNames{"-n", "--numprocesses"};
 }
 
-// Where the value is: the argument, and where in it the value begins.
+// Where the value is: the word, and where in it the value begins.
 struct Place {
-  std::size_t argument;
+  std::size_t word;
   std::size_t begin;
 };
 
@@ -52,8 +117,10 @@ std::optional<Place> place_of(const std::vector<std::string>& words, const Optio
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string_view word = words[i];
     const bool next = i + 1 < words.size();
+    if (word == "--") break;  // files
+    if (word.empty()) continue;
     if ((word == names.brief || word == names.full) && next) {
-      found = Place{i + 1, 0};
+      found = Place{++i, 0};
     } else if (!names.brief.empty() && word.starts_with(names.brief) && word.size() > names.brief.size()) {
       found = Place{i, names.brief.size()};
     } else if (word.starts_with(names.full) && word.substr(names.full.size()).starts_with('=')) {
@@ -72,16 +139,75 @@ std::optional<Number> number_in(std::string_view text) {
 }
 
 std::string_view value_at(const std::vector<std::string>& words, const Place& place) {
-  return std::string_view(words[place.argument]).substr(place.begin);
+  return std::string_view(words[place.word]).substr(place.begin);
 }
 
-std::vector<std::string> words_of(const char* text) {
-  std::istringstream stream(text == nullptr ? "" : text);
-  return {std::istream_iterator<std::string>(stream), {}};
+std::optional<unsigned> number_of(const std::vector<std::string>& words, const OptionNames& names) {
+  const auto place = place_of(words, names);
+  return place ? number_in<unsigned>(value_at(words, *place)) : std::nullopt;
 }
 
-std::string_view text_of(const char* text) {
-  return text == nullptr ? std::string_view() : text;
+bool is_automatic(std::string_view workers) {
+  return is_one_of(workers, {"auto", "logical"});
+}
+
+// How many tests run at once: xdist counts processors, or with psutil cores for "auto".
+struct Jobs {
+  unsigned least = 0;
+  unsigned most = 0;
+};
+
+unsigned cores() {
+  std::set<std::string> all;  // each by the processors that share it
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/sys/devices/system/cpu", error)) {
+    std::string processors;
+    if (std::ifstream(entry.path() / "topology/thread_siblings_list") >> processors) all.insert(processors);
+  }
+  return static_cast<unsigned>(all.size());
+}
+
+Jobs automatic_jobs(std::string_view workers, const std::vector<std::string>& words, const Variables& variables) {
+  const std::optional<unsigned> bound = number_of(words, {"", "--maxprocesses"});
+  const auto bounded = [&](unsigned number) { return bound ? std::min(number, *bound) : number; };
+  if (const auto said = number_in<unsigned>(text_of(variables(kAutomatic)))) return {bounded(*said), bounded(*said)};
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  const auto all = static_cast<unsigned>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+  const bool known_allowed = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
+  unsigned least = known_allowed ? static_cast<unsigned>(CPU_COUNT(&allowed)) : all;
+  if (const unsigned known = workers == "auto" ? cores() : 0; known != 0) least = std::min(least, known);
+  return {bounded(std::min(least, all)), bounded(all)};
+}
+
+// The words in which pytest's value of an option would be, and where; the command's go before those of the variable.
+std::pair<std::vector<std::string>, std::optional<Place>> pytest_place(std::vector<std::string> options,
+                                                                       const OptionNames& names,
+                                                                       const Variables& variables) {
+  if (const auto place = place_of(options, names)) return {std::move(options), place};
+  std::vector<std::string> added = words_of(text_of(variables("PYTEST_ADDOPTS")));
+  const auto place = place_of(added, names);
+  return {std::move(added), place};
+}
+
+std::optional<Jobs> all_jobs(const std::vector<std::string>& command, const Variables& variables) {
+  const auto start = start_of(command);
+  if (!start) return std::nullopt;
+  const OptionNames names = jobs_option(start->runner);
+  const std::vector<std::string> options = options_of(command, *start);
+  std::optional<unsigned> number;
+  if (start->runner == Runner::kPytest) {
+    const auto& [words, place] = pytest_place(options, names, variables);
+    if (!place) return std::nullopt;
+    const std::string_view value = value_at(words, *place);
+    if (is_automatic(value)) return automatic_jobs(value, words, variables);
+    number = number_in<unsigned>(value);
+  } else if (place_of(options, names)) {
+    number = number_of(options, names);
+  } else if (options.empty() || !is_one_of(options.back(), {names.brief, names.full})) {
+    number = number_in<unsigned>(text_of(variables("CTEST_PARALLEL_LEVEL")));
+  }  // otherwise ctest chooses a number, whatever the variable says
+  return number ? std::optional(Jobs{*number, *number}) : std::nullopt;
 }
 
 TimedTest timed(const std::string& name, const report::BaselineEntry& entry, double timeout) {
@@ -102,11 +228,10 @@ std::vector<TimedTest> timed(const AskedCtest& asked, const report::Baseline& ba
   return tests;
 }
 
-// All that the baseline has of pytest's: which of them the command selects is not known.
-std::vector<TimedTest> timed(const report::Baseline& baseline, double timeout) {
+std::vector<TimedTest> timed(const report::Baseline& baseline, double timeout, const PytestSelection& selection) {
   std::vector<TimedTest> tests;
   for (const auto& [name, entry] : baseline) {
-    if (name.find("::") != std::string::npos) tests.push_back(timed(name, entry, timeout));
+    if (name.find("::") != std::string::npos && selection.has(name)) tests.push_back(timed(name, entry, timeout));
   }
   return tests;
 }
@@ -128,70 +253,85 @@ std::optional<Parallel> most_at_once(const std::vector<TimedTest>& tests, unsign
 }
 
 std::optional<unsigned> jobs_of(const std::vector<std::string>& command, const Variables& variables) {
-  const auto runner = runner_of(command);
-  if (!runner) return std::nullopt;
-  const OptionNames names = jobs_option(*runner);
-  if (const auto place = place_of(command, names)) return number_in<unsigned>(value_at(command, *place));
-  if (*runner == Runner::kCtest) {
-    // Then ctest chooses a number, whatever the variable says.
-    if (!command.empty() && (command.back() == names.brief || command.back() == names.full)) return std::nullopt;
-    return number_in<unsigned>(text_of(variables("CTEST_PARALLEL_LEVEL")));
-  }
-  const std::vector<std::string> added = words_of(variables("PYTEST_ADDOPTS"));
-  const auto place = place_of(added, names);
-  return place ? number_in<unsigned>(value_at(added, *place)) : std::nullopt;
+  const auto jobs = all_jobs(command, variables);
+  return jobs ? std::optional(jobs->most) : std::nullopt;
 }
 
 Run with_jobs(std::vector<std::string> command, const Variables& variables, unsigned jobs) {
-  const auto runner = runner_of(command);
-  if (!runner || !jobs_of(command, variables)) return {.command = std::move(command)};
+  const auto before = all_jobs(command, variables);
+  if (!before) return {.command = std::move(command)};
+  const Start start = *start_of(command);
+  const OptionNames names = jobs_option(start.runner);
+  const std::vector<std::string> options = options_of(command, start);
   const std::string number = std::to_string(jobs);
-  if (const auto place = place_of(command, jobs_option(*runner))) {
-    command[place->argument].replace(place->begin, std::string::npos, number);
-    return {.command = std::move(command)};
+  const auto place = place_of(options, names);
+  if (start.runner == Runner::kPytest) {
+    const auto& [words, said] = pytest_place(options, names, variables);
+    // Not more than it might be without.
+    if (is_automatic(value_at(words, *said)))
+      return {std::move(command), {{kAutomatic, std::to_string(std::min(jobs, before->least))}}};
+    // The last one counts.
+    if (!place)
+      return {std::move(command), {{"PYTEST_ADDOPTS", fmt::format("{} -n {}", variables("PYTEST_ADDOPTS"), number)}}};
   }
-  if (*runner == Runner::kCtest) return {std::move(command), {{"CTEST_PARALLEL_LEVEL", number}}};
-  // The last one counts.
-  return {std::move(command), {{"PYTEST_ADDOPTS", fmt::format("{} -n {}", variables("PYTEST_ADDOPTS"), number)}}};
+  if (!place) return {std::move(command), {{"CTEST_PARALLEL_LEVEL", number}}};
+  if (start.joined) {
+    command[*start.joined] += fmt::format(" {}{}", names.brief, number);
+  } else {
+    command[start.options + place->word].replace(place->begin, std::string::npos, number);
+  }
+  return {.command = std::move(command)};
 }
 
 std::optional<double> pytest_timeout(const std::vector<std::string>& command, const Variables& variables) {
-  if (runner_of(command) != Runner::kPytest) return std::nullopt;
-  constexpr OptionNames kNames{"", "--timeout"};
-  if (const auto place = place_of(command, kNames)) return number_in<double>(value_at(command, *place));
-  const std::vector<std::string> added = words_of(variables("PYTEST_ADDOPTS"));
-  if (const auto place = place_of(added, kNames)) return number_in<double>(value_at(added, *place));
-  return number_in<double>(text_of(variables("PYTEST_TIMEOUT")));
+  const auto start = start_of(command);
+  if (!start || start->runner != Runner::kPytest) return std::nullopt;
+  const auto& [words, place] = pytest_place(options_of(command, *start), {"", "--timeout"}, variables);
+  return number_in<double>(place ? value_at(words, *place) : text_of(variables("PYTEST_TIMEOUT")));
 }
 
 FittedCommand fit_to_timeouts(const std::vector<std::string>& command, const Variables& variables,
                               const report::Baseline& baseline, unsigned gpus) {
   FittedCommand fitted{.run = {.command = command}, .note = {}};
-  const std::optional<unsigned> jobs = jobs_of(command, variables);
+  const std::optional<Jobs> jobs = all_jobs(command, variables);
   const bool knows = std::ranges::any_of(baseline, [](const auto& entry) { return entry.second.use.gpu_ns != 0; });
-  if (!jobs || *jobs < 2 || !knows) return fitted;
-  const bool ctest = runner_of(command) == Runner::kCtest;
+  if (!jobs || jobs->most < 2 || !knows) return fitted;
+  const Start start = *start_of(command);
+  const bool ctest = start.runner == Runner::kCtest;
+  std::vector<std::string> options = options_of(command, start);
+  std::error_code error;
+  const std::string here = std::filesystem::current_path(error);
   std::vector<TimedTest> tests;
+  bool all_selected = true;
   if (ctest) {
-    std::error_code error;
-    const std::string here = std::filesystem::current_path(error);
+    CtestSelection selection = ctest_selection(options);
+    all_selected = selection.complete;
     report::PersonRecord runner;
-    runner.command = command;
-    runner.folder = here;
-    const auto asked = ask_ctest({.runner = std::move(runner), .child_folder = here, .last = false}, 0);
+    runner.folder = (std::filesystem::path(here) / start.folder).string();
+    runner.command = std::move(options);
+    runner.command.insert(runner.command.begin(), start.by_build_tool ? "ctest" : command.front());
+    const auto asked = ask_ctest(
+        {.runner = std::move(runner), .child_folder = here, .last = false, .selection = std::move(selection.words)}, 0);
     if (!asked) return fitted;  // it is ctest's to say
     tests = timed(*asked, baseline);
   } else if (const auto timeout = pytest_timeout(command, variables)) {
-    tests = timed(baseline, *timeout);
+    const std::vector<std::string> added = words_of(text_of(variables("PYTEST_ADDOPTS")));
+    options.insert(options.begin(), added.begin(), added.end());
+    const PytestSelection selection(options, here);
+    all_selected = selection.complete();
+    tests = timed(baseline, *timeout, selection);
   }
   const auto most = most_at_once(tests, gpus);
-  if (!most || most->most >= *jobs) return fitted;
+  if (!most || most->most >= jobs->most) return fitted;
   fitted.run = with_jobs(command, variables, most->most);
+  const unsigned fewer = std::min(most->most, jobs->least);
   fitted.note = fmt::format(
-      "{} starts {} test{} at once and not {}: {} has a time-out of {:.3g} s, takes {:.3g} s, {:.3g} s of that on the "
-      "GPU, and waiting for others counts. A longer {} allows more",
-      ctest ? "ctest" : "pytest", most->most, most->most == 1 ? "" : "s", *jobs, report::printable(most->bound.name),
-      most->bound.timeout, most->bound.time, most->bound.gpu, ctest ? "TIMEOUT" : "--timeout");
+      "{} starts {} test{} at once and not {}{}: {} has a time-out of {:.3g} s, takes {:.3g} s, {:.3g} s of that on "
+      "the GPU, and waiting for others counts. A longer {} allows more{}",
+      ctest ? "ctest" : "pytest", fewer, fewer == 1 ? "" : "s", jobs->least == jobs->most ? "" : "up to ", jobs->most,
+      report::printable(most->bound.name), most->bound.timeout, most->bound.time, most->bound.gpu,
+      ctest ? "TIMEOUT" : "--timeout",
+      all_selected ? "" : ". Tests that the command leaves out may be among those that count");
   return fitted;
 }
 

@@ -37,10 +37,12 @@ struct Run {
 // The value of a variable; null: it is not set.
 using Variables = std::function<const char*(const char*)>;
 
-// How many tests it runs at once: ctest's -j8, -j 8, --parallel 8, --parallel=8 or CTEST_PARALLEL_LEVEL; pytest's -n8,
-// -n 8, --numprocesses 8, --numprocesses=8, there or in PYTEST_ADDOPTS. Nothing: it is neither, or does not say.
+// How many tests it runs at once: ctest's -j8, -j 8, --parallel 8, --parallel=8 or CTEST_PARALLEL_LEVEL, also where
+// make, ninja or cmake --build makes CMake's target "test" (make test ARGS=-j8); pytest's -n8, -n 8, --numprocesses 8,
+// --numprocesses=8, there or in PYTEST_ADDOPTS, and for -n auto and -n logical PYTEST_XDIST_AUTO_NUM_WORKERS or how
+// many it may be at most. Nothing: it is neither, or does not say.
 std::optional<unsigned> jobs_of(const std::vector<std::string>& command, const Variables& variables);
-// The same with another number.
+// The same with another number. For -n auto and -n logical with no more than it may be at least.
 Run with_jobs(std::vector<std::string> command, const Variables& variables, unsigned jobs);
 // The time-out of each of pytest's tests by --timeout, there or in PYTEST_ADDOPTS, or by PYTEST_TIMEOUT, in seconds.
 // One in pytest's own files or at a test is not known. Nothing: it is no pytest, or does not say.

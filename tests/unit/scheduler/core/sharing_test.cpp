@@ -100,6 +100,34 @@ TEST_CASE("it is settled within a second, and stays for ten") {
   }
 }
 
+TEST_CASE("what an earlier rotad has measured of programs applies at once, and is measured again when it was due") {
+  for (const auto& programs : {std::vector{kSaturating, kSaturating}, std::vector{kSaturating, kSaturating, kTiny}}) {
+    World before(programs, std::nullopt);
+    const Result was = before.run(6s);
+    REQUIRE(was.candidate != Candidate::kTogether);
+    const auto measured = before.measured();
+    REQUIRE(measured.size() == programs.size());
+    World after(programs, std::nullopt);
+    for (const auto& each : measured) after.tell_measured(each);
+    const Result is = after.run(3s);
+    CHECK(is.candidate == was.candidate);
+    CHECK(is.last_change <= 1s + 20ms);  // the world begins at 1 s
+    CHECK(is.changes == 0);
+    const auto again = after.measured();
+    REQUIRE(again.size() == measured.size());
+    for (std::size_t i = 0; i < again.size(); ++i) {
+      CHECK(again[i].light == measured[i].light);
+      CHECK(again[i].busy == measured[i].busy);
+      CHECK(again[i].again_in == measured[i].again_in - 3s);
+    }
+    // Without one of them, nothing is known of the set.
+    World other(programs, std::nullopt);
+    other.tell_measured(measured.front());
+    CHECK(other.measured().empty());
+    CHECK(other.run(3s).last_change > 1s + 20ms);
+  }
+}
+
 TEST_CASE("a burst beside a program that keeps the GPU busy is served at once") {
   const Program burst{.kernel = 1ms, .cpu = 0ms, .burst = 20, .think = 200ms};
   Result result = shared({kSaturating, burst}, 30s);

@@ -85,12 +85,15 @@ TEST_CASE("whatever is written down can be read again, and every event comes thr
     step(event::Unmeasured{63});
     step(event::HadBefore{63, 1001, -3s, 2s});
     step(event::Returned{1, 63, -1s, 1s, 7ms, 0s, 5s, 6s});
+    step(event::MeasuredBefore{1, 7, 2, Candidate::kTurns, true, -1, 970'000, 8s, 10s, 3});
+    step(event::MeasuredBefore{3, 7, 2, Candidate::kTurns, false, 950'000, 970'000, 8s, 10s, 3});
+    REQUIRE(core.measured(now).size() == 2);
     settings.mode = Mode::kConcurrent;
     step(event::Configure{settings});
     step(event::Leave{2});
     const Replay result = replay_text(text);
     CHECK(result.problem == "");
-    CHECK(result.events == 32);
+    CHECK(result.events == 34);
     CHECK(text.find("> clear 1 0 63 ") != std::string::npos);
     CHECK(result.decisions == decisions);
   }

@@ -1,0 +1,38 @@
+// Which of the tests that a baseline knows a command selects, where its words say so. No program is run for it.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace rota::ci {
+
+// Of ctest's words those that select tests, to be given to a ctest that lists them.
+struct CtestSelection {
+  std::vector<std::string> words;
+  bool complete = true;  // false: others select, too, and what they leave out is not known
+};
+CtestSelection ctest_selection(const std::vector<std::string>& words);
+
+// Files, folders and tests that pytest's words name.
+class PytestSelection {
+ public:
+  // What follows "pytest", and the folder that it runs in.
+  PytestSelection(const std::vector<std::string>& words, const std::string& folder);
+  // False: some words select tests in a way that is not known here, or may be a file as well as an option's value.
+  bool complete() const { return complete_; }
+  // Whether the test of this id ("tests/a.py::test_x[1]") may be among those selected.
+  bool has(std::string_view id) const;
+
+ private:
+  void take(const std::string& word, const std::string& folder);
+
+  struct Named {
+    std::string path;  // absolute
+    std::string test;  // what follows the path's "::"; empty: all
+  };
+  std::vector<Named> named_;  // none: all tests
+  bool complete_ = true;
+};
+
+}  // namespace rota::ci
