@@ -80,12 +80,21 @@ void Server::tell_memory_wait() {
   apply(limit::MemoryWait{limits_.settings().memory_wait.value_or(scheduler::RoomQueue::kPatience)});
 }
 
-// While somebody waits, each page that is read is told; this is for what was not told before.
+// While somebody waits, each page that is read is told; this is for what was not told before, and for pages that have
+// changed without a message.
 void Server::tell_stays_of_all() {
   const scheduler::GpuMask gpus = std::exchange(rooms_to_read_, 0);
   for (const auto& [id, client] : clients_) {
-    for (const std::uint32_t gpu : GpuSet(gpus & client->gpus().mask())) tell_stays(*client, gpu);
+    const scheduler::GpuMask all = client->gpus().mask();
+    for (const std::uint32_t gpu : GpuSet(client->gang != 0 ? all : gpus & all)) tell_stays(*client, gpu);
   }
+}
+
+void Server::read_rooms() {
+  for (std::uint32_t gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
+    if (quota_.rooms().awaited(gpu)) rooms_to_read_ |= scheduler::bit(gpu);
+  }
+  if (rooms_to_read_ != 0) rooms_pass_.run();
 }
 
 void Server::await_room(Client& client, const protocol::AwaitRoom& wanted) {
@@ -155,6 +164,7 @@ void Server::carry_out(const Quota::Outcome& outcome) {
         .answer = answer.again ? protocol::TryAgain::Answer::kAgain : protocol::TryAgain::Answer::kRefused,
         .padding = 0};
     tell(*found->second, message);
+    found->second->stays.clear();
     if (!answer.again) report_no_room(*found->second, answer);
   }
   for (const scheduler::ClientId id : outcome.tighten) {
