@@ -406,6 +406,7 @@ class Server final : public ConnectionOwner, private Leases {
   std::map<std::uint32_t, std::pair<scheduler::Bytes, scheduler::Bytes>> followed_;
   std::array<scheduler::Bytes, protocol::kMaxGpus> followed_outside_{};
   scheduler::Time others_come_back_until_{};          // clients of a rotad before this one
+  std::deque<limit::AwaitRoom> rooms_to_await_;       // once it has been read
   scheduler::GpuMask rooms_to_read_ = 0;              // where somebody has begun to wait for memory of others
   std::map<std::uint32_t, scheduler::Time> read_at_;  // by GPU index, while a reading counts
   std::set<std::uint32_t> silent_;                    // GPUs for which it was logged that NVML says nothing

@@ -16,8 +16,8 @@ class MemoryWaitThreads(Case):
         super().setUp()
         self.environment["ROTA_MEMORY"] = "native"
 
-    def program(self):
-        program = self.start(ROTA, "run", "--", sys.executable, "-c", SERVES)
+    def program(self, *options):
+        program = self.start(ROTA, "run", *options, "--", sys.executable, "-c", SERVES)
         self.ask(program, "range_of", self.ask(program, "allocate", 4096))  # rotad knows it: it is older than the next one
         return program
 
@@ -129,13 +129,15 @@ class MemoryWaitThreads(Case):
         daemon = self.start_daemon("--memory-wait", "3s")
         holder = self.program()
         self.has(holder, 200)
-        waiters = [self.program() for _ in range(3)]
+        waiters = [self.program("--gpu-mem", "220M") for _ in range(3)]
         for waiter in waiters:
             self.tell(waiter, "try_to_allocate", 100 * MIB)
         for waiter in waiters:
             self.until_it_waits(waiter, 100)
-        self.eventually(lambda: sum(account["gpu_bytes"] for account in self.status()["limits"]) < 230 * MIB,
-                        lambda: f"what waits is not in use: {self.status()['limits']}")
+        def in_use():
+            return [account["gpu_bytes"] for account in self.status()["limits"] if account["gpu_limit_bytes"] == 220 * MIB]
+        self.assertEqual(len(in_use()), 3)
+        self.eventually(lambda: max(in_use()) < 50 * MIB, lambda: f"what waits is in use nowhere: {in_use()}")
         for waiter in waiters:
             self.assertEqual(self.answer(waiter)[0], OUT_OF_MEMORY)
         self.ends_well(*waiters, holder)
