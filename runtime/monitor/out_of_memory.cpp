@@ -10,6 +10,7 @@
 #include "generated/driver_real.h"
 #include "runtime/client/waiting.h"
 #include "runtime/core/log.h"
+#include "runtime/core/undo.h"
 #include "runtime/core/waiters.h"
 #include "runtime/driver/freed.h"
 #include "runtime/driver/gpu_number.h"
@@ -132,6 +133,17 @@ std::string OutOfMemory::awaited(int device, bool any) const {
   return fmt::format("memory of others on GPU {} that cannot be evicted: {}", driver::gpu_number(device), others);
 }
 
+void OutOfMemory::end_awaiting(void* self, int device, std::uint64_t, std::uint32_t) {
+  static_cast<OutOfMemory*>(self)->usage_.end_awaiting(device);
+}
+
+void OutOfMemory::end_waiting(void* self, int, std::uint64_t, std::uint32_t number) {
+  auto& of = *static_cast<OutOfMemory*>(self);
+  --of.waiting_;
+  of.usage_.set_all_threads_wait(false);
+  of.rooms_.end(number);
+}
+
 void OutOfMemory::await(int device, const memory::Refused& what, FunctionRef<bool()> again) {
   if (device < 0 || device >= memory::kMaxDevices || total_if_waiting_helps(device, what.bytes) == 0) return;
   protocol::AwaitRoom request{};
@@ -140,12 +152,9 @@ void OutOfMemory::await(int device, const memory::Refused& what, FunctionRef<boo
   };
   request.bytes = what.bytes;
   request.since_ns = request.tried_ns = ns(what.since);
-  struct Awaiting {
-    Awaiting(Usage& usage, int device) : usage(usage), device(device) { usage.begin_awaiting(device); }
-    ~Awaiting() { usage.end_awaiting(device); }
-    Usage& usage;
-    int device;
-  } const awaiting{usage_, device};
+  usage_.begin_awaiting(device);
+  Undo awaiting(&end_awaiting, this, device, 0);
+  awaiting.begin();
   if (gate::self == nullptr) gate::register_this_thread();
   WaitLines lines;
   const auto say = [&] {
@@ -169,17 +178,8 @@ bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request, Functi
   ++waiting_;
   look();
   const std::uint32_t number = rooms_.ask(device, request);
-  struct End {
-    ~End() {
-      --waiting;
-      usage.set_all_threads_wait(false);
-      rooms.end(number);
-    }
-    std::atomic<std::uint32_t>& waiting;
-    Usage& usage;
-    RoomRequests& rooms;
-    std::uint32_t number;
-  } const end{waiting_, usage_, rooms_, number};
+  Undo waiting(&end_waiting, this, device, 0, number);
+  waiting.begin();
   bell_.ring();
   std::optional<std::chrono::steady_clock::time_point> interrupted;
   auto rung = std::chrono::steady_clock::now();

@@ -67,6 +67,9 @@ class OutOfMemory {
  private:
   std::string awaited(int device, bool any) const;
   bool may_try(int device, const protocol::AwaitRoom& request, FunctionRef<void()> say);
+  // Also for a thread that has left its wait without returning (Undo).
+  static void end_awaiting(void* self, int device, std::uint64_t, std::uint32_t);
+  static void end_waiting(void* self, int device, std::uint64_t, std::uint32_t number);
   std::uint64_t total_if_waiting_helps(int device, std::optional<std::uint64_t> pending) const;
   static void say_interrupted(int device);
   bool wait_for_later(int device, std::chrono::steady_clock::time_point until);

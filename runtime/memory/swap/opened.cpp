@@ -407,12 +407,14 @@ void Opened::adopt() {
     for (Peer& peer : peers_) {
       peer.gone = peer.gone || has_hung_up(peer.socket->get());
       if (!peer.gone) continue;
-      for (auto& [mapped, memory] : all_) {
-        if (memory.charged || !is_of(memory.handle, peer.process)) continue;
+      const auto charge = [&](Memory& memory) {
+        if (memory.charged || !is_of(memory.handle, peer.process)) return;
         memory.charged = true;
         ledger_.charge(memory.device, memory.all_bytes(), Kind::kPhysical);
         changed.push_back(memory.device);
-      }
+      };
+      std::ranges::for_each(all_ | std::views::values, charge);
+      std::ranges::for_each(unreturned_, charge);
     }
   }
   for (const int device : changed) changed_(device);
