@@ -1,6 +1,7 @@
 #include "runtime/client/usage.h"
 
 #include <algorithm>
+#include <chrono>
 #include <type_traits>
 
 namespace rota::turn {
@@ -73,6 +74,31 @@ void Usage::set_short(int device, std::uint64_t bytes, std::uint64_t free_bytes)
   news_.store(true, std::memory_order_release);
 }
 
+// Each writer checks again, so that the last one leaves the latest value.
+void Usage::show_awaited(int device, int more) {
+  if (device < 0 || device >= kMaxDevices) return;
+  Slot& slot = slots_[static_cast<std::size_t>(device)];
+  slot.awaited.fetch_add(more);
+  const int index = slot.index.load(std::memory_order_acquire);
+  protocol::UsagePage* page = page_.load(std::memory_order_acquire);
+  if (index < 0 || page == nullptr) return;
+  int awaited = 0;
+  do {
+    awaited = slot.awaited.load();
+    show(page->gpus[index].awaited, static_cast<std::uint16_t>(std::clamp(awaited, 0, int{UINT16_MAX})));
+  } while (awaited != slot.awaited.load());
+}
+
+void Usage::set_all_threads_wait(bool all) {
+  all_threads_wait_.store(all);
+  protocol::UsagePage* page = page_.load(std::memory_order_acquire);
+  if (page == nullptr) return;
+  do {
+    all = all_threads_wait_.load();
+    show(page->all_threads_wait, all ? 1 : 0);
+  } while (all != all_threads_wait_.load());
+}
+
 void Usage::set_gang_rest(int device, std::uint64_t word) {
   protocol::GpuUsage* const gpu = record(device);
   if (gpu == nullptr) return;
@@ -119,6 +145,10 @@ void Usage::show_moves() {
 
 void Usage::connected(protocol::UsagePage* page) {
   page_.store(page, std::memory_order_release);
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  if (began_ns_ == 0) began_ns_ = static_cast<std::uint64_t>(std::chrono::nanoseconds(now).count());
+  page->began_ns.store(began_ns_);
+  set_all_threads_wait(all_threads_wait_.load());
   show_moves();
 }
 
@@ -134,6 +164,7 @@ void Usage::lost() {
 
 void Usage::set_index(int device, int index) {
   slots_[static_cast<std::size_t>(device)].index.store(index, std::memory_order_release);
+  show_awaited(device, 0);
   changed(device);
 }
 

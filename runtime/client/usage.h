@@ -22,6 +22,13 @@ class Usage {
   // Any thread, once, before the GPU is announced.
   void set_total(int device, std::uint64_t bytes);
 
+  // Any thread: an allocation begins to wait for memory of others there, or to be tried again after that; or no longer
+  // does.
+  void begin_awaiting(int device) { show_awaited(device, 1); }
+  void end_awaiting(int device) { show_awaited(device, -1); }
+  // Any thread: whether each thread that has used a GPU waits in one.
+  void set_all_threads_wait(bool all);
+
   // Any thread: something else that rotad reads in the page has changed.
   void tell() {
     news_.store(true, std::memory_order_release);
@@ -55,8 +62,10 @@ class Usage {
  private:
   void show_moves();
   protocol::GpuUsage* record(int device) const;  // null: rotad does not serve the GPU
+  void show_awaited(int device, int more);
   struct Slot {
     std::atomic<int> index{-1};
+    std::atomic<int> awaited{0};
     std::atomic<std::uint64_t> last_told{0};
     std::atomic<std::uint64_t> resident_told{0};
     std::atomic<std::uint64_t> pins_told{0};
@@ -69,7 +78,9 @@ class Usage {
   Bell& bell_;
   std::array<Slot, kMaxDevices> slots_;
   std::atomic<protocol::UsagePage*> page_{nullptr};
-  protocol::Moves moves_{};  // the monitor's, for all rotads that serve this process
+  std::atomic<bool> all_threads_wait_{false};
+  std::uint64_t began_ns_ = 0;  // when it met its first rotad
+  protocol::Moves moves_{};     // the monitor's, for all rotads that serve this process
   std::atomic<bool> news_{false};
 };
 

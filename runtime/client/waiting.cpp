@@ -11,6 +11,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstdlib>
+#include <mutex>
 #include <string_view>
 
 #include "runtime/core/log.h"
@@ -18,6 +19,7 @@
 #include "scheduler/address/unresponsive.h"
 #include "scheduler/base/byte_text.h"
 #include "scheduler/base/descriptor.h"
+#include "scheduler/base/paced_lines.h"
 
 namespace rota::turn {
 
@@ -30,6 +32,9 @@ using protocol::Snapshot;
 using protocol::TaskRow;
 
 constexpr std::chrono::seconds kLines[] = {std::chrono::seconds(1), std::chrono::seconds(10), std::chrono::seconds(60)};
+
+// A program that waits all the time fills no log. A judgment.
+constexpr std::chrono::minutes kEachWaitLine{10};
 
 // Reads only /etc/passwd: the C library would load modules for other sources into somebody else's program.
 std::string user_name(std::uint32_t uid) {
@@ -125,6 +130,22 @@ std::optional<std::chrono::nanoseconds> Waiting::stands(std::chrono::nanoseconds
     ++said;
   }
   return said < std::size(kLines) ? std::optional<std::chrono::nanoseconds>(kLines[said]) : std::nullopt;
+}
+
+void WaitLines::stands(std::chrono::nanoseconds so_long, FunctionRef<std::string()> for_whom) {
+  if (said_ == std::size(kLines) || so_long < kLines[said_] || !log::enabled(log::Level::kWarn)) return;
+  const std::chrono::seconds line = kLines[said_++];
+  std::optional<unsigned> left_out;
+  {
+    static std::mutex mutex;
+    static PacedLines lines(kEachWaitLine);
+    const std::lock_guard lock(mutex);
+    left_out = lines.next(std::chrono::steady_clock::now().time_since_epoch());
+  }
+  if (!left_out) return;
+  log::warn("waiting for {}{}; `rota status` says more{}", for_whom(),
+            said_ == 1 ? "" : fmt::format(", for {} s now", line.count()),
+            *left_out == 0 ? "" : fmt::format(" ({} such lines are left out before this one)", *left_out));
 }
 
 std::string who_holds() {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/function_ref.h"
 #include "scheduler/protocol/protocol.h"
 
 namespace rota::turn {
@@ -27,6 +28,16 @@ class Waiting {
   std::function<std::string()> for_whom_;
   const char* more_;
   std::atomic<std::size_t> said_{0};
+};
+
+// The lines of one wait of many, after 1, 10 and 60 s. A program that waits again and again does not say all of them.
+class WaitLines {
+ public:
+  // As Waiting; one thread.
+  void stands(std::chrono::nanoseconds so_long, FunctionRef<std::string()> for_whom);
+
+ private:
+  std::size_t said_ = 0;
 };
 
 // Asks rotad for whom this process waits. Takes at most half a second; without an answer it says less.

@@ -3,6 +3,12 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cstdint>
+
+#include "scheduler/base/descriptor.h"
 
 namespace rota {
 
@@ -15,6 +21,25 @@ inline int create_own_thread(pthread_t* thread, void* (*run)(void*), void* argum
   const int error = pthread_create(thread, nullptr, run, argument);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return error;
+}
+
+inline void ring(const Descriptor& bell) {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t rung = write(bell.get(), &one, sizeof one);
+}
+
+// The same for one that nobody joins and that polls `bell`, an eventfd; if there is none yet, and so no thread. False:
+// neither could be made.
+inline bool create_own_thread(Descriptor& bell, void* (*run)(void*), void* argument) {
+  if (bell) return true;
+  bell = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  pthread_t thread{};
+  if (bell && create_own_thread(&thread, run, argument) == 0) {
+    pthread_detach(thread);
+    return true;
+  }
+  bell = Descriptor();
+  return false;
 }
 
 }  // namespace rota

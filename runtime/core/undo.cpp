@@ -132,7 +132,6 @@ void Undo::begin() {
   }
 }
 
-// Whether there was something to undo.
 bool Undo::over() {
   if (!begun_) return false;
   begun_ = false;

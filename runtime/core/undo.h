@@ -28,8 +28,11 @@ class Undo {
   // The call has succeeded: nothing is undone.
   void commit() { over(); }
 
- private:
+ protected:
+  // Whether there was something to undo, which is not undone any more.
   bool over();
+
+ private:
   const Work work_;
   void* const of_;
   const int device_;

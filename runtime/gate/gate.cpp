@@ -405,6 +405,14 @@ bool Gate::run_if_open(int device, FunctionRef<void()> work) {
   return true;
 }
 
+std::uint32_t Gate::threads_of_program() {
+  std::uint32_t count = 0;
+  for (const Thread* thread = threads.load(memory_order_acquire); thread != nullptr; thread = thread->next) {
+    if (thread->tid.load(memory_order_relaxed) != 0 && !thread->exempt.load(memory_order_relaxed)) ++count;
+  }
+  return count;
+}
+
 Gate::Traffic Gate::traffic(Devices devices) const {
   Traffic sum{0, admits(devices) ? 1U : 0U};  // first, as in wait_until_empty()
   const Devices others = counted_.load(memory_order_relaxed) & ~devices;

@@ -117,6 +117,8 @@ class Gate {
 
   // Threads that wait in front of these gates, each counted at the first gate that it waits at.
   std::uint32_t standing(Devices devices = kAllDevices) const { return count(outside_, devices); }
+  // Threads of the program that have made a gated call or registered, and have not ended.
+  static std::uint32_t threads_of_program();
   struct Traffic {
     std::uint64_t calls;   // calls that have left since the process began
     std::uint32_t inside;  // threads inside now

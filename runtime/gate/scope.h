@@ -34,8 +34,8 @@ struct alignas(64) Thread {
   // place; next 8 bits: the one GPU that its only scope reaches, plus one, or 0: not known. The rest: how many
   // submitting calls have left, for the idle detection.
   std::atomic<std::uint64_t> word{0};
-  std::atomic<pid_t> tid{0};  // 0: free
-  bool exempt = false;        // waits for nothing (exempt_this_thread()); only its thread uses it
+  std::atomic<pid_t> tid{0};        // 0: free
+  std::atomic<bool> exempt{false};  // waits for nothing (exempt_this_thread()); only its thread writes it
   Thread* next = nullptr;
   // Of the outermost scope that has raised the word: the address at which its function's frame on the stack begins
   // (left.h). Null: unknown.

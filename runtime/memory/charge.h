@@ -16,14 +16,27 @@ class Charge : public Undo {
   // Of bytes that are about to be reserved: begin() once they are. `frame`: that of the function which holds the
   // charge.
   Charge(Ledger& ledger, int device, std::uint64_t bytes, Kind kind, const void* frame = __builtin_dwarf_cfa())
-      : Undo(&release, &ledger, device, bytes,
-             static_cast<std::uint32_t>(kind.route) << 8 | static_cast<std::uint32_t>(kind.backing), frame) {}
+      : Undo(&cancel, &ledger, device, bytes,
+             static_cast<std::uint32_t>(kind.route) << 8 | static_cast<std::uint32_t>(kind.backing), frame),
+        ledger_(ledger),
+        device_(device),
+        bytes_(bytes),
+        kind_(kind) {}
+  void commit() {
+    if (over()) ledger_.settle(device_, bytes_, kind_);
+  }
+  // The ledger has cancelled it already.
+  void forget() { over(); }
 
  private:
-  static void release(void* ledger, int device, std::uint64_t bytes, std::uint32_t kind) {
-    static_cast<Ledger*>(ledger)->release(device, bytes,
-                                          {static_cast<Route>(kind >> 8), static_cast<Backing>(kind & 0xff)});
+  static void cancel(void* ledger, int device, std::uint64_t bytes, std::uint32_t kind) {
+    static_cast<Ledger*>(ledger)->cancel(device, bytes,
+                                         {static_cast<Route>(kind >> 8), static_cast<Backing>(kind & 0xff)});
   }
+  Ledger& ledger_;
+  int device_;
+  std::uint64_t bytes_;
+  Kind kind_;
 };
 
 // The entry that begins at an address, while it is being freed: live again unless that succeeds.

@@ -59,9 +59,14 @@ std::uint64_t Ledger::capacity(int device) const {
 bool Ledger::reserve(int device, std::uint64_t bytes, Kind kind) {
   if (!known(device)) return true;
   Sum& sum = sums_[static_cast<std::size_t>(device)];
-  if (!add_within(sum.bytes, bytes, sum.limit.load(std::memory_order_relaxed))) return false;
+  if (!kind.movable()) sum.pending.fetch_add(bytes);  // first, as settled() needs it
+  if (!add_within(sum.bytes, bytes, sum.limit.load(std::memory_order_relaxed))) {
+    settle(device, bytes, kind);
+    return false;
+  }
   if (kind.bound_to_gpu() && !add_within(sum.bound, bytes, sum.capacity.load(std::memory_order_relaxed))) {
     sum.bytes.fetch_sub(bytes);
+    settle(device, bytes, kind);
     return false;
   }
   if (!kind.movable()) sum.fixed.fetch_add(bytes);
@@ -88,6 +93,29 @@ void Ledger::release(int device, std::uint64_t bytes, Kind kind) {
   if (!kind.movable()) sum.fixed.fetch_sub(bytes);
   if (kind.bound_to_gpu()) sum.bound.fetch_sub(bytes, std::memory_order_relaxed);
   sum.bytes.fetch_sub(bytes);
+}
+
+void Ledger::settle(int device, std::uint64_t bytes, Kind kind) {
+  if (known(device) && !kind.movable()) sums_[static_cast<std::size_t>(device)].pending.fetch_sub(bytes);
+}
+
+void Ledger::cancel(int device, std::uint64_t bytes, Kind kind) {
+  release(device, bytes, kind);
+  settle(device, bytes, kind);
+}
+
+// What is reserved is pending before it is in the sums: if nothing becomes pending meanwhile, the sums hold nothing
+// that is and is not known here.
+Ledger::Settled Ledger::settled(int device) const {
+  if (!known(device)) return {};
+  const Sum& sum = sums_[static_cast<std::size_t>(device)];
+  for (;;) {
+    const std::uint64_t pending = sum.pending.load();
+    const std::uint64_t bytes = sum.bytes.load();
+    const std::uint64_t fixed = sum.fixed.load();
+    if (sum.pending.load() != pending) continue;
+    return {bytes - std::min(bytes, pending), fixed - std::min(fixed, pending)};
+  }
 }
 
 std::uint64_t Ledger::bytes_by(int device, Route route) const {

@@ -156,6 +156,15 @@ class Ledger {
   // The same for memory that the driver has already allocated: it exists, whatever the limit says.
   void charge(int device, std::uint64_t bytes, Kind kind);
   void release(int device, std::uint64_t bytes, Kind kind);
+  // What was reserved is there now, or is not to be. It was pending until then: the driver has not given it yet.
+  void settle(int device, std::uint64_t bytes, Kind kind);
+  void cancel(int device, std::uint64_t bytes, Kind kind);
+  // live_bytes() and fixed_bytes() without what is pending of memory that cannot be evicted.
+  struct Settled {
+    std::uint64_t bytes = 0;
+    std::uint64_t fixed = 0;
+  };
+  Settled settled(int device) const;
   // Reserved bytes: what is live plus what is being allocated right now.
   std::uint64_t live_bytes(int device) const { return sum(device, &Sum::bytes); }
   // The part of them that is Kind::kSmall.
@@ -242,6 +251,7 @@ class Ledger {
   struct alignas(64) Sum {
     std::atomic<std::uint64_t> bytes{0};
     std::atomic<std::uint64_t> fixed{0};
+    std::atomic<std::uint64_t> pending{0};  // of `fixed`
     std::atomic<std::uint64_t> small{0};
     std::atomic<std::uint64_t> bound{0};  // what counts against the capacity
     std::atomic<std::uint64_t> limit{UINT64_MAX};

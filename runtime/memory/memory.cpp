@@ -127,7 +127,7 @@ api::CUresult Memory::allocate_counted(const Allocation& what, const RealCall& c
     if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
     // A pool's allocation went through its gate, which has already retried.
     const bool once = hopeless || !first || what.kind.route == Route::kPool;
-    const api::CUresult result = once ? call() : with_room(what.device, call);
+    const api::CUresult result = once ? call() : with_room(what.device, what.kind.movable() ? 0 : what.bytes, call);
     if (result == api::CUDA_ERROR_OUT_OF_MEMORY && !hopeless) by = RefusedBy::kDriver;
     if (result != api::CUDA_SUCCESS) return result;
     charge.commit();
@@ -249,7 +249,7 @@ api::CUresult Memory::allocate_pitch_native(std::size_t width, std::size_t heigh
   return with_waiting(place.device, guess, [&](bool first, RefusedBy& by) {
     Charge charge = reserve_or_wait(place.device, guess, Kind::kPlain, by);
     if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
-    const api::CUresult result = first ? with_room(place.device, call) : call();
+    const api::CUresult result = first ? with_room(place.device, guess, call) : call();
     if (result == api::CUDA_ERROR_OUT_OF_MEMORY) by = RefusedBy::kDriver;
     if (result != api::CUDA_SUCCESS) return result;
     charge.commit();

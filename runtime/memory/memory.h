@@ -227,8 +227,9 @@ class Memory final : public Residency, Contents {
   Ledger& ledger() override { return ledger_; }
   const Settings& settings() const override { return settings_; }
   Sums sums(int device) const override {
-    return {ledger_.live_bytes(device), ledger_.fixed_bytes(device), swap_.resident_bytes(device),
-            swap_.pinned_bytes(device), swap_.pinned_by(device)};
+    const Ledger::Settled settled = ledger_.settled(device);
+    return {settled.bytes, settled.fixed, swap_.resident_bytes(device), swap_.pinned_bytes(device),
+            swap_.pinned_by(device)};
   }
   std::uint64_t resident_bytes(int device) const override { return swap_.resident_bytes(device); }
   std::uint64_t out_bytes(int device) const override { return swap_.out_bytes(device); }
@@ -332,7 +333,8 @@ class Memory final : public Residency, Contents {
   bool free_unused(int ordinal) override;
   bool in_use(std::uint64_t address, std::uint64_t bytes) override;
   bool lives(std::uint64_t address, std::uint64_t id) override;
-  api::CUresult with_room(int ordinal, const RealCall& call);
+  // `pending`: the bytes that the call has charged and the driver is to give (Ledger::settled).
+  api::CUresult with_room(int ordinal, std::uint64_t pending, const RealCall& call);
   // What refuses an attempt at an allocation because of memory that others may free; kNobody: it was not refused, or
   // not for that.
   enum class RefusedBy : std::uint8_t { kNobody, kDriver, kRotad };

@@ -124,7 +124,7 @@ api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const Strea
   const bool swapped = wanted.backing == Backing::kSwapped;
   if (result == api::CUDA_ERROR_OUT_OF_MEMORY && swapped && !limited &&
       BackendRoom(server, device, wanted.bytes, wanted.bytes)) {
-    result = with_room(device, take);
+    result = with_room(device, 0, take);
     if (result == api::CUDA_ERROR_OUT_OF_MEMORY) say_refused(device);
   }
   if (result == api::CUDA_SUCCESS) changed(device);

@@ -9,7 +9,7 @@ api::CUresult Memory::create_physical(Physical::Handle* handle, std::uint64_t by
   return with_waiting(ordinal, bytes, [&](bool first, RefusedBy& by) {
     Charge charge = reserve_or_wait(ordinal, bytes, Kind::kPhysical, by);
     if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
-    const api::CUresult result = first ? with_room(ordinal, call) : call();
+    const api::CUresult result = first ? with_room(ordinal, bytes, call) : call();
     if (result == api::CUDA_ERROR_OUT_OF_MEMORY) by = RefusedBy::kDriver;
     if (result != api::CUDA_SUCCESS) return result;
     charge.commit();
@@ -34,7 +34,7 @@ std::optional<api::CUresult> Memory::create_moving(Physical::Handle* handle, std
   if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
   api::CUdeviceptr range = 0;
   const auto call = [&] { return room.allocate([&] { return swap_.allocate_own(ordinal, &range, bytes, *making); }); };
-  const api::CUresult result = room ? with_room(ordinal, call) : call();
+  const api::CUresult result = room ? with_room(ordinal, 0, call) : call();
   if (room && result == api::CUDA_ERROR_OUT_OF_MEMORY) say_refused(ordinal);
   if (result == api::CUDA_SUCCESS) {
     charge.commit();

@@ -59,7 +59,7 @@ Charge Memory::reserve_or_wait(int ordinal, std::uint64_t bytes, Kind kind, Refu
     if (fits) {
       charge.begin();
       if (turns_->may_take(ordinal, bytes, kind, for_others)) return charge;
-      charge.commit();  // released already
+      charge.forget();
     }
     if (!std::exchange(swept, true) && sweep_deferred()) continue;
     if (fits) {
@@ -137,7 +137,7 @@ std::uint64_t Memory::limit(int ordinal) const {
 }
 
 // Tries again if others have made room or are said to be doing so: rotad has promised what this process may have.
-api::CUresult Memory::with_room(int ordinal, const RealCall& call) {
+api::CUresult Memory::with_room(int ordinal, std::uint64_t pending, const RealCall& call) {
   api::CUresult result = call();
   if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
   const auto again = [&] {
@@ -150,7 +150,7 @@ api::CUresult Memory::with_room(int ordinal, const RealCall& call) {
       device(ordinal).served.load(std::memory_order_relaxed) && backend(ordinal).backing() == Backing::kSwapped;
   const auto coming = [&] { return turns_->others_leave(ordinal); };
   if (cleared && driver::retry_while_freed(again, coming)) return result;
-  turns_->make_room(ordinal, again);
+  turns_->make_room(ordinal, pending, again);
   return result;
 }
 

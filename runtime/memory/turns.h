@@ -71,7 +71,7 @@ class Turns {
   // The driver has refused an allocation for lack of memory, although it is within the limits. Waits until others have
   // evicted theirs, at most until all of them have left the GPU, and calls `again`, which returns whether the driver no
   // longer refuses it.
-  virtual void make_room(int device, FunctionRef<bool()> again) = 0;
+  virtual void make_room(int device, std::uint64_t pending, FunctionRef<bool()> again) = 0;
   // It is refused for good, but for memory of others that may be freed: waits for that, as long as rotad says so, and
   // calls `again`, which returns whether it is no longer refused, and sets `what.by_rotad`.
   virtual void await_room(int device, const Refused& what, FunctionRef<bool()> again) = 0;
@@ -134,7 +134,7 @@ class WithoutTurns : public Turns {
   bool wait_for_others(int) override { return false; }
   void explain_refusal(int) override {}
   void wait_until_served_is_known(int) override {}
-  void make_room(int, FunctionRef<bool()>) override {}
+  void make_room(int, std::uint64_t, FunctionRef<bool()>) override {}
   void await_room(int, const Refused&, FunctionRef<bool()>) override {}
   bool close_gate(int, FunctionRef<void()>) override { return false; }
   bool others_closed(int) override { return true; }

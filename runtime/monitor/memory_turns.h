@@ -40,6 +40,7 @@ class MemoryTurns final : public memory::Turns {
     return parts_.contexts.synchronize(context);
   }
   bool may_take(int device, std::uint64_t bytes, memory::Kind kind, bool& for_others) override {
+    if (gate::self == nullptr) gate::register_this_thread();  // a thread that may free memory again
     if (!parts_.budget.may_take(device, bytes, kind, &for_others)) return false;
     if (!parts_.budget.covered(device)) wait_for_promise(device);
     return true;
@@ -51,7 +52,9 @@ class MemoryTurns final : public memory::Turns {
   bool wait_for_others(int device) override { return parts_.budget.wait_for_others(device); }
   void explain_refusal(int device) override { parts_.budget.explain(device); }
   void wait_until_served_is_known(int device) override;
-  void make_room(int device, FunctionRef<bool()> again) override { parts_.out_of_memory.retry(device, again); }
+  void make_room(int device, std::uint64_t pending, FunctionRef<bool()> again) override {
+    parts_.out_of_memory.retry(device, again, {}, pending);
+  }
   void await_room(int device, const memory::Refused& what, FunctionRef<bool()> again) override {
     parts_.out_of_memory.await(device, what, again);
   }

@@ -73,7 +73,7 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Residency& 
       gang_(sessions_.empty() ? std::string() : sessions_.back().id),
       usage_(memory, bell_),
       budget_(memory, bell_),
-      out_of_memory_(gate, contexts, memory, budget_, published_, rooms_, bell_, {served_, stopping_},
+      out_of_memory_(gate, contexts, memory, budget_, published_, rooms_, usage_, bell_, {served_, stopping_},
                      for_now_patience) {
   tasks_.push_back(std::make_unique<Task>(gate, contexts));
   gate_.set_attendant(this);

@@ -10,6 +10,7 @@
 #include "generated/driver_real.h"
 #include "runtime/client/waiting.h"
 #include "runtime/core/log.h"
+#include "runtime/core/undo.h"
 #include "runtime/core/waiters.h"
 #include "runtime/driver/freed.h"
 #include "runtime/driver/gpu_number.h"
@@ -65,17 +66,19 @@ void OutOfMemory::retry_context(int device, FunctionRef<bool()> again) {
 }
 
 // The GPU's bytes; 0: the calling thread must not wait, or the process wants more than there is.
-std::uint64_t OutOfMemory::total_if_waiting_helps(int device) const {
+std::uint64_t OutOfMemory::total_if_waiting_helps(int device, std::optional<std::uint64_t> pending) const {
   if (!served() || gate::may_not_wait() || contexts_.captures() != 0) return 0;
   std::size_t total = 0;
   if (real::cuDeviceTotalMem_v2(&total, device) != api::CUDA_SUCCESS) return 0;
-  return memory_.ledger().live_bytes(device) > total ? 0 : total;
+  // Requests of other threads may be refused, too.
+  const memory::Ledger& ledger = memory_.ledger();
+  return (pending ? ledger.settled(device).bytes + *pending : ledger.live_bytes(device)) > total ? 0 : total;
 }
 
-void OutOfMemory::retry(int device, FunctionRef<bool()> again, Time patience) {
+void OutOfMemory::retry(int device, FunctionRef<bool()> again, Time patience, std::optional<std::uint64_t> pending) {
   if (device < 0 || device >= memory::kMaxDevices) return;
   if (memory_.drop_kept(device) != 0 && again()) return;
-  const std::uint64_t total = total_if_waiting_helps(device);
+  const std::uint64_t total = total_if_waiting_helps(device, pending);
   if (total == 0) return;
   static log::Once once;
   // A process without a turn has to wait for one: the present holder would only lose its turn. A turn that ends before
@@ -117,9 +120,9 @@ void OutOfMemory::retry(int device, FunctionRef<bool()> again, Time patience) {
   }
 }
 
-std::string OutOfMemory::awaited(int device) const {
+std::string OutOfMemory::awaited(int device, bool any) const {
   const auto here = published_.gpu(device);
-  if (awaits_any_) {
+  if (any) {
     const std::string others = here ? who_has_memory(here->index) : "";
     return fmt::format("memory of others on GPU {}, who need it there at once{}{}", driver::gpu_number(device),
                        others.empty() ? "" : ": ", others);
@@ -130,38 +133,55 @@ std::string OutOfMemory::awaited(int device) const {
   return fmt::format("memory of others on GPU {} that cannot be evicted: {}", driver::gpu_number(device), others);
 }
 
+void OutOfMemory::end_awaiting(void* self, int device, std::uint64_t, std::uint32_t) {
+  static_cast<OutOfMemory*>(self)->usage_.end_awaiting(device);
+}
+
+void OutOfMemory::end_waiting(void* self, int, std::uint64_t, std::uint32_t number) {
+  auto& of = *static_cast<OutOfMemory*>(self);
+  --of.waiting_;
+  of.usage_.set_all_threads_wait(false);
+  of.rooms_.end(number);
+}
+
 void OutOfMemory::await(int device, const memory::Refused& what, FunctionRef<bool()> again) {
-  if (device < 0 || device >= memory::kMaxDevices || total_if_waiting_helps(device) == 0) return;
+  if (device < 0 || device >= memory::kMaxDevices || total_if_waiting_helps(device, what.bytes) == 0) return;
   protocol::AwaitRoom request{};
   const auto ns = [](std::chrono::steady_clock::time_point time) {
     return static_cast<std::uint64_t>(std::chrono::nanoseconds(time.time_since_epoch()).count());
   };
   request.bytes = what.bytes;
   request.since_ns = request.tried_ns = ns(what.since);
+  usage_.begin_awaiting(device);
+  Undo awaiting(&end_awaiting, this, device, 0);
+  awaiting.begin();
+  if (gate::self == nullptr) gate::register_this_thread();
+  WaitLines lines;
+  const auto say = [&] {
+    lines.stands(std::chrono::steady_clock::now() - what.since, [&] { return awaited(device, what.by_rotad); });
+  };
   bool done = false;
   const auto tried = [&] { return done = again(); };
   while (!done) {
-    awaits_any_ = what.by_rotad;
-    if (!may_try(device, request)) break;
+    if (!may_try(device, request, say)) break;
     request.tried_ns = ns(std::chrono::steady_clock::now());
     // What rotad refuses does not fit either where others have evicted their memory.
-    if (!tried() && !what.by_rotad) retry(device, tried);
+    if (!tried() && !what.by_rotad) retry(device, tried, {}, what.bytes);
   }
 }
 
 // rotad's answer, or that of the next rotad, for which this waits outside the gate: the process's turn can end
 // meanwhile.
-bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request) {
-  awaited_on_ = device;
+bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request, FunctionRef<void()> say) {
+  // Before the question, so that rotad knows both.
+  const auto look = [this] { usage_.set_all_threads_wait(waiting_ != 0 && waiting_ >= gate_.threads_of_program()); };
+  ++waiting_;
+  look();
   const std::uint32_t number = rooms_.ask(device, request);
-  struct End {
-    ~End() { rooms.end(number); }
-    RoomRequests& rooms;
-    std::uint32_t number;
-  } const end{rooms_, number};
+  Undo waiting(&end_waiting, this, device, 0, number);
+  waiting.begin();
   bell_.ring();
   std::optional<std::chrono::steady_clock::time_point> interrupted;
-  const auto begun = std::chrono::steady_clock::time_point(std::chrono::nanoseconds(request.since_ns));
   auto rung = std::chrono::steady_clock::now();
   bool said = false;
   std::optional<bool> answer;
@@ -171,7 +191,8 @@ bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request) {
       rung = at;
       bell_.ring();
     }
-    awaits_.stands(std::chrono::steady_clock::now() - begun);
+    look();
+    say();
     if (!interrupted || said || std::chrono::steady_clock::now() - *interrupted < kSaySignal) continue;
     said = true;
     say_interrupted(device);

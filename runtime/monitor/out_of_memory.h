@@ -4,12 +4,15 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "runtime/client/bell.h"
 #include "runtime/client/budget.h"
 #include "runtime/client/published.h"
 #include "runtime/client/room_requests.h"
+#include "runtime/client/usage.h"
 #include "runtime/client/waiting.h"
 #include "runtime/core/function_ref.h"
 #include "runtime/driver/contexts.h"
@@ -28,7 +31,7 @@ class OutOfMemory {
   // to find that a process cannot be drained and to try again (Machine::kFirstVerdict), since without the memory the
   // call fails. A judgment.
   OutOfMemory(gate::Gate& gate, gate::Contexts& contexts, memory::Residency& memory, Budget& budget,
-              const Published& published, RoomRequests& rooms, Bell& bell, Process process,
+              const Published& published, RoomRequests& rooms, Usage& usage, Bell& bell, Process process,
               std::chrono::nanoseconds for_now_patience)
       : gate_(gate),
         contexts_(contexts),
@@ -36,6 +39,7 @@ class OutOfMemory {
         budget_(budget),
         published_(published),
         rooms_(rooms),
+        usage_(usage),
         bell_(bell),
         process_(process),
         for_now_patience_(for_now_patience) {}
@@ -43,8 +47,9 @@ class OutOfMemory {
   // The driver has refused a call on this GPU: waits until only this process holds the GPU, and calls `again`,
   // repeatedly while memory of others is being evicted. Does nothing where that cannot help: the process wants more
   // than there is, or rotad promises nothing. Does not wait inside the gate or during a capture. `patience`: how long
-  // to wait for memory of others that can be evicted although it is not being evicted.
-  void retry(int device, FunctionRef<bool()> again, Time patience = Time{0});
+  // to wait for memory of others that can be evicted although it is not being evicted. `pending`: what the call wants
+  // beyond what the process has; nothing: not known, and charged.
+  void retry(int device, FunctionRef<bool()> again, Time patience = Time{0}, std::optional<std::uint64_t> pending = {});
   // The same for a context, on a GPU where this process may have none yet.
   void retry_context(int device, FunctionRef<bool()> again);
   // The driver has refused an allocation although nothing more is being evicted: waits, as long as rotad says so, for
@@ -60,9 +65,12 @@ class OutOfMemory {
   void say_full(int device) const;
 
  private:
-  std::string awaited(int device) const;
-  bool may_try(int device, const protocol::AwaitRoom& request);
-  std::uint64_t total_if_waiting_helps(int device) const;
+  std::string awaited(int device, bool any) const;
+  bool may_try(int device, const protocol::AwaitRoom& request, FunctionRef<void()> say);
+  // Also for a thread that has left its wait without returning (Undo).
+  static void end_awaiting(void* self, int device, std::uint64_t, std::uint32_t);
+  static void end_waiting(void* self, int device, std::uint64_t, std::uint32_t number);
+  std::uint64_t total_if_waiting_helps(int device, std::optional<std::uint64_t> pending) const;
   static void say_interrupted(int device);
   bool wait_for_later(int device, std::chrono::steady_clock::time_point until);
   bool served() const { return process_.served.load(std::memory_order_acquire); }
@@ -74,9 +82,8 @@ class OutOfMemory {
   Budget& budget_;
   const Published& published_;
   RoomRequests& rooms_;
-  std::atomic<int> awaited_on_{0};       // the device of the latest request
-  std::atomic<bool> awaits_any_{false};  // and whether it is any memory of others that it awaits
-  Waiting awaits_{[this] { return awaited(awaited_on_); }};
+  Usage& usage_;
+  std::atomic<std::uint32_t> waiting_{0};  // threads in may_try()
   Bell& bell_;
   const Process process_;
   const std::chrono::nanoseconds for_now_patience_;

@@ -64,7 +64,7 @@ struct Apply {
     return {.outcome = quota.await_room(each.request, now), .shared = {}};
   }
   LimitDecisions operator()(const limit::Stays& each) const {
-    return {.outcome = quota.stays(each.client, each.gpu, each.gang, each.bytes, now), .shared = {}};
+    return {.outcome = quota.stays(each.client, each.gpu, each.what, now)};
   }
   LimitDecisions operator()(const limit::MemoryWait& wait) const {
     quota.set_memory_wait(wait.patience);

@@ -87,8 +87,7 @@ struct AwaitRoom {
 struct Stays {
   ClientId client;
   GpuIndex gpu;
-  std::uint32_t gang;
-  Bytes bytes;
+  Quota::Stays what;
 };
 struct MemoryWait {
   Time patience;

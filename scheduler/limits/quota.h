@@ -225,8 +225,15 @@ class Quota {
   // An allocation that the driver has refused waits for memory of others that cannot be evicted, or one that this has
   // refused last waits for any memory of others. Answered once, in this outcome or a later one.
   Outcome await_room(RoomQueue::Request request, Time now);
-  // What a client has there that cannot be evicted (RoomQueue::has).
-  Outcome stays(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes bytes, Time now);
+  // What a client has there that cannot be evicted, and whether it waits (RoomQueue::has, blocks).
+  struct Stays {
+    std::uint32_t gang = 0;
+    Bytes bytes = 0;
+    bool blocks = false;
+    Time began{};
+    friend bool operator==(const Stays&, const Stays&) = default;
+  };
+  Outcome stays(ClientId client, GpuIndex gpu, const Stays& what, Time now);
   void set_memory_wait(Time patience) { rooms_.set_patience(patience); }
   const RoomQueue& rooms() const { return rooms_; }
   Outcome leave(ClientId client, Time now);

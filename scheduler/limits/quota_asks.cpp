@@ -253,14 +253,16 @@ Quota::Outcome Quota::await_room(RoomQueue::Request request, Time now) {
   wanted.fixed += request.bytes;
   request.movable_too = !fits(member, request.gpu, wanted);
   rooms_.await(request);
+  outcome.tighten.insert(request.client);  // what it was granted for the attempt is not in anybody's way
   decide_rooms(outcome, now);
   return outcome;
 }
 
-Quota::Outcome Quota::stays(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes bytes, Time now) {
+Quota::Outcome Quota::stays(ClientId client, GpuIndex gpu, const Stays& what, Time now) {
   Outcome outcome;
   if (!members_.contains(client)) return outcome;
-  rooms_.has(client, gpu, gang, bytes, now);
+  rooms_.has(client, gpu, what.gang, what.bytes, now);
+  rooms_.blocks(client, what.blocks, what.began);
   decide_rooms(outcome, now);
   return outcome;
 }

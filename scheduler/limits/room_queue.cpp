@@ -22,7 +22,10 @@ bool RoomQueue::comes_back(GpuIndex gpu, Time now) const {
 
 RoomQueue::View RoomQueue::view(Time now) const {
   View view;
-  for (const auto& [id, client] : clients_) view.ages.try_emplace(unit_of(id), id);  // the oldest comes first
+  for (const auto& [id, client] : clients_) {
+    Age& age = view.ages.try_emplace(unit_of(id), kYoungest).first->second;
+    age = std::min(age, Age{client.began, id});
+  }
   for (const Request& each : requests_) view.gpus[each.gpu];
   for (const auto& [id, client] : clients_) {
     for (const auto& [index, bytes] : client.stays) {
@@ -61,6 +64,12 @@ void RoomQueue::has(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes sta
   Bytes& before = known.stays[gpu];
   if (stays < before) freed_[gpu].at(now, unit_of(client));
   before = stays;
+}
+
+void RoomQueue::blocks(ClientId client, bool blocks, Time began) {
+  Client& known = clients_[client];
+  known.blocks = blocks;
+  known.began = began;
 }
 
 void RoomQueue::moves(ClientId client, GpuIndex gpu, Bytes bytes, Time now) {
@@ -117,7 +126,8 @@ RoomQueue::Verdict RoomQueue::verdict(const View& view, const Request& request, 
   if (has > request.most || request.bytes > request.most - has) return Verdict::kRefuse;
   if (now >= deadline) return request.tried >= deadline ? Verdict::kRefuseFutile : Verdict::kAgain;
   const auto refused = refused_at_.find({unit, request.gpu});
-  if (refused != refused_at_.end() && refused->second >= freed_[request.gpu].except(unit)) return Verdict::kRefuse;
+  const bool futile = refused != refused_at_.end() && refused->second >= freed_[request.gpu].except(unit);
+  if (futile && request.since >= refused->second) return Verdict::kRefuse;
   const bool unknown = request.others && now < request.since + kComesBack;
   const bool returns = unknown || comes_back(request.gpu, now);
   if (!view.has_others(request, unit) && !returns) {
@@ -128,48 +138,67 @@ RoomQueue::Verdict RoomQueue::verdict(const View& view, const Request& request, 
   return due ? Verdict::kAgain : Verdict::kWait;
 }
 
-// The youngest with memory of the units that wait for more than would be free without each other's memory. None as long
-// as the first unit there has not tried since something was freed, or freed memory may not have reached the driver.
-std::optional<RoomQueue::Unit> RoomQueue::youngest_in_deadlock(const View& view, Time now) const {
-  std::set<Unit> deadlock;
-  for (const Request& each : requests_) {
-    const Unit unit = unit_of(each.client);
-    const bool first = view.ages.at(unit) <= view.gpus.at(each.gpu).first;
-    if (comes_back(each.gpu, now) || (first && freed_[each.gpu].latest > each.tried)) continue;
-    deadlock.insert(unit);
+// Whether no more would be free for it than what is now, which its `most` bounds, and what units outside of the
+// deadlock have. The driver may not have got back what was freed a moment ago, or nobody has tried since: then the
+// request may fit, although it was refused, but not into more than that either.
+bool RoomQueue::is_blocked(const View& view, const Request& request, const std::set<Unit>& deadlock, Time now) const {
+  const Unit unit = unit_of(request.client);
+  if (!view.has_others(request, unit)) return false;
+  Bytes all = 0;
+  Bytes outside = 0;
+  for (const auto& [of, bytes] : view.in_way(request)) {
+    all += bytes;
+    if (of != unit && !deadlock.contains(of)) outside += bytes;
   }
-  // No more would be free than what is now, which its `most` bounds, and what units outside of the deadlock have.
-  const auto blocked = [&](const Request& each) {
-    const Unit unit = unit_of(each.client);
-    if (!view.has_others(each, unit)) return false;
-    Bytes all = 0;
-    Bytes outside = 0;
-    for (const auto& [of, bytes] : view.in_way(each)) {
-      all += bytes;
-      if (of != unit && !deadlock.contains(of)) outside += bytes;
-    }
-    const Bytes free = each.most - std::min(each.most, all);
-    return outside == 0 || each.bytes > free + outside;
-  };
+  const Bytes free = request.most - std::min(request.most, all);
+  if (request.bytes > free + outside) return true;
+  const bool first = view.ages.at(unit) <= view.gpus.at(request.gpu).first;
+  const bool untried = comes_back(request.gpu, now) || (first && freed_[request.gpu].latest > request.tried);
+  return outside == 0 && !untried;
+}
+
+// The largest set of units that wait for more than would be free without each other's memory, with all of their
+// requests. `certain`: without units of which anybody may not wait.
+std::set<RoomQueue::Unit> RoomQueue::deadlock(const View& view, bool certain, Time now) const {
+  std::set<Unit> deadlock;
+  for (const Request& each : requests_) deadlock.insert(unit_of(each.client));
+  for (const auto& [of, trying] : trying_) {
+    if (now < trying.begun + kTries) deadlock.erase(unit_of(of.first));
+  }
+  for (const auto& [id, client] : clients_) {
+    if (certain && !client.blocks) deadlock.erase(unit_of(id));
+  }
   for (bool changed = true; changed;) {
-    std::set<Unit> remaining;
+    std::set<Unit> remaining = deadlock;
     for (const Request& each : requests_) {
-      if (deadlock.contains(unit_of(each.client)) && blocked(each)) remaining.insert(unit_of(each.client));
+      if (!is_blocked(view, each, deadlock, now)) remaining.erase(unit_of(each.client));
     }
     changed = remaining.size() != deadlock.size();
     deadlock = std::move(remaining);
   }
+  return deadlock;
+}
+
+std::optional<RoomQueue::Unit> RoomQueue::to_refuse(const View& view, Time now) const {
+  std::set<Unit> units = deadlock(view, true, now);
+  if (units.empty()) {
+    units = deadlock(view, false, now);
+    const bool is_late = std::ranges::any_of(
+        requests_, [&](const Request& each) { return units.contains(unit_of(each.client)) && now >= late(each); });
+    if (!is_late) return std::nullopt;
+  }
   // The end of a unit without memory would help nobody.
-  std::erase_if(deadlock, [&](const Unit& unit) {
+  std::erase_if(units, [&](const Unit& unit) {
     return std::ranges::none_of(view.gpus, [&](const auto& gpu) { return gpu.second.has.contains(unit); });
   });
-  if (deadlock.empty()) return std::nullopt;
-  return *std::ranges::max_element(deadlock, {}, [&](const Unit& unit) { return view.ages.at(unit); });
+  if (units.empty()) return std::nullopt;
+  return *std::ranges::max_element(units, {}, [&](const Unit& unit) { return view.ages.at(unit); });
 }
 
 void RoomQueue::answer(const Request& request, Verdict verdict, Time now) {
   if (verdict == Verdict::kAgain) trying_[{request.client, request.gpu}] = {request, now};
   if (verdict == Verdict::kRefuseFutile) refused_at_[{unit_of(request.client), request.gpu}] = now;
+  clients_.at(request.client).blocks = false;
   --waiting_on_[request.gpu];
 }
 
@@ -197,7 +226,7 @@ std::vector<RoomQueue::Answer> RoomQueue::decide(Time now) {
     return ++waiting[each.client] > kMostOfClient ? Verdict::kRefuse : verdict(seen, each, now);
   });
   if (!answers.empty()) return answers;
-  if (const auto youngest = youngest_in_deadlock(seen, now)) {
+  if (const auto youngest = to_refuse(seen, now)) {
     answer_if([&](const Request& each) {
       return unit_of(each.client) == *youngest ? Verdict::kRefuseFutile : Verdict::kWait;
     });
@@ -205,12 +234,12 @@ std::vector<RoomQueue::Answer> RoomQueue::decide(Time now) {
   return answers;
 }
 
-const RoomQueue::Request* RoomQueue::waits(ClientId client, GpuIndex gpu, Time now) const {
+const RoomQueue::Request* RoomQueue::waits(ClientId client, GpuIndex gpu, bool tries) const {
   const auto found =
       std::ranges::find_if(requests_, [&](const Request& each) { return each.client == client && each.gpu == gpu; });
   if (found != requests_.end()) return &*found;
   const auto trying = trying_.find({client, gpu});
-  return trying != trying_.end() && now < trying->second.begun + kTries ? &trying->second.request : nullptr;
+  return tries && trying != trying_.end() ? &trying->second.request : nullptr;
 }
 
 std::optional<Time> RoomQueue::next_deadline() const {
@@ -219,7 +248,9 @@ std::optional<Time> RoomQueue::next_deadline() const {
   for (const Request& each : requests_) {
     const bool unknown = each.others && decided_ < each.since + kComesBack;
     if (unknown || comes_back(each.gpu, decided_)) due = std::min(due, decided_ + kTries);
-    if (decided_ < each.since + patience_) due = std::min(due, each.since + patience_);
+    for (const Time at : {late(each), each.since + patience_}) {
+      if (decided_ < at) due = std::min(due, at);
+    }
   }
   return due;
 }

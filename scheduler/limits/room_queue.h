@@ -2,16 +2,19 @@
 // of others: who waits for it to be freed, who tries next, and who is refused. A pure state machine beside Quota, by
 // which it is driven and logged.
 //
-// A *unit* is a gang, or a client that belongs to none; its age is that of its oldest client. Nobody waits while
-// requests fit. From the first request on that does not fit:
+// A *unit* is a gang, or a client that belongs to none; it is as old as its oldest client. Nobody waits while requests
+// fit. From the first request on that does not fit:
 //
 //   - The oldest unit that waits tries again whenever memory was freed, and now and then. A younger one does not try
 //     while an older one waits there, so that the older one can finish.
 //   - A request is refused `patience` after it was made, but for one last try.
 //   - It is refused at once if nobody else has memory there in its way, if it is for more than the unit can ever have,
-//     or if a wait of the unit was futile and no other has freed any since (allocators that try ever smaller sizes).
-//   - If units can get what they wait for only from each other, directly or through others, the youngest of them that
-//     has memory is refused at once: its memory is freed for the rest when it ends.
+//     or if a wait of the unit was futile before it was made, and no other has freed any since (allocators that try
+//     ever smaller sizes).
+//   - If units can get what they wait for only from each other, directly or through others, they are in a deadlock. The
+//     youngest of them that has memory is refused: its memory is freed for the rest when it ends. That is certain, and
+//     done at once, if all clients of these units block, with each thread that has used a GPU. Otherwise one that does
+//     not wait may yet free memory: it is done late, when the first of them has waited nine tenths of its `patience`.
 #pragma once
 
 #include <array>
@@ -64,16 +67,21 @@ class RoomQueue {
 
   void set_patience(Time patience) { patience_ = patience; }
   // What the client has there that cannot be evicted, without what it requests. `gang` 0: none. Called for all clients
-  // of the GPU when a request comes, and as long as it is awaited().
+  // of the GPU when a request comes, and as long as it is awaited(); and for all members of gangs.
   void has(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes stays, Time now);
+  // Whether each thread of the client's that has used a GPU waits in such a request: as has(), and again after each
+  // answer to the client, from which on it is taken not to. `began`: its age. Clients of which none is said count by
+  // their numbers.
+  void blocks(ClientId client, bool blocks, Time began);
   // What of its memory there can leave: as has().
   void moves(ClientId client, GpuIndex gpu, Bytes bytes, Time now);
   void await(const Request& request);
   void leave(ClientId client, Time now);
   std::vector<Answer> decide(Time now);
   bool awaited(GpuIndex gpu) const { return waiting_on_[gpu] != 0; }
-  // The oldest request of the client there that waits, or tries again at this moment; null: there is none.
-  const Request* waits(ClientId client, GpuIndex gpu, Time now) const;
+  // The oldest request of the client there that waits, or may be tried again; null: there is none. `tries`: the client
+  // says that there is one.
+  const Request* waits(ClientId client, GpuIndex gpu, bool tries) const;
   // When decide() is due at the latest.
   std::optional<Time> next_deadline() const;
 
@@ -82,6 +90,8 @@ class RoomQueue {
   using Unit = std::pair<std::uint32_t, ClientId>;
   struct Client {
     std::uint32_t gang = 0;
+    bool blocks = false;
+    Time began{};
     std::map<GpuIndex, Bytes> stays;
     std::map<GpuIndex, Bytes> moves;
   };
@@ -94,13 +104,16 @@ class RoomQueue {
     Time except(const Unit& unit) const { return unit == by ? by_others : latest; }
   };
 
+  using Age = std::pair<Time, ClientId>;
+  static constexpr Age kYoungest{Time::max(), UINT32_MAX};
+
   // What a decision depends on, computed once for all requests.
   struct View {
-    std::map<Unit, ClientId> ages;
+    std::map<Unit, Age> ages;
     struct Gpu {
       std::map<Unit, Bytes> stays;
-      std::map<Unit, Bytes> has;    // that stays, and that moves
-      ClientId first = UINT32_MAX;  // the age of the oldest unit that waits there or tries
+      std::map<Unit, Bytes> has;  // that stays, and that moves
+      Age first = kYoungest;      // that waits there or tries
     };
     std::map<GpuIndex, Gpu> gpus;  // on which somebody waits
     // What each unit has that may be in the request's way.
@@ -115,7 +128,11 @@ class RoomQueue {
   bool comes_back(GpuIndex gpu, Time now) const;
   View view(Time now) const;
   Verdict verdict(const View& view, const Request& request, Time now) const;
-  std::optional<Unit> youngest_in_deadlock(const View& view, Time now) const;
+  bool is_blocked(const View& view, const Request& request, const std::set<Unit>& deadlock, Time now) const;
+  std::set<Unit> deadlock(const View& view, bool certain, Time now) const;
+  std::optional<Unit> to_refuse(const View& view, Time now) const;
+  // From when on a deadlock that is not certain counts.
+  Time late(const Request& request) const { return request.since + patience_ / 10 * 9; }
   void answer(const Request& request, Verdict verdict, Time now);
 
   Time patience_ = kPatience;

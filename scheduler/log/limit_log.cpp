@@ -68,7 +68,8 @@ struct LimitEventWords {
                  request.tried.count());
   }
   std::string operator()(const limit::Stays& each) const {
-    return words("stays", each.client, each.gpu, each.gang, each.bytes);
+    return words("stays", each.client, each.gpu, each.what.gang, each.what.bytes, each.what.began.count()) +
+           (each.what.blocks ? " blocks" : "");
   }
   std::string operator()(const limit::MemoryWait& wait) const { return words("memory_wait", wait.patience.count()); }
   std::string operator()(const limit::Leave& leave) const { return words("leave", leave.client); }
@@ -150,8 +151,10 @@ std::optional<LimitEvent> read_limit_event(std::string_view name, Words& words) 
   if (name == "measured") return limit::Measured{id, gpu, gpu_bytes()};
   if (name == "pin") return limit::Pin{id, gpu, gpu_bytes()};
   if (name == "stays") {
-    limit::Stays each{.client = id, .gpu = gpu, .gang = number(), .bytes = 0};
-    each.bytes = gpu_bytes();
+    limit::Stays each{.client = id, .gpu = gpu, .what = {.gang = number()}};
+    each.what.bytes = gpu_bytes();
+    each.what.began = time();
+    each.what.blocks = words.may_end_with("blocks");
     return each;
   }
   if (name == "await_room") {

@@ -144,6 +144,8 @@ struct alignas(kRecordBytes) GpuUsage {
   // with this knows whether they are new.
   std::atomic<std::uint32_t> refusals;
   std::atomic<std::uint8_t> memory_mode;  // MemoryMode
+  // Allocations that wait there for memory of others (AwaitRoom), or that are tried again after such a wait.
+  std::atomic<std::uint16_t> awaited;
   // The task's activity since the client started, as far as rotad has asked for it (GpuLease::watch), the same on all
   // GPUs of a task: calls that submit work; samples of its GPUs while it held them, and how many of those found work in
   // progress; its turns, and the total time from their grants until it ran.
@@ -195,6 +197,11 @@ struct UsagePage {
   // Not 0: work of other processes may have to run concurrently with its own, since they share memory or events:
   // kSharesOwn, kSharesOfOthers. Two processes of which neither has opened anything share nothing.
   std::atomic<std::uint32_t> shares;
+  // Not 0: each thread of the process that has used a GPU waits in such an allocation, so the process frees nothing
+  // meanwhile. 0 from clients that do not say so.
+  std::atomic<std::uint32_t> all_threads_wait;
+  // CLOCK_MONOTONIC: when the process met its first rotad. Read where rotad has begun a moment ago and cannot know it.
+  std::atomic<std::uint64_t> began_ns;
   GpuUsage gpus[kMaxGpus];
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(GpuLease) == kRecordBytes &&

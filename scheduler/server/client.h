@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/base/paced_lines.h"
 #include "scheduler/metrics/book.h"
 #include "scheduler/metrics/turns.h"
 #include "scheduler/server/moves.h"
-#include "scheduler/server/paced_lines.h"
 #include "scheduler/server/server.h"
 
 namespace rota::server {
@@ -51,12 +51,9 @@ struct Server::Client : Program {
   std::string innermost_session;            // the last; the same
   std::uint32_t shares = 0;                 // UsagePage::shares, as last read
   std::map<std::uint32_t, scheduler::Bytes> pinned;  // by GPU index: GpuUsage::pinned_bytes, as limits know it
-  struct Stays {
-    scheduler::Bytes bytes = 0;
-    std::uint32_t gang = 0;
-    friend bool operator==(const Stays&, const Stays&) = default;
-  };
-  std::map<std::uint32_t, Stays> stays;  // by GPU index: of what is fixed, as told while a client waits there
+  scheduler::Time connected_at{};
+  // By GPU index: as told while a client waits there, and since this one was answered last.
+  std::map<std::uint32_t, scheduler::Quota::Stays> stays;
   // A Tighten has been sent and not answered; another one is due after the answer.
   bool tightening = false;
   bool tighten_again = false;

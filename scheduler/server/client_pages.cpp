@@ -172,15 +172,24 @@ void Server::tell_pinned(Client& client, std::uint32_t gpu) {
 }
 
 // What others wait for it to free.
-void Server::tell_stays(Client& client, std::uint32_t gpu) {
+scheduler::Bytes Server::stays_of(const Client& client, std::uint32_t gpu) {
   const protocol::GpuUsage& usage = client.usage->gpus[gpu];
   const scheduler::Bytes fixed = usage.fixed_bytes.load(std::memory_order_relaxed);
   const scheduler::Bytes leaves = usage.fixed_for_now_bytes.load(std::memory_order_relaxed);
-  const Client::Stays now{.bytes = std::min(fixed - std::min(fixed, leaves), protocol::kMaxGpuBytes),
-                          .gang = client.gang};
+  return std::min(fixed - std::min(fixed, leaves), protocol::kMaxGpuBytes);
+}
+
+void Server::tell_stays(Client& client, std::uint32_t gpu) {
+  // Who was there before this rotad is as old as it says, and anybody else as its connection.
+  const scheduler::Time said(static_cast<std::int64_t>(std::min<std::uint64_t>(client.usage->began_ns, INT64_MAX)));
+  const bool is_older = client.connected_at < others_come_back_until_ && said != scheduler::Time{};
+  const scheduler::Quota::Stays now{.gang = client.gang,
+                                    .bytes = stays_of(client, gpu),
+                                    .blocks = client.usage->all_threads_wait != 0,
+                                    .began = is_older ? std::min(said, client.connected_at) : client.connected_at};
   const auto [known, fresh] = client.stays.try_emplace(gpu, now);
   if (!fresh && std::exchange(known->second, now) == now) return;
-  carry_out(apply(scheduler::limit::Stays{client.id, gpu, now.gang, now.bytes}).outcome);
+  carry_out(apply(scheduler::limit::Stays{client.id, gpu, now}).outcome);
 }
 
 scheduler::event::Usage Server::usage_of(const Program& program, std::uint32_t gpu) const {

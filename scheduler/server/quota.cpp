@@ -80,12 +80,22 @@ void Server::tell_memory_wait() {
   apply(limit::MemoryWait{limits_.settings().memory_wait.value_or(scheduler::RoomQueue::kPatience)});
 }
 
-// While somebody waits, each page that is read is told; this is for what was not told before.
+// While somebody waits, each page that is read is told; this is for what was not told before, and for pages that have
+// changed without a message.
 void Server::tell_stays_of_all() {
   const scheduler::GpuMask gpus = std::exchange(rooms_to_read_, 0);
   for (const auto& [id, client] : clients_) {
-    for (const std::uint32_t gpu : GpuSet(gpus & client->gpus().mask())) tell_stays(*client, gpu);
+    const scheduler::GpuMask all = client->gpus().mask();
+    for (const std::uint32_t gpu : GpuSet(client->gang != 0 ? all : gpus & all)) tell_stays(*client, gpu);
   }
+  for (const limit::AwaitRoom& each : std::exchange(rooms_to_await_, {})) carry_out(apply(each).outcome);
+}
+
+void Server::read_rooms() {
+  for (std::uint32_t gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
+    if (quota_.rooms().awaited(gpu)) rooms_to_read_ |= scheduler::bit(gpu);
+  }
+  if (rooms_to_read_ != 0) rooms_pass_.run();
 }
 
 void Server::await_room(Client& client, const protocol::AwaitRoom& wanted) {
@@ -93,20 +103,23 @@ void Server::await_room(Client& client, const protocol::AwaitRoom& wanted) {
   const auto time = [this](std::uint64_t ns) {
     return std::min(now(), scheduler::Time(static_cast<std::int64_t>(std::min<std::uint64_t>(ns, INT64_MAX))));
   };
-  rooms_to_read_ |= scheduler::bit(wanted.gpu);
-  rooms_pass_.run();
-  tell_stays(client, wanted.gpu);
   Message waits{.kind = Kind::kTryAgain};
   waits.body.try_again = {
       .gpu = wanted.gpu, .number = wanted.number, .answer = protocol::TryAgain::Answer::kWaits, .padding = 0};
   tell(client, waits);
-  carry_out(apply(limit::AwaitRoom{{.client = client.id,
-                                    .gpu = wanted.gpu,
-                                    .number = wanted.number,
-                                    .bytes = std::min(wanted.bytes, protocol::kMaxGpuBytes),
-                                    .since = time(wanted.since_ns),
-                                    .tried = time(wanted.tried_ns)}})
-                .outcome);
+  const limit::AwaitRoom event{{.client = client.id,
+                                .gpu = wanted.gpu,
+                                .number = wanted.number,
+                                .bytes = std::min(wanted.bytes, protocol::kMaxGpuBytes),
+                                .since = time(wanted.since_ns),
+                                .tried = time(wanted.tried_ns)}};
+  // Decided once it is known what all others have by now; but one client must not fill rotad's memory.
+  const auto is_of_client = [&](const limit::AwaitRoom& each) { return each.request.client == client.id; };
+  const auto waiting = static_cast<std::size_t>(std::ranges::count_if(rooms_to_await_, is_of_client));
+  if (waiting >= scheduler::RoomQueue::kMostOfClient) return carry_out(apply(event).outcome);
+  rooms_to_await_.push_back(event);
+  rooms_to_read_ |= scheduler::bit(wanted.gpu);
+  rooms_pass_.run();
 }
 
 void Server::join_session(Client& client, const std::string& key) {
@@ -155,6 +168,7 @@ void Server::carry_out(const Quota::Outcome& outcome) {
         .answer = answer.again ? protocol::TryAgain::Answer::kAgain : protocol::TryAgain::Answer::kRefused,
         .padding = 0};
     tell(*found->second, message);
+    found->second->stays.clear();
     if (!answer.again) report_no_room(*found->second, answer);
   }
   for (const scheduler::ClientId id : outcome.tighten) {

@@ -87,7 +87,10 @@ void Server::report_no_room(Client& client, const scheduler::RoomQueue::Answer& 
   count_refusal(client, answer.gpu, protocol::RefusalReason::kGpuFull);
   const auto left_out = client.refusal_lines.next(now());
   if (!left_out) return;
-  const scheduler::Bytes others = quota_.fixed_of_others(client.id, answer.gpu);
+  scheduler::Bytes others = 0;  // what they have been granted, the driver may not have given them
+  for (const auto& [id, other] : clients_) {
+    if (id != client.id && other->gpus().contains(answer.gpu)) others += stays_of(*other, answer.gpu);
+  }
   const auto waited = static_cast<double>(answer.waited.count()) / 1e9;
   const std::string in_the_way = others == 0 ? ""
                                              : fmt::format(", others have {} that cannot leave, and it waited {:.1f} s",

@@ -47,7 +47,10 @@ void Server::start() {
             scheduler::quantum_text(scheduler::quantum_of(core_.settings())));
   // If a rotad before this one had programs on a GPU, they will come back.
   const bool had_programs = access(clients_note().c_str(), F_OK) == 0;
-  if (had_programs) apply(limit::Hold{now() + kComeBack});
+  if (had_programs) {
+    others_come_back_until_ = now() + kComeBack;
+    apply(limit::Hold{others_come_back_until_});
+  }
   read_books(had_programs);
   accept();
   control_.start();
@@ -239,6 +242,7 @@ void Server::on_hello(Connection& connection, const Message& message) {
   auto client = std::make_unique<Client>();
   client->id = ++last_number_;
   client->connection = connection.number();
+  client->connected_at = now();
   client->pid = connection.peer().pid;
   client->uid = connection.peer().uid;
   client->in_own_container = is_in_own_container(connection.peer(), options_.trust);

@@ -180,6 +180,8 @@ class Server final : public ConnectionOwner, private Leases {
   void await_room(Client& client, const protocol::AwaitRoom& wanted);
   void tell_stays(Client& client, std::uint32_t gpu);
   void tell_stays_of_all();
+  void read_rooms();
+  static scheduler::Bytes stays_of(const Client& client, std::uint32_t gpu);
 
   scheduler::LimitDecisions apply(const scheduler::LimitEvent& event);
   void follow_host();
@@ -406,6 +408,8 @@ class Server final : public ConnectionOwner, private Leases {
   // By GPU index: how large it is, and what is assumed of contexts there, as the clients' figures go by.
   std::map<std::uint32_t, std::pair<scheduler::Bytes, scheduler::Bytes>> followed_;
   std::array<scheduler::Bytes, protocol::kMaxGpus> followed_outside_{};
+  scheduler::Time others_come_back_until_{};          // clients of a rotad before this one
+  std::deque<limit::AwaitRoom> rooms_to_await_;       // once it has been read
   scheduler::GpuMask rooms_to_read_ = 0;              // where somebody has begun to wait for memory of others
   std::map<std::uint32_t, scheduler::Time> read_at_;  // by GPU index, while a reading counts
   std::set<std::uint32_t> silent_;                    // GPUs for which it was logged that NVML says nothing

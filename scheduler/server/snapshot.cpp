@@ -333,7 +333,7 @@ protocol::TaskRow Server::task_row(const Client& client, std::uint32_t gpu) cons
   }
   row.lacks_bytes = use.lacks;
   row.lacks_for_now_bytes = use.lacks_for_now;
-  if (const auto* const request = quota_.rooms().waits(client.id, gpu, now())) {
+  if (const auto* const request = quota_.rooms().waits(client.id, gpu, usage.awaited != 0)) {
     row.awaited_bytes = request->bytes;
     row.awaited_ns = nanoseconds(now() - request->since);
   }

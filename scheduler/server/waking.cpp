@@ -96,6 +96,7 @@ void Server::schedule_deadline() {
   deadline_.async_wait([this](std::error_code error) {
     if (error || stopped_) return;
     guarded("do what is due", [this] {
+      read_rooms();
       carry_out(apply(limit::Tick{}).outcome);
       if (core_.shared_gpus() != 0) activity_pass_.try_now();
       step(event::Tick{});

@@ -6,7 +6,7 @@ import textwrap
 from harness import Case, ROTA, ROTAD
 
 BEGIN = textwrap.dedent(r"""
-    import ctypes, json, sys
+    import ctypes, json, sys, threading, time
     cuda, word = ctypes.CDLL("libcuda.so.1"), ctypes.c_ulonglong
     KIB, MIB = 1 << 10, 1 << 20
     class Handle(ctypes.Structure):
@@ -21,6 +21,14 @@ BEGIN = textwrap.dedent(r"""
         address = word()
         check(cuda.cuMemAlloc_v2(ctypes.byref(address), word(size)))
         return address.value
+    def try_to_allocate(size):
+        address = word()
+        return cuda.cuMemAlloc_v2(ctypes.byref(address), word(size)), address.value
+    def try_to_allocate_on(gpu, size):
+        other = ctypes.c_void_p()
+        check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(other), gpu))
+        check(cuda.cuCtxSetCurrent(other))
+        return try_to_allocate(size)
     def may_allocate(size):
         return cuda.cuMemAlloc_v2(ctypes.byref(word()), word(size)) == 0
     def free(address):
@@ -43,6 +51,30 @@ BEGIN = textwrap.dedent(r"""
         return result, address.value
     def close(address):
         return cuda.cuIpcCloseMemHandle(word(address))
+    threads, ended = {}, {}
+    def begin(key, name, *arguments):
+        def run():
+            check(cuda.cuCtxSetCurrent(context))
+            ended[key] = seconds_of(name, *arguments)
+        threads[key] = threading.Thread(target=run)
+        threads[key].start()
+    def begin_together(count, name, *arguments):
+        barrier = threading.Barrier(count)
+        def run(key):
+            check(cuda.cuCtxSetCurrent(context))
+            barrier.wait()
+            ended[key] = seconds_of(name, *arguments)
+        for key in range(count):
+            threads[key] = threading.Thread(target=run, args=[key])
+            threads[key].start()
+    def has_ended(key):
+        return key in ended
+    def end(key):
+        threads.pop(key).join()
+        return ended.pop(key)
+    def seconds_of(name, *arguments):
+        begun = time.monotonic()
+        return globals()[name](*arguments), time.monotonic() - begun
     def range_of(address):
         base, size = word(), word()
         check(cuda.cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), word(address)))

@@ -71,6 +71,18 @@ class Faults(Ipc):
         self.closes_with("cuMemAddressFree@1=CUDA_ERROR_UNKNOWN")
 
 
+    # ctest labels: unsanitized
+    def test_what_it_refuses_again_it_gets_later(self):
+        fault = ",".join(f"cuMemUnmap@{number}=CUDA_ERROR_UNKNOWN" for number in (1, 2, 3))
+        exporter, importer, other = self.program(), self.program("native", ROTA_SIM_FAULTS=fault), self.program()
+        address, handle = self.exported(exporter, self.SIZE, 7)
+        theirs = self.opened(importer, handle)
+        self.assertEqual(self.ask(importer, "close", theirs), 0)
+        self.eventually(lambda: not self.ask(importer, "is_readable", theirs), "it is unmapped")
+        self.nothing_stays(exporter, address, other)
+        self.all_end(exporter, importer, other)
+
+
 class Endurance(Ipc):
     # ctest labels: unsanitized thorough
     def test_a_hundred_opens_a_second_for_a_minute_leave_nothing_behind(self):

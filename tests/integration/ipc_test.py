@@ -290,6 +290,28 @@ class Refused(Ipc):
         self.ends_well(exporter)
 
     # ctest labels: unsanitized
+    def test_while_one_thread_waits_for_a_stopped_exporter_others_open_and_close_memory_of_another(self):
+        stopped, exporter, importer = self.program(), self.program(), self.program()
+        _, waits = self.exported(stopped, 4 * MIB, 3)
+        _, handle = self.exported(exporter, 4 * MIB, 5)
+        address = self.opened(importer, handle)
+        stopped.send_signal(signal.SIGSTOP)
+        self.ask(importer, "begin", 0, "open_handle", waits)
+        (result, again), opening = self.ask(importer, "seconds_of", "open_handle", handle)
+        self.assertEqual((result, again), (0, address))
+        _, closing = self.ask(importer, "seconds_of", "close", address)
+        result, last = self.ask(importer, "seconds_of", "close", address)
+        self.assertEqual(result, 0)
+        (result, again), anew = self.ask(importer, "seconds_of", "open_handle", handle)
+        self.assertEqual(result, 0)
+        self.assertLess(opening + closing + last + anew, 3)
+        self.assertFalse(self.ask(importer, "has_ended", 0))
+        self.assertEqual(self.ask(importer, "end", 0)[0][0], 205)  # MAP_FAILED, after five seconds
+        self.assertTrue(self.ask(importer, "all_are", again, 4 * MIB, 5))
+        stopped.send_signal(signal.SIGCONT)
+        self.ends_well(importer, exporter, stopped)
+
+    # ctest labels: unsanitized
     def test_a_handle_with_another_key_is_refused(self):
         exporter, importer = self.program(), self.program()
         _, handle = self.exported(exporter, 4 * MIB, 3)

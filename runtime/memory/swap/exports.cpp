@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -221,13 +220,8 @@ void Exports::bring_all() {
     } else if (is_out(regions_, what.address)) {  // again: it has been allocated a moment ago
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    ring();
+    ring(bell_);
   }
-}
-
-void Exports::ring() {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t rung = write(bell_.get(), &one, sizeof one);
 }
 
 // --- the answers
@@ -346,17 +340,9 @@ void Exports::answer_all() {
 void Exports::serve(Descriptor&& socket) {
   const std::lock_guard lock(mutex_);
   if (stopped_.load()) return;
-  if (!bell_) {
-    bell_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    pthread_t thread{};
-    if (!bell_ || create_own_thread(&thread, &run, this) != 0) {
-      bell_ = Descriptor();
-      return;
-    }
-    pthread_detach(thread);
-  }
+  if (!create_own_thread(bell_, &run, this)) return;
   arrived_.push_back(std::move(socket));
-  ring();
+  ring(bell_);
 }
 
 void Exports::stop() {

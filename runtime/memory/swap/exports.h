@@ -116,7 +116,6 @@ class Exports {
   static void* run_bringer(void* self);
   void answer_all();
   void bring_all();
-  void ring();
   bool hear(Opener& opener);
   bool answer(Opener& opener);
   void drop_unopened(const std::vector<Opener>& openers);

@@ -3,13 +3,13 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <iterator>
 #include <numeric>
+#include <ranges>
 #include <utility>
 
 #include "generated/driver_real.h"
@@ -31,6 +31,8 @@ using Clock = Opened::Clock;
 constexpr std::chrono::seconds kAnswersWithin{5};
 constexpr std::chrono::seconds kKnownWithin{1};
 constexpr std::chrono::milliseconds kAsksAgain{20};
+// Between two attempts to unmap what the driver has refused to. A judgment.
+constexpr int kOffersAgainMs = 250;
 
 // More than any GPU's memory has, in extents of 2 MiB.
 constexpr std::uint64_t kMostExtents = std::uint64_t{1} << 20;
@@ -67,10 +69,10 @@ std::optional<Received> asked(int socket, const exports::Question& question, Clo
   }
 }
 
-// What the driver refuses to take back is offered once more; nothing else can be done about it.
+// What the driver refuses to take back is offered once more at once. Whether it has it.
 template <typename Call>
-void give_back(const Call& call) {
-  if (call() != api::CUDA_SUCCESS) call();
+bool give_back(const Call& call) {
+  return call() == api::CUDA_SUCCESS || call() == api::CUDA_SUCCESS;
 }
 
 // The handle of GPU memory, and the GPU as this process numbers it; 0: it is none.
@@ -123,7 +125,7 @@ std::optional<Opened::Memory> Opened::import(const ExportedHandle& handle, const
   int device = -1;
   for (std::uint64_t index = 0, count = 1; index < count; ++index) {
     exports::Question question = about(handle, index);
-    question.number = ++questions_;
+    question.number = questions_.fetch_add(1) + 1;
     const std::optional<Received> piece = asked(socket, question, until);
     if (index == 0) *answered = piece.has_value();
     if (!piece || piece->answer.known == 0 || !piece->memory) return std::nullopt;
@@ -150,7 +152,8 @@ std::optional<Opened::Memory> Opened::import(const ExportedHandle& handle, const
   if (real::cuMemAddressReserve(&mapped, all, 0, 0, 0) != api::CUDA_SUCCESS) return std::nullopt;
   memory.mapped = mapped;
   memory.address += mapped;
-  Rollback opened([&] { unmap(memory, all); });
+  memory.reserved = all;
+  Rollback opened([&] { end(std::move(memory)); });
   std::uint64_t next = mapped;
   for (std::size_t index = 0; index < handles.all.size(); ++index) {
     if (real::cuMemMap(next, memory.extents[index], 0, handles.all[index], 0) != api::CUDA_SUCCESS) {
@@ -166,20 +169,28 @@ std::optional<Opened::Memory> Opened::import(const ExportedHandle& handle, const
   return memory;
 }
 
-void Opened::unmap(const Memory& memory, std::uint64_t all) {
+bool Opened::unmap(Memory& memory) {
   std::uint64_t next = memory.mapped;
-  for (const std::uint64_t bytes : memory.extents) {
-    give_back([&] { return real::cuMemUnmap(next, bytes); });
-    next += bytes;
+  bool all = true;
+  for (std::uint64_t& bytes : memory.extents) {
+    const std::uint64_t here = std::exchange(next, next + bytes);
+    if (std::ranges::find(memory.unmapped, here) != memory.unmapped.end()) continue;
+    if (give_back([&] { return real::cuMemUnmap(here, bytes); })) {
+      memory.unmapped.push_back(here);
+    } else {
+      all = false;
+    }
   }
-  give_back([&] { return real::cuMemAddressFree(memory.mapped, all); });
+  return all && give_back([&] { return real::cuMemAddressFree(memory.mapped, memory.reserved); });
 }
 
 api::CUresult Opened::open(const ExportedHandle& handle, const Place& place, const Introduce& introduce,
                            api::CUdeviceptr* address) {
-  const std::lock_guard opening(opening_);
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    came_.wait(lock, [&] {
+      return std::ranges::none_of(coming_, [&](const auto& each) { return is_of(each, handle.process); });
+    });
     const auto same = std::ranges::find_if(all_, [&](const auto& each) { return each.second.handle == handle; });
     if (same != all_.end()) {
       // Measured on an H200: the driver opens no memory in two contexts.
@@ -188,8 +199,22 @@ api::CUresult Opened::open(const ExportedHandle& handle, const Place& place, con
       *address = same->second.address;
       return api::CUDA_SUCCESS;
     }
-    coming_ = handle;
+    coming_.push_back(handle);
   }
+  struct Coming {
+    ~Coming() {
+      const std::lock_guard lock(opened.mutex_);
+      came();
+    }
+    void came() {  // with the lock held
+      if (std::exchange(over, true)) return;
+      std::erase(opened.coming_, handle);
+      opened.came_.notify_all();
+    }
+    Opened& opened;
+    const ExportedHandle& handle;
+    bool over = false;
+  } coming{*this, handle};
   const Clock::time_point begun = Clock::now();
   std::optional<Memory> memory;
   bool answered = false;
@@ -214,9 +239,9 @@ api::CUresult Opened::open(const ExportedHandle& handle, const Place& place, con
   if (!memory) {
     {
       const std::lock_guard lock(mutex_);
-      coming_.reset();
+      coming.came();
+      closed(handle);
     }
-    if (socket) closed(handle);
     log::warn(
         "memory that another program has exported cannot be opened: {}. With `--memory native` the driver's own IPC "
         "serves all programs",
@@ -227,7 +252,7 @@ api::CUresult Opened::open(const ExportedHandle& handle, const Place& place, con
     return api::CUDA_ERROR_MAP_FAILED;
   }
   const std::lock_guard lock(mutex_);
-  coming_.reset();
+  coming.came();
   any_.store(true, std::memory_order_relaxed);
   memory->buffer_id = ++last_id_;
   *address = memory->address;
@@ -250,20 +275,22 @@ void Opened::remember(const ExportedHandle& handle, const Socket& socket) {
   peer.socket = socket;
 }
 
-// This process has it open no more, and does not use it. An exporter that does not read for long counts it as open
-// until the socket's end.
+// With the lock held: unless it is open here otherwise, this process does not use it any more. An exporter that does
+// not read for long counts it as open until the socket's end.
 void Opened::closed(const ExportedHandle& handle) {
-  const Socket socket = peer(handle);
-  if (!socket) return;
+  const auto peer = std::ranges::find_if(peers_, [&](const Peer& each) { return is_of(handle, each.process); });
+  if (peer == peers_.end()) return;
+  const auto is_any = [&](const auto& wanted) {
+    const auto is_one = [&](const Memory& memory) { return wanted(memory.handle); };
+    return std::ranges::any_of(coming_, wanted) || std::ranges::any_of(all_ | std::views::values, is_one) ||
+           std::ranges::any_of(unreturned_, is_one);
+  };
+  if (is_any([&](const ExportedHandle& each) { return each == handle; })) return;
   const exports::Question question = about(handle, exports::kCloses);
-  protocol::write_packet(socket->get(), &question, sizeof question, {}, MSG_DONTWAIT);
-  const std::lock_guard lock(mutex_);
-  const bool more = (coming_ && is_of(*coming_, handle.process)) || std::ranges::any_of(all_, [&](const auto& each) {
-                      return is_of(each.second.handle, handle.process);
-                    });
-  if (more) return;
-  std::erase_if(peers_, [&](const Peer& each) { return is_of(handle, each.process); });
-  shutdown(socket->get(), SHUT_RDWR);  // a forked child may have it, too
+  protocol::write_packet(peer->socket->get(), &question, sizeof question, {}, MSG_DONTWAIT);
+  if (is_any([&](const ExportedHandle& each) { return is_of(each, handle.process); })) return;
+  shutdown(peer->socket->get(), SHUT_RDWR);  // a forked child may have it, too
+  peers_.erase(peer);
 }
 
 // With the lock held.
@@ -276,7 +303,6 @@ const Opened::Memory* Opened::at(api::CUdeviceptr address) const {
 
 std::optional<api::CUresult> Opened::close(api::CUdeviceptr address, FunctionRef<api::CUresult(api::CUcontext)> wait) {
   if (!any()) return std::nullopt;
-  const std::lock_guard opening(opening_);
   api::CUcontext context = nullptr;
   std::uint64_t key = 0;
   {
@@ -295,10 +321,12 @@ std::optional<api::CUresult> Opened::close(api::CUdeviceptr address, FunctionRef
   std::map<std::uint64_t, Memory>::node_type gone;
   {
     const std::lock_guard lock(mutex_);
-    gone = all_.extract(key);
+    const auto found = all_.find(key);
+    if (found == all_.end()) return api::CUDA_SUCCESS;         // gone with its context
+    if (--found->second.opens != 0) return api::CUDA_SUCCESS;  // opened again meanwhile
+    gone = all_.extract(found);
   }
-  if (!gone) return api::CUDA_SUCCESS;  // with its context
-  end(gone.mapped());
+  end(std::move(gone.mapped()));
   return api::CUDA_SUCCESS;
 }
 
@@ -312,34 +340,27 @@ void Opened::context_ended(api::CUcontext context) {
       if (each->second.place.context == context) gone.push_back(std::move(all_.extract(each).mapped()));
     }
   }
-  for (const Memory& memory : gone) end(memory);
+  for (Memory& memory : gone) end(std::move(memory));
 }
 
-// It is none of all_ any more.
-void Opened::end(const Memory& memory) {
-  unmap(memory, memory.all_bytes());
-  if (memory.charged) {
+// It is none of all_ any more. What the driver does not unmap stays open and charged, and a thread asks again.
+void Opened::end(Memory&& memory) {
+  const bool unmapped = unmap(memory);
+  if (unmapped && memory.charged) {
     ledger_.release(memory.device, memory.all_bytes(), Kind::kPhysical);
     changed_(memory.device);
   }
-  closed(memory.handle);
+  const std::lock_guard lock(mutex_);
+  if (unmapped) return closed(memory.handle);
+  unreturned_.push_back(std::move(memory));
+  watch();
 }
 
 // --- exporters that end
 
 // With the lock held: there is a new peer, or more of one.
 void Opened::watch() {
-  if (!bell_) {
-    bell_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    pthread_t thread{};
-    if (!bell_ || create_own_thread(&thread, &run, this) != 0) {
-      bell_ = Descriptor();
-      return;
-    }
-    pthread_detach(thread);
-  }
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t rung = write(bell_.get(), &one, sizeof one);
+  if (create_own_thread(bell_, &run, this)) ring(bell_);
 }
 
 void* Opened::run(void* self) {
@@ -351,6 +372,7 @@ void Opened::watch_all() {
   for (;;) {
     std::vector<Socket> sockets;  // which stay open meanwhile
     std::vector<pollfd> heard;
+    int waits = -1;
     {
       const std::lock_guard lock(mutex_);
       heard.push_back({.fd = bell_.get(), .events = POLLIN, .revents = 0});
@@ -359,11 +381,20 @@ void Opened::watch_all() {
         sockets.push_back(peer.socket);
         heard.push_back({.fd = peer.socket->get(), .events = 0, .revents = 0});
       }
+      waits = unreturned_.empty() ? -1 : kOffersAgainMs;
     }
-    if (poll(heard.data(), heard.size(), -1) < 0) continue;
+    const int came = poll(heard.data(), heard.size(), waits);
+    if (came < 0) continue;
     std::uint64_t rung = 0;
     if (heard[0].revents != 0 && read(heard[0].fd, &rung, sizeof rung) < 0) continue;
     adopt();
+    if (came != 0) continue;
+    std::vector<Memory> unreturned;
+    {
+      const std::lock_guard lock(mutex_);
+      unreturned.swap(unreturned_);
+    }
+    for (Memory& memory : unreturned) end(std::move(memory));
   }
 }
 
@@ -376,12 +407,14 @@ void Opened::adopt() {
     for (Peer& peer : peers_) {
       peer.gone = peer.gone || has_hung_up(peer.socket->get());
       if (!peer.gone) continue;
-      for (auto& [mapped, memory] : all_) {
-        if (memory.charged || !is_of(memory.handle, peer.process)) continue;
+      const auto charge = [&](Memory& memory) {
+        if (memory.charged || !is_of(memory.handle, peer.process)) return;
         memory.charged = true;
         ledger_.charge(memory.device, memory.all_bytes(), Kind::kPhysical);
         changed.push_back(memory.device);
-      }
+      };
+      std::ranges::for_each(all_ | std::views::values, charge);
+      std::ranges::for_each(unreturned_, charge);
     }
   }
   for (const int device : changed) changed_(device);

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -59,8 +60,10 @@ class Opened {
  private:
   struct Memory {
     ExportedHandle handle;
-    std::uint64_t mapped = 0;            // the address of the first extent
-    std::vector<std::uint64_t> extents;  // their sizes
+    std::uint64_t mapped = 0;             // the address of the first extent
+    std::uint64_t reserved = 0;           // bytes from there
+    std::vector<std::uint64_t> extents;   // their sizes
+    std::vector<std::uint64_t> unmapped;  // the addresses of those that are not there any more
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;
     std::uint64_t buffer_id = 0;
@@ -77,10 +80,10 @@ class Opened {
   void closed(const ExportedHandle& handle);
   std::optional<Memory> import(const ExportedHandle& handle, const Place& place, int socket, Clock::time_point until,
                                bool* answered);
-  // `all`: how many bytes were reserved.
-  static void unmap(const Memory& memory, std::uint64_t all);
+  // Whether nothing of it is left.
+  static bool unmap(Memory& memory);
   const Memory* at(api::CUdeviceptr address) const;
-  void end(const Memory& memory);
+  void end(Memory&& memory);
   static void* run(void* self);
   void watch_all();
   void watch();
@@ -88,11 +91,14 @@ class Opened {
 
   Ledger& ledger_;
   const std::function<void(int device)> changed_;
-  std::mutex opening_;                    // one at a time, so that each memory is mapped once; taken first
-  std::uint64_t questions_ = 0;           // under that
-  mutable std::mutex mutex_;              // the fields below
-  std::map<std::uint64_t, Memory> all_;   // by `mapped`
-  std::optional<ExportedHandle> coming_;  // what is being opened
+  std::atomic<std::uint64_t> questions_{0};
+  mutable std::mutex mutex_;             // the fields below
+  std::map<std::uint64_t, Memory> all_;  // by `mapped`
+  // What is being opened, of each exporter one at a time, so that each memory is mapped once and each answer has one
+  // reader; and rung when one has come, or has failed to.
+  std::vector<ExportedHandle> coming_;
+  std::condition_variable came_;
+  std::vector<Memory> unreturned_;  // closed, but the driver has not unmapped it
   // To the processes of which anything is open: they know by it what is.
   struct Peer {
     std::uint64_t process[2];

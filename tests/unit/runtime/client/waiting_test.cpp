@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <cstdio>
 
+#include "scheduler/base/paced_lines.h"
+
 using namespace std::chrono_literals;
 using rota::turn::Waiting;
 
@@ -30,6 +32,21 @@ TEST_CASE("who waits speaks after 1, 10 and 60 s, and then no more, whatever wai
   CHECK(asked == 3);
   CHECK(waiting.stands(1000s) == std::nullopt);
   CHECK(asked == 3);
+}
+
+TEST_CASE("each wait of many speaks after 1, 10 and 60 s, but a program that waits all the time says it now and then") {
+  int asked = 0;
+  const auto whom = [&] {
+    ++asked;
+    return std::string("memory of others on GPU 0");
+  };
+  for (int wait = 0; wait < 2; ++wait) {
+    rota::turn::WaitLines lines;
+    for (const auto so_long : {0s, 1s, 2s, 10s, 60s, 1000s}) lines.stands(so_long, whom);
+  }
+  CHECK(asked == 6);
+  for (int wait = 0; wait < 100; ++wait) rota::turn::WaitLines().stands(1s, whom);
+  CHECK(asked == rota::PacedLines::kAtOnce);
 }
 
 namespace {

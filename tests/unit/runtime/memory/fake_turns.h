@@ -19,7 +19,7 @@ struct FakeTurns : memory::WithoutTurns {
   bool may_take_extents(int device, std::uint64_t bytes, std::uint64_t, FunctionRef<void()> release) override {
     return !takes_extents || takes_extents(device, bytes, release);
   }
-  void make_room(int, FunctionRef<bool()>) override { ++room_made; }
+  void make_room(int, std::uint64_t, FunctionRef<bool()>) override { ++room_made; }
   bool close_gate(int, FunctionRef<void()> begin) override {
     if (!closes_gate) return false;
     closes_gate(begin);

@@ -60,6 +60,26 @@ TEST_CASE("nvshare 6: four threads that allocate and free lose no byte of the su
   CHECK(ledger.fixed_bytes(0) == fixed);
 }
 
+TEST_CASE("what the driver has not given yet is reserved, but not settled") {
+  Ledger ledger;
+  const auto settled = [&] {
+    const Ledger::Settled now = ledger.settled(0);
+    return std::pair(now.bytes, now.fixed);
+  };
+  REQUIRE(ledger.reserve(0, 70, Kind::kPlain));
+  REQUIRE(ledger.reserve(0, 30, Kind::kConverted));  // it is not the driver that refuses this
+  CHECK(ledger.live_bytes(0) == 100);
+  CHECK(settled() == std::pair<std::uint64_t, std::uint64_t>(30, 0));
+  ledger.settle(0, 70, Kind::kPlain);
+  CHECK(settled() == std::pair<std::uint64_t, std::uint64_t>(100, 70));
+  ledger.set_limit(0, 150);
+  REQUIRE(ledger.reserve(0, 40, Kind::kPlain));
+  CHECK_FALSE(ledger.reserve(0, 40, Kind::kPlain));
+  ledger.cancel(0, 40, Kind::kPlain);
+  CHECK(settled() == std::pair<std::uint64_t, std::uint64_t>(100, 70));
+  CHECK(ledger.live_bytes(0) == 100);
+}
+
 TEST_CASE("a limit holds although many threads ask at once") {
   Ledger ledger;
   ledger.set_limit(0, 1000);

@@ -224,6 +224,7 @@ TEST_CASE("threads that allocate and free at once leave the true sum in the usag
     for (int round = 0; round < kRounds; ++round) {
       both.arrive_and_wait();
       if (round % 2 == 0 && !program.ledger.reserve(0, bytes, memory::Kind::kPlain)) std::abort();
+      if (round % 2 == 0) program.ledger.settle(0, bytes, memory::Kind::kPlain);
       if (round % 2 == 1) program.ledger.release(0, bytes, memory::Kind::kPlain);
       program.memory.changed(0);
       both.arrive_and_wait();

@@ -23,7 +23,10 @@ struct Machine {
   void has(ClientId client, Bytes bytes, std::uint32_t gang = 0, GpuIndex gpu = 0) {
     queue.has(client, gpu, gang, bytes, now);
   }
-  // A request that the driver has just refused; of `since` if it is an older one that has tried again.
+  // Whether all threads of the client's wait.
+  void blocks(ClientId client, bool blocks, Time began = {}) { queue.blocks(client, blocks, began); }
+  // A request that the driver has just refused; of `since` if it is an older one that has tried again. Of the client's
+  // only thread.
   void await(ClientId client, Bytes bytes, Time since = {}, GpuIndex gpu = 0) {
     queue.await({.client = client,
                  .gpu = gpu,
@@ -32,6 +35,7 @@ struct Machine {
                  .since = since == Time{} ? now : since,
                  .tried = now,
                  .most = 100});
+    blocks(client, true);
   }
   // "3 again, 4 refused"
   std::string settle(Time later = {}) {
@@ -221,16 +225,150 @@ TEST_CASE("who has no memory is not refused for those that wait for each other")
   CHECK(machine.settle(1ms).empty());
 }
 
-TEST_CASE("a cycle over two GPUs is one, also of gangs of which only one member waits on each") {
+TEST_CASE("a cycle over two GPUs is one") {
+  Machine machine;
+  machine.has(1, 60, 0, 0);
+  machine.has(1, 60, 0, 1);
+  machine.has(2, 40, 0, 0);
+  machine.has(2, 40, 0, 1);
+  machine.await(1, 10, {}, 0);
+  CHECK(machine.settle().empty());
+  machine.await(2, 10, {}, 1);
+  CHECK(machine.settle() == "2 refused");
+}
+
+TEST_CASE("gangs of which not all members wait may free memory, and are refused only late") {
   Machine machine;
   machine.has(1, 60, 7, 0);
   machine.has(2, 60, 7, 1);
   machine.has(3, 40, 8, 0);
   machine.has(4, 40, 8, 1);
   machine.await(1, 10, {}, 0);
-  CHECK(machine.settle().empty());
   machine.await(4, 10, {}, 1);
-  CHECK(machine.settle() == "4 refused");
+  const Time since = machine.now;
+  CHECK(machine.settle().empty());
+  SECTION("until the rest of their members wait, too") {
+    machine.blocks(2, true);
+    machine.blocks(3, true);
+    CHECK(machine.settle(1ms) == "4 refused");
+  }
+  SECTION("until nine tenths of the patience are over") {
+    const auto try_until = [&](Time end) {
+      std::string said;
+      while (said.find("refused") == std::string::npos && machine.now < end) {
+        machine.now = std::max(machine.queue.next_deadline().value(), machine.now);
+        said = machine.settle();
+        if (said.find("1 again") != std::string::npos) machine.await(1, 10, since, 0);
+        if (said.find("4 again") != std::string::npos) machine.await(4, 10, since, 1);
+        if (said.find("again") != std::string::npos) said = machine.settle();
+      }
+      return said;
+    };
+    CHECK(try_until(since + RoomQueue::kPatience) == "4 refused");
+    CHECK(machine.now >= since + RoomQueue::kPatience / 10 * 9);
+    CHECK(machine.now < since + RoomQueue::kPatience);
+  }
+}
+
+TEST_CASE("a program of which another thread runs may free memory") {
+  Machine machine;
+  machine.has(1, 50);
+  machine.has(2, 50);
+  machine.await(1, 20);
+  machine.await(2, 20);
+  machine.blocks(2, false);
+  CHECK(machine.settle().empty());
+  SECTION("and does") {
+    machine.now += 1ms;
+    machine.has(2, 20);
+    CHECK(machine.settle() == "1 again");
+  }
+  SECTION("or waits, too") {
+    machine.await(2, 30);
+    CHECK(machine.settle(1ms) == "2 refused, 2 refused");
+  }
+  SECTION("it waits with a request that others can help") {
+    machine.has(3, 40, 0, 1);
+    machine.await(2, 80, {}, 1);
+    CHECK(machine.settle(1ms).empty());
+  }
+}
+
+TEST_CASE("who has an answer runs on, so its other threads are in no deadlock") {
+  Machine machine;
+  machine.has(1, 50);
+  machine.has(2, 40);
+  machine.await(2, 20);
+  machine.await(2, 30);
+  machine.now += 1ms;
+  machine.has(1, 30);
+  REQUIRE(machine.settle() == "2 again, 2 again");
+  machine.now += RoomQueue::kComesBack;
+  machine.await(2, 30);
+  machine.await(1, 40);
+  machine.blocks(2, false);  // one of its threads has what it wanted
+  CHECK(machine.settle().empty());
+}
+
+TEST_CASE("what a third frees and takes again does not hide a deadlock that it cannot help") {
+  Machine machine;
+  machine.has(1, 40);
+  machine.has(2, 40);
+  machine.has(3, 10);
+  machine.await(1, 30);
+  const Time since = machine.now;
+  CHECK(machine.settle().empty());
+  machine.now += 500ms;
+  machine.has(3, 5);
+  CHECK(machine.settle() == "1 again");
+  machine.await(1, 30, since);
+  CHECK(machine.settle(1ms).empty());
+  machine.has(3, 10);
+  machine.await(2, 30);
+  CHECK(machine.settle(1ms) == "2 refused");
+}
+
+TEST_CASE("what has just been freed and may be enough is tried before anybody is refused") {
+  Machine machine;
+  machine.has(1, 40);
+  machine.has(2, 40);
+  machine.has(3, 20);
+  machine.await(1, 20);
+  CHECK(machine.settle().empty());
+  machine.now += 1ms;
+  machine.queue.leave(3, machine.now);
+  machine.await(2, 20);
+  CHECK(machine.settle() == "1 again");
+}
+
+TEST_CASE("a thread's request that was waiting already when another one's was futile has its own time") {
+  Machine machine;
+  machine.queue.set_patience(10s);
+  machine.has(1, 90);
+  machine.has(2, 0);
+  machine.await(2, 20);
+  const Time since = machine.now;
+  machine.now += 5s;
+  machine.await(2, 15);
+  CHECK(machine.settle() == "2 again");
+  machine.now = since + 10s;
+  machine.await(2, 20, since);
+  REQUIRE(machine.settle() == "2 again, 2 refused");
+  machine.await(2, 15, since + 5s);
+  CHECK(machine.settle(1ms).empty());
+  machine.await(2, 10);
+  CHECK(machine.settle(1ms) == "2 refused");
+}
+
+TEST_CASE("the oldest is who began first, whatever its number") {
+  Machine machine;
+  machine.has(1, 50);
+  machine.has(2, 50);
+  machine.await(1, 20);
+  machine.await(2, 20);
+  machine.blocks(1, true, 20s);
+  machine.blocks(2, true, 10s);
+  CHECK(machine.settle() == "1 refused");
 }
 
 TEST_CASE("members of a gang do not wait for each other's memory") {

@@ -1,5 +1,5 @@
 // Which lines about a client in a loop are written.
-#include "scheduler/server/paced_lines.h"
+#include "scheduler/base/paced_lines.h"
 
 #include <catch2/catch.hpp>
 
