@@ -56,6 +56,11 @@ endif()
 add_library(rota_sanitize INTERFACE)
 target_compile_options(rota_sanitize INTERFACE ${ROTA_SANITIZE_FLAGS})
 target_link_options(rota_sanitize INTERFACE ${ROTA_SANITIZE_FLAGS})
+# What code is compiled with that works for seconds in a sanitized build.
+set(ROTA_SANITIZED_BUSY "")
+if(ROTA_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  set(ROTA_SANITIZED_BUSY -O1 -finline-functions)
+endif()
 # Linked last by what is not itself what is tested: of its own code only what AddressSanitizer or ThreadSanitizer sees, by
 # the names of functions. That is compiled in two thirds of the time.
 add_library(rota_lightly_sanitized INTERFACE)

@@ -1,4 +1,5 @@
-// cuda_headers/policy.toml: what each driver function does, and how both APIs use their pointers. No header says so.
+// cuda_headers/policy.toml: what each driver function does, and how both APIs use their pointers. CUDA's headers do not
+// say it.
 #pragma once
 
 #include <array>
@@ -87,7 +88,7 @@ struct Policy {
   // differs. They state only how parameters are used, since the runtime does everything through the driver.
   FactTable runtime;
   std::vector<ExportTable> export_tables;
-  std::vector<std::string> collective_kernels;  // with what the names of kernels begin that wait for other processes
+  std::vector<std::string> collective_kernels;  // how names begin of kernels that wait for other processes
   const FunctionPolicy* find(std::string_view base) const;
 };
 

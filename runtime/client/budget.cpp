@@ -61,9 +61,10 @@ Budget::Bytes Budget::settled(int device, const Slot& slot) const {
   return less(live(device), less(slot.unsettled, slot.granted ? slot.own : Bytes{}));
 }
 
-bool Budget::may_take(int device, std::uint64_t bytes, memory::Kind kind, bool* for_others) {
+bool Budget::may_take(int device, std::uint64_t bytes, memory::Kind kind, FunctionRef<void()> release,
+                      bool* for_others) {
   const Bytes own{bytes, kind.movable() ? bytes : 0, kind.movable() ? 0 : bytes, 0};
-  return granted(device, own, {}, [&] { ledger_.cancel(device, bytes, kind); }, for_others);
+  return granted(device, own, {}, release, for_others);
 }
 
 bool Budget::may_take_extents(int device, std::uint64_t bytes, std::uint64_t uncounted, FunctionRef<void()> release) {

@@ -49,9 +49,10 @@ class Budget {
   // --- the program's threads; `device` is below kMaxDevices
 
   // Whether limits allow bytes that are reserved in the ledger. Asks rotad if necessary. False: a limit is in the way,
-  // and they have been released. `for_others`, if not null, is set then: whether it is memory that others have there,
-  // and may free.
-  bool may_take(int device, std::uint64_t bytes, memory::Kind kind, bool* for_others = nullptr);
+  // and `release` has given them back. `for_others`, if not null, is set then: whether it is memory that others have
+  // there, and may free.
+  bool may_take(int device, std::uint64_t bytes, memory::Kind kind, FunctionRef<void()> release,
+                bool* for_others = nullptr);
   // Whether limits allow what extents are about to take; `release` gives it back. `uncounted`: what will lie in them
   // and is not in the ledger yet, which is asked for by the way.
   bool may_take_extents(int device, std::uint64_t bytes, std::uint64_t uncounted, FunctionRef<void()> release);

@@ -45,7 +45,7 @@ struct UndoRecord {
       if ((seen & 1) != 0) entry.undo(seen);
     }
   }
-  // By this thread, which makes a call in this frame.
+  // What this thread has left, as seen from a call that it makes in this frame.
   void undo_left(const Undo* object, const void* frame) {
     for (UndoEntry& entry : entries) {
       const std::uint64_t seen = entry.state.load(std::memory_order_relaxed);
@@ -108,7 +108,7 @@ Undo::Undo(Undo&& other) noexcept
       entry_(std::exchange(other.entry_, nullptr)),
       use_(other.use_),
       begun_(std::exchange(other.begun_, false)) {
-  // Unless somebody else has undone it, and the entry serves another object.
+  // Another thread may have undone it, and the entry may serve another object by now.
   if (entry_ != nullptr && entry_->state.load(std::memory_order_relaxed) == use_) entry_->object = this;
 }
 
@@ -140,8 +140,12 @@ bool Undo::over() {
   return std::exchange(entry_, nullptr)->state.compare_exchange_strong(seen, 0, std::memory_order_acq_rel);
 }
 
-Undo::~Undo() {
+void Undo::cancel() {
   if (over()) work_(of_, device_, bytes_, detail_);
+}
+
+Undo::~Undo() {
+  cancel();
 }
 
 bool undo_left_calls() {

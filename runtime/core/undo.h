@@ -27,6 +27,8 @@ class Undo {
   explicit operator bool() const { return begun_; }
   // The call has succeeded: nothing is undone.
   void commit() { over(); }
+  // The call fails: it is undone now, and not again.
+  void cancel();
 
  protected:
   // Whether there was something to undo, which is not undone any more.
@@ -52,10 +54,12 @@ class Rollback {
   explicit Rollback(Work work) : work_(std::move(work)) {}
   Rollback(Rollback&& other) noexcept : work_(std::move(other.work_)), begun_(std::exchange(other.begun_, false)) {}
   Rollback& operator=(Rollback&&) = delete;
-  ~Rollback() {
-    if (begun_) work_();
-  }
+  ~Rollback() { cancel(); }
   void commit() { begun_ = false; }
+  // Calls it now, and not again.
+  void cancel() {
+    if (std::exchange(begun_, false)) work_();
+  }
 
  private:
   Work work_;

@@ -16,7 +16,7 @@ class Charge : public Undo {
   // Of bytes that are about to be reserved: begin() once they are. `frame`: that of the function which holds the
   // charge.
   Charge(Ledger& ledger, int device, std::uint64_t bytes, Kind kind, const void* frame = __builtin_dwarf_cfa())
-      : Undo(&cancel, &ledger, device, bytes,
+      : Undo(&release, &ledger, device, bytes,
              static_cast<std::uint32_t>(kind.route) << 8 | static_cast<std::uint32_t>(kind.backing), frame),
         ledger_(ledger),
         device_(device),
@@ -25,11 +25,9 @@ class Charge : public Undo {
   void commit() {
     if (over()) ledger_.settle(device_, bytes_, kind_);
   }
-  // The ledger has cancelled it already.
-  void forget() { over(); }
 
  private:
-  static void cancel(void* ledger, int device, std::uint64_t bytes, std::uint32_t kind) {
+  static void release(void* ledger, int device, std::uint64_t bytes, std::uint32_t kind) {
     static_cast<Ledger*>(ledger)->cancel(device, bytes,
                                          {static_cast<Route>(kind >> 8), static_cast<Backing>(kind & 0xff)});
   }

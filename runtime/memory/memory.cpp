@@ -119,7 +119,7 @@ std::uint64_t Memory::beside(int ordinal) const {
   return std::max(contexts(ordinal), turns_->all_context_bytes(ordinal));
 }
 
-// Reserve room first, then call the driver, then add to the ledger.
+// Reserves the bytes, calls the driver, and then adds the allocation to the ledger.
 api::CUresult Memory::allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address,
                                        bool hopeless) {
   return with_waiting(what.device, what.bytes, [&](bool first, RefusedBy& by) {
@@ -201,10 +201,10 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
       changed(place.device);
       if (kind.backing == Backing::kUnified) peers_.settled(place, *address, bytes);
     }
-    // A span is larger than the request: there may be room for the allocation alone, or others may make room.
+    // The driver is asked for more than the request. It may grant the allocation by itself, or others may free memory.
     if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
   }
-  // Memory that was freed but not returned to the driver yet already has its room.
+  // Memory that was freed and has not been returned to the driver yet has its bytes on the GPU already.
   BackendRoom room(backend, place.device, bytes, bytes);
   const auto call = [&] {
     if (may_reuse && kind.converted() && deferred_.any()) {

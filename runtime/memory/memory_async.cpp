@@ -24,7 +24,7 @@ api::CUresult Memory::allocate_async(const AsyncCall& wanted, const RealCall& ca
   if (!here(place, stream)) return call();
   api::CUmemoryPool pool = wanted.pool;
   const Pools::Pool what = pool != nullptr ? pools_.look_up(pool, place.device) : pools_.current(place.device, &pool);
-  if (what.destroyed) return call();  // the driver reports the error, whatever room there is
+  if (what.destroyed) return call();  // the driver reports the error, however much memory is free
   Backend& server = backend_for_allocation(place.device);
   if (what.replaceable && what.device == place.device && server.backing() != Backing::kDevice) {
     const api::CUresult result = allocate_stream_ordered(wanted,
@@ -82,7 +82,8 @@ bool Memory::much_is_free(const Place& place, std::uint64_t gpu_bytes) {
   return entry.much_free.load(std::memory_order_relaxed);
 }
 
-// Whether freed blocks may wait in the quick list while the pool grows: nobody lacks that room, and no limit is near.
+// Whether freed blocks may wait in the quick list while the pool grows: nobody waits for that memory, and no limit is
+// near.
 bool Memory::roomy(const StreamOrdered::Wanted& wanted) {
   const int device = wanted.place.device;
   if (wanted.backing != Backing::kSwapped || limited() || turns_->overcommitted(device)) return false;

@@ -68,8 +68,9 @@ std::uint64_t Memory::movable_room(int ordinal, std::uint64_t own, std::uint64_t
   return room - room % kBlockBytes;
 }
 
-// The driver does not say how much of the process's Unified Memory is on the GPU: between nothing and all of it. So
-// what was found last, which is exact if there was none, is kept as far as the present figure allows.
+// What other processes use. The driver does not say how much of this process's Unified Memory is on the GPU: it may be
+// none or all of it. So the last figure, which is exact if there was no Unified Memory, holds as far as the present
+// reading allows.
 std::uint64_t Memory::others(int ordinal, std::uint64_t own, std::uint64_t free) {
   const bool swaps = backend(ordinal).backing() == Backing::kSwapped;
   const std::uint64_t stays = ledger_.fixed_bytes(ordinal) + (swaps ? swap_.resident_bytes(ordinal) : 0);

@@ -25,7 +25,8 @@ std::optional<api::CUresult> Memory::create_moving(Physical::Handle* handle, std
   const int ordinal = wanted.location.id;
   if (!making || ordinal < 0 || ordinal >= kMaxDevices) return std::nullopt;
   if (backend(ordinal).backing() != Backing::kSwapped || swap_.pinned()) return std::nullopt;
-  // It leaves and comes as a whole, but under a limit on the host's memory only one extent's room is kept free there.
+  // It is evicted and restored as a whole, but under a limit on the host's memory only one extent's bytes are kept free
+  // there.
   if (bytes > protocol::kLargestExtent && swap_.host().limited()) return std::nullopt;
   // Leave it to the driver to refuse an invalid size.
   if (handle == nullptr || bytes == 0 || bytes % swap_.granularity(ordinal) != 0) return std::nullopt;

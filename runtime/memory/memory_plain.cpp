@@ -39,8 +39,8 @@ api::CUresult Memory::free_plain(Freeing& taken, bool capturing) {
   return result;
 }
 
-// In another allocation's place, and in no other context, whose work may be waiting for this very thread. On a full GPU
-// there may be no room even for that.
+// Allocates a byte in the context of an allocation and frees it: the work of another context may be waiting for this
+// very thread. A full GPU may refuse even a byte.
 api::CUresult Memory::free_a_byte(const Place& place) {
   const driver::CurrentContext its_own(place.context);
   if (!its_own) return api::CUDA_ERROR_INVALID_CONTEXT;

@@ -1,4 +1,4 @@
-// Whether an allocation may be made: checks the ledger, limits that processes share, and room on the GPU.
+// Whether an allocation may be made: checks the ledger, limits that processes share, and the GPU's free memory.
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
@@ -58,8 +58,7 @@ Charge Memory::reserve_or_wait(int ordinal, std::uint64_t bytes, Kind kind, Refu
     bool for_others = false;
     if (fits) {
       charge.begin();
-      if (turns_->may_take(ordinal, bytes, kind, for_others)) return charge;
-      charge.forget();
+      if (turns_->may_take(ordinal, bytes, kind, [&] { charge.cancel(); }, for_others)) return charge;
     }
     if (!std::exchange(swept, true) && sweep_deferred()) continue;
     if (fits) {
@@ -136,7 +135,8 @@ std::uint64_t Memory::limit(int ordinal) const {
   return std::min(settings_.limit_bytes, turns_->shared_limit(ordinal).total);
 }
 
-// Tries again if others have made room or are said to be doing so: rotad has promised what this process may have.
+// Tries again if others have freed memory, or if rotad says that they are about to: it has promised what this process
+// may have.
 api::CUresult Memory::with_room(int ordinal, std::uint64_t pending, const RealCall& call) {
   api::CUresult result = call();
   if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;

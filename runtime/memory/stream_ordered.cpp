@@ -152,7 +152,7 @@ bool StreamOrdered::put_back(const Wanted& wanted, const PoolPointer& pool, cons
 }
 
 // Bytes that were charged to the block's last user pass to this one; the difference is reserved or released. If that
-// fails, or the thread is cancelled while it waits for room, the block goes back.
+// fails, or the thread is cancelled while it waits for memory, the block goes back to the heap.
 bool StreamOrdered::pay(const Wanted& wanted, const PoolPointer& pool, const Heap::Taken& taken,
                         const Reserve& reserve) {
   const int device = wanted.place.device;
@@ -254,7 +254,7 @@ std::optional<Heap::Taken> StreamOrdered::take_behind(const Wanted& wanted, cons
     queue = Fences::queue_of(taken->stream, taken->fence);
     event = fences_.hold(queue, taken->fence);
   }
-  // In each case, also if the thread is cancelled while it waits for room.
+  // In each case, also if the thread is cancelled while it waits for memory.
   const Rollback awaited([&, fence = taken->fence] {
     Lock lock(mutex_);
     fences_.let_go(lock, queue, fence);

@@ -1,5 +1,6 @@
 // What memory asks of the code that takes turns on GPUs: whether work may run there now, what this process may have
-// there, and that other processes make room. runtime/monitor implements it (memory_turns.h), a test as it likes.
+// there, and that other processes evict their memory. runtime/monitor implements it (memory_turns.h), a test as it
+// likes.
 //
 // Bytes everywhere. `device` is the driver's ordinal; where that is not below kMaxDevices nothing is limited. Unless
 // said otherwise a function is called on the program's threads and on the monitor's, with no lock held.
@@ -38,20 +39,20 @@ class Turns {
   // --- work
 
   // Runs the work if this process may use the GPU now, and keeps the gate from closing meanwhile; otherwise does
-  // nothing. Never waits. Extents ask once with the lock of the ranges held: then the work calls nothing.
+  // nothing. Never waits. It is asked once with the lock of swapped ranges held; that work calls nothing.
   virtual void if_our_turn(int device, OwnWork work) = 0;
-  // Waits for the work of a context, as cuMemFree of memory in it does, and returns the driver's answer; nothing: that
-  // is not possible without disturbing something else, and nothing was waited for.
+  // Waits for the work of a context, as cuMemFree of memory in it does, and returns the driver's answer. No value: it
+  // has not waited, since that would disturb something else.
   virtual std::optional<api::CUresult> synchronize(api::CUcontext context) = 0;
 
   // --- what this process may have; on the program's threads
 
   // Bytes have just been reserved in the ledger and the driver has not been asked yet. Whether the limits that this
-  // process shares with others allow them; if not, they have been released. Returns once they may be taken: at once, or
-  // with rotad's answer, which depends on no GPU work, except for a process that holds the GPU and now has more there
-  // than it has been promised. Never waits for the process's own work. `for_others` is set if not: whether it is memory
-  // that others have there, and may free.
-  virtual bool may_take(int device, std::uint64_t bytes, Kind kind, bool& for_others) = 0;
+  // process shares with others allow them; if not, `release` has been called, which gives them back. Returns once they
+  // may be taken: at once, or with rotad's answer, which depends on no GPU work, except for a process that holds the
+  // GPU and now has more there than it has been promised. Never waits for the process's own work. `for_others` is set
+  // if not: whether it is memory that others have there, and may free.
+  virtual bool may_take(int device, std::uint64_t bytes, Kind kind, FunctionRef<void()> release, bool& for_others) = 0;
   // The same for extents: whether this many more bytes, which needed_bytes() (residency.h) already counts, can be on
   // the GPU at once next to what others have there. If not, `release` has been called, which gives them back.
   // `uncounted`: what will lie in them and is not in the ledger yet.
@@ -70,18 +71,19 @@ class Turns {
 
   // The driver has refused an allocation for lack of memory, although it is within the limits. Waits until others have
   // evicted theirs, at most until all of them have left the GPU, and calls `again`, which returns whether the driver no
-  // longer refuses it.
+  // longer refuses it. `pending`: those of its bytes that the ledger has already.
   virtual void make_room(int device, std::uint64_t pending, FunctionRef<bool()> again) = 0;
-  // It is refused for good, but for memory of others that may be freed: waits for that, as long as rotad says so, and
-  // calls `again`, which returns whether it is no longer refused, and sets `what.by_rotad`.
+  // An allocation is refused although everything has been evicted that can be, and others may free memory: waits for
+  // that as long as rotad says so, and calls `again`, which returns whether it is no longer refused, and sets
+  // `what.by_rotad`.
   virtual void await_room(int device, const Refused& what, FunctionRef<bool()> again) = 0;
-  // As make_room() for fresh extents, which may be created out of place. If others have memory there that can leave,
-  // and this thread may wait for the monitor: calls `begin`, from which on not all memory is in place, and returns once
-  // the gate is closed or never will be. Otherwise returns at once, and the monitor sees nothing of it. False: asking
-  // the driver again is of no use.
+  // Like make_room(), for fresh extents, which may be created out of place. If others have memory there that can be
+  // evicted, and this thread may wait for the monitor, it calls `begin`, after which not all memory is in place, and
+  // returns once the gate is closed or never will be. Otherwise it returns at once, and the monitor is not told. False:
+  // asking the driver again is futile.
   virtual bool close_gate(int device, FunctionRef<void()> begin) = 0;
   // Fresh memory is about to be out of place on this GPU, whose gate is closed. Returns whether work on other GPUs that
-  // may use it cannot run either. If not, has waited until that may be so.
+  // may use it cannot run either. False: it can, and this has waited until that may have changed.
   virtual bool others_closed(int device) = 0;
   // Whether others are said to be evicting memory there.
   virtual bool others_leave(int device) = 0;
@@ -129,7 +131,7 @@ class WithoutTurns : public Turns {
 
   void if_our_turn(int, OwnWork work) override { work(); }
   std::optional<api::CUresult> synchronize(api::CUcontext) override { return std::nullopt; }
-  bool may_take(int, std::uint64_t, Kind, bool&) override { return true; }
+  bool may_take(int, std::uint64_t, Kind, FunctionRef<void()>, bool&) override { return true; }
   bool may_take_extents(int, std::uint64_t, std::uint64_t, FunctionRef<void()>) override { return true; }
   bool wait_for_others(int) override { return false; }
   void explain_refusal(int) override {}

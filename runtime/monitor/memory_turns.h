@@ -39,9 +39,10 @@ class MemoryTurns final : public memory::Turns {
   std::optional<api::CUresult> synchronize(api::CUcontext context) override {
     return parts_.contexts.synchronize(context);
   }
-  bool may_take(int device, std::uint64_t bytes, memory::Kind kind, bool& for_others) override {
+  bool may_take(int device, std::uint64_t bytes, memory::Kind kind, FunctionRef<void()> release,
+                bool& for_others) override {
     if (gate::self == nullptr) gate::register_this_thread();  // a thread that may free memory again
-    if (!parts_.budget.may_take(device, bytes, kind, &for_others)) return false;
+    if (!parts_.budget.may_take(device, bytes, kind, release, &for_others)) return false;
     if (!parts_.budget.covered(device)) wait_for_promise(device);
     return true;
   }

@@ -13,18 +13,19 @@
 namespace rota::trace {
 
 struct Thread {
-  std::byte* cursor;         // where the next record goes
-  std::byte* end;            // of the stretch; cursor == end == nullptr before the first and after the last record
-  std::uint64_t epoch;       // the ticks whose high half the stretch's last kTime record holds
+  std::byte* cursor;    // where the next record goes
+  std::byte* end;       // of this thread's current stretch of the file; cursor == end == nullptr before the first and
+                        // after the last record
+  std::uint64_t epoch;  // the ticks whose high half the stretch's last kTime record holds
   std::uint64_t refresh_at;  // ticks from which the file's calibration should be refreshed
   Clock clock;
 };
 
 // The thread's state; never null, the same for the whole life of the thread: `const` lets a tracer ask once per call.
 [[gnu::const]] Thread& this_thread();
-// Gets a new stretch with room for `bytes`; returns the address for them, or null while nothing can be recorded.
+// Gets a new stretch that holds at least `bytes`; returns the address for them, or null while nothing can be recorded.
 std::byte* reserve_slowly(Thread& thread, std::uint32_t bytes);
-// Records the time on all clocks in the file, from time to time.
+// Writes the time on all clocks into the file. Called from time to time.
 void refresh(Thread& thread, std::uint64_t ticks);
 
 // How librota-cudart.so reaches the three functions above in the core. Exported by librota-core.so as rota_core_trace.

@@ -25,7 +25,7 @@ BarePacket read_bare(int socket, void* bytes, std::size_t size) {
   if (length < 0) return {BarePacket::Kind::kEnd};
   const auto whole = static_cast<std::size_t>(length);
   if ((header.msg_flags & MSG_CTRUNC) != 0) return {BarePacket::Kind::kWithDescriptors, whole};
-  // A packet without content looks like the end, and means no more.
+  // A packet without content cannot be told from the end of the connection, and is taken for it.
   if (length == 0) return {BarePacket::Kind::kEnd};
   while (recv(socket, nullptr, 0, MSG_DONTWAIT) < 0 && errno == EINTR) continue;
   return {BarePacket::Kind::kPacket, whole};

@@ -254,7 +254,7 @@ void Server::try_lock(const std::string& gpu) {
     });
     return;
   }
-  // It may be just ending: then it is gone at the next attempt or the one after, before anybody is told.
+  // That rotad may be just ending. It has then ended by the next attempt or the one after, before anybody is told.
   if (there.retry >= 8 * kFirstRetry || !there.problem.empty()) heard();
   there.timer = std::make_unique<asio::steady_timer>(io_, there.retry);
   there.retry = std::min<std::chrono::milliseconds>(there.retry * 2, kLastRetry);

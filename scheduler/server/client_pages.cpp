@@ -252,8 +252,8 @@ scheduler::event::Activity Server::activity_of(const Program& program, const Tas
           .shares = shares};
 }
 
-// Of all its members, which run at the same times. What they share they share with each other, so the gang need not run
-// beside others for that.
+// Of all members of the gang, which run at the same times. What they share they share with each other, so the gang need
+// not run concurrently with others for that.
 scheduler::event::Activity Server::activity_of(const Gang& gang) const {
   scheduler::event::Activity all{.client = gang.id};
   for_each_member(gang, [&](const Program& client, const Task& task) {

@@ -1,4 +1,4 @@
-// What rotad looks at without being asked: pages, orphans, its place and locks, whether it is idle.
+// What rotad polls: pages, orphans, its place and locks, whether it is idle.
 #include <asio/post.hpp>
 #include <vector>
 

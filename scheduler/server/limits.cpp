@@ -39,7 +39,7 @@ Quota::Remedy raise_in_file(const std::string& entry) {
           .host = fmt::format("raise host in {} of rotad.toml", entry)};
 }
 
-// For host memory that the machine or a cgroup lacks.
+// For host memory that the machine or a cgroup does not have.
 Quota::Remedy free_host(const std::string& where) {
   return {.device = {}, .host = fmt::format("free memory {}, or let programs need less", where)};
 }

@@ -29,7 +29,7 @@ constexpr std::size_t kReservedDescriptors = 96;
 constexpr std::size_t kReservedMappings = 4096;
 // Processes that ask rotad to stay.
 constexpr std::size_t kMostStayers = 4096;
-// Requests for memory that wait for others: whenever some is given back, rotad looks at all of them.
+// Requests for memory that wait for others: whenever some is given back, rotad examines all of them.
 constexpr std::size_t kMostAsks = 1024;
 // Answers to requests for status that are being read: with 2 000 clients each may keep some megabytes.
 constexpr std::size_t kMostSnapshots = 64;

@@ -1,11 +1,11 @@
 // What the driver reports about memory: of each GPU, and of each client's process. What a process has there beyond its
-// allocations is its contexts, modules and heaps, whose size no call reports; the books use the measured figure instead
-// of an assumption.
+// allocations is its contexts, modules and heaps, whose size no call reports; the accounting uses the measured figure
+// instead of an assumption.
 //
 // A separate thread (meter.h) queries NVML once a second while there are clients, and at once for a client that has
 // just named a GPU: it is answered once its contexts there are known, since the first thing that many programs ask is
-// how much memory they may have. If NVML does not answer, or does not name the client's process, the books use what the
-// client says and the last figure or an assumption.
+// how much memory they may have. If NVML does not answer, or does not name the client's process, the accounting uses
+// what the client says and the last figure or an assumption.
 //
 // With each reading the core is told what is free and what processes have that are not clients, and when there has been
 // none for too long (scheduler/core/outside.h); the limits follow from that.
@@ -277,8 +277,8 @@ void Server::on_measured(const Meter::Answer& answer) {
     read_at_[gpu] = now();
     const scheduler::Bytes before = core_.gpu(gpu).measured_outside;
     step(event::Measured{.gpu = gpu, .free = reading.free, .others = bytes_of_others(gpu, reading)});
-    // The books forget the figure with the GPU's last client. For the next one it is news, even if it is the one that
-    // follow_outside() saw last.
+    // The core forgets the figure with the GPU's last client. For the next client it is new, even if follow_outside()
+    // has seen the same one last.
     if (core_.gpu(gpu).measured_outside != before) publish_contexts(gpu);
   }
   follow_outside();

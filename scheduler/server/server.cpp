@@ -34,7 +34,7 @@ namespace {
 // asked to wait does so for five.
 constexpr auto kComeBack = 3s;
 
-// After which rotad's books are larger. The others change what is there.
+// Messages that make rotad keep more than before. The others change what it has.
 bool needs_memory(Kind kind) {
   return kind == Kind::kHello || kind == Kind::kAddGpu || kind == Kind::kSession || kind == Kind::kStatus ||
          kind == Kind::kStay || kind == Kind::kGang || kind == Kind::kChoose;
@@ -327,7 +327,7 @@ void Server::watch_process(ClientId id) {
   });
 }
 
-// Nothing that can fail before it is gone for everybody else.
+// The client is removed for all others before anything is called that can fail.
 void Server::remove_client(ClientId id, const char* why) {
   auto entry = clients_.extract(id);
   const Client& client = *entry.mapped();

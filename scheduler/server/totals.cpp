@@ -147,7 +147,7 @@ void Server::count(Client& client) {
   }
 }
 
-// Of a program that is gone. May be repeated.
+// Of a program that has ended. May be called again.
 void Server::untrack(Client& client) {
   if (client.tracked.empty()) return;
   count(client);

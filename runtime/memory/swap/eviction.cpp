@@ -104,8 +104,8 @@ void Eviction::make_reachable() {
   }
 }
 
-// Removes the first extents from `all` that together make `bytes` of room, or as many as are examined at a time: `most`
-// bytes, or one.
+// Removes from `all` the first extents that together have `bytes`, or as many as are examined at a time: `most` bytes,
+// or one extent.
 std::deque<Eviction::Leaving> Eviction::choose(std::deque<Candidate>& all, std::uint64_t bytes, std::uint64_t most) {
   std::deque<Leaving> chosen;
   std::uint64_t sum = 0;
@@ -218,7 +218,7 @@ bool Eviction::begin_copy(Departure& flight, Store::Slot* host, const std::vecto
     if (*host == nullptr) *host = what_.copies.reserve(device_, flight.bytes);
     no_host = *host == nullptr;
     if (no_host) return;
-    flight.event = driver::make_event();  // none: a full GPU has no room for one, and the copy is waited for here
+    flight.event = driver::make_event();  // none: it does not fit on a full GPU, and this waits for the copy
     times_.starts();
     api::CUresult result = what_.store.put(*host, flight.bytes, flight.address, parts, move_.stream);
     for (const auto& [begin, end] : parts) flight.copied += end - begin;
@@ -275,7 +275,7 @@ void Eviction::left(Departure&& flight) {
   moved_.spared += flight.bytes - flight.copied;
 }
 
-// With the lock held: by the books its memory has left the GPU.
+// With the lock held: from now on its memory does not count as being on the GPU.
 Eviction::Gone Eviction::take_out(const Range& range, Extent& extent) {
   Gone gone{.extent = extent, .access = regions_.access_of(range)};
   extent.piece = {};
@@ -283,8 +283,8 @@ Eviction::Gone Eviction::take_out(const Range& range, Extent& extent) {
   return gone;
 }
 
-// It still counts as moving: no thread maps or frees it in the meantime. False: the driver refuses, and it is where it
-// was, or has left and its memory is stuck.
+// The extent still counts as moving: no thread maps or frees it in the meantime. False: the driver refuses. The extent
+// is then where it was, or it has been evicted and the driver holds its memory (Mapper::Stuck).
 bool Eviction::leave(Gone&& gone) {
   const api::CUresult result = what_.mapper.unmap(device_, gone.extent, move_.exchange);
   if (gone.extent.piece) {

@@ -6,6 +6,7 @@
 
 #include "generated/driver_real.h"
 #include "runtime/core/log.h"
+#include "runtime/core/undo.h"
 #include "runtime/memory/round_up.h"
 
 namespace rota::memory {
@@ -117,19 +118,19 @@ api::CUresult Mapper::create(const std::optional<Making>& own, std::uint64_t byt
 }
 
 api::CUresult Mapper::populate(Range& range, const Access& access, bool exports) {
+  Rollback populated([&] {
+    for (Extent& extent : range.extents) drop(range.device, extent);
+  });
   api::CUresult result = api::CUDA_SUCCESS;
   for (Extent& extent : range.extents) {
     extent.mapped = extent.reachable = !range.own;
     Piece piece;
     result = create(range.own, extent.bytes, range.device, exports, &piece.handle);
     if (result == api::CUDA_SUCCESS) result = map(range.device, extent, std::move(piece));
-    if (result != api::CUDA_SUCCESS) break;
+    if (result != api::CUDA_SUCCESS) return result;
   }
-  if (result == api::CUDA_SUCCESS && !range.own) {
-    result = give_access(range.address, range.bytes, range.device, access);
-  }
-  if (result == api::CUDA_SUCCESS) return result;
-  for (Extent& extent : range.extents) drop(range.device, extent);
+  if (!range.own) result = give_access(range.address, range.bytes, range.device, access);
+  if (result == api::CUDA_SUCCESS) populated.commit();
   return result;
 }
 
@@ -148,22 +149,24 @@ api::CUresult Mapper::map_aliases(std::uint64_t bytes, const Aliases& aliases, P
 
 api::CUresult Mapper::map(int ordinal, Extent& extent, Piece&& piece) {
   Piece taken = std::move(piece);
-  api::CUresult result =
-      extent.mapped ? real::cuMemMap(extent.address, extent.bytes, 0, taken.handle, 0) : api::CUDA_SUCCESS;
-  if (result != api::CUDA_SUCCESS) {
-    release_piece(ordinal, extent.bytes, std::move(taken));
-    return result;
+  bool mapped = false;  // at its own address
+  std::size_t aliases = 0;
+  Rollback partly([&] {
+    Extent part = extent;
+    part.mapped = mapped;
+    part.aliases.resize(aliases);
+    part.piece = std::move(taken);
+    drop(ordinal, part);
+  });
+  if (extent.mapped) {
+    const api::CUresult result = real::cuMemMap(extent.address, extent.bytes, 0, taken.handle, 0);
+    if (result != api::CUDA_SUCCESS) return result;
+    mapped = true;
   }
-  std::size_t mapped = 0;
-  result = map_aliases(extent.bytes, extent.aliases, taken.handle, &mapped);
-  if (result == api::CUDA_SUCCESS) {
-    extent.piece = std::move(taken);
-    return result;
-  }
-  Extent part = extent;
-  part.aliases.resize(mapped);
-  part.piece = std::move(taken);
-  drop(ordinal, part);
+  const api::CUresult result = map_aliases(extent.bytes, extent.aliases, taken.handle, &aliases);
+  if (result != api::CUDA_SUCCESS) return result;
+  partly.commit();
+  extent.piece = std::move(taken);
   return result;
 }
 

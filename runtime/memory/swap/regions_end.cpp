@@ -24,7 +24,7 @@ std::size_t first_of(std::uint8_t pins) {
 
 }  // namespace
 
-// With the lock held: of a range that leaves the books, for destroy().
+// With the lock held: the range is no longer counted. destroy() releases what it has.
 void Regions::take_off(const Range& range) {
   if (range.failed) return;
   Books& books = books_[static_cast<std::size_t>(range.device)];
@@ -44,7 +44,7 @@ void Regions::take_off(const Range& range) {
   books.kept_alike.erase(std::find_if(first, last, [&](const auto& each) { return each.second == range.address; }));
 }
 
-// A range that has been removed from the books. Returns the bytes that are no longer on the GPU.
+// Of a range that is no longer counted. Returns the bytes that are no longer on the GPU.
 std::uint64_t Regions::destroy(Range&& range, const Exchange& exchange) {
   std::uint64_t had = 0;
   std::uint64_t gone = 0;
@@ -173,7 +173,7 @@ void Regions::context_ended(api::CUcontext context) {
     for (auto next = ranges_.begin(); next != ranges_.end();) {
       const auto each = next++;
       Range& range = each->second;
-      // Nobody's memory is not kept for a program that may have no context left.
+      // Memory that no allocation uses is not kept for a program that may have no context left.
       if (range.context != context && !(range.own && range.kept)) continue;
       // The monitor may wait for the lock under which contexts end, so nothing here waits for the monitor: it destroys
       // what it is moving once the move has ended, and no longer finds what it has not begun to move.
@@ -188,7 +188,7 @@ void Regions::context_ended(api::CUcontext context) {
   for (Range& range : gone) destroy(std::move(range));
 }
 
-// With the lock held: the extent counts as moving, and what it had is the caller's to release.
+// With the lock held: the extent counts as moving. The caller releases what it had.
 Extent Regions::clear(Extent& extent) {
   Extent had = extent;
   extent.moving = true;

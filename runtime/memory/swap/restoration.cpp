@@ -18,8 +18,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// How long the driver may have no room before this gives up for now; and as long as others are said to be making room,
-// where the first of theirs arrives once an extent has crossed a bus that may be slow.
+// How long the GPU may be full before a restoration ends for now; and how long while others are evicting, whose first
+// extent has to cross a bus that may be slow.
 constexpr auto kNoRoom = 20ms;
 constexpr auto kRoomComes = 250ms;
 // How much of adjacent small extents is mapped at a time. The first copy waits until all of it is mapped.
@@ -203,7 +203,7 @@ Answer Restoration::fill(std::deque<Coming>& run, api::CUresult result, bool map
 Answer Restoration::refill(const Extent& extent, api::CUevent* event) {
   api::CUresult result = api::CUDA_SUCCESS;
   const bool there = move_.within([&] {
-    *event = driver::make_event();  // none: a full GPU has no room for one, so this waits for the copy
+    *event = driver::make_event();  // none: it does not fit on a full GPU, so this waits for the copy
     result = extent.saved ? what_.store.get(extent.host, extent.bytes, extent.address, move_.stream)
                           : real::cuMemsetD8Async(extent.address, 0, extent.bytes, move_.stream);
     if (result == api::CUDA_SUCCESS) {

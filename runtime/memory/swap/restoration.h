@@ -1,8 +1,9 @@
 // One restoration: what was copied from the GPU is copied back to it, in one stream, with several extents in flight.
 //
 // While copies run, each cuMemSetAccess call takes 0.8 ms regardless of its size (measured on an H200), while an extent
-// of 2 MiB is copied in 0.04 ms. So small extents are mapped first and what is adjacent of them, of whatever ranges,
-// gets its access by one call (the driver accepts one for several reservations: tested on an H100, driver 580.159.04).
+// of 2 MiB is copied in 0.04 ms. So small extents are mapped first, and one call gives access to those that are
+// adjacent, whatever ranges they belong to (the driver accepts one call for several reservations: tested on an H100,
+// driver 580.159.04).
 #pragma once
 
 #include <chrono>
@@ -31,10 +32,10 @@ class Restoration {
     std::uint64_t bytes;
     std::uint64_t range;  // its number, since an address can be reused
     std::optional<Making> own;
-    // Not for memory with special properties: descriptors can be created only of memory that was created here.
+    // Whether memory that another process hands over will do. Memory with special properties has to be created here.
     bool takes_any() const { return !own || *own == Making{}; }
   };
-  // One on its way.
+  // An extent that is being restored.
   struct Coming {
     Extent extent;
     Access access;

@@ -28,10 +28,7 @@ bool SwapBackend::reserve(int ordinal, std::uint64_t bytes, std::uint64_t uncoun
   const auto fits = [&](std::uint64_t also) {
     needed += more;
     Rollback asking([&] { needed -= more; });  // also if the thread is cancelled
-    const bool there = turns_->may_take_extents(ordinal, more, also, [&] {
-      needed -= more;
-      asking.commit();
-    });
+    const bool there = turns_->may_take_extents(ordinal, more, also, [&] { asking.cancel(); });
     if (there) asking.commit();
     return there;
   };
@@ -47,8 +44,8 @@ void SwapBackend::release(int ordinal, std::uint64_t bytes) {
   regions_.needed(ordinal) -= round_up(bytes, granularity(ordinal));
 }
 
-// Closes the gate for an allocation that the driver has no room for, and keeps it closed until the end of this object's
-// life, even if the thread is cancelled.
+// Closes the gate for an allocation that does not fit on the GPU, and keeps it closed for as long as this object lives,
+// even if the thread is cancelled.
 class SwapBackend::ClosesGate {
  public:
   explicit ClosesGate(SwapBackend& owner) : owner_(owner) {}

@@ -1,4 +1,4 @@
-// What `rota demo` has seen, in sentences, a table and JSON, and whether it is what the demo is to show.
+// What `rota demo` has seen, in sentences, a table and JSON, and whether that is what it should show.
 #pragma once
 
 #include <sys/types.h>
@@ -21,7 +21,7 @@ struct Gpu {
   std::uint64_t steps = 0;  // of a launch
   double seconds = 0;       // that it takes
 };
-// Nothing: this is no line of that program.
+// None if that program has not written this line.
 std::optional<Gpu> gpu_of(const std::string& line);
 
 struct Copy {
@@ -44,8 +44,8 @@ Way way_of(const attempt::Together& run, const attempt::Seen& seen);
 
 struct Story {
   Gpu gpu;
-  bool simulated = false;   // by the demo itself: memory is overcommitted on that
-  std::string why;          // no GPU works here; empty: one was not asked for
+  bool simulated = false;   // the demo has started a simulated GPU, whose memory is overcommitted
+  std::string why;          // no GPU works here; empty: one does, or a simulated one was asked for
   std::uint64_t bytes = 0;  // that each copy wants
   unsigned copies = 2;
   std::uint64_t launches = 0;  // that each copy is to make

@@ -38,8 +38,8 @@ bool send_message(int descriptor, const Message& message) {
 
 namespace {
 
-// The interval of checks whether a rotad that does not answer is stopped, and how often in a row it has to be: a
-// debugger stops a process for moments.
+// While rotad does not answer: how often it is checked whether its process is stopped, and how many checks in a row
+// must find it so. A debugger stops a process for moments only.
 constexpr auto kBetweenChecks = 100ms;
 constexpr int kStoppedInARow = 4;
 

@@ -53,7 +53,7 @@ class Views {
   std::map<const TraceFile*, View> views_;
 };
 
-// Since CUDA 12 the result is success all the same, and the address is null.
+// Since CUDA 12 a look-up that finds nothing succeeds, with a null address.
 bool found_nothing(const TraceCall& call) {
   if (failed(call)) return true;
   const DecodedCall decoded(call);
@@ -120,7 +120,7 @@ std::size_t show_calls(const TraceFiles& files, const ShowOptions& options, std:
   TraceFile* file = nullptr;
   std::size_t shown = 0;
   Lookups lookups;
-  // A selection that names look-ups wants to see them.
+  // Where functions are selected by name, each look-up has its line.
   const bool fold = !options.json && !options.lookups && options.selection.functions.empty();
   if (options.json) out << "[";
   while (merge.next(call, file)) {

@@ -43,10 +43,10 @@ void* map_aligned(std::uint64_t bytes) {
 // How much is prepared at a time: the monitor does nothing else for a millisecond or two. A judgment.
 constexpr std::uint64_t kPrepareAtOnce = std::uint64_t{8} << 20;
 
-// How long to wait after the host had none to spare. A judgment.
+// How long to wait after the host had no memory left. A judgment.
 constexpr auto kPrepareAgain = 1s;
 
-// How long to wait after this process's share of host memory was used up. rotad looks more often at how the others use
+// How long to wait after this process's share of host memory was used up. rotad polls more often how the others use
 // theirs. A judgment.
 constexpr auto kShareAgain = 250ms;
 
@@ -94,8 +94,8 @@ void touch_at_once(char* block, std::uint64_t bytes) {
   }
 }
 
-// Pages that the kernel allocates from now on lie on this node if there is room. It may refuse that, as in containers
-// without the right to; they then lie where the thread that touches them first runs.
+// The kernel takes these pages from this node as long as it has free ones. It may refuse the request, as it does in
+// containers without the right to make it: each page is then on the node of the thread that touches it first.
 void prefer(void* begin, std::uint64_t bytes, int node) {
   constexpr std::size_t kBits = 8 * sizeof(unsigned long);
   constexpr std::size_t kMostNodes = 1024;

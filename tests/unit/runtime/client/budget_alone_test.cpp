@@ -39,7 +39,7 @@ struct Alone {
   }
   bool takes(std::uint64_t bytes, memory::Kind kind) {
     REQUIRE(ledger.reserve(0, bytes, kind));
-    return budget.may_take(0, bytes, kind);
+    return budget.may_take(0, bytes, kind, [&] { ledger.cancel(0, bytes, kind); });
   }
   test::FakeDriver driver;
   test::FakeResidency memory;

@@ -13,8 +13,10 @@ struct FakeTurns : memory::WithoutTurns {
   void if_our_turn(int, memory::OwnWork work) override {
     if (our_turn) work();
   }
-  bool may_take(int device, std::uint64_t bytes, memory::Kind kind, bool&) override {
-    return !takes || takes(device, bytes, kind);
+  bool may_take(int device, std::uint64_t bytes, memory::Kind kind, FunctionRef<void()> release, bool&) override {
+    if (!takes || takes(device, bytes, kind)) return true;
+    release();
+    return false;
   }
   bool may_take_extents(int device, std::uint64_t bytes, std::uint64_t, FunctionRef<void()> release) override {
     return !takes_extents || takes_extents(device, bytes, release);

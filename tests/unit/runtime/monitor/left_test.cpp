@@ -15,6 +15,7 @@
 #include "runtime/client/bell.h"
 #include "runtime/client/budget.h"
 #include "runtime/gate/gate.h"
+#include "runtime/memory/charge.h"
 #include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_residency.h"
 #include "tests/unit/runtime/monitor/turning_program.h"
@@ -259,7 +260,7 @@ TEST_CASE("a thread that waits for what limits allow jumps out once rotad has an
   REQUIRE(ledger.reserve(0, 1, memory::Kind::kConverted));
   std::atomic<int> step{0};
   std::thread thread([&] {
-    CHECK(jumps_out_of(100, [&] { (void)budget.may_take(0, 1, memory::Kind::kConverted); }));
+    CHECK(jumps_out_of(100, [&] { (void)budget.may_take(0, 1, memory::Kind::kConverted, [] {}); }));
     overwrite_stack();
     step = 1;
   });
@@ -286,6 +287,44 @@ TEST_CASE("a thread that waits for what limits allow jumps out once rotad has an
   thread.join();
   CHECK_FALSE(budget.wait_for_others(0));
   REQUIRE(ledger.reserve(0, 1, memory::Kind::kConverted));
-  CHECK(budget.may_take(0, 1, memory::Kind::kConverted));
+  CHECK(budget.may_take(0, 1, memory::Kind::kConverted, [] {}));
+}
+
+TEST_CASE("a thread that jumps out when rotad has refused its bytes has given them back once") {
+  const Watchdog watchdog;
+  test::FakeResidency memory;
+  memory::Ledger& ledger = memory.books;
+  turn::Bell bell;
+  turn::Budget budget(memory, bell);
+  budget.serve(true);
+  budget.limit(0);
+  REQUIRE(ledger.reserve(0, 10, memory::Kind::kConverted));
+  std::thread thread([&] {
+    CHECK(jumps_out_of(100, [&] {
+      memory::Charge charge(ledger, 0, 1, memory::Kind::kConverted);
+      (void)ledger.reserve(0, 1, memory::Kind::kConverted);
+      charge.begin();
+      (void)budget.may_take(0, 1, memory::Kind::kConverted, [&] { charge.cancel(); });
+    }));
+    overwrite_stack();
+  });
+  std::optional<turn::Budget::Ask> ask;
+  REQUIRE(eventually([&] {
+    ask = budget.take_ask(0);
+    return ask.has_value();
+  }));
+  // It waits until the thread has its answer.
+  pthread_kill(thread.native_handle(), SIGUSR2);
+  budget.answer(0, {.gpu = 0,
+                    .number = ask->number,
+                    .device_bytes = 10,
+                    .movable_bytes = 10,
+                    .granted = 0,
+                    .text = {},
+                    .full = 0,
+                    .fixed_bytes = 10,
+                    .swapped_bytes = 10});
+  thread.join();
+  CHECK(ledger.live_bytes(0) == 10);
 }
 #endif
