@@ -91,8 +91,13 @@ void Usage::show_awaited(int device, int more) {
 
 void Usage::set_all_threads_wait(bool all) {
   all_threads_wait_.store(all);
+  show_all_threads_wait();
+}
+
+void Usage::show_all_threads_wait() {
   protocol::UsagePage* page = page_.load(std::memory_order_acquire);
   if (page == nullptr) return;
+  bool all = false;
   do {
     all = all_threads_wait_.load();
     show(page->all_threads_wait, all ? 1 : 0);
@@ -148,7 +153,7 @@ void Usage::connected(protocol::UsagePage* page) {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   if (began_ns_ == 0) began_ns_ = static_cast<std::uint64_t>(std::chrono::nanoseconds(now).count());
   page->began_ns.store(began_ns_);
-  set_all_threads_wait(all_threads_wait_.load());
+  show_all_threads_wait();
   show_moves();
 }
 

@@ -63,6 +63,7 @@ class Usage {
   void show_moves();
   protocol::GpuUsage* record(int device) const;  // null: rotad does not serve the GPU
   void show_awaited(int device, int more);
+  void show_all_threads_wait();
   struct Slot {
     std::atomic<int> index{-1};
     std::atomic<int> awaited{0};

@@ -28,8 +28,8 @@ inline void ring(const Descriptor& bell) {
   [[maybe_unused]] const ssize_t rung = write(bell.get(), &one, sizeof one);
 }
 
-// The same for one that nobody joins and that polls `bell`, an eventfd; if there is none yet, and so no thread. False:
-// neither could be made.
+// Creates `bell`, an eventfd, and a detached thread, which polls it; does nothing if there is a bell already. False:
+// one of them could not be created, and there is neither.
 inline bool create_own_thread(Descriptor& bell, void* (*run)(void*), void* argument) {
   if (bell) return true;
   bell = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

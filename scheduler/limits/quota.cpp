@@ -161,6 +161,11 @@ Bytes Quota::kept_free(const Member& member, GpuIndex index) const {
   return gpu.contexts > member.contexts[index] ? margin(gpu) : 0;
 }
 
+Bytes Quota::kept_free(ClientId client, GpuIndex gpu) const {
+  const auto found = members_.find(client);
+  return found == members_.end() ? 0 : kept_free(found->second, gpu);
+}
+
 // Whether every client's memory could still be restored together with what would then stay there. A client that takes
 // nothing that stays is in nobody's way. It may use what it has been granted in the meantime, even if it now asks for
 // less.

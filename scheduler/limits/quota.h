@@ -222,6 +222,8 @@ class Quota {
   Outcome pin(ClientId client, GpuIndex gpu, Bytes bytes, Time now);
   // Whether it says that it has more than it was granted.
   bool claims(ClientId client, GpuIndex gpu) const;
+  // What its swap memory leaves free of the GPU where others have contexts.
+  Bytes kept_free(ClientId client, GpuIndex gpu) const;
   // An allocation that the driver has refused waits for memory of others that cannot be evicted, or one that this has
   // refused last waits for any memory of others. Answered once, in this outcome or a later one.
   Outcome await_room(RoomQueue::Request request, Time now);
@@ -338,7 +340,6 @@ class Quota {
   Bytes excess(GpuIndex gpu, Bytes more) const;
   Bytes host_need(const Account& account, GpuIndex gpu, Bytes excess, const Reservation& sum) const;
   Bytes most_swapped(GpuIndex gpu, const Member& member, Bytes own) const;
-  // Where others have contexts: what swap memory leaves free of the GPU.
   Bytes kept_free(const Member& member, GpuIndex gpu) const;
   bool fits(const Member& member, GpuIndex gpu, const Reservation& wanted) const;
   std::optional<Refusal> refusal(const Member& member, GpuIndex gpu, const Reservation& wanted) const;

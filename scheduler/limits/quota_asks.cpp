@@ -82,7 +82,7 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
         ask.number,
         false,
         before,
-        fmt::format("of {}, {}contexts{} take {}, {} cannot be evicted, and one program needs {} at once; {} more "
+        fmt::format("of {}, {}contexts{} take {}, {} cannot leave, and one program needs {} at once; {} more "
                     "were requested",
                     bytes_text(total(gpu)),
                     outside(gpu) == 0 ? "" : fmt::format("programs without rota have {}, ", bytes_text(outside(gpu))),
@@ -252,6 +252,7 @@ Quota::Outcome Quota::await_room(RoomQueue::Request request, Time now) {
   Reservation wanted = member.counted[request.gpu];
   wanted.fixed += request.bytes;
   request.movable_too = !fits(member, request.gpu, wanted);
+  if (request.movable_too) request.most -= std::min(request.most, kept_free(member, request.gpu));
   rooms_.await(request);
   outcome.tighten.insert(request.client);  // what it was granted for the attempt is not in anybody's way
   decide_rooms(outcome, now);

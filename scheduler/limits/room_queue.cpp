@@ -166,7 +166,7 @@ std::set<RoomQueue::Unit> RoomQueue::deadlock(const View& view, bool certain, Ti
     if (now < trying.begun + kTries) deadlock.erase(unit_of(of.first));
   }
   for (const auto& [id, client] : clients_) {
-    if (certain && !client.blocks) deadlock.erase(unit_of(id));
+    if (certain && (!client.blocks || client.may_hear(now))) deadlock.erase(unit_of(id));
   }
   for (bool changed = true; changed;) {
     std::set<Unit> remaining = deadlock;
@@ -198,7 +198,9 @@ std::optional<RoomQueue::Unit> RoomQueue::to_refuse(const View& view, Time now) 
 void RoomQueue::answer(const Request& request, Verdict verdict, Time now) {
   if (verdict == Verdict::kAgain) trying_[{request.client, request.gpu}] = {request, now};
   if (verdict == Verdict::kRefuseFutile) refused_at_[{unit_of(request.client), request.gpu}] = now;
-  clients_.at(request.client).blocks = false;
+  Client& client = clients_.at(request.client);
+  client.blocks = false;
+  client.answered = now;
   --waiting_on_[request.gpu];
 }
 
@@ -245,6 +247,9 @@ const RoomQueue::Request* RoomQueue::waits(ClientId client, GpuIndex gpu, bool t
 std::optional<Time> RoomQueue::next_deadline() const {
   if (requests_.empty()) return std::nullopt;
   Time due = decided_ + kLooks;
+  for (const auto& [id, client] : clients_) {
+    if (client.may_hear(decided_)) due = std::min(due, client.answered + kHears);
+  }
   for (const Request& each : requests_) {
     const bool unknown = each.others && decided_ < each.since + kComesBack;
     if (unknown || comes_back(each.gpu, decided_)) due = std::min(due, decided_ + kTries);

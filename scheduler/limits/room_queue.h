@@ -40,6 +40,8 @@ class RoomQueue {
   // two tries meanwhile. Judgments.
   static constexpr Time kComesBack = std::chrono::seconds(1);
   static constexpr Time kTries = std::chrono::milliseconds(50);
+  // How long a client's page may say that its threads wait after it has been answered. A judgment.
+  static constexpr Time kHears = std::chrono::milliseconds(200);
   static constexpr Time kPatience = std::chrono::seconds(60);  // by default. A judgment.
   static constexpr std::size_t kMostOfClient = 64;             // requests that wait at a time; further ones are refused
 
@@ -70,8 +72,8 @@ class RoomQueue {
   // of the GPU when a request comes, and as long as it is awaited(); and for all members of gangs.
   void has(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes stays, Time now);
   // Whether each thread of the client's that has used a GPU waits in such a request: as has(), and again after each
-  // answer to the client, from which on it is taken not to. `began`: its age. Clients of which none is said count by
-  // their numbers.
+  // answer to the client. It is taken not to for a moment after an answer, which it may not have read. `began`: its
+  // age. Clients of which none is said count by their numbers.
   void blocks(ClientId client, bool blocks, Time began);
   // What of its memory there can leave: as has().
   void moves(ClientId client, GpuIndex gpu, Bytes bytes, Time now);
@@ -92,6 +94,8 @@ class RoomQueue {
     std::uint32_t gang = 0;
     bool blocks = false;
     Time began{};
+    Time answered{};  // last
+    bool may_hear(Time now) const { return answered != Time{} && now < answered + kHears; }
     std::map<GpuIndex, Bytes> stays;
     std::map<GpuIndex, Bytes> moves;
   };

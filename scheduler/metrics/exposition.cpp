@@ -168,9 +168,9 @@ void write_series(Text& text, const Snapshot& snapshot, const Labels& labels) {
           [](const Totals& totals) { return seconds(totals.held_ns); });
   counter("rota_waited_seconds", "How long programs have waited for the GPU without holding it.", "seconds",
           [](const Totals& totals) { return seconds(totals.waited_ns); });
-  counter("rota_moved_out_bytes", "GPU memory copied to the host by --memory swap.", "bytes",
+  counter("rota_moved_out_bytes", "GPU memory copied to the host when it was evicted.", "bytes",
           [](const Totals& totals) { return totals.out_bytes; });
-  counter("rota_moved_in_bytes", "GPU memory copied back from the host by --memory swap.", "bytes",
+  counter("rota_moved_in_bytes", "GPU memory copied back from the host when it was restored.", "bytes",
           [](const Totals& totals) { return totals.in_bytes; });
   counter("rota_revocations", "Turns that were revoked because a program did not give the GPU back in time.", "",
           [](const Totals& totals) { return totals.revocations; });

@@ -131,7 +131,8 @@ void Server::publish_contexts_of(Client& client, scheduler::GpuMask gpus) {
     if ((gpus & scheduler::bit(gpu)) == 0) continue;
     const scheduler::GpuState state = core_.gpu(gpu);
     protocol::GpuLease& lease = client.lease->gpus[gpu];
-    lease.all_context_bytes.store(state.contexts + state.measured_outside, std::memory_order_relaxed);
+    const scheduler::Bytes kept_free = quota_.kept_free(client.id, gpu);
+    lease.all_context_bytes.store(state.contexts + state.measured_outside + kept_free, std::memory_order_relaxed);
     lease.too_much_bytes.store(too_much_[gpu], std::memory_order_relaxed);
   }
 }

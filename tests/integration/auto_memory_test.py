@@ -46,3 +46,19 @@ class AutoMemory(Case):
         for child in both:
             result = self.finish(child)
             self.assertEqual(result.returncode, 0, result.stderr)
+
+    # ctest labels: unsanitized
+    def test_what_is_called_free_beside_another_program_can_be_allocated_and_no_more(self):
+        self.environment["ROTA_SIM_MEMORY"] = "4G"  # a margin is kept free on GPUs of 2 GiB and more
+        self.start_daemon()
+        other = self.start(ROTA, "run", "--", *HOLDS)
+        self.assertEqual(other.stdout.readline().strip(), "ready")
+        takes = self.checked(ROTA, "run", "--", *program("""
+assert context() == 0
+allocate(1)
+free, total = ctypes.c_size_t(), ctypes.c_size_t()
+assert call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total)) == 0
+print(allocate(free.value)[0], allocate(8 << 20)[0], total.value - free.value >= 4 << 20)
+"""))
+        self.assertEqual(takes.stdout.split(), ["0", "2", "True"])
+        self.assertEqual(self.finish(other).returncode, 0)

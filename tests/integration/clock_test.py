@@ -52,7 +52,7 @@ class SetClock(Metrics):
         return [(datetime.datetime.fromisoformat(line[1]).timestamp(), line[2]) for line in stamped]
 
     def turns(self):
-        """How many turns each program has had, by pid."""
+        """How long each program has held the GPU, by pid."""
         return {row["pid"]: row["use"]["held_ns"] for row in self.clients()}
 
     def both_go_on(self, what):

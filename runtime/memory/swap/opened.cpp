@@ -153,7 +153,7 @@ std::optional<Opened::Memory> Opened::import(const ExportedHandle& handle, const
   memory.mapped = mapped;
   memory.address += mapped;
   memory.reserved = all;
-  Rollback opened([&] { end(std::move(memory)); });
+  Rollback opened([&] { end(memory); });
   std::uint64_t next = mapped;
   for (std::size_t index = 0; index < handles.all.size(); ++index) {
     if (real::cuMemMap(next, memory.extents[index], 0, handles.all[index], 0) != api::CUDA_SUCCESS) {
@@ -170,16 +170,14 @@ std::optional<Opened::Memory> Opened::import(const ExportedHandle& handle, const
 }
 
 bool Opened::unmap(Memory& memory) {
+  memory.unmapped.resize(memory.extents.size());
   std::uint64_t next = memory.mapped;
   bool all = true;
-  for (std::uint64_t& bytes : memory.extents) {
+  for (std::size_t index = 0; index < memory.extents.size(); ++index) {
+    const std::uint64_t bytes = memory.extents[index];
     const std::uint64_t here = std::exchange(next, next + bytes);
-    if (std::ranges::find(memory.unmapped, here) != memory.unmapped.end()) continue;
-    if (give_back([&] { return real::cuMemUnmap(here, bytes); })) {
-      memory.unmapped.push_back(here);
-    } else {
-      all = false;
-    }
+    if (!memory.unmapped[index]) memory.unmapped[index] = give_back([&] { return real::cuMemUnmap(here, bytes); });
+    all = all && memory.unmapped[index];
   }
   return all && give_back([&] { return real::cuMemAddressFree(memory.mapped, memory.reserved); });
 }
@@ -283,6 +281,7 @@ void Opened::closed(const ExportedHandle& handle) {
   const auto is_any = [&](const auto& wanted) {
     const auto is_one = [&](const Memory& memory) { return wanted(memory.handle); };
     return std::ranges::any_of(coming_, wanted) || std::ranges::any_of(all_ | std::views::values, is_one) ||
+           std::ranges::any_of(ending_, [&](const Memory* memory) { return is_one(*memory); }) ||
            std::ranges::any_of(unreturned_, is_one);
   };
   if (is_any([&](const ExportedHandle& each) { return each == handle; })) return;
@@ -325,8 +324,9 @@ std::optional<api::CUresult> Opened::close(api::CUdeviceptr address, FunctionRef
     if (found == all_.end()) return api::CUDA_SUCCESS;         // gone with its context
     if (--found->second.opens != 0) return api::CUDA_SUCCESS;  // opened again meanwhile
     gone = all_.extract(found);
+    ending_.push_back(&gone.mapped());
   }
-  end(std::move(gone.mapped()));
+  end(gone.mapped());
   return api::CUDA_SUCCESS;
 }
 
@@ -339,21 +339,28 @@ void Opened::context_ended(api::CUcontext context) {
       const auto each = next++;
       if (each->second.place.context == context) gone.push_back(std::move(all_.extract(each).mapped()));
     }
+    for (Memory& memory : gone) ending_.push_back(&memory);
   }
-  for (Memory& memory : gone) end(std::move(memory));
+  for (Memory& memory : gone) end(memory);
 }
 
 // It is none of all_ any more. What the driver does not unmap stays open and charged, and a thread asks again.
-void Opened::end(Memory&& memory) {
+void Opened::end(Memory& memory) {
   const bool unmapped = unmap(memory);
-  if (unmapped && memory.charged) {
-    ledger_.release(memory.device, memory.all_bytes(), Kind::kPhysical);
-    changed_(memory.device);
+  bool charged = false;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase(ending_, &memory);
+    if (!unmapped) {
+      unreturned_.push_back(std::move(memory));
+      return watch();
+    }
+    charged = memory.charged;
+    closed(memory.handle);
   }
-  const std::lock_guard lock(mutex_);
-  if (unmapped) return closed(memory.handle);
-  unreturned_.push_back(std::move(memory));
-  watch();
+  if (!charged) return;
+  ledger_.release(memory.device, memory.all_bytes(), Kind::kPhysical);
+  changed_(memory.device);
 }
 
 // --- exporters that end
@@ -393,8 +400,9 @@ void Opened::watch_all() {
     {
       const std::lock_guard lock(mutex_);
       unreturned.swap(unreturned_);
+      for (Memory& memory : unreturned) ending_.push_back(&memory);
     }
-    for (Memory& memory : unreturned) end(std::move(memory));
+    for (Memory& memory : unreturned) end(memory);
   }
 }
 
@@ -414,6 +422,7 @@ void Opened::adopt() {
         changed.push_back(memory.device);
       };
       std::ranges::for_each(all_ | std::views::values, charge);
+      std::ranges::for_each(ending_, [&](Memory* memory) { charge(*memory); });
       std::ranges::for_each(unreturned_, charge);
     }
   }

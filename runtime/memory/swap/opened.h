@@ -60,10 +60,10 @@ class Opened {
  private:
   struct Memory {
     ExportedHandle handle;
-    std::uint64_t mapped = 0;             // the address of the first extent
-    std::uint64_t reserved = 0;           // bytes from there
-    std::vector<std::uint64_t> extents;   // their sizes
-    std::vector<std::uint64_t> unmapped;  // the addresses of those that are not there any more
+    std::uint64_t mapped = 0;            // the address of the first extent
+    std::uint64_t reserved = 0;          // bytes from there
+    std::vector<std::uint64_t> extents;  // their sizes
+    std::vector<bool> unmapped;          // whether each is not there any more; empty before the first is unmapped
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;
     std::uint64_t buffer_id = 0;
@@ -83,7 +83,8 @@ class Opened {
   // Whether nothing of it is left.
   static bool unmap(Memory& memory);
   const Memory* at(api::CUdeviceptr address) const;
-  void end(Memory&& memory);
+  // Of those that are ending: with the lock held it has been taken out of all_ or unreturned_.
+  void end(Memory& memory);
   static void* run(void* self);
   void watch_all();
   void watch();
@@ -98,6 +99,7 @@ class Opened {
   // reader; and rung when one has come, or has failed to.
   std::vector<ExportedHandle> coming_;
   std::condition_variable came_;
+  std::vector<Memory*> ending_;     // closed, while a thread unmaps it
   std::vector<Memory> unreturned_;  // closed, but the driver has not unmapped it
   // To the processes of which anything is open: they know by it what is.
   struct Peer {

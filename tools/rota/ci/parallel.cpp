@@ -58,6 +58,8 @@ std::optional<Start> by_build_tool(std::string_view program, const std::vector<s
     const std::string_view before = command[i - 1];
     if (!cmake && is_one_of(before, {"-C", "--directory"})) {
       start.folder = word;
+    } else if (!cmake && (word.starts_with("-C") || word.starts_with("--directory="))) {
+      start.folder = word.substr(word[1] == 'C' ? 2 : word.find('=') + 1);
     } else if (!is_one_of(before, {"-f", "--file"})) {
       test = test || is_one_of(word, {"test", "--target=test"});
       if (word.starts_with(kArguments) && program != "ninja") start.joined = i;
@@ -167,8 +169,9 @@ unsigned cores() {
   return static_cast<unsigned>(all.size());
 }
 
-Jobs automatic_jobs(std::string_view workers, const std::vector<std::string>& words, const Variables& variables) {
-  const std::optional<unsigned> bound = number_of(words, {"", "--maxprocesses"});
+Jobs automatic_jobs(std::string_view workers, const std::vector<std::string>& options, const Variables& variables) {
+  std::optional<unsigned> bound = number_of(options, {"", "--maxprocesses"});
+  if (!bound) bound = number_of(words_of(text_of(variables("PYTEST_ADDOPTS"))), {"", "--maxprocesses"});
   const auto bounded = [&](unsigned number) { return bound ? std::min(number, *bound) : number; };
   if (const auto said = number_in<unsigned>(text_of(variables(kAutomatic)))) return {bounded(*said), bounded(*said)};
   cpu_set_t allowed;
@@ -200,7 +203,7 @@ std::optional<Jobs> all_jobs(const std::vector<std::string>& command, const Vari
     const auto& [words, place] = pytest_place(options, names, variables);
     if (!place) return std::nullopt;
     const std::string_view value = value_at(words, *place);
-    if (is_automatic(value)) return automatic_jobs(value, words, variables);
+    if (is_automatic(value)) return automatic_jobs(value, options, variables);
     number = number_in<unsigned>(value);
   } else if (place_of(options, names)) {
     number = number_of(options, names);

@@ -135,7 +135,7 @@ TEST_CASE("what one has there that stays is no room for another's swap memory") 
   const ClientId swaps = rig.client();
   CHECK(rig.granted(stays, 4000, 0));
   CHECK_FALSE(rig.granted(swaps, 0, kGpu - 2 * kContext - 4000 + 1));
-  CHECK_THAT(rig.answers.at(swaps).why, Contains("of 6 KiB, contexts take 100 bytes, 4 KiB cannot be evicted, and"));
+  CHECK_THAT(rig.answers.at(swaps).why, Contains("of 6 KiB, contexts take 100 bytes, 4 KiB cannot leave, and"));
   CHECK(rig.granted(swaps, 0, kGpu - 2 * kContext - 4000));
   CHECK(rig.quota.fixed_of_others(swaps, 0) == 4000);
   CHECK(rig.quota.fixed_of_others(stays, 0) == 0);
@@ -176,7 +176,7 @@ TEST_CASE("a refusal with the longest numbers fits into its message") {
   const std::string why = outcome.answers[0].why;
   CHECK_THAT(
       why, Matches("of 1020.0 GiB, programs without rota have 1010.0 GiB, contexts( and a reserve)? take 101\\d.0 GiB, "
-                   "10\\d\\d.\\d GiB cannot be evicted, .*10\\d\\d.\\d GiB.*; 10\\d\\d.\\d GiB more were requested"));
+                   "10\\d\\d.\\d GiB cannot leave, .*10\\d\\d.\\d GiB.*; 10\\d\\d.\\d GiB more were requested"));
   CHECK(why.size() < protocol::kTextLength);
 }
 

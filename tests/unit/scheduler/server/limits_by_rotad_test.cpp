@@ -287,7 +287,7 @@ TEST_CASE(
   REQUIRE(question.kind == Kind::kTighten);
   const protocol::Reserved answer = stays.answer_after_tighten();
   CHECK(answer.granted == 0);
-  CHECK_THAT(answer.text, Contains("cannot be evicted, and"));
+  CHECK_THAT(answer.text, Contains("cannot leave, and"));
 }
 
 }  // namespace rota::test
