@@ -9,7 +9,8 @@ namespace rota::memory {
 
 // How plain allocations (cuMemAlloc, cuMemAllocPitch) are served.
 enum class Choice {
-  kAuto,  // where a rotad serves this process as kSwap, with `oversubscribe` managed; native otherwise
+  kDefault,  // managed where a rotad serves this process, native otherwise
+  kAuto,     // where a rotad serves this process as kSwap, with `oversubscribe` managed; native otherwise
   kManaged,
   kNative,
   kSwap,  // native memory that rota moves (swap/swap.h); managed where a GPU has no virtual memory management
@@ -18,7 +19,7 @@ enum class Choice {
 inline constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
 
 struct Settings {
-  Choice backend = Choice::kAuto;
+  Choice backend = Choice::kDefault;
   // Bytes of device memory that this process may have on each GPU, all routes of allocation together. 0: the limit
   // could not be read, which has been logged.
   std::uint64_t limit_bytes = kNoLimit;

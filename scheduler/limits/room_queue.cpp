@@ -1,7 +1,5 @@
 #include "scheduler/limits/room_queue.h"
 
-#include <algorithm>
-
 namespace rota::scheduler {
 
 RoomQueue::Unit RoomQueue::unit_of(ClientId client) const {
@@ -86,7 +84,10 @@ void RoomQueue::await(const Request& request) {
     if (same) --waiting_on_[each.gpu];
     return same;
   });
-  clients_[request.client];
+  std::vector<Answered>& answered = clients_[request.client].answered;
+  const auto tried =
+      std::ranges::find_if(answered, [&](const Answered& each) { return each.again && each.gpu == request.gpu; });
+  if (tried != answered.end()) answered.erase(tried);
   trying_.erase({request.client, request.gpu});
   requests_.push_back(request);
   ++waiting_on_[request.gpu];
@@ -200,7 +201,8 @@ void RoomQueue::answer(const Request& request, Verdict verdict, Time now) {
   if (verdict == Verdict::kRefuseFutile) refused_at_[{unit_of(request.client), request.gpu}] = now;
   Client& client = clients_.at(request.client);
   client.blocks = false;
-  client.answered = now;
+  std::erase_if(client.answered, [&](const Answered& each) { return now >= each.at + kHears; });
+  client.answered.push_back({request.gpu, verdict == Verdict::kAgain, now});
   --waiting_on_[request.gpu];
 }
 
@@ -248,7 +250,9 @@ std::optional<Time> RoomQueue::next_deadline() const {
   if (requests_.empty()) return std::nullopt;
   Time due = decided_ + kLooks;
   for (const auto& [id, client] : clients_) {
-    if (client.may_hear(decided_)) due = std::min(due, client.answered + kHears);
+    for (const Answered& each : client.answered) {
+      if (decided_ < each.at + kHears) due = std::min(due, each.at + kHears);
+    }
   }
   for (const Request& each : requests_) {
     const bool unknown = each.others && decided_ < each.since + kComesBack;

@@ -17,6 +17,7 @@
 //     not wait may yet free memory: it is done late, when the first of them has waited nine tenths of its `patience`.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -40,7 +41,8 @@ class RoomQueue {
   // two tries meanwhile. Judgments.
   static constexpr Time kComesBack = std::chrono::seconds(1);
   static constexpr Time kTries = std::chrono::milliseconds(50);
-  // How long a client's page may say that its threads wait after it has been answered. A judgment.
+  // How long a client's page may still say that all of its threads wait after one was answered, unless that one is
+  // known to wait again. A judgment.
   static constexpr Time kHears = std::chrono::milliseconds(200);
   static constexpr Time kPatience = std::chrono::seconds(60);  // by default. A judgment.
   static constexpr std::size_t kMostOfClient = 64;             // requests that wait at a time; further ones are refused
@@ -90,12 +92,19 @@ class RoomQueue {
  private:
   // A gang's number, or 0 and a client's.
   using Unit = std::pair<std::uint32_t, ClientId>;
+  struct Answered {
+    GpuIndex gpu;
+    bool again;
+    Time at;
+  };
   struct Client {
     std::uint32_t gang = 0;
     bool blocks = false;
     Time began{};
-    Time answered{};  // last
-    bool may_hear(Time now) const { return answered != Time{} && now < answered + kHears; }
+    std::vector<Answered> answered;  // in the last moment
+    bool may_hear(Time now) const {
+      return std::ranges::any_of(answered, [&](const Answered& each) { return now < each.at + kHears; });
+    }
     std::map<GpuIndex, Bytes> stays;
     std::map<GpuIndex, Bytes> moves;
   };

@@ -87,7 +87,7 @@ TEST_CASE("what a client pins of its swap memory counts as what stays, and no lo
   CHECK(rig.quota.fixed_of_others(one, 0) == 0);
   SECTION("others may have what is left beside it") {
     CHECK_FALSE(rig.granted(other, 0, 3400));
-    CHECK_THAT(rig.ask(other, 0, 3400)->why, Contains("3 KiB cannot be evicted"));
+    CHECK_THAT(rig.ask(other, 0, 3400)->why, Contains("3 KiB cannot leave"));
     CHECK(rig.granted(other, 0, 3300));
   }
   SECTION("it may have as much as before") {
