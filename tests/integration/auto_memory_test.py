@@ -51,9 +51,9 @@ class AutoMemory(Case):
     def test_what_is_called_free_beside_another_program_can_be_allocated_and_no_more(self):
         self.environment["ROTA_SIM_MEMORY"] = "4G"  # a margin is kept free on GPUs of 2 GiB and more
         self.start_daemon()
-        other = self.start(ROTA, "run", "--", *HOLDS)
+        other = self.start(ROTA, "run", "--memory", "auto", "--", *HOLDS)
         self.assertEqual(other.stdout.readline().strip(), "ready")
-        takes = self.checked(ROTA, "run", "--", *program("""
+        takes = self.checked(ROTA, "run", "--memory", "auto", "--", *program("""
 assert context() == 0
 allocate(1)
 free, total = ctypes.c_size_t(), ctypes.c_size_t()

@@ -56,8 +56,7 @@ class SetClock(Metrics):
         return {row["pid"]: row["use"]["held_ns"] for row in self.clients()}
 
     def both_go_on(self, what):
-        before = self.turns()
-        self.assertEqual(len(before), 2)
+        before = self.eventually(lambda: len(turns := self.turns()) == 2 and turns, f"both are rotad's clients, {what}")
         self.eventually(lambda: all(self.turns().get(pid, 0) > held for pid, held in before.items()), f"both have turns {what}")
 
     # ctest labels: unsanitized
