@@ -82,6 +82,8 @@ class Newer(Case):
         result = self.checked(ROTA, "run", "--", PROGRAMS / "future", ROTA_LOG="info")
         self.assertEqual(result.stdout, "ok\n")
         self.assertIn("cuRotaSimFutureCall", result.stderr)  # said, since rota does not see such calls
+        # New memory is in place before the program can use it in a call that does not wait for that.
+        self.assertEqual(self.checked(ROTA, "run", "--memory", "swap", "--", PROGRAMS / "future").stdout, "ok\n")
         self.assertEqual(self.checked(ROTA, "run", "--", PROGRAMS / "future", "--version", "11070").stdout, "absent\n")
 
 
