@@ -79,13 +79,12 @@ void Usage::show_awaited(int device, int more) {
   if (device < 0 || device >= kMaxDevices) return;
   Slot& slot = slots_[static_cast<std::size_t>(device)];
   slot.awaited.fetch_add(more);
-  const int index = slot.index.load(std::memory_order_acquire);
-  protocol::UsagePage* page = page_.load(std::memory_order_acquire);
-  if (index < 0 || page == nullptr) return;
+  protocol::GpuUsage* const gpu = record(device);
+  if (gpu == nullptr) return;
   int awaited = 0;
   do {
     awaited = slot.awaited.load();
-    show(page->gpus[index].awaited, static_cast<std::uint16_t>(std::clamp(awaited, 0, int{UINT16_MAX})));
+    show(gpu->awaited, static_cast<std::uint16_t>(std::clamp(awaited, 0, int{UINT16_MAX})));
   } while (awaited != slot.awaited.load());
 }
 

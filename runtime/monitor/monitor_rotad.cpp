@@ -106,7 +106,10 @@ void Monitor::say(Task& task, const Action& action) {
   }
   switch (action.note) {
     case Note::kRunsAlone:
-      if (!rotad_.said_silent()) log::warn("rotad is gone: the program continues without turns");
+      if (!rotad_.said_silent()) {
+        log::warn("rotad is gone: the program continues without turns{}",
+                  memory_.in_place(memory_.reachable(task.devices)) ? "" : " once all of its memory is on the GPU");
+      }
       break;
     case Note::kRevoked:
       if (revoked.first()) {

@@ -167,7 +167,7 @@ std::set<RoomQueue::Unit> RoomQueue::deadlock(const View& view, bool certain, Ti
     if (now < trying.begun + kTries) deadlock.erase(unit_of(of.first));
   }
   for (const auto& [id, client] : clients_) {
-    if (certain && (!client.blocks || client.may_hear(now))) deadlock.erase(unit_of(id));
+    if (certain && (!client.blocks || client.may_not_have_read(now))) deadlock.erase(unit_of(id));
   }
   for (bool changed = true; changed;) {
     std::set<Unit> remaining = deadlock;
@@ -201,7 +201,7 @@ void RoomQueue::answer(const Request& request, Verdict verdict, Time now) {
   if (verdict == Verdict::kRefuseFutile) refused_at_[{unit_of(request.client), request.gpu}] = now;
   Client& client = clients_.at(request.client);
   client.blocks = false;
-  std::erase_if(client.answered, [&](const Answered& each) { return now >= each.at + kHears; });
+  std::erase_if(client.answered, [&](const Answered& each) { return now >= each.at + kAnswerTakes; });
   client.answered.push_back({request.gpu, verdict == Verdict::kAgain, now});
   --waiting_on_[request.gpu];
 }
@@ -251,7 +251,7 @@ std::optional<Time> RoomQueue::next_deadline() const {
   Time due = decided_ + kLooks;
   for (const auto& [id, client] : clients_) {
     for (const Answered& each : client.answered) {
-      if (decided_ < each.at + kHears) due = std::min(due, each.at + kHears);
+      if (decided_ < each.at + kAnswerTakes) due = std::min(due, each.at + kAnswerTakes);
     }
   }
   for (const Request& each : requests_) {

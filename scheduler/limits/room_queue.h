@@ -43,7 +43,7 @@ class RoomQueue {
   static constexpr Time kTries = std::chrono::milliseconds(50);
   // How long a client's page may still say that all of its threads wait after one was answered, unless that one is
   // known to wait again. A judgment.
-  static constexpr Time kHears = std::chrono::milliseconds(200);
+  static constexpr Time kAnswerTakes = std::chrono::milliseconds(200);
   static constexpr Time kPatience = std::chrono::seconds(60);  // by default. A judgment.
   static constexpr std::size_t kMostOfClient = 64;             // requests that wait at a time; further ones are refused
 
@@ -92,6 +92,7 @@ class RoomQueue {
  private:
   // A gang's number, or 0 and a client's.
   using Unit = std::pair<std::uint32_t, ClientId>;
+  // An answer that the client may not have read yet.
   struct Answered {
     GpuIndex gpu;
     bool again;
@@ -101,9 +102,9 @@ class RoomQueue {
     std::uint32_t gang = 0;
     bool blocks = false;
     Time began{};
-    std::vector<Answered> answered;  // in the last moment
-    bool may_hear(Time now) const {
-      return std::ranges::any_of(answered, [&](const Answered& each) { return now < each.at + kHears; });
+    std::vector<Answered> answered;
+    bool may_not_have_read(Time now) const {
+      return std::ranges::any_of(answered, [&](const Answered& each) { return now < each.at + kAnswerTakes; });
     }
     std::map<GpuIndex, Bytes> stays;
     std::map<GpuIndex, Bytes> moves;

@@ -67,7 +67,7 @@ struct alignas(kRecordBytes) GpuLease {
   // What rotad counts for this client in addition to its allocations (contexts, modules, heaps), measured if NVML
   // reports it and otherwise assumed.
   std::atomic<std::uint64_t> context_bytes;
-  // The same for all clients together, and unmanaged memory (scheduler/core/outside.h): what no allocation can use.
+  // The same for all clients, unmanaged memory (core/outside.h), and what rotad keeps free: what no allocation can use.
   std::atomic<std::uint64_t> all_context_bytes;
   // What all other clients have reserved there that cannot be evicted (fixed_bytes).
   std::atomic<std::uint64_t> fixed_of_others_bytes;

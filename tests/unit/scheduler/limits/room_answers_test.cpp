@@ -9,7 +9,8 @@ namespace {
 using room::Machine;
 using namespace std::chrono_literals;
 
-TEST_CASE("a client that has just been refused is in no certain deadlock, whatever its page says, until it has heard") {
+TEST_CASE(
+    "a client that has just been refused is in no certain deadlock, whatever its page says, until it has read that") {
   Machine machine;
   machine.has(1, 45);
   machine.has(2, 45);
@@ -17,21 +18,21 @@ TEST_CASE("a client that has just been refused is in no certain deadlock, whatev
   machine.await(2, 20);
   REQUIRE(machine.settle() == "2 refused");
   machine.await(1, 20);
-  machine.blocks(2, true);  // it has not heard
+  machine.blocks(2, true);  // it has not read the answer
   CHECK(machine.settle().empty());
-  CHECK(machine.queue.next_deadline() <= machine.now + RoomQueue::kHears);
+  CHECK(machine.queue.next_deadline() <= machine.now + RoomQueue::kAnswerTakes);
   SECTION("it runs on, and frees memory") {
     machine.blocks(2, false);
-    CHECK(machine.settle(RoomQueue::kHears).empty());
+    CHECK(machine.settle(RoomQueue::kAnswerTakes).empty());
     machine.has(2, 25);
     CHECK(machine.settle(1ms) == "1 again");
   }
   SECTION("it has no other thread") {
-    CHECK(machine.settle(RoomQueue::kHears) == "2 refused");
+    CHECK(machine.settle(RoomQueue::kAnswerTakes) == "2 refused");
   }
 }
 
-TEST_CASE("a client that was told to try and waits again has heard") {
+TEST_CASE("a client that was told to try and waits again has read that") {
   Machine machine;
   machine.has(1, 45);
   machine.has(2, 40);

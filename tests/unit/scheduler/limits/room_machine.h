@@ -1,7 +1,6 @@
 // A RoomQueue with a clock, and requests of which most are a client's only thread's.
 #pragma once
 
-#include <algorithm>
 #include <string>
 
 #include "scheduler/limits/room_queue.h"
