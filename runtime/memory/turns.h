@@ -97,8 +97,8 @@ class Turns {
   // What this process has on the GPU besides its allocations: contexts, modules, heaps; measured if possible, otherwise
   // assumed. 0 where it has no context.
   virtual std::uint64_t context_bytes(int device) = 0;
-  // The same of all processes that rotad knows, this one included, what programs without rota have there, and what rotad
-  // keeps free. 0: not known.
+  // The same of all processes that rotad knows, this one included, what programs without rota have there, and what
+  // rotad keeps free. 0: not known.
   virtual std::uint64_t all_context_bytes(int device) = 0;
   // What all other processes have allocated or may allocate there that cannot leave the GPU.
   virtual std::uint64_t fixed_of_others_bytes(int device) = 0;
