@@ -458,7 +458,10 @@ void Memory::context_ended(api::CUcontext context) {
   events_.forget(context);
   {
     const std::lock_guard lock(devices_mutex_);
-    kept_bytes_.erase(context);
+    if (const auto kept = kept_bytes_.find(context); kept != kept_bytes_.end()) {
+      swap_.take_beside(kept->second.device, kBlockBytes);
+      kept_bytes_.erase(kept);
+    }
     byte_seen_to_.store(nullptr, std::memory_order_relaxed);
   }
   ledger_.drop(Owner::of(context));

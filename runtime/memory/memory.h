@@ -326,7 +326,9 @@ class Memory final : public Residency, Contents {
   std::uint64_t movable_room(int ordinal, std::uint64_t own, std::uint64_t free);
   // What others have there, by the driver's figure alone.
   std::uint64_t others(int ordinal, std::uint64_t own, std::uint64_t free);
-  // What the first allocation of extents takes besides them.
+  // What the bytes take that keep_a_byte() has allocated, and the one that it is still to allocate in the current
+  // context or, if that is elsewhere, in any.
+  std::uint64_t kept_bytes(int ordinal);
   std::uint64_t unkept_byte(int ordinal);
   // For more room on a GPU: frees extents that nothing of the program uses, and what pools keep there. Returns whether
   // there were any.
@@ -403,6 +405,8 @@ class Memory final : public Residency, Contents {
   Turns* turns_ = &WithoutTurns::instance();
   std::atomic<bool> exports_{false};  // a function refused converted memory: allocations stay native from then on
   std::set<std::string> explained_;   // functions; under the lock below
+  // What extents are rounded up to, and what the driver takes for a byte.
+  static constexpr std::uint64_t kBlockBytes = std::uint64_t{2} << 20;
   struct KeptByte {
     api::CUdeviceptr address;
     int device;

@@ -8,9 +8,6 @@ namespace rota::memory {
 
 namespace {
 
-// What extents are rounded up to, and what the driver takes for a byte.
-constexpr std::uint64_t kBlockBytes = std::uint64_t{2} << 20;
-
 std::uint64_t without(std::uint64_t bytes, std::uint64_t part) {
   return bytes - std::min(bytes, part);
 }
@@ -63,7 +60,8 @@ std::uint64_t Memory::movable_room(int ordinal, std::uint64_t own, std::uint64_t
   // Without a rotad nobody evicts memory.
   if (!device(ordinal).served.load(std::memory_order_relaxed)) left = without(left, others(ordinal, own, free));
   if (backend(ordinal).backing() != Backing::kSwapped) return without(left, own);
-  const std::uint64_t taken = std::max(own, ledger_.fixed_bytes(ordinal) + swap_.needed_bytes(ordinal));
+  const std::uint64_t needed = swap_.needed_bytes(ordinal) + unkept_byte(ordinal);
+  const std::uint64_t taken = std::max(own, ledger_.fixed_bytes(ordinal) + needed);
   const std::uint64_t room = without(left, taken);
   return room - room % kBlockBytes;
 }
@@ -73,8 +71,9 @@ std::uint64_t Memory::movable_room(int ordinal, std::uint64_t own, std::uint64_t
 // reading allows.
 std::uint64_t Memory::others(int ordinal, std::uint64_t own, std::uint64_t free) {
   const bool swaps = backend(ordinal).backing() == Backing::kSwapped;
-  const std::uint64_t stays = ledger_.fixed_bytes(ordinal) + (swaps ? swap_.resident_bytes(ordinal) : 0);
-  const std::uint64_t in_use = without(device(ordinal).total_bytes, free) + unkept_byte(ordinal);
+  const std::uint64_t extents = swaps ? swap_.resident_bytes(ordinal) + kept_bytes(ordinal) : 0;
+  const std::uint64_t stays = ledger_.fixed_bytes(ordinal) + extents;
+  const std::uint64_t in_use = without(device(ordinal).total_bytes, free);
   const std::uint64_t there = without(in_use, contexts(ordinal));
   const std::uint64_t most = without(there, stays);
   const std::uint64_t least = swaps ? most : std::min(without(there, own), most);
@@ -84,12 +83,20 @@ std::uint64_t Memory::others(int ordinal, std::uint64_t own, std::uint64_t free)
   return found;
 }
 
-// What the first extent brings with it (keep_a_byte), as long as it is still to come.
-std::uint64_t Memory::unkept_byte(int ordinal) {
-  if (backend(ordinal).backing() != Backing::kSwapped) return 0;
+std::uint64_t Memory::kept_bytes(int ordinal) {
   const std::lock_guard lock(devices_mutex_);
-  const bool kept = std::ranges::any_of(kept_bytes_, [&](const auto& each) { return each.second.device == ordinal; });
-  return kept ? 0 : kBlockBytes;
+  const auto there = [&](const auto& each) { return each.second.device == ordinal; };
+  return kBlockBytes * static_cast<std::uint64_t>(std::ranges::count_if(kept_bytes_, there));
+}
+
+std::uint64_t Memory::unkept_byte(int ordinal) {
+  Place place;
+  const bool asks_there = here(place) && place.device == ordinal;
+  const std::lock_guard lock(devices_mutex_);
+  const auto kept = [&](const auto& each) {
+    return asks_there ? each.first == place.context : each.second.device == ordinal;
+  };
+  return std::ranges::any_of(kept_bytes_, kept) ? 0 : kBlockBytes;
 }
 
 int Memory::device_of(api::CUdeviceptr address, bool* booked) const {

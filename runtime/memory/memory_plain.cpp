@@ -75,6 +75,7 @@ api::CUdeviceptr Memory::keep_a_byte(const Place& place) {
   if (real::cuMemAlloc_v2(&kept, 1) != api::CUDA_SUCCESS) return 0;
   const std::lock_guard lock(devices_mutex_);
   const auto [entry, first] = kept_bytes_.try_emplace(place.context, KeptByte{kept, place.device});
+  if (first) swap_.add_beside(place.device, kBlockBytes);
   if (!first) deferred_.add_unused(kept, place);
   return entry->second.address;
 }

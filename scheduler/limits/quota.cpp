@@ -171,12 +171,14 @@ Bytes Quota::kept_free(ClientId client, GpuIndex gpu) const {
 // less.
 bool Quota::fits(const Member& member, GpuIndex index, const Reservation& wanted) const {
   const Reservation& before = member.counted[index];
-  const bool more_stays = wanted.fixed > before.fixed;
+  const Bytes swapped = std::max(before.swapped, wanted.swapped);
+  const Bytes pinned = std::min(member.pinned[index], swapped);  // what it is granted may be pinned at once
+  const Bytes then = std::max(before.fixed, wanted.fixed) + pinned;
+  const bool more_stays = then > member.there[index].stays;
   if (!more_stays && wanted.swapped <= before.swapped) return true;
-  const Bytes pinned = before.swapped - member.there[index].moves;
-  const Bytes own = std::max(before.swapped, wanted.swapped) - pinned;
+  const Bytes own = swapped - pinned;
   const Bytes at_once = more_stays ? most_swapped(index, member, own) : own;
-  const Bytes stays = gpus_[index].stays - before.fixed + std::max(before.fixed, wanted.fixed);
+  const Bytes stays = gpus_[index].stays - member.there[index].stays + then;
   // Pinned memory may be evicted again one day.
   const bool swaps = at_once != 0 || gpus_[index].pinned != 0;
   return !swaps || taken(index) + kept_free(member, index) + stays + at_once <= total(index);

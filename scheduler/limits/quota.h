@@ -218,7 +218,8 @@ class Quota {
   // By the word of the driver and the kernel its process has this much on the GPU, and this much in the host's memory:
   // so much of what it says is confirmed.
   Outcome confirm(ClientId client, GpuIndex gpu, Bytes on_gpu, Bytes on_host, Time now);
-  // So much of its swap memory stays there for good. Counted up to what it has been granted.
+  // So much of its swap memory stays there for good. Counted up to what it has been granted, and may exceed that: what
+  // it is granted from then on stays, too.
   Outcome pin(ClientId client, GpuIndex gpu, Bytes bytes, Time now);
   // Whether it says that it has more than it was granted.
   bool claims(ClientId client, GpuIndex gpu) const;

@@ -166,8 +166,12 @@ void Server::read_usage(Client& client) {
 }
 
 void Server::tell_pinned(Client& client, std::uint32_t gpu) {
+  const protocol::GpuUsage& usage = client.usage->gpus[gpu];
+  const bool all = usage.pinned_all.load(std::memory_order_relaxed) != static_cast<std::uint8_t>(protocol::PinAll::kNo);
+  // Of a process that is pinned as a whole also what it allocates later.
   const scheduler::Bytes bytes =
-      std::min(client.usage->gpus[gpu].pinned_bytes.load(std::memory_order_relaxed), protocol::kMaxGpuBytes);
+      all ? protocol::kMaxGpuBytes
+          : std::min(usage.pinned_bytes.load(std::memory_order_relaxed), protocol::kMaxGpuBytes);
   if (std::exchange(client.pinned[gpu], bytes) == bytes) return;
   carry_out(apply(scheduler::limit::Pin{client.id, gpu, bytes}).outcome);
 }

@@ -130,6 +130,9 @@ class SwapBackend final : public Backend {
   std::uint64_t resident_bytes(int device) const { return mapper_.resident_bytes(device); }
   std::uint64_t out_bytes(int device) const { return regions_.out_bytes(device); }
   std::uint64_t needed_bytes(int device) const { return regions_.needed(device); }
+  // Memory of rota's own that is there as long as a context, besides extents: a whole number of granules.
+  void add_beside(int device, std::uint64_t bytes) { regions_.needed(device) += bytes; }
+  void take_beside(int device, std::uint64_t bytes) { regions_.needed(device) -= bytes; }
   bool in_place(Devices devices) const { return regions_.in_place(devices); }
   bool all_in_place() const { return in_place(kAllDevices); }
   bool if_in_place(Devices devices, FunctionRef<void()> work) { return regions_.if_in_place(devices, work); }

@@ -119,6 +119,23 @@ TEST_CASE("beside swap memory that is all pinned nobody is granted more than fit
   CHECK(rig.granted(native, 2300, 0));
 }
 
+TEST_CASE("a client that is pinned as a whole gets no more than lets the others come back") {
+  Rig rig;
+  const ClientId pinned = rig.client();
+  const ClientId other = rig.client();
+  REQUIRE(rig.granted(pinned, 0, 2000));
+  REQUIRE(rig.granted(other, 0, 4000));
+  rig.hear(rig.quota.pin(pinned, 0, protocol::kMaxGpuBytes, rig.now));
+  CHECK_FALSE(rig.granted(pinned, 0, kGpu - 2 * kContext - 4000 + 1));
+  CHECK(rig.granted(pinned, 0, kGpu - 2 * kContext - 4000));
+  CHECK(rig.quota.fixed_of_others(other, 0) == kGpu - 2 * kContext - 4000);
+  CHECK_FALSE(rig.granted(other, 0, 4001));
+  SECTION("and as much as before once it can leave again") {
+    rig.hear(rig.quota.pin(pinned, 0, 0, rig.now));
+    CHECK(rig.granted(pinned, 0, kGpu - 2 * kContext));
+  }
+}
+
 TEST_CASE("two that swap may have a GPU each, and no more than what is left beside contexts and what stays") {
   Rig rig;
   const ClientId one = rig.client();
