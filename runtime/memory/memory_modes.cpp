@@ -8,15 +8,6 @@ namespace rota::memory {
 
 using protocol::MemoryMode;
 
-namespace {
-
-// Memory is the driver's own as long as no rotad serves the process.
-bool needs_rotad(Choice choice) {
-  return choice == Choice::kDefault || choice == Choice::kAuto;
-}
-
-}  // namespace
-
 void Memory::set_served(bool served) {
   // What was decided without knowing that is decided again.
   for (int ordinal = 0; ordinal < kMaxDevices; ++ordinal) set_served(ordinal, served);
@@ -30,7 +21,7 @@ void Memory::set_served(int ordinal, bool served) {
 }
 
 Backend& Memory::backend_for_allocation(int ordinal) {
-  if (needs_rotad(settings_.backend)) turns_->wait_until_served_is_known(ordinal);
+  if (settings_.backend == Choice::kAuto) turns_->wait_until_served_is_known(ordinal);
   return backend(ordinal);
 }
 
@@ -39,7 +30,8 @@ MemoryMode Memory::decide(int ordinal) {
   if (choice == Choice::kNative) return MemoryMode::kNativeChosen;
   if (exports_.load(std::memory_order_relaxed)) return MemoryMode::kNativeRefused;
   const bool served = devices_[static_cast<std::size_t>(ordinal)].served.load(std::memory_order_relaxed);
-  if (needs_rotad(choice) && !served) return MemoryMode::kUnknown;
+  // Memory is the driver's own as long as no rotad serves the process.
+  if (choice == Choice::kAuto && !served) return MemoryMode::kUnknown;
   if (choice != Choice::kManaged && sharers_.watched()) return MemoryMode::kNativeWatched;
   const bool larger = choice == Choice::kAuto && settings_.oversubscribe;
   MemoryMode managed = larger ? MemoryMode::kUnifiedLarger : MemoryMode::kUnified;
@@ -56,7 +48,7 @@ MemoryMode Memory::decide(int ordinal) {
     }
   }
   // Unified Memory cannot be handed to other processes.
-  if (needs_rotad(choice) && sharers_.found()) return MemoryMode::kNativeShared;
+  if (choice == Choice::kAuto && sharers_.found()) return MemoryMode::kNativeShared;
   switch (suitability) {
     case Suitability::kNoManaged:
       return MemoryMode::kNativeNoManaged;

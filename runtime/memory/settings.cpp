@@ -37,7 +37,7 @@ Settings settings_from_environment() {
     } else if (wanted == "swap") {
       settings.backend = Choice::kSwap;
     } else {
-      log::warn("ROTA_MEMORY is '{}': use auto, managed, native or swap; the default is used", wanted);
+      log::warn("ROTA_MEMORY is '{}': use auto, managed, native or swap; auto is used", wanted);
     }
   }
   if (const char* value = std::getenv("ROTA_GPU_MEM_LIMIT"); value != nullptr && *value != '\0') {

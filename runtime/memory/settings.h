@@ -9,8 +9,7 @@ namespace rota::memory {
 
 // How plain allocations (cuMemAlloc, cuMemAllocPitch) are served.
 enum class Choice {
-  kDefault,  // managed where a rotad serves this process, native otherwise
-  kAuto,     // where a rotad serves this process as kSwap, with `oversubscribe` managed; native otherwise
+  kAuto,  // where a rotad serves this process as kSwap, with `oversubscribe` managed; native otherwise
   kManaged,
   kNative,
   kSwap,  // native memory that rota moves (swap/swap.h); managed where a GPU has no virtual memory management
@@ -19,7 +18,7 @@ enum class Choice {
 inline constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
 
 struct Settings {
-  Choice backend = Choice::kDefault;
+  Choice backend = Choice::kAuto;
   // Bytes of device memory that this process may have on each GPU, all routes of allocation together. 0: the limit
   // could not be read, which has been logged.
   std::uint64_t limit_bytes = kNoLimit;

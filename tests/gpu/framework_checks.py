@@ -1,4 +1,4 @@
-"""Frameworks' ways with several processes (frameworks.py): the same as natively, in the default mode and in `auto` mode."""
+"""Frameworks' ways with several processes (frameworks.py): the same as natively, by default and, where it can be, with Unified Memory."""
 import ctypes
 import json
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 from bench import HERE, Skip, needs
 
-MODES = ("", "auto")  # "": what rota does if it is told nothing
+MODES = ("", "managed")  # "": what rota does if it is told nothing
 # Neither NCCL nor PyTorch uses multicast objects here.
 ENVIRONMENT = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -55,7 +55,7 @@ def two_servers_with_an_all_reduce_of_their_own_take_turns(bench):
     """Their kernels wait for each other's: both ranks of one get their GPUs together, also where the two servers exclude each other."""
     needs("torch", "cupy")
     needs_two_gpus()
-    environment = dict(bench.environment, **ENVIRONMENT, ROTA_MEMORY="auto", ROTA_SOCKET=str(bench.scratch / "rotad-servers.sock"), STEPS="20000")
+    environment = dict(bench.environment, **ENVIRONMENT, ROTA_SOCKET=str(bench.scratch / "rotad-servers.sock"), STEPS="20000")
     command = list(map(str, command_of("custom_all_reduce")))
     native = last(bench.checked(command, **ENVIRONMENT, STEPS="20000"))
     both = [subprocess.Popen([str(bench.rota), "run", "--mode", "exclusive", "--quantum", "200ms", "--", *command], env=environment, stdout=subprocess.PIPE,
@@ -69,14 +69,14 @@ def two_servers_with_an_all_reduce_of_their_own_take_turns(bench):
 
 CHECKS = [
     check("memory_fraction", "torch"),
-    check("spawned", "torch", modes=("auto",), called="tensors_handed_to_a_spawned_child"),
-    check("forkserver", "torch", modes=("auto",), called="tensors_handed_to_a_forkserver_s_child"),
-    check("spawned", "torch", modes=("auto",), called="expandable_segments_handed_to_a_child", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"),
+    check("spawned", "torch", modes=("",), called="tensors_handed_to_a_spawned_child"),
+    check("forkserver", "torch", modes=("",), called="tensors_handed_to_a_forkserver_s_child"),
+    check("spawned", "torch", modes=("",), called="expandable_segments_handed_to_a_child", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"),
     check("forked", "torch"),
-    check("data_loaders", "torch", modes=("auto",)),
+    check("data_loaders", "torch", modes=("",)),
     check("process_tree", "torch"),
     check("fsdp", "torch", two=True),
     check("symmetric_memory", "torch", two=True),
-    check("custom_all_reduce", "torch", "cupy", two=True, modes=("auto",)),
+    check("custom_all_reduce", "torch", "cupy", two=True, modes=("",)),
     two_servers_with_an_all_reduce_of_their_own_take_turns,
 ]

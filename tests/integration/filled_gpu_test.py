@@ -144,8 +144,8 @@ class FilledGpu(Case):
         self.alone(IN_TWO_CONTEXTS)
 
     # ctest labels: unsanitized
-    def test_a_larger_gpu_can_be_filled(self):
-        self.environment["ROTA_SIM_MEMORY"] = "4G"
+    def test_a_gpu_of_which_a_part_is_kept_free_beside_others_can_be_filled(self):
+        self.environment["ROTA_SIM_MEMORY"] = "2G"
         self.alone(ALL_THAT_IS_FREE)
 
     # ctest labels: unsanitized

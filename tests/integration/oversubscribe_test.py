@@ -6,7 +6,7 @@ MEMHOG = PROGRAMS / "memhog"
 
 class Oversubscribe(Case):
     def test_a_program_larger_than_the_gpu_is_refused_with_the_remedy(self):
-        result = self.call(ROTA, "run", "--memory", "auto", "--", MEMHOG, "--bytes", "400M", "--rounds", "1")
+        result = self.call(ROTA, "run", "--", MEMHOG, "--bytes", "400M", "--rounds", "1")
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("CUDA_ERROR_OUT_OF_MEMORY", result.stderr)
         lines = [line for line in result.stderr.splitlines() if "--oversubscribe" in line]
@@ -14,7 +14,7 @@ class Oversubscribe(Case):
         self.assertRegex(lines[0], r"^rota: \d+ MiB on GPU 0 refused: this process has \d+ MiB of the 240 MiB that the GPU has for it, .*; `rota run --oversubscribe` allows more$")
 
     def test_one_with_unified_memory_is_refused_with_the_remedy(self):
-        result = self.call(ROTA, "run", "--", MEMHOG, "--bytes", "400M", "--rounds", "1")
+        result = self.call(ROTA, "run", "--memory", "managed", "--", MEMHOG, "--bytes", "400M", "--rounds", "1")
         self.assertNotEqual(result.returncode, 0)
         lines = [line for line in result.stderr.splitlines() if "--oversubscribe" in line]
         self.assertEqual(len(lines), 1, result.stderr)

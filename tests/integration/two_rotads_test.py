@@ -73,7 +73,7 @@ class TwoRotads(Pair):
         self.eventually(lambda: self.served(self.second_status(), second), "the second program is served")
         self.assertIsNone(second.poll())
         third = self.hog("0.2", **self.second)
-        self.eventually(lambda: self.mode_of(self.second_status(), third) == "managed", "new memory is managed")
+        self.eventually(lambda: self.mode_of(self.second_status(), third) == "swap", "new memory is swapped")
         client = [each for each in self.second_status()["clients"] if each["pid"] == second.pid][0]
         self.assertGreater(client["bytes"], 0)  # what it had is counted
 
@@ -263,12 +263,12 @@ class Users(UsersCase):
         before = self.program(first)
         self.eventually(lambda: self.served_by_own(first, before), "the first user's own rotad serves its program")
         self.start_machine()
-        beside = self.program(second)
+        beside = self.program(second, "0.3")  # it comes before the machine's rotad has the GPU, and then has to fit
         self.eventually(lambda: self.served_by_machine(before, beside), "both programs are the machine's rotad's")
         self.assertIsNone(before.poll())
         self.assertIsNone(beside.poll())
         modes = [how["mode"] for client in self.machine_status()["clients"] for how in client["memory"].values()]
-        self.assertEqual(set(modes), {"managed"})
+        self.assertEqual(set(modes), {"swap"})
 
     def test_two_users_without_the_machines_rotad_are_told_what_helps_and_it_takes_over_once_started(self):
         first, second = self.users[:2]

@@ -70,8 +70,9 @@ class Uncovered(Case):
 
     # ctest labels: unsanitized
     def test_nobody_is_told_of_programs_that_have_rota_or_never_asked_for_it(self):
-        self.holding("--gpu-mem", "128M", command=self.lost[3:])
-        native = self.start(*self.lost[3:])
+        smaller = (MEMHOG, "--bytes", "32M", "--rounds", "1", "--hold")  # natively all three have to fit together
+        self.holding("--gpu-mem", "128M", command=smaller)
+        native = self.start(*smaller)
         self.assertTrue(native.stdout.readline().startswith("ready"))
         self.holding(command=("env", "ROTA_OFF=1", *self.lost))
         self.assertEqual(self.found(), [])

@@ -33,9 +33,9 @@ void add_launch_options(CLI::App& command, const std::shared_ptr<LaunchOptions>&
   command
       .add_option_function<std::string>(
           "--memory", [options](const std::string& kind) { options->environment.emplace_back("ROTA_MEMORY", kind); },
-          "how the program's device memory is served: managed (Unified Memory, the default), swap (device memory that "
-          "rota moves to the host while others need the memory), native (left as it is) or auto (swap where the GPU "
-          "can, managed with --oversubscribe)")
+          "how the program's device memory is served: swap (device memory that rota moves to the host while others need "
+          "the memory), managed (Unified Memory), native (left as it is) or auto (the default: swap where the GPU can, "
+          "managed elsewhere and with --oversubscribe)")
       ->check(CLI::IsMember({"auto", "managed", "native", "swap"}));
   bytes_option("--gpu-mem", options->session.device_bytes,
                "limit on the memory of the program and all that it starts, together, on each GPU, as in 8G");

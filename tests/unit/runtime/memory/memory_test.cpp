@@ -52,7 +52,7 @@ api::CUresult attribute(int* value, api::CUdevice_attribute which, api::CUdevice
 TEST_CASE("a GPU that cannot page managed memory by itself has native memory, others of the process do not") {
   // WSL has managed memory and no concurrent access; so have some vGPUs and MIG instances, others have none at all.
   for (const bool managed : {true, false}) {
-    for (const Choice choice : {Choice::kDefault, Choice::kManaged}) {
+    for (const Choice choice : {Choice::kAuto, Choice::kManaged}) {
       Fixture f({.backend = choice});
       f.driver.set<api::cuDeviceGetAttribute_fn>(Symbol::k_cuDeviceGetAttribute, attribute);
       has_managed = managed;

@@ -16,7 +16,7 @@ TEST_CASE("a limit that cannot be read allows nothing; other bad values are what
   setenv("ROTA_MEMORY", "magic", 1);
   Settings settings = settings_from_environment();
   CHECK(settings.limit_bytes == kNoLimit);
-  CHECK(settings.backend == Choice::kDefault);
+  CHECK(settings.backend == Choice::kAuto);
   setenv("ROTA_GPU_MEM_LIMIT", "1G", 1);
   setenv("ROTA_MEMORY", "native", 1);
   settings = settings_from_environment();

@@ -119,7 +119,9 @@ TEST_CASE("auto is swap where the GPU can, managed with oversubscription or with
     const Loaded nccl("libnccl.so.2");
     const Launched together("2");
     CHECK(mode_with(Choice::kAuto) == MemoryMode::kSwap);
-    CHECK(mode_with(Choice::kDefault) == MemoryMode::kNativeShared);
+    Fixture unmapped({.backend = Choice::kAuto});
+    unmapped.memory.set_served(true);
+    CHECK(unmapped.memory.mode(0) == MemoryMode::kNativeShared);
   }
   Fixture larger({.backend = Choice::kAuto, .oversubscribe = true});
   maps(larger.driver);
@@ -134,12 +136,10 @@ TEST_CASE("auto is swap where the GPU can, managed with oversubscription or with
 
 TEST_CASE("under compute-sanitizer or Nsight Compute nothing is swapped, and only Unified Memory by name is served") {
   CHECK(mode_with(Choice::kSwap) == MemoryMode::kSwap);
-  CHECK(mode_with(Choice::kDefault) == MemoryMode::kUnified);
   for (const char* const name : {"libsanitizer-collection.so", "libcuda-injection.so"}) {
     INFO(name);
     const Loaded tool(name);
     CHECK(mode_with(Choice::kSwap) == MemoryMode::kNativeWatched);
-    CHECK(mode_with(Choice::kDefault) == MemoryMode::kNativeWatched);
     CHECK(mode_with(Choice::kAuto) == MemoryMode::kNativeWatched);
     CHECK(mode_with(Choice::kManaged) == MemoryMode::kUnified);
   }
@@ -168,7 +168,7 @@ TEST_CASE(
   CHECK(modes(Choice::kSwap, true) == MemoryMode::kNativeWatched);
   CHECK(modes(Choice::kSwap, false) == MemoryMode::kSwap);
   CHECK(modes(Choice::kAuto, true) == MemoryMode::kNativeWatched);
-  CHECK(modes(Choice::kDefault, true) == MemoryMode::kUnified);
+  CHECK(modes(Choice::kManaged, true) == MemoryMode::kUnified);
 }
 
 TEST_CASE("in a program that a debugger has started nothing is swapped, and Unified Memory is served as always") {
@@ -177,7 +177,7 @@ TEST_CASE("in a program that a debugger has started nothing is swapped, and Unif
   if (child == 0) {
     if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(2);
     const bool native = mode_with(Choice::kSwap) == MemoryMode::kNativeWatched;
-    _exit(native && mode_with(Choice::kDefault) == MemoryMode::kUnified ? 0 : 1);
+    _exit(native && mode_with(Choice::kManaged) == MemoryMode::kUnified ? 0 : 1);
   }
   int status = -1;
   REQUIRE(waitpid(child, &status, 0) == child);

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""A debugger that attaches to a program whose memory has been moved out, and lets it go again.
+
+    tests/gpu/swap_attach.py --build DIR [--room 2.4] [--size 1] [--rounds 3] [--logs DIR]
+
+tests/programs/memhog with --size GiB beside another one and a ballast. While memory of the first is out cuda-gdb attaches to it, lists
+its threads and the driver's devices, and detaches; then both end, and have found every word as they wrote it. First the same natively, in
+order to know what cuda-gdb can do here. Prints a line of JSON; the exit status is 1 if it could natively and not under rota, or a word was
+wrong, and 77 where there is no GPU or no cuda-gdb.
+"""
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+from swap_rig import GIB, add_options, await_line, driver_library, end, served, settle_room, start
+
+PATIENCE = 60
+
+
+def attach(pid):
+    """Whether it attached, listed threads and detached, and what it said at the end."""
+    command = ["cuda-gdb", "-p", str(pid), "-batch", "-nx", "-ex", "info threads", "-ex", "info cuda devices", "-ex", "detach"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        return False, f"no answer within {PATIENCE} s"
+    all_of_it = said.stdout + said.stderr
+    return said.returncode == 0 and "Thread" in said.stdout and "detached" in all_of_it.lower(), all_of_it[-400:]
+
+
+def is_out(rig, pid):
+    """Whether less of its memory is on the GPU than it has."""
+    return any(client["pid"] == pid and client["resident_bytes"] < client["bytes"] for client in rig.status()["clients"])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser, room=2.4, size=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    driver_library()
+    if shutil.which("cuda-gdb") is None:
+        return 77
+    settle_room(options)
+    program = [options.build / "tests/programs/memhog", "--bytes", int(options.size * GIB), "--hold", "--ahead", 20]
+    native = start(program)
+    await_line(native, "ready")
+    natively = attach(native.pid)
+    rounds, problems = [], []
+    with served(options) as rig:
+        both = [rig.start(name, program) for name in ("attached", "other")]
+        for each in both:
+            await_line(each, "ready")
+        for _ in range(options.rounds):
+            deadline = time.monotonic() + PATIENCE
+            while not (out := is_out(rig, both[0].pid)) and time.monotonic() < deadline:
+                time.sleep(0.005)
+            attached, said = attach(both[0].pid)
+            rounds.append({"out": out, "attached": attached})
+            if natively[0] and not attached:
+                problems.append(said)
+        words = [each.communicate(timeout=PATIENCE)[0] for each in both]
+        right = all(each.returncode == 0 and re.search(r'"wrong": ?0\b', said) for each, said in zip(both, words))
+        moved = len(re.findall("bytes moved out", rig.said("attached")))
+    natively_right = re.search(r'"wrong": ?0\b', native.communicate(timeout=PATIENCE)[0]) is not None
+    end(native)
+    well = right and not problems and all(each["out"] for each in rounds)
+    print(json.dumps({"part": "attach", "natively": natively[0], "natively_right": natively_right, "rounds": rounds, "right": right, "moved_out": moved,
+                      "said": natively[1] if not natively[0] else "", "problems": problems[:2]}), flush=True)
+    return int(not well)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
