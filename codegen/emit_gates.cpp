@@ -120,8 +120,8 @@ std::optional<std::vector<std::size_t>> plain_addresses(const Function& function
 }
 
 // In every record that describes a copy, the memory type and the array have the same offsets from the address: so the
-// address's place is enough (gate::Reaches::kCopy). Nothing: this is no such record. Nor is a list of several records,
-// of which only the first would be read.
+// address's place is enough (driver::Reaches::kCopy). Nothing: this is no such record. Nor is a list of several
+// records, of which only the first would be read.
 std::optional<std::string> reached_by_copy(const Api& api, const Function& function, const FunctionPolicy& policy,
                                            const std::vector<AddressPlace>& addresses,
                                            const std::vector<AddressPlace>& arrays) {
@@ -145,7 +145,7 @@ std::optional<std::string> reached_by_copy(const Api& api, const Function& funct
     };
     if (std::ranges::none_of(target->record->fields, is_type)) return std::nullopt;
   }
-  return fmt::format(", gate::Reaches::kCopy, {}, gate::in_record({}, {})", as_pointer(function, parameter),
+  return fmt::format(", driver::Reaches::kCopy, {}, driver::in_record({}, {})", as_pointer(function, parameter),
                      addresses[0].offsets[1], addresses[1].offsets[1]);
 }
 
@@ -156,7 +156,7 @@ std::optional<std::string> reached_by_parameters(const Function& function, const
   const auto is_parameter = [](const AddressPlace& place) { return place.offsets == std::vector<std::uint64_t>{0}; };
   if (!plain || plain->size() + arrays.size() > 2 || !std::ranges::all_of(arrays, is_parameter)) return std::nullopt;
   const std::string_view which = arrays.empty() ? "kAddresses" : plain->empty() ? "kArrays" : "kAddressAndArray";
-  std::string text = fmt::format(", gate::Reaches::{}", which);
+  std::string text = fmt::format(", driver::Reaches::{}", which);
   for (const std::size_t parameter : *plain) text += ", " + as_pointer(function, parameter);
   for (const AddressPlace& array : arrays) text += fmt::format(", {}", function.parameters[array.parameter].name);
   return text;
@@ -165,11 +165,11 @@ std::optional<std::string> reached_by_parameters(const Function& function, const
 // Which GPUs a call reaches in addition to its stream's: further arguments of its scope.
 std::string reached(const Api& api, const Function& function, const FunctionPolicy& policy,
                     std::vector<AddressPlace> addresses, std::vector<AddressPlace> arrays) {
-  const std::string all = ", gate::Reaches::kAll";
+  const std::string all = ", driver::Reaches::kAll";
   if (std::ranges::any_of(function.parameters, [](const Parameter& each) { return is_graph(each.type); })) return all;
   for (std::size_t index = 0; index < function.parameters.size(); ++index) {
     if (!is_executable_graph(function.parameters[index].type)) continue;
-    return ", gate::Reaches::kGraph, " + as_pointer(function, index);
+    return ", driver::Reaches::kGraph, " + as_pointer(function, index);
   }
   if (is_list(policy, policy.submits.substr(0, policy.submits.find('.')))) return all;
   const bool of_context =

@@ -8,7 +8,7 @@ namespace rota::gates {
 
 api::CUresult cuCtxRecordEvent(api::CUcontext hCtx, api::CUevent hEvent) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuCtxRecordEvent, nullptr, false, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuCtxRecordEvent, nullptr, false, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuCtxRecordEvent(hCtx, hEvent);
   });
@@ -27,7 +27,7 @@ api::CUresult cuCtxSetLimit(api::CUlimit limit, size_t value) {
 }
 api::CUresult cuCtxWaitEvent(api::CUcontext hCtx, api::CUevent hEvent) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuCtxWaitEvent, nullptr, false, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuCtxWaitEvent, nullptr, false, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuCtxWaitEvent(hCtx, hEvent);
   });
@@ -56,7 +56,7 @@ api::CUresult cuEGLStreamProducerConnect(api::CUeglStreamConnection* conn, api::
 }
 api::CUresult cuEGLStreamProducerPresentFrame(api::CUeglStreamConnection* conn, api::CUeglFrame eglframe, api::CUstream* pStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuEGLStreamProducerPresentFrame, pStream ? *pStream : nullptr, true, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuEGLStreamProducerPresentFrame, pStream ? *pStream : nullptr, true, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return contract::exported(Symbol::k_cuEGLStreamProducerPresentFrame, real::cuEGLStreamProducerPresentFrame(conn, eglframe, pStream));
   });
@@ -96,14 +96,14 @@ api::CUresult cuEventRecord_ptsz(api::CUevent hEvent, api::CUstream hStream) {
 }
 api::CUresult cuFabricCpyBatchAsync(size_t numOps, api::CUDA_FABRIC_COPY_BATCH_OP* opList, unsigned long long flags, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuFabricCpyBatchAsync, hStream, true, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuFabricCpyBatchAsync, hStream, true, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuFabricCpyBatchAsync(numOps, opList, flags, hStream);
   });
 }
 api::CUresult cuFabricCpyBatchAsync_ptsz(size_t numOps, api::CUDA_FABRIC_COPY_BATCH_OP* opList, unsigned long long flags, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuFabricCpyBatchAsync_ptsz, hStream, true, true, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuFabricCpyBatchAsync_ptsz, hStream, true, true, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuFabricCpyBatchAsync_ptsz(numOps, opList, flags, hStream);
   });
@@ -296,14 +296,14 @@ api::CUresult cuGraphInstantiateWithFlags(api::CUgraphExec* phGraphExec, api::CU
 }
 api::CUresult cuGraphInstantiateWithParams(api::CUgraphExec* phGraphExec, api::CUgraph hGraph, api::CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuGraphInstantiateWithParams, nullptr, false, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuGraphInstantiateWithParams, nullptr, false, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams);
   });
 }
 api::CUresult cuGraphInstantiateWithParams_ptsz(api::CUgraphExec* phGraphExec, api::CUgraph hGraph, api::CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuGraphInstantiateWithParams_ptsz, nullptr, false, true, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuGraphInstantiateWithParams_ptsz, nullptr, false, true, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphInstantiateWithParams_ptsz(phGraphExec, hGraph, instantiateParams);
   });
@@ -332,14 +332,14 @@ api::CUresult cuGraphKernelNodeSetParams_v2(api::CUgraphNode hNode, const api::C
 }
 api::CUresult cuGraphLaunch(api::CUgraphExec hGraph, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuGraphLaunch, hStream, true, false, gate::Reaches::kGraph, reinterpret_cast<const void*>(hGraph)});
+    gate::Scope scope({Symbol::k_cuGraphLaunch, hStream, true, false, driver::Reaches::kGraph, reinterpret_cast<const void*>(hGraph)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphLaunch(hGraph, hStream);
   });
 }
 api::CUresult cuGraphLaunch_ptsz(api::CUgraphExec hGraphExec, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuGraphLaunch_ptsz, hStream, true, true, gate::Reaches::kGraph, reinterpret_cast<const void*>(hGraphExec)});
+    gate::Scope scope({Symbol::k_cuGraphLaunch_ptsz, hStream, true, true, driver::Reaches::kGraph, reinterpret_cast<const void*>(hGraphExec)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphLaunch_ptsz(hGraphExec, hStream);
   });
@@ -366,14 +366,14 @@ api::CUresult cuGraphNodeSetParams_v2(api::CUgraphNode hNode, api::CUgraphNodePa
 }
 api::CUresult cuGraphUpload(api::CUgraphExec hGraph, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuGraphUpload, hStream, true, false, gate::Reaches::kGraph, reinterpret_cast<const void*>(hGraph)});
+    gate::Scope scope({Symbol::k_cuGraphUpload, hStream, true, false, driver::Reaches::kGraph, reinterpret_cast<const void*>(hGraph)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphUpload(hGraph, hStream);
   });
 }
 api::CUresult cuGraphUpload_ptsz(api::CUgraphExec hGraphExec, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuGraphUpload_ptsz, hStream, true, true, gate::Reaches::kGraph, reinterpret_cast<const void*>(hGraphExec)});
+    gate::Scope scope({Symbol::k_cuGraphUpload_ptsz, hStream, true, true, driver::Reaches::kGraph, reinterpret_cast<const void*>(hGraphExec)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGraphUpload_ptsz(hGraphExec, hStream);
   });
@@ -433,7 +433,7 @@ api::CUresult cuGraphicsVDPAURegisterVideoSurface(api::CUgraphicsResource* pCuda
 }
 api::CUresult cuGreenCtxRecordEvent(api::CUgreenCtx hCtx, api::CUevent hEvent) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuGreenCtxRecordEvent, nullptr, false, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuGreenCtxRecordEvent, nullptr, false, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGreenCtxRecordEvent(hCtx, hEvent);
   });
@@ -445,7 +445,7 @@ api::CUresult cuGreenCtxStreamCreate(api::CUstream* phStream, api::CUgreenCtx gr
 }
 api::CUresult cuGreenCtxWaitEvent(api::CUgreenCtx hCtx, api::CUevent hEvent) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuGreenCtxWaitEvent, nullptr, false, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuGreenCtxWaitEvent, nullptr, false, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGreenCtxWaitEvent(hCtx, hEvent);
   });
@@ -478,7 +478,7 @@ api::CUresult cuLaunchCooperativeKernel(api::CUfunction f, unsigned int gridDimX
 }
 api::CUresult cuLaunchCooperativeKernelMultiDevice(api::CUDA_LAUNCH_PARAMS* launchParamsList, unsigned int numDevices, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuLaunchCooperativeKernelMultiDevice, launchParamsList ? launchParamsList->hStream : nullptr, true, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuLaunchCooperativeKernelMultiDevice, launchParamsList ? launchParamsList->hStream : nullptr, true, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuLaunchCooperativeKernelMultiDevice(launchParamsList, numDevices, flags);
   });
@@ -643,42 +643,42 @@ api::CUresult cuMemAllocFromPoolAsync_ptsz(api::CUdeviceptr* dptr, size_t bytesi
 }
 api::CUresult cuMemBatchDecompressAsync(api::CUmemDecompressParams* paramsArray, size_t count, unsigned int flags, size_t* errorIndex, api::CUstream stream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemBatchDecompressAsync, stream, true, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemBatchDecompressAsync, stream, true, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemBatchDecompressAsync(paramsArray, count, flags, errorIndex, stream);
   });
 }
 api::CUresult cuMemBatchDecompressAsync_ptsz(api::CUmemDecompressParams* paramsArray, size_t count, unsigned int flags, size_t* errorIndex, api::CUstream stream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemBatchDecompressAsync_ptsz, stream, true, true, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemBatchDecompressAsync_ptsz, stream, true, true, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemBatchDecompressAsync_ptsz(paramsArray, count, flags, errorIndex, stream);
   });
 }
 api::CUresult cuMemDiscardAndPrefetchBatchAsync(api::CUdeviceptr* dptrs, size_t* sizes, size_t count, api::CUmemLocation* prefetchLocs, size_t* prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemDiscardAndPrefetchBatchAsync, hStream, true, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemDiscardAndPrefetchBatchAsync, hStream, true, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemDiscardAndPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
   });
 }
 api::CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(api::CUdeviceptr* dptrs, size_t* sizes, size_t count, api::CUmemLocation* prefetchLocs, size_t* prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemDiscardAndPrefetchBatchAsync_ptsz, hStream, true, true, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemDiscardAndPrefetchBatchAsync_ptsz, hStream, true, true, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemDiscardAndPrefetchBatchAsync_ptsz(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
   });
 }
 api::CUresult cuMemDiscardBatchAsync(api::CUdeviceptr* dptrs, size_t* sizes, size_t count, unsigned long long flags, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemDiscardBatchAsync, hStream, true, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemDiscardBatchAsync, hStream, true, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemDiscardBatchAsync(dptrs, sizes, count, flags, hStream);
   });
 }
 api::CUresult cuMemDiscardBatchAsync_ptsz(api::CUdeviceptr* dptrs, size_t* sizes, size_t count, unsigned long long flags, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemDiscardBatchAsync_ptsz, hStream, true, true, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemDiscardBatchAsync_ptsz, hStream, true, true, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemDiscardBatchAsync_ptsz(dptrs, sizes, count, flags, hStream);
   });
@@ -690,14 +690,14 @@ api::CUresult cuMemExportToShareableHandle(void* shareableHandle, api::CUmemGene
 }
 api::CUresult cuMemFreeAsync(api::CUdeviceptr dptr, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemFreeAsync, hStream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dptr)});
+    gate::Scope scope({Symbol::k_cuMemFreeAsync, hStream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dptr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemFreeAsync(dptr, hStream);
   });
 }
 api::CUresult cuMemFreeAsync_ptsz(api::CUdeviceptr dptr, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemFreeAsync_ptsz, hStream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dptr)});
+    gate::Scope scope({Symbol::k_cuMemFreeAsync_ptsz, hStream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dptr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemFreeAsync_ptsz(dptr, hStream);
   });
@@ -729,14 +729,14 @@ api::CUresult cuMemGetLocationInfo(api::CUdeviceptr ptr, size_t size, size_t sum
 }
 api::CUresult cuMemMapArrayAsync(api::CUarrayMapInfo* mapInfoList, unsigned int count, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemMapArrayAsync, hStream, true, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemMapArrayAsync, hStream, true, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemMapArrayAsync(mapInfoList, count, hStream);
   });
 }
 api::CUresult cuMemMapArrayAsync_ptsz(api::CUarrayMapInfo* mapInfoList, unsigned int count, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemMapArrayAsync_ptsz, hStream, true, true, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemMapArrayAsync_ptsz, hStream, true, true, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemMapArrayAsync_ptsz(mapInfoList, count, hStream);
   });
@@ -758,42 +758,42 @@ api::CUresult cuMemPoolSetAccess(api::CUmemoryPool pool, const api::CUmemAccessD
 }
 api::CUresult cuMemPrefetchAsync(api::CUdeviceptr devPtr, size_t count, api::CUdevice dstDevice, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemPrefetchAsync, hStream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(devPtr)});
+    gate::Scope scope({Symbol::k_cuMemPrefetchAsync, hStream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(devPtr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemPrefetchAsync(devPtr, count, dstDevice, hStream);
   });
 }
 api::CUresult cuMemPrefetchAsync_ptsz(api::CUdeviceptr devPtr, size_t count, api::CUdevice dstDevice, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemPrefetchAsync_ptsz, hStream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(devPtr)});
+    gate::Scope scope({Symbol::k_cuMemPrefetchAsync_ptsz, hStream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(devPtr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemPrefetchAsync_ptsz(devPtr, count, dstDevice, hStream);
   });
 }
 api::CUresult cuMemPrefetchAsync_v2(api::CUdeviceptr devPtr, size_t count, api::CUmemLocation location, unsigned int flags, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemPrefetchAsync_v2, hStream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(devPtr)});
+    gate::Scope scope({Symbol::k_cuMemPrefetchAsync_v2, hStream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(devPtr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemPrefetchAsync_v2(devPtr, count, location, flags, hStream);
   });
 }
 api::CUresult cuMemPrefetchAsync_v2_ptsz(api::CUdeviceptr devPtr, size_t count, api::CUmemLocation location, unsigned int flags, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemPrefetchAsync_v2_ptsz, hStream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(devPtr)});
+    gate::Scope scope({Symbol::k_cuMemPrefetchAsync_v2_ptsz, hStream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(devPtr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemPrefetchAsync_v2_ptsz(devPtr, count, location, flags, hStream);
   });
 }
 api::CUresult cuMemPrefetchBatchAsync(api::CUdeviceptr* dptrs, size_t* sizes, size_t count, api::CUmemLocation* prefetchLocs, size_t* prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemPrefetchBatchAsync, hStream, true, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemPrefetchBatchAsync, hStream, true, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
   });
 }
 api::CUresult cuMemPrefetchBatchAsync_ptsz(api::CUdeviceptr* dptrs, size_t* sizes, size_t count, api::CUmemLocation* prefetchLocs, size_t* prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemPrefetchBatchAsync_ptsz, hStream, true, true, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemPrefetchBatchAsync_ptsz, hStream, true, true, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemPrefetchBatchAsync_ptsz(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
   });
@@ -820,329 +820,329 @@ api::CUresult cuMemSetAccess(api::CUdeviceptr ptr, size_t size, const api::CUmem
 }
 api::CUresult cuMemcpy(api::CUdeviceptr dst, api::CUdeviceptr src, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy, nullptr, false, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dst), reinterpret_cast<const void*>(src)});
+    gate::Scope scope({Symbol::k_cuMemcpy, nullptr, false, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dst), reinterpret_cast<const void*>(src)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy(dst, src, ByteCount);
   });
 }
 api::CUresult cuMemcpy2D(const api::CUDA_MEMCPY2D_v1* pCopy) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy2D, nullptr, false, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemcpy2D, nullptr, false, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2D(pCopy);
   });
 }
 api::CUresult cuMemcpy2DAsync(const api::CUDA_MEMCPY2D_v1* pCopy, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy2DAsync, hStream, true, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemcpy2DAsync, hStream, true, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2DAsync(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy2DAsync_v2(const api::CUDA_MEMCPY2D* pCopy, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy2DAsync_v2, hStream, true, false, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(32, 88)});
+    gate::Scope scope({Symbol::k_cuMemcpy2DAsync_v2, hStream, true, false, driver::Reaches::kCopy, static_cast<const void*>(pCopy), driver::in_record(32, 88)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2DAsync_v2(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy2DAsync_v2_ptsz(const api::CUDA_MEMCPY2D* pCopy, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy2DAsync_v2_ptsz, hStream, true, true, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(32, 88)});
+    gate::Scope scope({Symbol::k_cuMemcpy2DAsync_v2_ptsz, hStream, true, true, driver::Reaches::kCopy, static_cast<const void*>(pCopy), driver::in_record(32, 88)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2DAsync_v2_ptsz(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy2DUnaligned(const api::CUDA_MEMCPY2D_v1* pCopy) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy2DUnaligned, nullptr, false, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemcpy2DUnaligned, nullptr, false, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2DUnaligned(pCopy);
   });
 }
 api::CUresult cuMemcpy2DUnaligned_v2(const api::CUDA_MEMCPY2D* pCopy) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy2DUnaligned_v2, nullptr, false, false, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(32, 88)});
+    gate::Scope scope({Symbol::k_cuMemcpy2DUnaligned_v2, nullptr, false, false, driver::Reaches::kCopy, static_cast<const void*>(pCopy), driver::in_record(32, 88)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2DUnaligned_v2(pCopy);
   });
 }
 api::CUresult cuMemcpy2DUnaligned_v2_ptds(const api::CUDA_MEMCPY2D* pCopy) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy2DUnaligned_v2_ptds, nullptr, false, true, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(32, 88)});
+    gate::Scope scope({Symbol::k_cuMemcpy2DUnaligned_v2_ptds, nullptr, false, true, driver::Reaches::kCopy, static_cast<const void*>(pCopy), driver::in_record(32, 88)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2DUnaligned_v2_ptds(pCopy);
   });
 }
 api::CUresult cuMemcpy2D_v2(const api::CUDA_MEMCPY2D* pCopy) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy2D_v2, nullptr, false, false, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(32, 88)});
+    gate::Scope scope({Symbol::k_cuMemcpy2D_v2, nullptr, false, false, driver::Reaches::kCopy, static_cast<const void*>(pCopy), driver::in_record(32, 88)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2D_v2(pCopy);
   });
 }
 api::CUresult cuMemcpy2D_v2_ptds(const api::CUDA_MEMCPY2D* pCopy) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy2D_v2_ptds, nullptr, false, true, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(32, 88)});
+    gate::Scope scope({Symbol::k_cuMemcpy2D_v2_ptds, nullptr, false, true, driver::Reaches::kCopy, static_cast<const void*>(pCopy), driver::in_record(32, 88)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy2D_v2_ptds(pCopy);
   });
 }
 api::CUresult cuMemcpy3D(const api::CUDA_MEMCPY3D_v1* pCopy) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3D, nullptr, false, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemcpy3D, nullptr, false, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3D(pCopy);
   });
 }
 api::CUresult cuMemcpy3DAsync(const api::CUDA_MEMCPY3D_v1* pCopy, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3DAsync, hStream, true, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemcpy3DAsync, hStream, true, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DAsync(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy3DAsync_v2(const api::CUDA_MEMCPY3D* pCopy, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3DAsync_v2, hStream, true, false, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
+    gate::Scope scope({Symbol::k_cuMemcpy3DAsync_v2, hStream, true, false, driver::Reaches::kCopy, static_cast<const void*>(pCopy), driver::in_record(48, 136)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DAsync_v2(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy3DAsync_v2_ptsz(const api::CUDA_MEMCPY3D* pCopy, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3DAsync_v2_ptsz, hStream, true, true, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
+    gate::Scope scope({Symbol::k_cuMemcpy3DAsync_v2_ptsz, hStream, true, true, driver::Reaches::kCopy, static_cast<const void*>(pCopy), driver::in_record(48, 136)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DAsync_v2_ptsz(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy3DBatchAsync(size_t numOps, api::CUDA_MEMCPY3D_BATCH_OP* opList, size_t* failIdx, unsigned long long flags, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3DBatchAsync, hStream, true, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemcpy3DBatchAsync, hStream, true, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DBatchAsync(numOps, opList, failIdx, flags, hStream);
   });
 }
 api::CUresult cuMemcpy3DBatchAsync_ptsz(size_t numOps, api::CUDA_MEMCPY3D_BATCH_OP* opList, size_t* failIdx, unsigned long long flags, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3DBatchAsync_ptsz, hStream, true, true, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemcpy3DBatchAsync_ptsz, hStream, true, true, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DBatchAsync_ptsz(numOps, opList, failIdx, flags, hStream);
   });
 }
 api::CUresult cuMemcpy3DBatchAsync_v2(size_t numOps, api::CUDA_MEMCPY3D_BATCH_OP* opList, unsigned long long flags, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3DBatchAsync_v2, hStream, true, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemcpy3DBatchAsync_v2, hStream, true, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DBatchAsync_v2(numOps, opList, flags, hStream);
   });
 }
 api::CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, api::CUDA_MEMCPY3D_BATCH_OP* opList, unsigned long long flags, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3DBatchAsync_v2_ptsz, hStream, true, true, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemcpy3DBatchAsync_v2_ptsz, hStream, true, true, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DBatchAsync_v2_ptsz(numOps, opList, flags, hStream);
   });
 }
 api::CUresult cuMemcpy3DPeer(const api::CUDA_MEMCPY3D_PEER* pCopy) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3DPeer, nullptr, false, false, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
+    gate::Scope scope({Symbol::k_cuMemcpy3DPeer, nullptr, false, false, driver::Reaches::kCopy, static_cast<const void*>(pCopy), driver::in_record(48, 136)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DPeer(pCopy);
   });
 }
 api::CUresult cuMemcpy3DPeerAsync(const api::CUDA_MEMCPY3D_PEER* pCopy, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3DPeerAsync, hStream, true, false, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
+    gate::Scope scope({Symbol::k_cuMemcpy3DPeerAsync, hStream, true, false, driver::Reaches::kCopy, static_cast<const void*>(pCopy), driver::in_record(48, 136)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DPeerAsync(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy3DPeerAsync_ptsz(const api::CUDA_MEMCPY3D_PEER* pCopy, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3DPeerAsync_ptsz, hStream, true, true, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
+    gate::Scope scope({Symbol::k_cuMemcpy3DPeerAsync_ptsz, hStream, true, true, driver::Reaches::kCopy, static_cast<const void*>(pCopy), driver::in_record(48, 136)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DPeerAsync_ptsz(pCopy, hStream);
   });
 }
 api::CUresult cuMemcpy3DPeer_ptds(const api::CUDA_MEMCPY3D_PEER* pCopy) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3DPeer_ptds, nullptr, false, true, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
+    gate::Scope scope({Symbol::k_cuMemcpy3DPeer_ptds, nullptr, false, true, driver::Reaches::kCopy, static_cast<const void*>(pCopy), driver::in_record(48, 136)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DPeer_ptds(pCopy);
   });
 }
 api::CUresult cuMemcpy3DWithAttributesAsync(api::CUDA_MEMCPY3D_BATCH_OP* op, unsigned long long flags, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3DWithAttributesAsync, hStream, true, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemcpy3DWithAttributesAsync, hStream, true, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DWithAttributesAsync(op, flags, hStream);
   });
 }
 api::CUresult cuMemcpy3DWithAttributesAsync_ptsz(api::CUDA_MEMCPY3D_BATCH_OP* op, unsigned long long flags, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3DWithAttributesAsync_ptsz, hStream, true, true, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemcpy3DWithAttributesAsync_ptsz, hStream, true, true, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3DWithAttributesAsync_ptsz(op, flags, hStream);
   });
 }
 api::CUresult cuMemcpy3D_v2(const api::CUDA_MEMCPY3D* pCopy) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3D_v2, nullptr, false, false, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
+    gate::Scope scope({Symbol::k_cuMemcpy3D_v2, nullptr, false, false, driver::Reaches::kCopy, static_cast<const void*>(pCopy), driver::in_record(48, 136)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3D_v2(pCopy);
   });
 }
 api::CUresult cuMemcpy3D_v2_ptds(const api::CUDA_MEMCPY3D* pCopy) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy3D_v2_ptds, nullptr, false, true, gate::Reaches::kCopy, static_cast<const void*>(pCopy), gate::in_record(48, 136)});
+    gate::Scope scope({Symbol::k_cuMemcpy3D_v2_ptds, nullptr, false, true, driver::Reaches::kCopy, static_cast<const void*>(pCopy), driver::in_record(48, 136)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy3D_v2_ptds(pCopy);
   });
 }
 api::CUresult cuMemcpyAsync(api::CUdeviceptr dst, api::CUdeviceptr src, size_t ByteCount, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAsync, hStream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dst), reinterpret_cast<const void*>(src)});
+    gate::Scope scope({Symbol::k_cuMemcpyAsync, hStream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dst), reinterpret_cast<const void*>(src)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAsync(dst, src, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyAsync_ptsz(api::CUdeviceptr dst, api::CUdeviceptr src, size_t ByteCount, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAsync_ptsz, hStream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dst), reinterpret_cast<const void*>(src)});
+    gate::Scope scope({Symbol::k_cuMemcpyAsync_ptsz, hStream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dst), reinterpret_cast<const void*>(src)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAsync_ptsz(dst, src, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyAtoA(api::CUarray dstArray, unsigned int dstOffset, api::CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoA, nullptr, false, false, gate::Reaches::kArrays, dstArray, srcArray});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoA, nullptr, false, false, driver::Reaches::kArrays, dstArray, srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoA(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoA_v2(api::CUarray dstArray, size_t dstOffset, api::CUarray srcArray, size_t srcOffset, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoA_v2, nullptr, false, false, gate::Reaches::kArrays, dstArray, srcArray});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoA_v2, nullptr, false, false, driver::Reaches::kArrays, dstArray, srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoA_v2(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoA_v2_ptds(api::CUarray dstArray, size_t dstOffset, api::CUarray srcArray, size_t srcOffset, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoA_v2_ptds, nullptr, false, true, gate::Reaches::kArrays, dstArray, srcArray});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoA_v2_ptds, nullptr, false, true, driver::Reaches::kArrays, dstArray, srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoA_v2_ptds(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoD(api::CUdeviceptr_v1 dstDevice, api::CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoD, nullptr, false, false, gate::Reaches::kArrays, srcArray});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoD, nullptr, false, false, driver::Reaches::kArrays, srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoD(dstDevice, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoD_v2(api::CUdeviceptr dstDevice, api::CUarray srcArray, size_t srcOffset, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoD_v2, nullptr, false, false, gate::Reaches::kAddressAndArray, reinterpret_cast<const void*>(dstDevice), srcArray});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoD_v2, nullptr, false, false, driver::Reaches::kAddressAndArray, reinterpret_cast<const void*>(dstDevice), srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoD_v2(dstDevice, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoD_v2_ptds(api::CUdeviceptr dstDevice, api::CUarray srcArray, size_t srcOffset, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoD_v2_ptds, nullptr, false, true, gate::Reaches::kAddressAndArray, reinterpret_cast<const void*>(dstDevice), srcArray});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoD_v2_ptds, nullptr, false, true, driver::Reaches::kAddressAndArray, reinterpret_cast<const void*>(dstDevice), srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoD_v2_ptds(dstDevice, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoH(void* dstHost, api::CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoH, nullptr, false, false, gate::Reaches::kArrays, srcArray});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoH, nullptr, false, false, driver::Reaches::kArrays, srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoH(dstHost, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoHAsync(void* dstHost, api::CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoHAsync, hStream, true, false, gate::Reaches::kArrays, srcArray});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoHAsync, hStream, true, false, driver::Reaches::kArrays, srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoHAsync(dstHost, srcArray, srcOffset, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyAtoHAsync_v2(void* dstHost, api::CUarray srcArray, size_t srcOffset, size_t ByteCount, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoHAsync_v2, hStream, true, false, gate::Reaches::kArrays, srcArray});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoHAsync_v2, hStream, true, false, driver::Reaches::kArrays, srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoHAsync_v2(dstHost, srcArray, srcOffset, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyAtoHAsync_v2_ptsz(void* dstHost, api::CUarray srcArray, size_t srcOffset, size_t ByteCount, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoHAsync_v2_ptsz, hStream, true, true, gate::Reaches::kArrays, srcArray});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoHAsync_v2_ptsz, hStream, true, true, driver::Reaches::kArrays, srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoHAsync_v2_ptsz(dstHost, srcArray, srcOffset, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyAtoH_v2(void* dstHost, api::CUarray srcArray, size_t srcOffset, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoH_v2, nullptr, false, false, gate::Reaches::kArrays, srcArray});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoH_v2, nullptr, false, false, driver::Reaches::kArrays, srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoH_v2(dstHost, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyAtoH_v2_ptds(void* dstHost, api::CUarray srcArray, size_t srcOffset, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyAtoH_v2_ptds, nullptr, false, true, gate::Reaches::kArrays, srcArray});
+    gate::Scope scope({Symbol::k_cuMemcpyAtoH_v2_ptds, nullptr, false, true, driver::Reaches::kArrays, srcArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyAtoH_v2_ptds(dstHost, srcArray, srcOffset, ByteCount);
   });
 }
 api::CUresult cuMemcpyBatchAsync(api::CUdeviceptr* dsts, api::CUdeviceptr* srcs, size_t* sizes, size_t count, api::CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs, size_t* failIdx, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyBatchAsync, hStream, true, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemcpyBatchAsync, hStream, true, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream);
   });
 }
 api::CUresult cuMemcpyBatchAsync_ptsz(api::CUdeviceptr* dsts, api::CUdeviceptr* srcs, size_t* sizes, size_t count, api::CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs, size_t* failIdx, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyBatchAsync_ptsz, hStream, true, true, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemcpyBatchAsync_ptsz, hStream, true, true, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyBatchAsync_ptsz(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream);
   });
 }
 api::CUresult cuMemcpyBatchAsync_v2(api::CUdeviceptr* dsts, api::CUdeviceptr* srcs, size_t* sizes, size_t count, api::CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyBatchAsync_v2, hStream, true, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemcpyBatchAsync_v2, hStream, true, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
   });
 }
 api::CUresult cuMemcpyBatchAsync_v2_ptsz(api::CUdeviceptr* dsts, api::CUdeviceptr* srcs, size_t* sizes, size_t count, api::CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyBatchAsync_v2_ptsz, hStream, true, true, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuMemcpyBatchAsync_v2_ptsz, hStream, true, true, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyBatchAsync_v2_ptsz(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
   });
 }
 api::CUresult cuMemcpyDtoA(api::CUarray dstArray, unsigned int dstOffset, api::CUdeviceptr_v1 srcDevice, unsigned int ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyDtoA, nullptr, false, false, gate::Reaches::kArrays, dstArray});
+    gate::Scope scope({Symbol::k_cuMemcpyDtoA, nullptr, false, false, driver::Reaches::kArrays, dstArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoA(dstArray, dstOffset, srcDevice, ByteCount);
   });
 }
 api::CUresult cuMemcpyDtoA_v2(api::CUarray dstArray, size_t dstOffset, api::CUdeviceptr srcDevice, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyDtoA_v2, nullptr, false, false, gate::Reaches::kAddressAndArray, reinterpret_cast<const void*>(srcDevice), dstArray});
+    gate::Scope scope({Symbol::k_cuMemcpyDtoA_v2, nullptr, false, false, driver::Reaches::kAddressAndArray, reinterpret_cast<const void*>(srcDevice), dstArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoA_v2(dstArray, dstOffset, srcDevice, ByteCount);
   });
 }
 api::CUresult cuMemcpyDtoA_v2_ptds(api::CUarray dstArray, size_t dstOffset, api::CUdeviceptr srcDevice, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyDtoA_v2_ptds, nullptr, false, true, gate::Reaches::kAddressAndArray, reinterpret_cast<const void*>(srcDevice), dstArray});
+    gate::Scope scope({Symbol::k_cuMemcpyDtoA_v2_ptds, nullptr, false, true, driver::Reaches::kAddressAndArray, reinterpret_cast<const void*>(srcDevice), dstArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoA_v2_ptds(dstArray, dstOffset, srcDevice, ByteCount);
   });
@@ -1163,28 +1163,28 @@ api::CUresult cuMemcpyDtoDAsync(api::CUdeviceptr_v1 dstDevice, api::CUdeviceptr_
 }
 api::CUresult cuMemcpyDtoDAsync_v2(api::CUdeviceptr dstDevice, api::CUdeviceptr srcDevice, size_t ByteCount, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyDtoDAsync_v2, hStream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice), reinterpret_cast<const void*>(srcDevice)});
+    gate::Scope scope({Symbol::k_cuMemcpyDtoDAsync_v2, hStream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice), reinterpret_cast<const void*>(srcDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyDtoDAsync_v2_ptsz(api::CUdeviceptr dstDevice, api::CUdeviceptr srcDevice, size_t ByteCount, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyDtoDAsync_v2_ptsz, hStream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice), reinterpret_cast<const void*>(srcDevice)});
+    gate::Scope scope({Symbol::k_cuMemcpyDtoDAsync_v2_ptsz, hStream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice), reinterpret_cast<const void*>(srcDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoDAsync_v2_ptsz(dstDevice, srcDevice, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyDtoD_v2(api::CUdeviceptr dstDevice, api::CUdeviceptr srcDevice, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyDtoD_v2, nullptr, false, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice), reinterpret_cast<const void*>(srcDevice)});
+    gate::Scope scope({Symbol::k_cuMemcpyDtoD_v2, nullptr, false, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice), reinterpret_cast<const void*>(srcDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount);
   });
 }
 api::CUresult cuMemcpyDtoD_v2_ptds(api::CUdeviceptr dstDevice, api::CUdeviceptr srcDevice, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyDtoD_v2_ptds, nullptr, false, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice), reinterpret_cast<const void*>(srcDevice)});
+    gate::Scope scope({Symbol::k_cuMemcpyDtoD_v2_ptds, nullptr, false, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice), reinterpret_cast<const void*>(srcDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoD_v2_ptds(dstDevice, srcDevice, ByteCount);
   });
@@ -1205,70 +1205,70 @@ api::CUresult cuMemcpyDtoHAsync(void* dstHost, api::CUdeviceptr_v1 srcDevice, un
 }
 api::CUresult cuMemcpyDtoHAsync_v2(void* dstHost, api::CUdeviceptr srcDevice, size_t ByteCount, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyDtoHAsync_v2, hStream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(srcDevice)});
+    gate::Scope scope({Symbol::k_cuMemcpyDtoHAsync_v2, hStream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(srcDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyDtoHAsync_v2_ptsz(void* dstHost, api::CUdeviceptr srcDevice, size_t ByteCount, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyDtoHAsync_v2_ptsz, hStream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(srcDevice)});
+    gate::Scope scope({Symbol::k_cuMemcpyDtoHAsync_v2_ptsz, hStream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(srcDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoHAsync_v2_ptsz(dstHost, srcDevice, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyDtoH_v2(void* dstHost, api::CUdeviceptr srcDevice, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyDtoH_v2, nullptr, false, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(srcDevice)});
+    gate::Scope scope({Symbol::k_cuMemcpyDtoH_v2, nullptr, false, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(srcDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount);
   });
 }
 api::CUresult cuMemcpyDtoH_v2_ptds(void* dstHost, api::CUdeviceptr srcDevice, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyDtoH_v2_ptds, nullptr, false, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(srcDevice)});
+    gate::Scope scope({Symbol::k_cuMemcpyDtoH_v2_ptds, nullptr, false, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(srcDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyDtoH_v2_ptds(dstHost, srcDevice, ByteCount);
   });
 }
 api::CUresult cuMemcpyHtoA(api::CUarray dstArray, unsigned int dstOffset, const void* srcHost, unsigned int ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyHtoA, nullptr, false, false, gate::Reaches::kArrays, dstArray});
+    gate::Scope scope({Symbol::k_cuMemcpyHtoA, nullptr, false, false, driver::Reaches::kArrays, dstArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoA(dstArray, dstOffset, srcHost, ByteCount);
   });
 }
 api::CUresult cuMemcpyHtoAAsync(api::CUarray dstArray, unsigned int dstOffset, const void* srcHost, unsigned int ByteCount, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyHtoAAsync, hStream, true, false, gate::Reaches::kArrays, dstArray});
+    gate::Scope scope({Symbol::k_cuMemcpyHtoAAsync, hStream, true, false, driver::Reaches::kArrays, dstArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoAAsync(dstArray, dstOffset, srcHost, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyHtoAAsync_v2(api::CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyHtoAAsync_v2, hStream, true, false, gate::Reaches::kArrays, dstArray});
+    gate::Scope scope({Symbol::k_cuMemcpyHtoAAsync_v2, hStream, true, false, driver::Reaches::kArrays, dstArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoAAsync_v2(dstArray, dstOffset, srcHost, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyHtoAAsync_v2_ptsz(api::CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyHtoAAsync_v2_ptsz, hStream, true, true, gate::Reaches::kArrays, dstArray});
+    gate::Scope scope({Symbol::k_cuMemcpyHtoAAsync_v2_ptsz, hStream, true, true, driver::Reaches::kArrays, dstArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoAAsync_v2_ptsz(dstArray, dstOffset, srcHost, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyHtoA_v2(api::CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyHtoA_v2, nullptr, false, false, gate::Reaches::kArrays, dstArray});
+    gate::Scope scope({Symbol::k_cuMemcpyHtoA_v2, nullptr, false, false, driver::Reaches::kArrays, dstArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoA_v2(dstArray, dstOffset, srcHost, ByteCount);
   });
 }
 api::CUresult cuMemcpyHtoA_v2_ptds(api::CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyHtoA_v2_ptds, nullptr, false, true, gate::Reaches::kArrays, dstArray});
+    gate::Scope scope({Symbol::k_cuMemcpyHtoA_v2_ptds, nullptr, false, true, driver::Reaches::kArrays, dstArray});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoA_v2_ptds(dstArray, dstOffset, srcHost, ByteCount);
   });
@@ -1289,77 +1289,77 @@ api::CUresult cuMemcpyHtoDAsync(api::CUdeviceptr_v1 dstDevice, const void* srcHo
 }
 api::CUresult cuMemcpyHtoDAsync_v2(api::CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyHtoDAsync_v2, hStream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemcpyHtoDAsync_v2, hStream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyHtoDAsync_v2_ptsz(api::CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyHtoDAsync_v2_ptsz, hStream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemcpyHtoDAsync_v2_ptsz, hStream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoDAsync_v2_ptsz(dstDevice, srcHost, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyHtoD_v2(api::CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyHtoD_v2, nullptr, false, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemcpyHtoD_v2, nullptr, false, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount);
   });
 }
 api::CUresult cuMemcpyHtoD_v2_ptds(api::CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyHtoD_v2_ptds, nullptr, false, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemcpyHtoD_v2_ptds, nullptr, false, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyHtoD_v2_ptds(dstDevice, srcHost, ByteCount);
   });
 }
 api::CUresult cuMemcpyPeer(api::CUdeviceptr dstDevice, api::CUcontext dstContext, api::CUdeviceptr srcDevice, api::CUcontext srcContext, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyPeer, nullptr, false, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice), reinterpret_cast<const void*>(srcDevice)});
+    gate::Scope scope({Symbol::k_cuMemcpyPeer, nullptr, false, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice), reinterpret_cast<const void*>(srcDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
   });
 }
 api::CUresult cuMemcpyPeerAsync(api::CUdeviceptr dstDevice, api::CUcontext dstContext, api::CUdeviceptr srcDevice, api::CUcontext srcContext, size_t ByteCount, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyPeerAsync, hStream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice), reinterpret_cast<const void*>(srcDevice)});
+    gate::Scope scope({Symbol::k_cuMemcpyPeerAsync, hStream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice), reinterpret_cast<const void*>(srcDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyPeerAsync_ptsz(api::CUdeviceptr dstDevice, api::CUcontext dstContext, api::CUdeviceptr srcDevice, api::CUcontext srcContext, size_t ByteCount, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyPeerAsync_ptsz, hStream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice), reinterpret_cast<const void*>(srcDevice)});
+    gate::Scope scope({Symbol::k_cuMemcpyPeerAsync_ptsz, hStream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice), reinterpret_cast<const void*>(srcDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyPeerAsync_ptsz(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
   });
 }
 api::CUresult cuMemcpyPeer_ptds(api::CUdeviceptr dstDevice, api::CUcontext dstContext, api::CUdeviceptr srcDevice, api::CUcontext srcContext, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyPeer_ptds, nullptr, false, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice), reinterpret_cast<const void*>(srcDevice)});
+    gate::Scope scope({Symbol::k_cuMemcpyPeer_ptds, nullptr, false, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice), reinterpret_cast<const void*>(srcDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyPeer_ptds(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
   });
 }
 api::CUresult cuMemcpyWithAttributesAsync(api::CUdeviceptr dst, api::CUdeviceptr src, size_t size, api::CUmemcpyAttributes* attr, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyWithAttributesAsync, hStream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dst), reinterpret_cast<const void*>(src)});
+    gate::Scope scope({Symbol::k_cuMemcpyWithAttributesAsync, hStream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dst), reinterpret_cast<const void*>(src)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyWithAttributesAsync(dst, src, size, attr, hStream);
   });
 }
 api::CUresult cuMemcpyWithAttributesAsync_ptsz(api::CUdeviceptr dst, api::CUdeviceptr src, size_t size, api::CUmemcpyAttributes* attr, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpyWithAttributesAsync_ptsz, hStream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dst), reinterpret_cast<const void*>(src)});
+    gate::Scope scope({Symbol::k_cuMemcpyWithAttributesAsync_ptsz, hStream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dst), reinterpret_cast<const void*>(src)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpyWithAttributesAsync_ptsz(dst, src, size, attr, hStream);
   });
 }
 api::CUresult cuMemcpy_ptds(api::CUdeviceptr dst, api::CUdeviceptr src, size_t ByteCount) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemcpy_ptds, nullptr, false, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dst), reinterpret_cast<const void*>(src)});
+    gate::Scope scope({Symbol::k_cuMemcpy_ptds, nullptr, false, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dst), reinterpret_cast<const void*>(src)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemcpy_ptds(dst, src, ByteCount);
   });
@@ -1373,28 +1373,28 @@ api::CUresult cuMemsetD16(api::CUdeviceptr_v1 dstDevice, unsigned short us, unsi
 }
 api::CUresult cuMemsetD16Async(api::CUdeviceptr dstDevice, unsigned short us, size_t N, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD16Async, hStream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD16Async, hStream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD16Async(dstDevice, us, N, hStream);
   });
 }
 api::CUresult cuMemsetD16Async_ptsz(api::CUdeviceptr dstDevice, unsigned short us, size_t N, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD16Async_ptsz, hStream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD16Async_ptsz, hStream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD16Async_ptsz(dstDevice, us, N, hStream);
   });
 }
 api::CUresult cuMemsetD16_v2(api::CUdeviceptr dstDevice, unsigned short us, size_t N) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD16_v2, nullptr, false, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD16_v2, nullptr, false, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD16_v2(dstDevice, us, N);
   });
 }
 api::CUresult cuMemsetD16_v2_ptds(api::CUdeviceptr dstDevice, unsigned short us, size_t N) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD16_v2_ptds, nullptr, false, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD16_v2_ptds, nullptr, false, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD16_v2_ptds(dstDevice, us, N);
   });
@@ -1408,28 +1408,28 @@ api::CUresult cuMemsetD2D16(api::CUdeviceptr_v1 dstDevice, unsigned int dstPitch
 }
 api::CUresult cuMemsetD2D16Async(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD2D16Async, hStream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD2D16Async, hStream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, hStream);
   });
 }
 api::CUresult cuMemsetD2D16Async_ptsz(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD2D16Async_ptsz, hStream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD2D16Async_ptsz, hStream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D16Async_ptsz(dstDevice, dstPitch, us, Width, Height, hStream);
   });
 }
 api::CUresult cuMemsetD2D16_v2(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD2D16_v2, nullptr, false, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD2D16_v2, nullptr, false, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D16_v2(dstDevice, dstPitch, us, Width, Height);
   });
 }
 api::CUresult cuMemsetD2D16_v2_ptds(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD2D16_v2_ptds, nullptr, false, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD2D16_v2_ptds, nullptr, false, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D16_v2_ptds(dstDevice, dstPitch, us, Width, Height);
   });
@@ -1443,28 +1443,28 @@ api::CUresult cuMemsetD2D32(api::CUdeviceptr_v1 dstDevice, unsigned int dstPitch
 }
 api::CUresult cuMemsetD2D32Async(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD2D32Async, hStream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD2D32Async, hStream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, hStream);
   });
 }
 api::CUresult cuMemsetD2D32Async_ptsz(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD2D32Async_ptsz, hStream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD2D32Async_ptsz, hStream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D32Async_ptsz(dstDevice, dstPitch, ui, Width, Height, hStream);
   });
 }
 api::CUresult cuMemsetD2D32_v2(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD2D32_v2, nullptr, false, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD2D32_v2, nullptr, false, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D32_v2(dstDevice, dstPitch, ui, Width, Height);
   });
 }
 api::CUresult cuMemsetD2D32_v2_ptds(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD2D32_v2_ptds, nullptr, false, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD2D32_v2_ptds, nullptr, false, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D32_v2_ptds(dstDevice, dstPitch, ui, Width, Height);
   });
@@ -1478,28 +1478,28 @@ api::CUresult cuMemsetD2D8(api::CUdeviceptr_v1 dstDevice, unsigned int dstPitch,
 }
 api::CUresult cuMemsetD2D8Async(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD2D8Async, hStream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD2D8Async, hStream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, hStream);
   });
 }
 api::CUresult cuMemsetD2D8Async_ptsz(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD2D8Async_ptsz, hStream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD2D8Async_ptsz, hStream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D8Async_ptsz(dstDevice, dstPitch, uc, Width, Height, hStream);
   });
 }
 api::CUresult cuMemsetD2D8_v2(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD2D8_v2, nullptr, false, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD2D8_v2, nullptr, false, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D8_v2(dstDevice, dstPitch, uc, Width, Height);
   });
 }
 api::CUresult cuMemsetD2D8_v2_ptds(api::CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD2D8_v2_ptds, nullptr, false, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD2D8_v2_ptds, nullptr, false, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD2D8_v2_ptds(dstDevice, dstPitch, uc, Width, Height);
   });
@@ -1513,28 +1513,28 @@ api::CUresult cuMemsetD32(api::CUdeviceptr_v1 dstDevice, unsigned int ui, unsign
 }
 api::CUresult cuMemsetD32Async(api::CUdeviceptr dstDevice, unsigned int ui, size_t N, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD32Async, hStream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD32Async, hStream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD32Async(dstDevice, ui, N, hStream);
   });
 }
 api::CUresult cuMemsetD32Async_ptsz(api::CUdeviceptr dstDevice, unsigned int ui, size_t N, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD32Async_ptsz, hStream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD32Async_ptsz, hStream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD32Async_ptsz(dstDevice, ui, N, hStream);
   });
 }
 api::CUresult cuMemsetD32_v2(api::CUdeviceptr dstDevice, unsigned int ui, size_t N) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD32_v2, nullptr, false, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD32_v2, nullptr, false, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD32_v2(dstDevice, ui, N);
   });
 }
 api::CUresult cuMemsetD32_v2_ptds(api::CUdeviceptr dstDevice, unsigned int ui, size_t N) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD32_v2_ptds, nullptr, false, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD32_v2_ptds, nullptr, false, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD32_v2_ptds(dstDevice, ui, N);
   });
@@ -1548,28 +1548,28 @@ api::CUresult cuMemsetD8(api::CUdeviceptr_v1 dstDevice, unsigned char uc, unsign
 }
 api::CUresult cuMemsetD8Async(api::CUdeviceptr dstDevice, unsigned char uc, size_t N, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD8Async, hStream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD8Async, hStream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD8Async(dstDevice, uc, N, hStream);
   });
 }
 api::CUresult cuMemsetD8Async_ptsz(api::CUdeviceptr dstDevice, unsigned char uc, size_t N, api::CUstream hStream) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD8Async_ptsz, hStream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD8Async_ptsz, hStream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD8Async_ptsz(dstDevice, uc, N, hStream);
   });
 }
 api::CUresult cuMemsetD8_v2(api::CUdeviceptr dstDevice, unsigned char uc, size_t N) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD8_v2, nullptr, false, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD8_v2, nullptr, false, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD8_v2(dstDevice, uc, N);
   });
 }
 api::CUresult cuMemsetD8_v2_ptds(api::CUdeviceptr dstDevice, unsigned char uc, size_t N) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuMemsetD8_v2_ptds, nullptr, false, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
+    gate::Scope scope({Symbol::k_cuMemsetD8_v2_ptds, nullptr, false, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dstDevice)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuMemsetD8_v2_ptds(dstDevice, uc, N);
   });
@@ -1670,42 +1670,42 @@ api::CUresult cuStreamAddCallback_ptsz(api::CUstream hStream, api::CUstreamCallb
 }
 api::CUresult cuStreamAttachMemAsync(api::CUstream hStream, api::CUdeviceptr dptr, size_t length, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuStreamAttachMemAsync, hStream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dptr)});
+    gate::Scope scope({Symbol::k_cuStreamAttachMemAsync, hStream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dptr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamAttachMemAsync(hStream, dptr, length, flags);
   });
 }
 api::CUresult cuStreamAttachMemAsync_ptsz(api::CUstream hStream, api::CUdeviceptr dptr, size_t length, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuStreamAttachMemAsync_ptsz, hStream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(dptr)});
+    gate::Scope scope({Symbol::k_cuStreamAttachMemAsync_ptsz, hStream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(dptr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamAttachMemAsync_ptsz(hStream, dptr, length, flags);
   });
 }
 api::CUresult cuStreamBatchMemOp(api::CUstream stream, unsigned int count, api::CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuStreamBatchMemOp, stream, true, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuStreamBatchMemOp, stream, true, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamBatchMemOp(stream, count, paramArray, flags);
   });
 }
 api::CUresult cuStreamBatchMemOp_ptsz(api::CUstream stream, unsigned int count, api::CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuStreamBatchMemOp_ptsz, stream, true, true, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuStreamBatchMemOp_ptsz, stream, true, true, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamBatchMemOp_ptsz(stream, count, paramArray, flags);
   });
 }
 api::CUresult cuStreamBatchMemOp_v2(api::CUstream stream, unsigned int count, api::CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuStreamBatchMemOp_v2, stream, true, false, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuStreamBatchMemOp_v2, stream, true, false, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamBatchMemOp_v2(stream, count, paramArray, flags);
   });
 }
 api::CUresult cuStreamBatchMemOp_v2_ptsz(api::CUstream stream, unsigned int count, api::CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuStreamBatchMemOp_v2_ptsz, stream, true, true, gate::Reaches::kAll});
+    gate::Scope scope({Symbol::k_cuStreamBatchMemOp_v2_ptsz, stream, true, true, driver::Reaches::kAll});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamBatchMemOp_v2_ptsz(stream, count, paramArray, flags);
   });
@@ -1832,112 +1832,112 @@ api::CUresult cuStreamWaitEvent_ptsz(api::CUstream hStream, api::CUevent hEvent,
 }
 api::CUresult cuStreamWaitValue32(api::CUstream stream, api::CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuStreamWaitValue32, stream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
+    gate::Scope scope({Symbol::k_cuStreamWaitValue32, stream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWaitValue32(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWaitValue32_ptsz(api::CUstream stream, api::CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuStreamWaitValue32_ptsz, stream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
+    gate::Scope scope({Symbol::k_cuStreamWaitValue32_ptsz, stream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWaitValue32_ptsz(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWaitValue32_v2(api::CUstream stream, api::CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuStreamWaitValue32_v2, stream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
+    gate::Scope scope({Symbol::k_cuStreamWaitValue32_v2, stream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWaitValue32_v2(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWaitValue32_v2_ptsz(api::CUstream stream, api::CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuStreamWaitValue32_v2_ptsz, stream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
+    gate::Scope scope({Symbol::k_cuStreamWaitValue32_v2_ptsz, stream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWaitValue32_v2_ptsz(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWaitValue64(api::CUstream stream, api::CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuStreamWaitValue64, stream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
+    gate::Scope scope({Symbol::k_cuStreamWaitValue64, stream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWaitValue64(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWaitValue64_ptsz(api::CUstream stream, api::CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuStreamWaitValue64_ptsz, stream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
+    gate::Scope scope({Symbol::k_cuStreamWaitValue64_ptsz, stream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWaitValue64_ptsz(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWaitValue64_v2(api::CUstream stream, api::CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuStreamWaitValue64_v2, stream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
+    gate::Scope scope({Symbol::k_cuStreamWaitValue64_v2, stream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWaitValue64_v2(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWaitValue64_v2_ptsz(api::CUstream stream, api::CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuStreamWaitValue64_v2_ptsz, stream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
+    gate::Scope scope({Symbol::k_cuStreamWaitValue64_v2_ptsz, stream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWaitValue64_v2_ptsz(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWriteValue32(api::CUstream stream, api::CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuStreamWriteValue32, stream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
+    gate::Scope scope({Symbol::k_cuStreamWriteValue32, stream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWriteValue32(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWriteValue32_ptsz(api::CUstream stream, api::CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuStreamWriteValue32_ptsz, stream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
+    gate::Scope scope({Symbol::k_cuStreamWriteValue32_ptsz, stream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWriteValue32_ptsz(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWriteValue32_v2(api::CUstream stream, api::CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuStreamWriteValue32_v2, stream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
+    gate::Scope scope({Symbol::k_cuStreamWriteValue32_v2, stream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWriteValue32_v2(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWriteValue32_v2_ptsz(api::CUstream stream, api::CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuStreamWriteValue32_v2_ptsz, stream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
+    gate::Scope scope({Symbol::k_cuStreamWriteValue32_v2_ptsz, stream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWriteValue32_v2_ptsz(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWriteValue64(api::CUstream stream, api::CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuStreamWriteValue64, stream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
+    gate::Scope scope({Symbol::k_cuStreamWriteValue64, stream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWriteValue64(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWriteValue64_ptsz(api::CUstream stream, api::CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuStreamWriteValue64_ptsz, stream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
+    gate::Scope scope({Symbol::k_cuStreamWriteValue64_ptsz, stream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWriteValue64_ptsz(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWriteValue64_v2(api::CUstream stream, api::CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuStreamWriteValue64_v2, stream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
+    gate::Scope scope({Symbol::k_cuStreamWriteValue64_v2, stream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWriteValue64_v2(stream, addr, value, flags);
   });
 }
 api::CUresult cuStreamWriteValue64_v2_ptsz(api::CUstream stream, api::CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
   return contract::with_room([=]() __attribute__((always_inline)) {
-    gate::Scope scope({Symbol::k_cuStreamWriteValue64_v2_ptsz, stream, true, true, gate::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
+    gate::Scope scope({Symbol::k_cuStreamWriteValue64_v2_ptsz, stream, true, true, driver::Reaches::kAddresses, reinterpret_cast<const void*>(addr)});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuStreamWriteValue64_v2_ptsz(stream, addr, value, flags);
   });

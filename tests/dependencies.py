@@ -5,7 +5,8 @@
     tests/dependencies.py --table  which folder may include what
 
 A folder may always include its own files. EXCEPTIONS are what does not hold yet, each with the reason; one that is no longer
-needed is a failure too, so the list only gets shorter. The same goes for files of more than 500 lines.
+needed is a failure too, so the list only gets shorter. The same goes for files of more than 500 lines, and for namespaces: a file
+of runtime/X or scheduler/X, of its sub-folders too, opens rota::X or a namespace in it.
 """
 import pathlib
 import re
@@ -91,6 +92,53 @@ MOST_LINES = 500
 # Files over that: why.
 LONG = {}
 
+# Folders, or files by the beginning of their names, of runtime/ and scheduler/ that open other namespaces than their part's, or none;
+# the longest that fits counts.
+NAMESPACES = {
+    # What every part uses is named without a qualifier, except where the word alone would say too little.
+    "scheduler/base": ["rota"],
+    "runtime/core": ["rota", "rota::log", "rota::files"],
+    # From an address to the function of a call, and what librota.so asks of the core: shared with the hooks of look-ups.
+    "runtime/core/attach": ["rota::interpose"],
+    "runtime/core/gpu_memory": ["rota::interpose"],
+    "runtime/hooks/gated_table": ["rota::interpose"],
+    "runtime/hooks/lookup": ["rota::interpose", "rota::overrides"],
+    # Generated code names these.
+    "runtime/hooks": ["rota::overrides"],
+    "runtime/contract.h": ["rota::contract"],
+    "runtime/core/contract.cpp": ["rota::contract"],
+    "runtime/core/tables.h": ["rota::next"],
+    "runtime/trace/driver_tracers": ["rota::tracers", "rota::next"],
+    # Rows of names, which the trace, the command that prints it and the report share.
+    "runtime/trace/names": ["rota::names"],
+    "runtime/trace/rows.h": ["rota::names"],
+    "runtime/trace/driver_rows.h": ["rota::names::driver_rows"],
+    "runtime/trace/runtime_rows.h": ["rota::names::runtime_rows"],
+    # Each preload is a library of its own.
+    "runtime/preload": ["rota::thin"],
+    "runtime/preload/nvml": ["rota::nvml"],
+    "runtime/preload/cudart/tracers": ["rota::runtime_tracers"],
+    # What the trace's header leaves to the library that it is in.
+    "runtime/preload/cudart/resolver.cpp": ["rota::trace"],
+    # Structs that libraries hand to each other through C symbols.
+    "runtime/account/test_interface.h": [],
+    "runtime/preload/attachment.h": [],
+    "runtime/preload/gpu_memory.h": [],
+    "runtime/trace/interface.h": [],
+    # Entry points.
+    "runtime/core/core_entry.cpp": [],
+    "scheduler/server/main.cpp": [],
+    # Compared by the preloads, the core and the tools.
+    "runtime/preload/symbol_list.h": ["rota"],
+    # What rotad and its clients have agreed on, as the messages.
+    "scheduler/address": ["rota::protocol"],
+    "scheduler/rules": ["rota::protocol"],
+    # One pure machine, its accounts and its log, used together.
+    "scheduler/core": ["rota::scheduler"],
+    "scheduler/limits": ["rota::scheduler"],
+    "scheduler/log": ["rota::scheduler"],
+}
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 # What a generator prints is not what it includes.
 PRINTED = re.compile(r'R"(\w*)\(.*?\)\1"', re.DOTALL)
@@ -148,6 +196,33 @@ def wrong_includes(files):
         yield f"{who} no longer includes {whom}: take the exception out of tests/dependencies.py"
 
 
+OPENED = re.compile(r"^(?:inline )?namespace (rota\b[\w:]*) \{", re.MULTILINE)
+
+
+def wrong_namespaces(files):
+    needed = set()
+    for name in files:
+        if not name.startswith(("runtime/", "scheduler/")) or not name.endswith((".h", ".cpp")):
+            continue
+        entry = max((each for each in NAMESPACES if inside(name, each) or name.startswith(each + ".")), key=len, default=None)
+        text = (ROOT / name).read_text()
+        opened = list(OPENED.finditer(text))
+        if not opened:
+            needed.add((entry, None))
+            if entry is None or NAMESPACES[entry]:
+                yield f"{name} opens no namespace of its folder (NAMESPACES in tests/dependencies.py)"
+        for match in opened:
+            needed.add((entry, match[1]))
+            own = "rota::" + name.split("/")[1]
+            if match[1] not in NAMESPACES[entry] if entry else match[1] != own and not match[1].startswith(own + "::"):
+                may = " or ".join(NAMESPACES[entry]) or "none" if entry else own
+                yield f"{name}:{text.count(chr(10), 0, match.start()) + 1}: namespace {match[1]}, where {may} belongs (NAMESPACES in tests/dependencies.py)"
+    for entry, allowed in NAMESPACES.items():
+        for each in allowed or [None]:
+            if (entry, each) not in needed:
+                yield f"{entry} no longer opens {each or 'no namespace'}: take it out of NAMESPACES in tests/dependencies.py"
+
+
 # What only some files may do, and which.
 ONLY = [(re.compile(r"\bgate_\.(open|close|open_for_good|admit|refuse)\(|\bout_of_place\.(store|fetch_or|fetch_and)\("), "runtime/",
          {"runtime/monitor/gate_keeper.h", "runtime/monitor/gate_keeper.cpp", "runtime/gate/gate.cpp"}, "opens or closes gates, which gate_keeper.h alone does")]
@@ -187,10 +262,10 @@ def main():
     if sys.argv[1:]:
         sys.exit(__doc__)
     files = committed()
-    complaints = [*wrong_includes(files), *done_elsewhere(files), *long_files(files)]
+    complaints = [*wrong_includes(files), *wrong_namespaces(files), *done_elsewhere(files), *long_files(files)]
     if complaints:
         sys.exit("\n".join(complaints))
-    print(f"{sum(name.endswith(SOURCE) for name in files)} files include only what they may")
+    print(f"{sum(name.endswith(SOURCE) for name in files)} files include only what they may, and open their folders' namespaces")
 
 
 if __name__ == "__main__":

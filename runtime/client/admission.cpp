@@ -16,7 +16,7 @@
 #include "scheduler/base/above_standard.h"
 #include "scheduler/base/unix_address.h"
 
-namespace rota::turn {
+namespace rota::client {
 
 using namespace std::chrono_literals;
 
@@ -177,4 +177,4 @@ void Admission::done() noexcept {
   if (!send(request)) hang_up();
 }
 
-}  // namespace rota::turn
+}  // namespace rota::client

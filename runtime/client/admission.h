@@ -22,7 +22,7 @@
 
 #include "scheduler/base/descriptor.h"
 
-namespace rota::turn {
+namespace rota::client {
 
 struct AdmissionRequest {
   // First context; test begins; has ended; which GPUs are this process's?
@@ -76,4 +76,4 @@ class Admission {
   Descriptor connection_;
 };
 
-}  // namespace rota::turn
+}  // namespace rota::client

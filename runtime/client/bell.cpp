@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 
-namespace rota::turn {
+namespace rota::client {
 
 namespace {
 
@@ -69,4 +69,4 @@ void Bell::wait(std::uint32_t heard, std::atomic<std::uint32_t>* event, std::uin
   wait_for_one(*event, event_seen, FUTEX_WAIT, std::min(timeout, kLook));
 }
 
-}  // namespace rota::turn
+}  // namespace rota::client

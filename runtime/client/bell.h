@@ -7,7 +7,7 @@
 #include <chrono>
 #include <cstdint>
 
-namespace rota::turn {
+namespace rota::client {
 
 class Bell {
  public:
@@ -23,4 +23,4 @@ class Bell {
   bool both_ = true;
 };
 
-}  // namespace rota::turn
+}  // namespace rota::client

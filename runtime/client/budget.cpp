@@ -9,7 +9,7 @@
 #include "runtime/core/log.h"
 #include "runtime/driver/gpu_number.h"
 
-namespace rota::turn {
+namespace rota::client {
 
 namespace {
 
@@ -340,4 +340,4 @@ void Budget::release_all() {
   changed();
 }
 
-}  // namespace rota::turn
+}  // namespace rota::client

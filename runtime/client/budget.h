@@ -30,7 +30,7 @@
 #include "runtime/memory/residency.h"
 #include "scheduler/protocol/protocol.h"
 
-namespace rota::turn {
+namespace rota::client {
 
 class Budget {
  public:
@@ -185,4 +185,4 @@ class Budget {
   Waiters waiters_;
 };
 
-}  // namespace rota::turn
+}  // namespace rota::client

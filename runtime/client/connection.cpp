@@ -20,7 +20,7 @@
 #include "scheduler/base/above_standard.h"
 #include "scheduler/protocol/packet.h"
 
-namespace rota::turn {
+namespace rota::client {
 
 namespace {
 
@@ -51,12 +51,12 @@ bool is_known(Kind kind) {
 }
 
 template <typename Visit>
-void for_each(GpuMask gpus, Visit visit) {
+void for_each(turn::GpuMask gpus, Visit visit) {
   for (; gpus != 0; gpus &= gpus - 1) visit(std::countr_zero(gpus));
 }
 
-Time time_of(const std::atomic<std::uint64_t>& nanoseconds) {
-  return Time(static_cast<std::int64_t>(std::min<std::uint64_t>(nanoseconds.load(), INT64_MAX)));
+turn::Time time_of(const std::atomic<std::uint64_t>& nanoseconds) {
+  return turn::Time(static_cast<std::int64_t>(std::min<std::uint64_t>(nanoseconds.load(), INT64_MAX)));
 }
 
 std::string error_text(int error) {
@@ -176,7 +176,7 @@ std::string Connection::read_welcome() {
   return reason;
 }
 
-std::chrono::nanoseconds Connection::unread_for(Time now) {
+std::chrono::nanoseconds Connection::unread_for(turn::Time now) {
   int bytes = 0;
   // What the peer has not read, for a Unix socket. Where the kernel does not say, rotad reads.
   if (ioctl(descriptor_.get(), SIOCOUTQ, &bytes) != 0) bytes = 0;
@@ -232,7 +232,7 @@ Connection::Received Connection::receive_new(Message& message) {
     if (bytes <= 0) return Received::kGone;
     if (!valid(message, bytes) || !is_known(message.kind)) continue;
     if (message.kind == Kind::kGpuAdded && message.body.gpu_added.index < protocol::kMaxGpus) {
-      served_ |= GpuMask{1} << message.body.gpu_added.index;
+      served_ |= turn::GpuMask{1} << message.body.gpu_added.index;
     }
     if (message.kind == Kind::kIntroduced) sockets_.push_back(std::move(sent));
     if (message.kind != Kind::kExtent) return Received::kMessage;
@@ -273,10 +273,10 @@ void Connection::wait_for_message(int milliseconds) const {
   poll(&ready, 1, milliseconds);
 }
 
-Lease Connection::lease(GpuMask task) const {
+turn::Lease Connection::lease(turn::GpuMask task) const {
   // rotad writes a handful of words; one that has been killed in between never ends.
   constexpr int kMostTries = 1000;
-  Lease seen;
+  turn::Lease seen;
   for (int tries = 0; tries < kMostTries; ++tries) {
     const std::uint32_t before = lease_->grants_change.load();
     seen = {};
@@ -284,7 +284,7 @@ Lease Connection::lease(GpuMask task) const {
       const std::uint32_t grant = gpu(index).grant.load();
       if (grant == 0 || (seen.grant != 0 && grant != seen.grant)) return;
       seen.grant = grant;
-      seen.held |= GpuMask{1} << index;
+      seen.held |= turn::GpuMask{1} << index;
       // They are the same on all GPUs of the task, unless rotad is about to change them: then the gang drains.
       seen.gang = std::max(seen.gang, gpu(index).gang.load());
       seen.step = std::max(seen.step, gpu(index).gang_step.load());
@@ -301,7 +301,7 @@ Lease Connection::lease(GpuMask task) const {
     // give-back.
     const bool holds = (seen.held >> index & 1) != 0;
     const bool asked = holds ? gpu.waiters.load() != 0 : gpu.clear_from_bytes.load() != 0;
-    if (asked && to_clear(index) != 0) seen.in_the_way |= GpuMask{1} << index;
+    if (asked && to_clear(index) != 0) seen.in_the_way |= turn::GpuMask{1} << index;
   });
   return seen;
 }
@@ -320,16 +320,16 @@ std::uint64_t Connection::to_clear(int index) const {
   return bytes > gone ? bytes - gone : 0;
 }
 
-std::uint32_t Connection::watch(GpuMask gpus) const {
+std::uint32_t Connection::watch(turn::GpuMask gpus) const {
   std::uint32_t watch = 0;
   for_each(served_ & gpus, [&](int index) { watch |= gpu(index).watch.load(std::memory_order_relaxed); });
   return watch;
 }
 
-Time Connection::latest(std::atomic<std::uint64_t> protocol::GpuLease::* time, GpuMask gpus) const {
-  Time latest{0};
+turn::Time Connection::latest(std::atomic<std::uint64_t> protocol::GpuLease::* time, turn::GpuMask gpus) const {
+  turn::Time latest{0};
   for_each(served_ & gpus, [&](int index) { latest = std::max(latest, time_of(gpu(index).*time)); });
   return latest;
 }
 
-}  // namespace rota::turn
+}  // namespace rota::client

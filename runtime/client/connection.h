@@ -18,7 +18,7 @@
 #include "scheduler/protocol/pages.h"
 #include "scheduler/protocol/protocol.h"
 
-namespace rota::turn {
+namespace rota::client {
 
 class Connection {
  public:
@@ -48,7 +48,7 @@ class Connection {
   bool flush();
   bool has_unsent() const { return !unsent_.empty(); }
   // For how long rotad has read nothing of what was sent to it; 0: it reads. To be asked at least every few seconds.
-  std::chrono::nanoseconds unread_for(Time now);
+  std::chrono::nanoseconds unread_for(turn::Time now);
   // Who listens at the other end, and where.
   protocol::Listener rotad() const { return protocol::listener_of(descriptor_.get()); }
   const std::string& socket() const { return socket_; }
@@ -64,9 +64,9 @@ class Connection {
   // The socket that came with the message of kIntroduced that receive() has returned last; empty: none.
   Descriptor take_socket() { return std::move(socket_received_); }
 
-  static constexpr GpuMask kAll = ~GpuMask{0};
+  static constexpr turn::GpuMask kAll = ~turn::GpuMask{0};
   // A consistent snapshot of what the lease page says of a task, which has these GPUs by rotad's indices.
-  Lease lease(GpuMask task = kAll) const;
+  turn::Lease lease(turn::GpuMask task = kAll) const;
   // What rotad says of a GPU, by its index of it.
   const protocol::GpuLease& gpu(int index) const { return lease_->gpus[index]; }
   // How much of this process's memory has to be evicted from a GPU, by rotad's index: before the lease is given back,
@@ -76,14 +76,14 @@ class Connection {
   // Whether memory that is evicted from this GPU may be handed over (protocol::Kind::kHandOver).
   bool hands_over(int index) const { return gpu(index).hands_over.load() != 0; }
   // What rotad wants to know about this process's activity on any of these GPUs (protocol::kWatch...).
-  std::uint32_t watch(GpuMask gpus = kAll) const;
+  std::uint32_t watch(turn::GpuMask gpus = kAll) const;
   // Until when this process has one of its GPUs to itself, because it asked for that; 0: others may run there.
-  Time alone_until() const { return latest(&protocol::GpuLease::alone_until_ns, kAll); }
+  turn::Time alone_until() const { return latest(&protocol::GpuLease::alone_until_ns, kAll); }
   // Until when the memory of a task that holds these GPUs must have left; 0: no time is set.
-  Time give_back_by(GpuMask task) const { return latest(&protocol::GpuLease::give_back_by_ns, task); }
+  turn::Time give_back_by(turn::GpuMask task) const { return latest(&protocol::GpuLease::give_back_by_ns, task); }
   // If the task that has these GPUs has the next turn: when the present holders begin to drain; 0: it is not next, or
   // that is not known.
-  Time next_turn(GpuMask task) const { return latest(&protocol::GpuLease::next_turn_ns, task); }
+  turn::Time next_turn(turn::GpuMask task) const { return latest(&protocol::GpuLease::next_turn_ns, task); }
   std::atomic<std::uint32_t>& event() const { return lease_->event; }
   const protocol::LeasePage* page() const { return lease_; }
   protocol::UsagePage* usage() const { return usage_; }
@@ -105,7 +105,7 @@ class Connection {
   enum class Sent { kYes, kNotNow, kGone };
   Sent write(const protocol::Message& message, int descriptor);
   // The latest of what rotad says of the GPUs that it serves.
-  Time latest(std::atomic<std::uint64_t> protocol::GpuLease::* time, GpuMask gpus) const;
+  turn::Time latest(std::atomic<std::uint64_t> protocol::GpuLease::* time, turn::GpuMask gpus) const;
   // Receives the next message on the socket; memory that came with it is put aside.
   Received receive_new(protocol::Message& message);
 
@@ -117,13 +117,13 @@ class Connection {
   protocol::UsagePage* usage_ = nullptr;
   protocol::Welcome welcome_{};
   std::uint16_t version_ = protocol::kOldestVersion;  // the version in use; chosen by the welcome
-  GpuMask served_ = 0;                                // GPUs that rotad has given an index
+  turn::GpuMask served_ = 0;                          // GPUs that rotad has given an index
   std::deque<protocol::Message> unread_;              // arrived before memory that was searched for
   std::deque<protocol::Message> unsent_;
   int unread_bytes_ = 0;  // of what was sent, when that was last looked at
   bool written_ = false;  // since then
-  Time unread_since_{0};
-  Time looked_at_{0};
+  turn::Time unread_since_{0};
+  turn::Time looked_at_{0};
   struct Extent {
     int index;  // rotad's index of the GPU
     driver::Handed handed;
@@ -133,4 +133,4 @@ class Connection {
   Descriptor socket_received_;      // of the one that it has
 };
 
-}  // namespace rota::turn
+}  // namespace rota::client

@@ -7,7 +7,7 @@
 #include "runtime/core/log.h"
 #include "runtime/driver/gpu_number.h"
 
-namespace rota::turn {
+namespace rota::client {
 
 using protocol::Kind;
 using protocol::Message;
@@ -22,7 +22,7 @@ constexpr std::chrono::milliseconds kSoonWelcomed{50};
 
 // How long a rotad that is stopped may leave unread what this process sends. A judgment: a debugger stops a process for
 // moments.
-constexpr Time kStoppedFor = std::chrono::seconds(2);
+constexpr turn::Time kStoppedFor = std::chrono::seconds(2);
 
 // Whether `rota run` has told the user that this rotad does not answer.
 bool run_has_said(const protocol::Listener& rotad) {
@@ -156,10 +156,10 @@ void Conversation::hang_up() {
   went();
 }
 
-void Conversation::hang_up_if_unread(Time now, bool waits) {
-  const Time unread = connection_->unread_for(now);
+void Conversation::hang_up_if_unread(turn::Time now, bool waits) {
+  const turn::Time unread = connection_->unread_for(now);
   if (!waits || unread < kStoppedFor) return;
-  if (unread >= Machine::kAnswer || protocol::stopped_state(connection_->rotad().pid) != 0) hang_up();
+  if (unread >= turn::Machine::kAnswer || protocol::stopped_state(connection_->rotad().pid) != 0) hang_up();
 }
 
 // --- what rotad says
@@ -384,7 +384,7 @@ void Conversation::send_asks() {
 
 // --- room for a turn
 
-void Conversation::publish_promises(GpuMask held) {
+void Conversation::publish_promises(turn::GpuMask held) {
   for (const Gpu& gpu : gpus_) {
     const bool limited = gpu.index >= 0 && (held >> gpu.index & 1) != 0;
     parts_.budget.promise(gpu.device, limited ? connection_->gpu(gpu.index).promised_bytes.load() : Budget::kUnlimited);
@@ -392,28 +392,28 @@ void Conversation::publish_promises(GpuMask held) {
   parts_.budget.changed();
 }
 
-GpuMask Conversation::lacking(Devices has) const {
-  GpuMask lacking = 0;
+turn::GpuMask Conversation::lacking(Devices has) const {
+  turn::GpuMask lacking = 0;
   for (const Gpu& gpu : gpus_) {
     const bool counts = (has & bit_of(gpu.device)) != 0 && gpu.index >= 0;
-    if (counts && !parts_.budget.covered(gpu.device)) lacking |= GpuMask{1} << gpu.index;
+    if (counts && !parts_.budget.covered(gpu.device)) lacking |= turn::GpuMask{1} << gpu.index;
   }
   return lacking;
 }
 
-GpuMask Conversation::unasked(Devices has, std::uint32_t grant) const {
-  GpuMask unasked = 0;
+turn::GpuMask Conversation::unasked(Devices has, std::uint32_t grant) const {
+  turn::GpuMask unasked = 0;
   for (const Gpu& gpu : gpus_) {
     const std::uint64_t allowed = parts_.budget.promised(gpu.device);
     if ((has & bit_of(gpu.device)) == 0 || gpu.index < 0 || allowed == Budget::kUnlimited) continue;
     const std::uint64_t needed = parts_.budget.needed(gpu.device);
     const std::uint64_t asked = gpu.asked_grant == grant ? gpu.asked : 0;
-    if (std::max(needed, asked) > allowed && needed != asked) unasked |= GpuMask{1} << gpu.index;
+    if (std::max(needed, asked) > allowed && needed != asked) unasked |= turn::GpuMask{1} << gpu.index;
   }
   return unasked;
 }
 
-void Conversation::ask_room(GpuMask gpus, std::uint32_t grant) {
+void Conversation::ask_room(turn::GpuMask gpus, std::uint32_t grant) {
   for (Gpu& gpu : gpus_) {
     if (gpu.index < 0 || (gpus >> gpu.index & 1) == 0) continue;
     gpu.asked = parts_.budget.needed(gpu.device);
@@ -426,4 +426,4 @@ void Conversation::ask_room(GpuMask gpus, std::uint32_t grant) {
   }
 }
 
-}  // namespace rota::turn
+}  // namespace rota::client

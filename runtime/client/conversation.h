@@ -22,7 +22,7 @@
 #include "runtime/client/usage.h"
 #include "scheduler/protocol/session_list.h"
 
-namespace rota::turn {
+namespace rota::client {
 
 class Conversation {
  public:
@@ -96,7 +96,7 @@ class Conversation {
   void hang_up();
   // The same if rotad does not read what is said to it, while the process `waits` for its turn: one that runs loses
   // nothing by a rotad that does not read for a while.
-  void hang_up_if_unread(Time now, bool waits);
+  void hang_up_if_unread(turn::Time now, bool waits);
   void read_messages();
   void send(const protocol::Message& message);
 
@@ -112,12 +112,12 @@ class Conversation {
   void send_room_requests();
   // What the process needs on these GPUs for its turn with this grant; and for which of them that has changed since
   // rotad was told, of those that `has` names by device.
-  void ask_room(GpuMask gpus, std::uint32_t grant);
-  GpuMask unasked(Devices has, std::uint32_t grant) const;
+  void ask_room(turn::GpuMask gpus, std::uint32_t grant);
+  turn::GpuMask unasked(Devices has, std::uint32_t grant) const;
   // Of these GPUs those on which the process has more than it is promised.
-  GpuMask lacking(Devices has) const;
+  turn::GpuMask lacking(Devices has) const;
   // While a lease of these GPUs lasts, rotad's promise is the allowance.
-  void publish_promises(GpuMask held);
+  void publish_promises(turn::GpuMask held);
 
  private:
   void came();
@@ -143,4 +143,4 @@ class Conversation {
   std::uint32_t round_ = 0;  // of tightening, on this connection
 };
 
-}  // namespace rota::turn
+}  // namespace rota::client

@@ -16,7 +16,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/mappings.h"
 
-namespace rota::turn {
+namespace rota::client {
 namespace {
 
 constexpr std::string_view kPrefixes[] = {
@@ -188,4 +188,4 @@ std::optional<protocol::Gang> GangEvidence::take_untold() {
   return gang_;
 }
 
-}  // namespace rota::turn
+}  // namespace rota::client

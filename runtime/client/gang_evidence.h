@@ -19,7 +19,7 @@
 #include "runtime/core/function_ref.h"
 #include "scheduler/protocol/protocol.h"
 
-namespace rota::turn {
+namespace rota::client {
 
 // By the list in cuda_headers/policy.toml. The name as in the module, mangled or not; may be null.
 bool is_collective_kernel(const char* name);
@@ -63,4 +63,4 @@ class GangEvidence {
   bool said_ = false;  // why there is none
 };
 
-}  // namespace rota::turn
+}  // namespace rota::client

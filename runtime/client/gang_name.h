@@ -10,7 +10,7 @@
 #include "scheduler/base/printable.h"
 #include "scheduler/protocol/protocol.h"
 
-namespace rota::turn {
+namespace rota::client {
 
 inline constexpr std::size_t kGangNameBytes = 31;
 static_assert(kGangNameBytes < protocol::kNameLength);
@@ -36,4 +36,4 @@ inline std::optional<protocol::Gang> named_gang(std::string_view text) {
   return gang;
 }
 
-}  // namespace rota::turn
+}  // namespace rota::client

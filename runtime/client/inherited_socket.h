@@ -8,7 +8,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace rota::turn {
+namespace rota::client {
 
 class InheritedSocket {
  public:
@@ -35,4 +35,4 @@ class InheritedSocket {
   std::atomic<std::uint64_t> inode_{0};
 };
 
-}  // namespace rota::turn
+}  // namespace rota::client

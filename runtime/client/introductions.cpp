@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace rota::turn {
+namespace rota::client {
 
 using protocol::Kind;
 using protocol::Message;
@@ -76,4 +76,4 @@ void Introductions::connected() {
   for (auto& [number, request] : requests_) request.told = request.answer.came;
 }
 
-}  // namespace rota::turn
+}  // namespace rota::client

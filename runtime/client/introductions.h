@@ -13,7 +13,7 @@
 #include "scheduler/base/descriptor.h"
 #include "scheduler/protocol/protocol.h"
 
-namespace rota::turn {
+namespace rota::client {
 
 class Introductions {
  public:
@@ -61,4 +61,4 @@ class Introductions {
   std::map<std::uint32_t, Request> requests_;
 };
 
-}  // namespace rota::turn
+}  // namespace rota::client

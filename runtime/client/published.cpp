@@ -2,7 +2,7 @@
 
 #include "scheduler/rules/context_cost.h"
 
-namespace rota::turn {
+namespace rota::client {
 
 using namespace std::chrono_literals;
 
@@ -10,8 +10,8 @@ namespace {
 
 // A GPU counts as overcommitted this long after programs had more than fits, so that what one gives back for that
 // reason is not taken anew at once. A judgment.
-constexpr Time kStaysCrowded = 10s;
-constexpr Time kBeforeTurnEnds = 250ms;
+constexpr turn::Time kStaysCrowded = 10s;
+constexpr turn::Time kBeforeTurnEnds = 250ms;
 
 }  // namespace
 
@@ -65,18 +65,18 @@ bool Published::others_can_later(int device) const {
   return here && here->lease.fixed_for_now.load() != 0;
 }
 
-bool Published::turn_ends(int device, Time now) const {
+bool Published::turn_ends(int device, turn::Time now) const {
   const auto here = gpu(device);
   const std::uint64_t by = here ? here->lease.give_back_by_ns.load() : 0;
-  return by != 0 && now >= Time(static_cast<std::int64_t>(by)) - kBeforeTurnEnds;
+  return by != 0 && now >= turn::Time(static_cast<std::int64_t>(by)) - kBeforeTurnEnds;
 }
 
-bool Published::crowded(int device, Time now) {
+bool Published::crowded(int device, turn::Time now) {
   const auto here = gpu(device);
   if (!here) return false;
-  std::atomic<Time>& until = slot(device).crowded_until;
+  std::atomic<turn::Time>& until = slot(device).crowded_until;
   if (here->lease.too_much_bytes.load(std::memory_order_relaxed) != 0) until = now + kStaysCrowded;
   return now < until.load();
 }
 
-}  // namespace rota::turn
+}  // namespace rota::client

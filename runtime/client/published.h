@@ -12,7 +12,7 @@
 #include "runtime/turn/machine.h"
 #include "scheduler/protocol/pages.h"
 
-namespace rota::turn {
+namespace rota::client {
 
 class Published {
  public:
@@ -49,15 +49,15 @@ class Published {
   bool others_can_later(int device) const;
   // Whether rotad revokes the lease soon if it is not given back. By then a wait for memory has to be over, which ends
   // 0.2 s after nothing more is coming.
-  bool turn_ends(int device, Time now) const;
+  bool turn_ends(int device, turn::Time now) const;
   // Whether programs have had more there than fits, a short time ago.
-  bool crowded(int device, Time now);
+  bool crowded(int device, turn::Time now);
 
  private:
   struct Slot {
     std::atomic<int> index{-1};
     std::atomic<std::uint64_t> total{0};
-    std::atomic<Time> crowded_until{};
+    std::atomic<turn::Time> crowded_until{};
   };
   Slot& slot(int device) { return slots_[static_cast<std::size_t>(device)]; }
   const Slot& slot(int device) const { return slots_[static_cast<std::size_t>(device)]; }
@@ -66,4 +66,4 @@ class Published {
   std::array<Slot, kMaxDevices> slots_;
 };
 
-}  // namespace rota::turn
+}  // namespace rota::client

@@ -1,6 +1,6 @@
 #include "runtime/client/room_requests.h"
 
-namespace rota::turn {
+namespace rota::client {
 
 std::uint32_t RoomRequests::ask(int device, const protocol::AwaitRoom& request) {
   const std::lock_guard lock(mutex_);
@@ -57,4 +57,4 @@ void RoomRequests::answered(const protocol::TryAgain& answer) {
   }
 }
 
-}  // namespace rota::turn
+}  // namespace rota::client

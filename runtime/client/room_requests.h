@@ -12,7 +12,7 @@
 
 #include "scheduler/protocol/protocol.h"
 
-namespace rota::turn {
+namespace rota::client {
 
 class RoomRequests {
  public:
@@ -45,4 +45,4 @@ class RoomRequests {
   std::uint32_t last_ = 0;
 };
 
-}  // namespace rota::turn
+}  // namespace rota::client

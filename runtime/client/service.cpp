@@ -1,6 +1,6 @@
 #include "runtime/client/service.h"
 
-namespace rota::turn {
+namespace rota::client {
 
 using namespace std::chrono_literals;
 
@@ -84,4 +84,4 @@ void Service::wait_until_known(int device, Waiting& waiting) {
   }
 }
 
-}  // namespace rota::turn
+}  // namespace rota::client

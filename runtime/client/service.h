@@ -12,7 +12,7 @@
 #include "runtime/client/waiting.h"
 #include "runtime/core/devices.h"
 
-namespace rota::turn {
+namespace rota::client {
 
 class Service {
  public:
@@ -52,4 +52,4 @@ class Service {
   std::string reason_;  // under the lock
 };
 
-}  // namespace rota::turn
+}  // namespace rota::client

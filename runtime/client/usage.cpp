@@ -4,7 +4,7 @@
 #include <chrono>
 #include <type_traits>
 
-namespace rota::turn {
+namespace rota::client {
 
 namespace {
 
@@ -114,7 +114,7 @@ void Usage::set_total(int device, std::uint64_t bytes) {
   slots_[static_cast<std::size_t>(device)].worth_telling.store(bytes / kFraction, std::memory_order_relaxed);
 }
 
-void Usage::moved_out(int device, std::uint64_t copied, std::uint64_t spared, Time time) {
+void Usage::moved_out(int device, std::uint64_t copied, std::uint64_t spared, turn::Time time) {
   const std::uint64_t ns = copied == 0 ? 0 : static_cast<std::uint64_t>(time.count());
   if (protocol::GpuUsage* const gpu = record(device)) {
     gpu->out_bytes.fetch_add(copied);
@@ -126,7 +126,7 @@ void Usage::moved_out(int device, std::uint64_t copied, std::uint64_t spared, Ti
   show_moves();
 }
 
-void Usage::moved_in(int device, std::uint64_t copied, Time time) {
+void Usage::moved_in(int device, std::uint64_t copied, turn::Time time) {
   if (copied == 0) return;
   if (protocol::GpuUsage* const gpu = record(device)) {
     gpu->in_bytes.fetch_add(copied);
@@ -172,4 +172,4 @@ void Usage::set_index(int device, int index) {
   changed(device);
 }
 
-}  // namespace rota::turn
+}  // namespace rota::client

@@ -11,7 +11,7 @@
 #include "runtime/turn/machine.h"
 #include "scheduler/protocol/pages.h"
 
-namespace rota::turn {
+namespace rota::client {
 
 class Usage {
  public:
@@ -54,8 +54,8 @@ class Usage {
   }
   // Extents have left the GPU, or come back: bytes that were copied, and that went without a copy. For `rota status`
   // and metrics.
-  void moved_out(int device, std::uint64_t copied, std::uint64_t spared, Time time);
-  void moved_in(int device, std::uint64_t copied, Time time);
+  void moved_out(int device, std::uint64_t copied, std::uint64_t spared, turn::Time time);
+  void moved_in(int device, std::uint64_t copied, turn::Time time);
   // Whether something worth a message has changed since the last call.
   bool take_news() { return news_.exchange(false, std::memory_order_acq_rel); }
 
@@ -85,4 +85,4 @@ class Usage {
   std::atomic<bool> news_{false};
 };
 
-}  // namespace rota::turn
+}  // namespace rota::client

@@ -21,7 +21,7 @@
 #include "scheduler/base/descriptor.h"
 #include "scheduler/base/paced_lines.h"
 
-namespace rota::turn {
+namespace rota::client {
 
 namespace {
 
@@ -236,4 +236,4 @@ std::string holder_of(const Snapshot& all, std::int32_t own_pid) {
   return "its turn on a GPU, which is about to become free";
 }
 
-}  // namespace rota::turn
+}  // namespace rota::client

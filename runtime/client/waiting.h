@@ -12,7 +12,7 @@
 #include "runtime/core/function_ref.h"
 #include "scheduler/protocol/protocol.h"
 
-namespace rota::turn {
+namespace rota::client {
 
 class Waiting {
  public:
@@ -65,4 +65,4 @@ std::string who_stays(int gpu);
 std::string staying_of(const protocol::Snapshot& all, int gpu, std::int32_t own_pid,
                        std::uint64_t protocol::TaskRow::* bytes);
 
-}  // namespace rota::turn
+}  // namespace rota::client

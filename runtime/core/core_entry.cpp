@@ -27,7 +27,7 @@ rota::interpose::Accounting start_accounting(const RotaAttachment& attachment) {
   if (!accounts) return {};
   rota::gate::tell_of_waits(&stood);
   rota::account::tell_of_tests([](bool begins) {
-    rota::turn::Admission& admission = rota::runtime().admission;
+    rota::client::Admission& admission = rota::runtime().admission;
     begins ? admission.next() : admission.done();
   });
   return {rota::account::counters, rota::account::targets};

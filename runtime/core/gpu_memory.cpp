@@ -59,7 +59,7 @@ std::uint64_t to_be_had(const std::array<unsigned char, 16>& id, const RotaGpuMe
   Known own;
   Known& entry = lock ? known[id] : own;
   if (Clock::now() >= entry.until) {
-    entry.taken = turn::taken_for_good(uuid);
+    entry.taken = client::taken_for_good(uuid);
     entry.until = Clock::now() + std::chrono::seconds(1);
   }
   const std::optional<std::uint64_t> taken = entry.taken;

@@ -25,8 +25,8 @@ constinit std::atomic<Runtime*> inherited{nullptr};
 void start_afresh_in_child() noexcept {
   gate::forget_other_threads();
   forget_others_undo();
-  turn::Monitor::forget_in_child();
-  turn::Admission::forget_in_child();
+  monitor::Monitor::forget_in_child();
+  client::Admission::forget_in_child();
   inherited.store(current.exchange(nullptr));
   try {
     current.store(new Runtime);

@@ -43,11 +43,11 @@ class Runtime {
 
   // Each takes what it needs from those before it.
   gate::Gate gate;
-  gate::Contexts contexts;
+  driver::Contexts contexts;
   memory::Ledger ledger;
   memory::Memory memory;
-  turn::Monitor monitor;
-  turn::Admission admission;
+  monitor::Monitor monitor;
+  client::Admission admission;
 
  private:
   std::atomic<bool> unevictable_{false};

@@ -6,7 +6,7 @@
 #include "generated/driver_symbols.h"
 #include "generated/driver_types.h"
 
-namespace rota::gate {
+namespace rota::driver {
 
 // Which GPUs a call reaches in addition to that of its stream or, without a stream, of the current context.
 enum class Reaches : std::uint8_t {
@@ -36,4 +36,4 @@ struct Call {
   const void* second = nullptr;
 };
 
-}  // namespace rota::gate
+}  // namespace rota::driver

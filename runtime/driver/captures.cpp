@@ -15,13 +15,7 @@
 #include "runtime/driver/contexts.h"
 #include "runtime/driver/stream.h"
 
-namespace rota::gate {
-
-using driver::current_context;
-using driver::kLegacyStream;
-using driver::kPerThreadStream;
-using driver::lacks_function;
-using driver::meant;
+namespace rota::driver {
 
 void Contexts::drop_captures_of(State& state, api::CUcontext context) {
   drop_captures(state, [&](const Capture& capture) { return capture.context == context; });
@@ -131,4 +125,4 @@ bool Contexts::anything_captures(State& state) {
   return !state.captures.empty();
 }
 
-}  // namespace rota::gate
+}  // namespace rota::driver

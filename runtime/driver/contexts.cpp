@@ -9,11 +9,7 @@
 #include "runtime/driver/context.h"
 #include "runtime/driver/stream.h"
 
-namespace rota::gate {
-
-using driver::current_context;
-using driver::kLegacyStream;
-using driver::lacks_function;
+namespace rota::driver {
 
 namespace {
 
@@ -137,7 +133,7 @@ api::CUcontext Contexts::primary(int device) const {
 api::CUresult Contexts::end_context(api::CUcontext context, FunctionRef<api::CUresult()> call,
                                     FunctionRef<bool(api::CUresult)> ended) {
   const std::lock_guard lock(state_->closing);
-  driver::handles_ended.fetch_add(1, std::memory_order_acq_rel);
+  handles_ended.fetch_add(1, std::memory_order_acq_rel);
   const api::CUresult result = call();
   if (ended(result)) {
     const std::lock_guard lists(state_->lists);
@@ -245,7 +241,7 @@ api::CUresult Contexts::destroy_stream(api::CUstream stream, FunctionRef<api::CU
       if (end_track(*state_, context, stream)) tracked_in = context.life;
     }
   }
-  driver::handles_ended.fetch_add(1, std::memory_order_acq_rel);
+  handles_ended.fetch_add(1, std::memory_order_acq_rel);
   const api::CUresult result = call();
   if (result == api::CUDA_SUCCESS && captures() > 0) {
     const std::lock_guard lock(state_->lists);
@@ -433,4 +429,4 @@ void Contexts::shut() {
   }
 }
 
-}  // namespace rota::gate
+}  // namespace rota::driver

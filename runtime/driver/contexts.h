@@ -38,7 +38,7 @@
 #include "runtime/core/function_ref.h"
 #include "runtime/driver/call.h"
 
-namespace rota::gate {
+namespace rota::driver {
 
 // One life of a context: from when it was made, or its GPU reset, until it ends or the next reset.
 struct ContextLife {
@@ -196,4 +196,4 @@ class Contexts {
   std::atomic<int> driver_version_{0};  // 0: not asked yet
 };
 
-}  // namespace rota::gate
+}  // namespace rota::driver

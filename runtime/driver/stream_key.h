@@ -7,15 +7,15 @@
 #include "runtime/core/own_tid.h"
 #include "runtime/driver/stream.h"
 
-namespace rota::turn {
+namespace rota::driver {
 
 using StreamKey = std::tuple<api::CUstream, api::CUcontext, pid_t>;
 
-// `current`: the current context. Not looked at where driver::of_current_context() says no.
+// `current`: the current context. Not looked at where of_current_context() says no.
 inline StreamKey key_of(api::CUstream handle, bool per_thread, api::CUcontext current) {
-  const api::CUstream stream = driver::meant(handle, per_thread);
-  if (!driver::of_current_context(stream)) return {stream, nullptr, 0};
-  return {stream, current, stream == driver::kPerThreadStream ? own_tid() : 0};
+  const api::CUstream stream = meant(handle, per_thread);
+  if (!of_current_context(stream)) return {stream, nullptr, 0};
+  return {stream, current, stream == kPerThreadStream ? own_tid() : 0};
 }
 
-}  // namespace rota::turn
+}  // namespace rota::driver

@@ -85,8 +85,8 @@ std::uint64_t inside_of(Thread& thread, Devices reached) {
   return word;
 }
 
-Devices reached_at_once(Thread& thread, Attendant& attendant, const Call& call) {
-  if (call.reaches != Reaches::kNoOther || !call.has_stream || driver::of_current_context(call.stream)) {
+Devices reached_at_once(Thread& thread, Attendant& attendant, const driver::Call& call) {
+  if (call.reaches != driver::Reaches::kNoOther || !call.has_stream || driver::of_current_context(call.stream)) {
     return attendant.reached_at_once(call);
   }
   const std::uint64_t as_of = driver::handles_ended.load(memory_order_acquire);
@@ -109,14 +109,15 @@ std::uint64_t enter_watched(Thread& thread, const void* frame, Site site, api::C
 // call may be of another kind.
 std::uint64_t Gate::enter_at_once(Thread& thread, Site site, api::CUstream stream, const void* first,
                                   const void* second) {
-  const std::uint32_t now = (site.reaches == Reaches::kNoOther ? state : state_across).load(memory_order_acquire);
+  const std::uint32_t now =
+      (site.reaches == driver::Reaches::kNoOther ? state : state_across).load(memory_order_acquire);
   Gate* const gate = the_gate.load(memory_order_acquire);
   if ((now & kFencedBit) != 0 || (word_of(thread) & kDepthMask) != kEnter || gate == nullptr) return 0;
   Attendant* const attendant = gate->attendant_.load(memory_order_acquire);
   if (attendant == nullptr || &thread == &no_memory || thread.exempt || out_of_place.load(memory_order_seq_cst) != 0) {
     return 0;
   }
-  const Call call{site.symbol, stream, site.has_stream, site.per_thread, site.reaches, first, second};
+  const driver::Call call{site.symbol, stream, site.has_stream, site.per_thread, site.reaches, first, second};
   const Devices counted = gate->counted_.load(memory_order_seq_cst);
   const Devices reached = is_one(counted) ? counted : reached_at_once(thread, *attendant, call);
   const bool one = is_one(reached) && (reached & ~counted) == 0;
@@ -127,10 +128,10 @@ std::uint64_t Gate::enter_at_once(Thread& thread, Site site, api::CUstream strea
 
 std::uint64_t Gate::enter_slowly(Thread& thread, const void* frame, Site site, api::CUstream stream, const void* first,
                                  const void* second) {
-  const Call call{site.symbol, stream, site.has_stream, site.per_thread, site.reaches, first, second};
+  const driver::Call call{site.symbol, stream, site.has_stream, site.per_thread, site.reaches, first, second};
   bool interrupted = false;
   for (;;) {
-    const std::atomic<std::uint32_t>& all = site.reaches == Reaches::kNoOther ? state : state_across;
+    const std::atomic<std::uint32_t>& all = site.reaches == driver::Reaches::kNoOther ? state : state_across;
     std::uint32_t now = all.load(memory_order_acquire);
     if ((now & kFencedBit) != 0) {
       // Where no closer makes the threads pass a barrier (scope.h): with the fence, all of them see the store of the
@@ -332,7 +333,7 @@ bool Gate::wait_until_empty(std::chrono::steady_clock::time_point deadline, Devi
   return true;
 }
 
-bool Gate::may_submit(const Call& call) const {
+bool Gate::may_submit(const driver::Call& call) const {
   Attendant* attendant = attendant_.load(memory_order_acquire);
   return attendant == nullptr || attendant->may_submit(call);
 }

@@ -30,18 +30,18 @@ class Attendant {
   virtual void interrupted(int /*device*/) {}
   // The GPUs that a call reaches, asked where the gates of several GPUs differ; and the GPUs of the memory at these
   // addresses. May call the driver.
-  virtual Devices reached(const Call& /*call*/) { return kAllDevices; }
+  virtual Devices reached(const driver::Call& /*call*/) { return kAllDevices; }
   // The same if that costs next to nothing, for a call that does not matter to a capture; 0: it costs more.
-  virtual Devices reached_at_once(const Call& /*call*/) { return 0; }
+  virtual Devices reached_at_once(const driver::Call& /*call*/) { return 0; }
   virtual Devices reached(const void* /*first*/, const void* /*second*/) { return kAllDevices; }
   // A call reaches all of these GPUs: their gates have to be open at the same time. Not called for every call that
   // finds all gates open.
   virtual void couples(Devices /*devices*/) {}
   // Whether the call puts no work on the GPU after all (its stream is being captured) and so needs neither the lease
   // nor memory that is out of place.
-  virtual bool submits_nothing(const Call& call) = 0;
+  virtual bool submits_nothing(const driver::Call& call) = 0;
   // While the gate is metered: whether this call may continue at once. If not, its thread waits until resume().
-  virtual bool may_submit(const Call& /*call*/) { return true; }
+  virtual bool may_submit(const driver::Call& /*call*/) { return true; }
   // make_room() of scope.h, for a thread that is not inside the gate.
   virtual void make_room(FunctionRef<bool()> /*again*/) {}
   // The thread has waited this long. Called when it begins to wait (0), and again after each time that this returns; if
@@ -157,7 +157,7 @@ class Gate {
   bool admits(Devices devices) const;
   std::atomic<Devices>* admission_for(Devices closed);
   bool takes_admission(Devices closed);
-  bool may_submit(const Call& call) const;
+  bool may_submit(const driver::Call& call) const;
   bool wait_metered(Devices devices, std::uint64_t resumed);
   // Waits, and meanwhile calls the attendant, if there is one. `may_go` and `interrupted` are those of Waiters::wait().
   template <typename MayGo, typename Interrupted>

@@ -5,39 +5,38 @@
 #include "generated/driver_real.h"
 #include "runtime/driver/context.h"
 
-namespace rota::turn {
+namespace rota::gate {
 
 namespace {
 
 // What the driver says of a node; `ask` stores it in `answer`.
 template <typename Answer, typename Ask, typename Use>
-gate::Devices by_answer(const Ask& ask, const Use& use) {
+Devices by_answer(const Ask& ask, const Use& use) {
   Answer answer{};
-  return ask(&answer) == api::CUDA_SUCCESS ? use(answer) : gate::kAllDevices;
+  return ask(&answer) == api::CUDA_SUCCESS ? use(answer) : kAllDevices;
 }
 
 }  // namespace
 
-gate::Devices GraphReach::of(api::CUgraph graph) {
+Devices GraphReach::of(api::CUgraph graph) {
   std::size_t count = 0;
-  if (real::cuGraphGetNodes(graph, nullptr, &count) != api::CUDA_SUCCESS) return gate::kAllDevices;
+  if (real::cuGraphGetNodes(graph, nullptr, &count) != api::CUDA_SUCCESS) return kAllDevices;
   std::vector<api::CUgraphNode> nodes(count);
-  if (count != 0 && real::cuGraphGetNodes(graph, nodes.data(), &count) != api::CUDA_SUCCESS) return gate::kAllDevices;
-  gate::Devices devices = 0;
-  for (std::size_t index = 0; index < nodes.size() && devices != gate::kAllDevices; ++index)
-    devices |= of(nodes[index]);
+  if (count != 0 && real::cuGraphGetNodes(graph, nodes.data(), &count) != api::CUDA_SUCCESS) return kAllDevices;
+  Devices devices = 0;
+  for (std::size_t index = 0; index < nodes.size() && devices != kAllDevices; ++index) devices |= of(nodes[index]);
   return devices;
 }
 
-gate::Devices GraphReach::of(api::CUgraphNode node) {
+Devices GraphReach::of(api::CUgraphNode node) {
   api::CUgraphNodeType type{};
-  if (real::cuGraphNodeGetType(node, &type) != api::CUDA_SUCCESS) return gate::kAllDevices;
+  if (real::cuGraphNodeGetType(node, &type) != api::CUDA_SUCCESS) return kAllDevices;
   switch (type) {
     case api::CU_GRAPH_NODE_TYPE_KERNEL:
       // Such nodes have a context, however they were added (measured on an H200, 580.159.04).
       return by_answer<api::CUDA_KERNEL_NODE_PARAMS>(
           [&](auto* kernel) { return real::cuGraphKernelNodeGetParams_v2(node, kernel); },
-          [&](const auto& kernel) { return kernel.ctx != nullptr ? reached_.of(kernel.ctx) : gate::kAllDevices; });
+          [&](const auto& kernel) { return kernel.ctx != nullptr ? reached_.of(kernel.ctx) : kAllDevices; });
     case api::CU_GRAPH_NODE_TYPE_MEMCPY:
       return by_answer<api::CUDA_MEMCPY3D>([&](auto* copy) { return real::cuGraphMemcpyNodeGetParams(node, copy); },
                                            [&](const auto& copy) { return with_elsewhere(memory_of(copy)); });
@@ -53,13 +52,13 @@ gate::Devices GraphReach::of(api::CUgraphNode node) {
           [&](auto* made) { return real::cuGraphMemAllocNodeGetParams(node, made); },
           [&](const auto& made) {
             const bool plain = made.poolProps.location.type == api::CU_MEM_LOCATION_TYPE_DEVICE;
-            return plain ? gate::bit_of(made.poolProps.location.id) : gate::kAllDevices;
+            return plain ? bit_of(made.poolProps.location.id) : kAllDevices;
           });
     case api::CU_GRAPH_NODE_TYPE_MEM_FREE:
       return by_answer<api::CUdeviceptr>([&](auto* freed) { return real::cuGraphMemFreeNodeGetParams(node, freed); },
                                          [&](api::CUdeviceptr freed) {
-                                           const gate::Devices devices = reached_.at(freed);
-                                           return devices != 0 ? devices : gate::kAllDevices;
+                                           const Devices devices = reached_.at(freed);
+                                           return devices != 0 ? devices : kAllDevices;
                                          });
     case api::CU_GRAPH_NODE_TYPE_HOST:
     case api::CU_GRAPH_NODE_TYPE_EMPTY:
@@ -67,11 +66,11 @@ gate::Devices GraphReach::of(api::CUgraphNode node) {
     case api::CU_GRAPH_NODE_TYPE_EVENT_RECORD:
       return 0;
     default:
-      return gate::kAllDevices;
+      return kAllDevices;
   }
 }
 
-gate::Devices GraphReach::of(const api::CUgraphNodeParams& node) {
+Devices GraphReach::of(const api::CUgraphNodeParams& node) {
   switch (node.type) {
     case api::CU_GRAPH_NODE_TYPE_MEMCPY:
       return reached_.of(node.memcpy.copyCtx) | with_elsewhere(memory_of(node.memcpy.copyParams));
@@ -91,35 +90,35 @@ void GraphReach::adds(const api::CUgraphNodeParams& node) {
 }
 
 // No context is given: the memory's own.
-gate::Devices GraphReach::context_of(const api::CUDA_MEMSET_NODE_PARAMS_v2& set) {
+Devices GraphReach::context_of(const api::CUDA_MEMSET_NODE_PARAMS_v2& set) {
   return set.ctx != nullptr ? reached_.of(set.ctx) : reached_.at(set.dst);
 }
 
-gate::Devices GraphReach::memory_of(const api::CUDA_MEMCPY3D& copy) {
-  const auto of = [&](api::CUmemorytype type, api::CUdeviceptr address, api::CUarray array) -> gate::Devices {
+Devices GraphReach::memory_of(const api::CUDA_MEMCPY3D& copy) {
+  const auto of = [&](api::CUmemorytype type, api::CUdeviceptr address, api::CUarray array) -> Devices {
     if (type == api::CU_MEMORYTYPE_HOST) return 0;
     return type == api::CU_MEMORYTYPE_ARRAY ? reached_.of_array(array) : reached_.at(address);
   };
   return of(copy.srcMemoryType, copy.srcDevice, copy.srcArray) | of(copy.dstMemoryType, copy.dstDevice, copy.dstArray);
 }
 
-gate::Devices GraphReach::with_elsewhere(gate::Devices memory) const {
-  return memory != 0 ? memory | copy_elsewhere_.load(std::memory_order_relaxed) : gate::kAllDevices;
+Devices GraphReach::with_elsewhere(Devices memory) const {
+  return memory != 0 ? memory | copy_elsewhere_.load(std::memory_order_relaxed) : kAllDevices;
 }
 
-gate::Devices GraphReach::of_executable(const void* executable) const {
-  if (others_launch_.load(std::memory_order_relaxed)) return gate::kAllDevices;
+Devices GraphReach::of_executable(const void* executable) const {
+  if (others_launch_.load(std::memory_order_relaxed)) return kAllDevices;
   const std::lock_guard lock(mutex_);
   const auto known = executables_.find(executable);
-  return known != executables_.end() ? known->second : gate::kAllDevices;
+  return known != executables_.end() ? known->second : kAllDevices;
 }
 
-void GraphReach::instantiated(api::CUgraphExec executable, gate::Devices devices) {
+void GraphReach::instantiated(api::CUgraphExec executable, Devices devices) {
   const std::lock_guard lock(mutex_);
   executables_[executable] = devices;
 }
 
-void GraphReach::extended(api::CUgraphExec executable, gate::Devices devices) {
+void GraphReach::extended(api::CUgraphExec executable, Devices devices) {
   const std::lock_guard lock(mutex_);
   const auto known = executables_.find(executable);
   if (known != executables_.end()) known->second |= devices;
@@ -130,4 +129,4 @@ void GraphReach::destroyed(api::CUgraphExec executable) {
   executables_.erase(executable);
 }
 
-}  // namespace rota::turn
+}  // namespace rota::gate

@@ -12,47 +12,47 @@
 
 #include "runtime/gate/reached.h"
 
-namespace rota::turn {
+namespace rota::gate {
 
 class GraphReach {
  public:
   explicit GraphReach(Reached& reached) : reached_(reached) {}
 
   // The GPUs of a graph's nodes.
-  gate::Devices of(api::CUgraph graph);
+  Devices of(api::CUgraph graph);
   // The GPUs of an executable graph, by its handle.
-  gate::Devices of_executable(const void* executable) const;
+  Devices of_executable(const void* executable) const;
 
-  void instantiated(api::CUgraphExec executable, gate::Devices devices);
+  void instantiated(api::CUgraphExec executable, Devices devices);
   // From now on some nodes of it may be on these GPUs, too.
-  void extended(api::CUgraphExec executable, gate::Devices devices);
+  void extended(api::CUgraphExec executable, Devices devices);
   // Before the driver may give its handle to another one.
   void destroyed(api::CUgraphExec executable);
   // Work on any GPU may launch a graph from now on.
   void launched_by_others() { others_launch_.store(true, std::memory_order_relaxed); }
 
   // The GPUs that a node's parameters name.
-  gate::Devices of(const api::CUgraphNodeParams& node);
+  Devices of(const api::CUgraphNodeParams& node);
   // Some graph gets a node that copies or sets memory of the GPUs `memory` in a context of the GPUs `works`. The driver
   // does not tell the context again (before CUDA 13.2), but the memory: so it matters if it is of other GPUs.
-  void copies(gate::Devices works, gate::Devices memory) {
+  void copies(Devices works, Devices memory) {
     if ((works & ~memory) != 0) copy_elsewhere_.fetch_or(works, std::memory_order_relaxed);
   }
   void adds(const api::CUgraphNodeParams& node);
   // The memory that such a node of some graph names has been replaced.
-  void replaces_memory() { copies(gate::kAllDevices, 0); }
+  void replaces_memory() { copies(kAllDevices, 0); }
 
  private:
-  gate::Devices of(api::CUgraphNode node);
-  gate::Devices memory_of(const api::CUDA_MEMCPY3D& copy);
-  gate::Devices context_of(const api::CUDA_MEMSET_NODE_PARAMS_v2& set);
-  gate::Devices with_elsewhere(gate::Devices memory) const;
+  Devices of(api::CUgraphNode node);
+  Devices memory_of(const api::CUDA_MEMCPY3D& copy);
+  Devices context_of(const api::CUDA_MEMSET_NODE_PARAMS_v2& set);
+  Devices with_elsewhere(Devices memory) const;
 
   Reached& reached_;
   mutable std::mutex mutex_;
-  std::unordered_map<const void*, gate::Devices> executables_;
-  std::atomic<gate::Devices> copy_elsewhere_{0};  // GPUs that copy or set memory of others in some graph
+  std::unordered_map<const void*, Devices> executables_;
+  std::atomic<Devices> copy_elsewhere_{0};  // GPUs that copy or set memory of others in some graph
   std::atomic<bool> others_launch_{false};
 };
 
-}  // namespace rota::turn
+}  // namespace rota::gate

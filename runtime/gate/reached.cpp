@@ -7,7 +7,7 @@
 #include "runtime/driver/context.h"
 #include "runtime/driver/stream.h"
 
-namespace rota::turn {
+namespace rota::gate {
 
 namespace {
 
@@ -36,13 +36,13 @@ static_assert(kIsLaidOutSo<api::CUDA_MEMCPY2D> && kIsLaidOutSo<api::CUDA_MEMCPY3
 
 }  // namespace
 
-Reached::Answer Reached::by(const gate::Call& call) {
+Reached::Answer Reached::by(const driver::Call& call) {
   Answer answer;
-  if (call.reaches == gate::Reaches::kAll) return answer;
+  if (call.reaches == driver::Reaches::kAll) return answer;
   const bool current = !call.has_stream || driver::of_current_context(call.stream);
   const int device = current ? of_context(driver::current_context(), answer) : of_stream(call.stream, answer);
   if (device < 0) return answer;
-  answer.works = gate::bit_of(device);
+  answer.works = bit_of(device);
   answer.memory = memory_of(call);
   answer.devices = answer.works | answer.memory;
   return answer;
@@ -50,9 +50,9 @@ Reached::Answer Reached::by(const gate::Call& call) {
 
 // The driver is asked for the current GPU at each call: a library can make a context current through private tables of
 // the driver, past all functions that rota sees.
-gate::Devices Reached::at_once(const gate::Call& call) {
-  const bool addresses = call.reaches == gate::Reaches::kAddresses;
-  if (!addresses && call.reaches != gate::Reaches::kNoOther) return 0;
+Devices Reached::at_once(const driver::Call& call) {
+  const bool addresses = call.reaches == driver::Reaches::kAddresses;
+  if (!addresses && call.reaches != driver::Reaches::kNoOther) return 0;
   int device = -1;
   if (!call.has_stream || driver::of_current_context(call.stream)) {
     if (real::cuCtxGetDevice(&device) != api::CUDA_SUCCESS) return 0;
@@ -62,18 +62,18 @@ gate::Devices Reached::at_once(const gate::Call& call) {
     if (!known) return 0;
     device = *known;
   }
-  return gate::bit_of(device) | (addresses ? at(call.first, call.second) : 0);
+  return bit_of(device) | (addresses ? at(call.first, call.second) : 0);
 }
 
-gate::Devices Reached::memory_of(const gate::Call& call) {
+Devices Reached::memory_of(const driver::Call& call) {
   switch (call.reaches) {
-    case gate::Reaches::kAddresses:
+    case driver::Reaches::kAddresses:
       return at(call.first, call.second);
-    case gate::Reaches::kArrays:
+    case driver::Reaches::kArrays:
       return of_array(call.first) | of_array(call.second);
-    case gate::Reaches::kAddressAndArray:
+    case driver::Reaches::kAddressAndArray:
       return at(call.first, nullptr) | of_array(call.second);
-    case gate::Reaches::kCopy: {
+    case driver::Reaches::kCopy: {
       if (call.first == nullptr) return 0;
       const auto places = reinterpret_cast<std::uintptr_t>(call.second);
       return side_of(call.first, places >> 16) | side_of(call.first, places & 0xffff);
@@ -83,7 +83,7 @@ gate::Devices Reached::memory_of(const gate::Call& call) {
   }
 }
 
-gate::Devices Reached::side_of(const void* record, std::uintptr_t place) {
+Devices Reached::side_of(const void* record, std::uintptr_t place) {
   switch (value_in<api::CUmemorytype>(record, place - kTypeBefore)) {
     case api::CU_MEMORYTYPE_HOST:
       return 0;
@@ -94,32 +94,32 @@ gate::Devices Reached::side_of(const void* record, std::uintptr_t place) {
   }
 }
 
-gate::Devices Reached::of_array(const void* handle) {
+Devices Reached::of_array(const void* handle) {
   if (handle == nullptr) return 0;
   const int device = memory_.device_of_array(handle);
-  return device >= 0 ? gate::bit_of(device) : gate::kAllDevices;
+  return device >= 0 ? bit_of(device) : kAllDevices;
 }
 
-gate::Devices Reached::of(api::CUcontext context) {
+Devices Reached::of(api::CUcontext context) {
   Answer unused;
   const int device = of_context(context != nullptr ? context : driver::current_context(), unused);
-  return device >= 0 ? gate::bit_of(device) : gate::kAllDevices;
+  return device >= 0 ? bit_of(device) : kAllDevices;
 }
 
-gate::Devices Reached::at(const void* first, const void* second) {
+Devices Reached::at(const void* first, const void* second) {
   return at(reinterpret_cast<std::uintptr_t>(first)) | at(reinterpret_cast<std::uintptr_t>(second));
 }
 
-gate::Devices Reached::at(std::uint64_t address) {
+Devices Reached::at(std::uint64_t address) {
   if (address == 0) return 0;
   // What the ledger knows changes with the ledger; otherwise the driver is asked each time.
   const std::uint64_t as_of = memory_.changes();
   const std::uint64_t piece = address / kPiece;
-  if (const auto known = pieces_.find(piece, as_of)) return gate::bit_of(*known);
+  if (const auto known = pieces_.find(piece, as_of)) return bit_of(*known);
   bool booked = false;
   const int device = memory_.device_of(address, &booked);
   if (booked) pieces_.add(piece, device, as_of);
-  return gate::bit_of(device);
+  return bit_of(device);
 }
 
 int Reached::of_context(api::CUcontext context, Answer& answer) {
@@ -175,4 +175,4 @@ void Reached::Table::add(std::uint64_t key, int device, std::uint64_t as_of) {
   known.change.store(before + 2, std::memory_order_release);
 }
 
-}  // namespace rota::turn
+}  // namespace rota::gate

@@ -10,7 +10,7 @@
 #include "runtime/driver/contexts.h"
 #include "runtime/gate/scope.h"
 
-namespace rota::turn {
+namespace rota::gate {
 
 // On which GPU memory lies. Any thread.
 class MemoryPlaces {
@@ -25,27 +25,27 @@ class MemoryPlaces {
 
 class Reached {
  public:
-  Reached(const MemoryPlaces& memory, gate::Contexts& contexts) : memory_(memory), contexts_(contexts) {}
+  Reached(const MemoryPlaces& memory, driver::Contexts& contexts) : memory_(memory), contexts_(contexts) {}
 
   struct Answer {
-    gate::Devices devices = gate::kAllDevices;
+    Devices devices = kAllDevices;
     // Of these, that of the stream or the current context, and those of the addresses.
-    gate::Devices works = gate::kAllDevices;
-    gate::Devices memory = 0;
+    Devices works = kAllDevices;
+    Devices memory = 0;
     // Of the stream, or the current one, where it has just been looked up; null: it is known.
     api::CUcontext context = nullptr;
     int device = -1;
   };
-  Answer by(const gate::Call& call);
+  Answer by(const driver::Call& call);
   // The same with at most one question to the driver, and one that it answers at once; 0: more are needed.
-  gate::Devices at_once(const gate::Call& call);
+  Devices at_once(const driver::Call& call);
   // The GPU of a context (null: the current one); all GPUs, where the driver does not say.
-  gate::Devices of(api::CUcontext context);
+  Devices of(api::CUcontext context);
   // The GPUs of the device memory at these addresses; null: no address.
-  gate::Devices at(const void* first, const void* second);
-  gate::Devices at(std::uint64_t address);
+  Devices at(const void* first, const void* second);
+  Devices at(std::uint64_t address);
   // The GPU of an array (null: no array); all GPUs, where it is not known.
-  gate::Devices of_array(const void* handle);
+  Devices of_array(const void* handle);
 
  private:
   // The GPU of a key: a stream or context by its handle, memory by aligned ranges of kPiece. A writer raises `change`
@@ -66,17 +66,17 @@ class Reached {
     static std::size_t place_of(std::uint64_t key);
     std::array<Known, 256> known_;
   };
-  gate::Devices memory_of(const gate::Call& call);
+  Devices memory_of(const driver::Call& call);
   // Of one side of a copy: the address lies at `place` in the record.
-  gate::Devices side_of(const void* record, std::uintptr_t place);
+  Devices side_of(const void* record, std::uintptr_t place);
   // Negative: the driver does not say.
   int of_context(api::CUcontext context, Answer& answer);
   int of_stream(api::CUstream stream, Answer& answer);
 
   const MemoryPlaces& memory_;
-  gate::Contexts& contexts_;
+  driver::Contexts& contexts_;
   Table handles_;
   Table pieces_;
 };
 
-}  // namespace rota::turn
+}  // namespace rota::gate

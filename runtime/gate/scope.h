@@ -100,7 +100,7 @@ struct Site {
   Symbol symbol;
   bool has_stream;
   bool per_thread;
-  Reaches reaches;
+  driver::Reaches reaches;
 };
 // Returns once the call may continue, with this thread's word raised: that word; or kRefused. `frame`: where that of
 // the scope's function begins. By value: a reference would make every call store its Call to memory, for nothing.
@@ -114,7 +114,7 @@ std::uint64_t enter_watched(Thread& thread, const void* frame, Site site, api::C
 
 class Scope {
  public:
-  [[gnu::always_inline]] explicit Scope(const Call& call) {
+  [[gnu::always_inline]] explicit Scope(const driver::Call& call) {
     thread_ = self;
     if (thread_ == nullptr) [[unlikely]]
       thread_ = register_this_thread();
@@ -124,7 +124,7 @@ class Scope {
       thread_->outermost.store(__builtin_dwarf_cfa(), std::memory_order_relaxed);
     thread_->word.store(raised_, std::memory_order_relaxed);
     std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps only the compiler from reordering the two
-    const std::atomic<std::uint32_t>& seen = call.reaches == Reaches::kNoOther ? state : state_across;
+    const std::atomic<std::uint32_t>& seen = call.reaches == driver::Reaches::kNoOther ? state : state_across;
     if (seen.load(std::memory_order_acquire) != kOpen) [[unlikely]] {
       const std::uint64_t entered = enter_watched(*thread_, __builtin_dwarf_cfa(),
                                                   Site{call.symbol, call.has_stream, call.per_thread, call.reaches},

@@ -24,7 +24,7 @@ struct StreamCalls {
 
 // The counts of the stream that the calling thread used last, if this call uses it, too. `current`: the current
 // context, where the stream's handle is not enough; otherwise null.
-inline StreamCalls* remembered(const Call& call, api::CUcontext current) {
+inline StreamCalls* remembered(const driver::Call& call, api::CUcontext current) {
   if (self == nullptr) return nullptr;
   const Thread::Metered& last = self->metered;
   const bool same = last.stream != nullptr && last.handle == call.stream && last.per_thread == call.per_thread &&
@@ -33,13 +33,13 @@ inline StreamCalls* remembered(const Call& call, api::CUcontext current) {
 }
 
 // They must outlive the thread.
-inline void remember(const Call& call, api::CUcontext current, StreamCalls& calls) {
+inline void remember(const driver::Call& call, api::CUcontext current, StreamCalls& calls) {
   if (self != nullptr) self->metered = {&calls, call.stream, current, call.per_thread};
 }
 
 // A call between the two events of a pair that the program times: counted where that costs little, and always let
 // through.
-inline bool count(const Call& call) {
+inline bool count(const driver::Call& call) {
   if (!call.has_stream) return true;
   const bool needs_context = driver::of_current_context(call.stream);
   StreamCalls* const last = remembered(call, needs_context ? driver::current_context() : nullptr);

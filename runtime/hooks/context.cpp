@@ -76,7 +76,7 @@ CUresult end_primary(CUdevice device, End how, Call&& call) {
     int active = 1;
     const bool known = real::cuDevicePrimaryCtxGetState(device, &flags, &active) == api::CUDA_SUCCESS;
     if (known && active == 0) return Fate::kEnded;
-    using Handle = gate::Contexts::Handle;
+    using Handle = driver::Contexts::Handle;
     const Handle now = runtime().contexts.handle_now(context);
     if (now == Handle::kNobodys) return Fate::kEnded;
     return how == End::kReset || (known && now == Handle::kOthers) ? Fate::kBeginsAnew : Fate::kStays;

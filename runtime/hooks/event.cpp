@@ -10,7 +10,7 @@ namespace rota::overrides {
 using api::CUevent;
 using api::CUresult;
 using api::CUstream;
-using turn::Timing;
+using monitor::Timing;
 
 namespace {
 
@@ -33,7 +33,7 @@ void end(CUevent event) {
 CUresult read(CUresult result, const float* milliseconds, CUevent first, CUevent second) {
   if (result == api::CUDA_SUCCESS && Timing::has_events()) {
     const auto took = std::chrono::duration_cast<turn::Time>(std::chrono::duration<float, std::milli>(*milliseconds));
-    runtime().monitor.timing().read(first, second, took, turn::now());
+    runtime().monitor.timing().read(first, second, took, monitor::now());
   }
   return result;
 }

@@ -49,7 +49,7 @@ void rota_gated_go_on(RotaGatedCall* call, void* function);
 
 // A thread that is cancelled in there leaves the scope: the frames of the stubs can be unwound.
 [[gnu::visibility("hidden"), gnu::used]] void rota_gated_call(RotaGatedCall* call) {
-  rota::gate::Scope scope({rota::Symbol::k_cuGetExportTable, nullptr, false, false, rota::gate::Reaches::kAll});
+  rota::gate::Scope scope({rota::Symbol::k_cuGetExportTable, nullptr, false, false, rota::driver::Reaches::kAll});
   if (scope.refused()) {
     call->results[0] = rota::gate::refusal.load();
     return;

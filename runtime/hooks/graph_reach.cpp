@@ -17,13 +17,13 @@ using api::CUresult;
 
 namespace {
 
-turn::GraphReach& graphs() {
+gate::GraphReach& graphs() {
   return runtime().monitor.graphs();
 }
 
 CUresult instantiated(CUresult result, const CUgraphExec* executable, CUgraph graph, unsigned long long flags = 0) {
   if (result != api::CUDA_SUCCESS) return result;
-  const turn::Monitor& monitor = runtime().monitor;
+  const monitor::Monitor& monitor = runtime().monitor;
   graphs().instantiated(*executable, monitor.several() ? graphs().of(graph) : monitor.touched());
   // Kernels launch it, wherever they run.
   if ((flags & api::CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0) graphs().launched_by_others();

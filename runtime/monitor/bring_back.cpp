@@ -9,7 +9,7 @@
 #include "runtime/core/devices.h"
 #include "runtime/driver/context.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
@@ -19,7 +19,7 @@ namespace {
 // Moves under way, one per GPU: each in its own stream, with an event behind it.
 class Moves {
  public:
-  explicit Moves(gate::Contexts& contexts) : contexts_(contexts) {}
+  explicit Moves(driver::Contexts& contexts) : contexts_(contexts) {}
 
   // `start(stream)` submits moves to the stream, of some context of this GPU, and returns their bytes.
   template <typename Start>
@@ -44,7 +44,7 @@ class Moves {
         // Takes the lock each time: the context may end during the wait, and stream and event with it.
         const auto looked =
             contexts_.within(move.life, [&] { waiting = real::cuEventQuery(move.event) == api::CUDA_ERROR_NOT_READY; });
-        using Within = gate::Contexts::Within;
+        using Within = driver::Contexts::Within;
         if (looked == Within::kGone || looked == Within::kRefused) break;
         if (waiting) std::this_thread::sleep_for(pause);
         pause = std::min<std::chrono::nanoseconds>(pause * 2, 1ms);
@@ -58,12 +58,12 @@ class Moves {
 
  private:
   struct Move {
-    gate::ContextLife life;
+    driver::ContextLife life;
     api::CUstream stream = nullptr;
     api::CUevent event = nullptr;
   };
 
-  gate::Contexts& contexts_;
+  driver::Contexts& contexts_;
   std::vector<Move> all_;
   std::uint64_t bytes_ = 0;
 };
@@ -100,9 +100,9 @@ class OwnContext {
 // Moves extents of one GPU, in a stream of one of its contexts. If that context ends meanwhile, nothing has failed: the
 // remaining extents can move in a stream of another one.
 template <typename Move>
-memory::Moved with_stream(gate::Contexts& contexts, memory::Residency& memory, int device, const ExchangeOf& exchange,
+memory::Moved with_stream(driver::Contexts& contexts, memory::Residency& memory, int device, const ExchangeOf& exchange,
                           FunctionRef<bool()> stopping, FunctionRef<bool()> idle, const Move& move) {
-  const gate::ContextLife life = contexts.any(device);
+  const driver::ContextLife life = contexts.any(device);
   std::optional<OwnContext> own;
   if (!life && contexts.none(device)) own.emplace(device);
   const api::CUcontext context = own ? own->get() : life.context;
@@ -120,8 +120,8 @@ memory::Moved with_stream(gate::Contexts& contexts, memory::Residency& memory, i
     }
     for (;;) {
       const auto how = contexts.within(life, step, &refused);
-      ended = ended || how == gate::Contexts::Within::kGone;
-      if (how != gate::Contexts::Within::kBusy) return how == gate::Contexts::Within::kRan;
+      ended = ended || how == driver::Contexts::Within::kGone;
+      if (how != driver::Contexts::Within::kBusy) return how == driver::Contexts::Within::kRan;
       std::this_thread::sleep_for(50us);  // a context is being made or destroyed
     }
   };
@@ -162,7 +162,7 @@ memory::Moved with_stream(gate::Contexts& contexts, memory::Residency& memory, i
 // Memory of contexts that an error has ended permanently need not be moved any more: the program sees that error. Nor
 // does memory that belongs to no context, if all of the GPU's contexts have ended like that. Returns the bytes that
 // were on the GPU. No context ends during that: its handle would be the next one's, whose memory is in use.
-std::uint64_t release_failed(gate::Contexts& contexts, memory::Residency& memory, int device) {
+std::uint64_t release_failed(driver::Contexts& contexts, memory::Residency& memory, int device) {
   std::uint64_t bytes = 0;
   contexts.while_all_live([&] {
     const std::vector<api::CUcontext> failed = contexts.failed(device);
@@ -176,8 +176,8 @@ std::uint64_t release_failed(gate::Contexts& contexts, memory::Residency& memory
 
 }  // namespace
 
-Left swap_out(gate::Contexts& contexts, memory::Residency& memory, const Destination& from, const ExchangeOf& exchange,
-              FunctionRef<bool()> stopping) {
+Left swap_out(driver::Contexts& contexts, memory::Residency& memory, const Destination& from,
+              const ExchangeOf& exchange, FunctionRef<bool()> stopping) {
   const std::uint64_t released = release_failed(contexts, memory, from.device);
   if (released >= from.most) return {.bytes = released};
   const auto idle = [] { return true; };
@@ -190,7 +190,7 @@ Left swap_out(gate::Contexts& contexts, memory::Residency& memory, const Destina
           .lacks_host = all.lacks_host};
 }
 
-Back bring_back(gate::Contexts& contexts, memory::Residency& memory, const std::vector<Destination>& destinations,
+Back bring_back(driver::Contexts& contexts, memory::Residency& memory, const std::vector<Destination>& destinations,
                 const ExchangeOf& exchange, FunctionRef<bool()> stopping, FunctionRef<bool()> idle) {
   Back back;
   Devices devices = 0;
@@ -234,7 +234,7 @@ Back bring_back(gate::Contexts& contexts, memory::Residency& memory, const std::
   return back;
 }
 
-std::uint64_t move_out(gate::Contexts& contexts, memory::Residency& memory, const std::vector<Destination>& from,
+std::uint64_t move_out(driver::Contexts& contexts, memory::Residency& memory, const std::vector<Destination>& from,
                        Clock::time_point latest, FunctionRef<bool()> stopping) {
   Moves moves(contexts);
   for (const auto& [device, most] : from) {
@@ -246,4 +246,4 @@ std::uint64_t move_out(gate::Contexts& contexts, memory::Residency& memory, cons
   return moves.bytes();
 }
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

@@ -11,7 +11,7 @@
 #include "runtime/driver/contexts.h"
 #include "runtime/memory/residency.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
 struct Destination {
   int device;
@@ -51,14 +51,14 @@ struct Back {
 //
 // Extents (memory/swap/swap.h) have to be there before work runs: as many as the driver has memory for are restored,
 // the rest in another attempt. Host memory is unpinned only once `idle` says that no work of the process runs.
-Back bring_back(gate::Contexts& contexts, memory::Residency& memory, const std::vector<Destination>& destinations,
+Back bring_back(driver::Contexts& contexts, memory::Residency& memory, const std::vector<Destination>& destinations,
                 const ExchangeOf& exchange, FunctionRef<bool()> stopping, FunctionRef<bool()> idle);
 
 // Evicts memory for the next process while no work of this one runs: otherwise the faults and prefetches of the other
 // would evict it a little at a time. `most` is how much each GPU needs. Waits for the eviction, at most as long as a
 // slow link takes (10 GB/s; 15 to 17 measured), and not beyond `latest`: the rest is evicted while others run. Returns
 // the bytes whose eviction was begun. Called by the monitor.
-std::uint64_t move_out(gate::Contexts& contexts, memory::Residency& memory, const std::vector<Destination>& from,
+std::uint64_t move_out(driver::Contexts& contexts, memory::Residency& memory, const std::vector<Destination>& from,
                        std::chrono::steady_clock::time_point latest, FunctionRef<bool()> stopping);
 
 // The same for extents, which have to be evicted before others get the memory. The gate is closed, the process's work
@@ -70,7 +70,7 @@ struct Left {
   bool failed = false;
   bool lacks_host = false;  // the host has no memory for the rest
 };
-Left swap_out(gate::Contexts& contexts, memory::Residency& memory, const Destination& from, const ExchangeOf& exchange,
-              FunctionRef<bool()> stopping);
+Left swap_out(driver::Contexts& contexts, memory::Residency& memory, const Destination& from,
+              const ExchangeOf& exchange, FunctionRef<bool()> stopping);
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

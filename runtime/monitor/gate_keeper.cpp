@@ -1,6 +1,6 @@
 #include "runtime/monitor/gate_keeper.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
 bool GateKeeper::open(gate::Devices devices) {
   return memory_.use_if_in_place(memory_.reachable(devices), [&] {
@@ -31,4 +31,4 @@ std::optional<bool> GateKeeper::try_open_for_good() {
   });
 }
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

@@ -9,7 +9,7 @@
 #include "runtime/gate/gate.h"
 #include "runtime/memory/residency.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
 class GateKeeper {
  public:
@@ -41,4 +41,4 @@ class GateKeeper {
   memory::Residency& memory_;
 };
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

@@ -7,7 +7,7 @@
 #include "runtime/client/conversation.h"
 #include "runtime/core/held_signals.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
 using namespace std::chrono_literals;
 
@@ -62,13 +62,14 @@ std::uint64_t Limits::before_contexts() {
   const std::lock_guard lock(mutex_);
   if (early_) return *early_;
   early_ = protocol::kUnlimited;
-  const Connection::Attempt attempt = Connection::open();
+  const client::Connection::Attempt attempt = client::Connection::open();
   silent_.store(attempt.unanswered != nullptr);
   if (attempt.connection) {
     // Sessions may have limits of their own, which are in the page once rotad has heard of them.
     const std::atomic<std::uint32_t>& event = attempt.connection->event();
     const std::uint32_t before = event.load();
-    for (const protocol::SessionEntry& session : sessions_) attempt.connection->send(Conversation::message_of(session));
+    for (const protocol::SessionEntry& session : sessions_)
+      attempt.connection->send(client::Conversation::message_of(session));
     const auto until = std::chrono::steady_clock::now() + kSessionsHeard;
     while (event.load() - before < sessions_.size() && std::chrono::steady_clock::now() < until) {
       std::this_thread::sleep_for(kLooks);
@@ -78,4 +79,4 @@ std::uint64_t Limits::before_contexts() {
   return *early_;
 }
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

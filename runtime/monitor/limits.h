@@ -13,12 +13,12 @@
 #include "runtime/memory/turns.h"
 #include "scheduler/protocol/session_list.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
 class Limits {
  public:
   // `started`: rotad has been looked for, or never will be.
-  Limits(memory::Residency& memory, Budget& budget, const Published& published,
+  Limits(memory::Residency& memory, client::Budget& budget, const client::Published& published,
          const std::vector<protocol::SessionEntry>& sessions, const std::atomic<bool>& started)
       : memory_(memory), budget_(budget), published_(published), sessions_(sessions), started_(started) {}
 
@@ -34,8 +34,8 @@ class Limits {
   memory::SharedLimit unanswered(int device, std::uint64_t said) const;
 
   memory::Residency& memory_;
-  Budget& budget_;
-  const Published& published_;
+  client::Budget& budget_;
+  const client::Published& published_;
   const std::vector<protocol::SessionEntry>& sessions_;
   const std::atomic<bool>& started_;
   std::mutex mutex_;
@@ -43,4 +43,4 @@ class Limits {
   std::atomic<bool> silent_{false};
 };
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

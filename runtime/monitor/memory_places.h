@@ -4,9 +4,9 @@
 #include "runtime/gate/reached.h"
 #include "runtime/memory/residency.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
-class LedgerPlaces final : public MemoryPlaces {
+class LedgerPlaces final : public gate::MemoryPlaces {
  public:
   explicit LedgerPlaces(memory::Residency& memory) : memory_(memory), ledger_(memory.ledger()) {}
   std::uint64_t changes() const override { return ledger_.changes(); }
@@ -18,4 +18,4 @@ class LedgerPlaces final : public MemoryPlaces {
   const memory::Ledger& ledger_;
 };
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

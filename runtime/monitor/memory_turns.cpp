@@ -2,7 +2,7 @@
 
 #include "runtime/monitor/monitor.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
 // Not inside the gate, nor during a capture, since an allocation that a capture forbids must fail with the driver's
 // error. rotad is asked in those cases, too.
@@ -22,4 +22,4 @@ bool MemoryTurns::others_closed(int device) {
   return parts_.monitor.others_closed(device);
 }
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

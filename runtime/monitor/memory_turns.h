@@ -14,7 +14,7 @@
 #include "runtime/monitor/now.h"
 #include "runtime/monitor/out_of_memory.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
 class Monitor;
 
@@ -23,15 +23,15 @@ class MemoryTurns final : public memory::Turns {
   struct Parts {
     Monitor& monitor;
     gate::Gate& gate;
-    gate::Contexts& contexts;
+    driver::Contexts& contexts;
     memory::Residency& memory;
     GateKeeper& keeper;
-    Usage& usage;
-    Budget& budget;
-    Published& published;
+    client::Usage& usage;
+    client::Budget& budget;
+    client::Published& published;
     Limits& limits;
     OutOfMemory& out_of_memory;
-    Bell& bell;
+    client::Bell& bell;
   };
   explicit MemoryTurns(const Parts& parts) : parts_(parts) {}
 
@@ -85,4 +85,4 @@ class MemoryTurns final : public memory::Turns {
   const Parts parts_;
 };
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

@@ -7,15 +7,15 @@
 #include "runtime/driver/context.h"
 #include "runtime/driver/stream.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
 using namespace std::chrono_literals;
 
 namespace {
 
 // The monitor's polling intervals: while a thread waits, and otherwise.
-constexpr Time kLookForThreads = 100us;
-constexpr Time kLook = 1ms;
+constexpr turn::Time kLookForThreads = 100us;
+constexpr turn::Time kLook = 1ms;
 
 }  // namespace
 
@@ -26,8 +26,8 @@ void Meter::set_free(Stream& stream) {
 // Threads end, and their streams with them, without notice. So when the list is full, the stream that has had nothing
 // in flight for longest is replaced. A thread that still remembers it counts for the new one until it has to look up
 // its own.
-Meter::Stream& Meter::find(const StreamKey& key) {
-  std::map<StreamKey, Stream>& streams = state_->streams;
+Meter::Stream& Meter::find(const driver::StreamKey& key) {
+  std::map<driver::StreamKey, Stream>& streams = state_->streams;
   const auto found = streams.find(key);
   if (found != streams.end()) return found->second;
   if (streams.size() < kMostStreams) return streams[key];
@@ -58,7 +58,7 @@ void Meter::drop_events(Stream& stream) {
   stream.spare.clear();
 }
 
-bool Meter::enter(const gate::Call& call, Time (*now)()) {
+bool Meter::enter(const driver::Call& call, turn::Time (*now)()) {
   if (!call.has_stream) return true;
   const bool needs_context = driver::of_current_context(call.stream);
   const api::CUcontext current = needs_context ? driver::current_context() : nullptr;
@@ -66,12 +66,12 @@ bool Meter::enter(const gate::Call& call, Time (*now)()) {
     if (counted->may_call()) return true;
   }
   std::unique_lock lock(state_->mutex);
-  Stream& stream = find(key_of(call.stream, call.per_thread, current));
+  Stream& stream = find(driver::key_of(call.stream, call.per_thread, current));
   gate::remember(call, current, stream.counted);
   std::atomic<std::uint64_t>& calls = stream.counted.calls;
-  const Flow::Answer answer = stream.flow.may_call(calls.load(std::memory_order_relaxed));
-  if (answer == Flow::Answer::kWait) return false;
-  if (answer == Flow::Answer::kMark) mark(stream, call, now(), lock);
+  const turn::Flow::Answer answer = stream.flow.may_call(calls.load(std::memory_order_relaxed));
+  if (answer == turn::Flow::Answer::kWait) return false;
+  if (answer == turn::Flow::Answer::kMark) mark(stream, call, now(), lock);
   calls.fetch_add(1, std::memory_order_relaxed);
   set_free(stream);
   return true;
@@ -80,7 +80,7 @@ bool Meter::enter(const gate::Call& call, Time (*now)()) {
 // Records an event behind all calls of the stream so far. If the driver refuses, nothing is measured. If the driver's
 // queue is full, the driver waits, perhaps for work that another thread is about to submit, so the lock is not held
 // during the call.
-void Meter::mark(Stream& stream, const gate::Call& call, Time now, std::unique_lock<std::mutex>& lock) {
+void Meter::mark(Stream& stream, const driver::Call& call, turn::Time now, std::unique_lock<std::mutex>& lock) {
   const api::CUstream handle = driver::meant(call.stream, call.per_thread);
   const api::CUcontext context = driver::context_of(call.stream, call.per_thread);
   if (context == nullptr) return;
@@ -129,7 +129,7 @@ void Meter::forget(api::CUcontext context) {
 }
 
 // Whether the stream has made progress.
-bool Meter::pass(Stream& stream, Time now) {
+bool Meter::pass(Stream& stream, turn::Time now) {
   bool some = false;
   while (!stream.marks.empty() && real::cuEventQuery(stream.marks.front()) != api::CUDA_ERROR_NOT_READY) {
     stream.flow.passed(now);
@@ -141,7 +141,7 @@ bool Meter::pass(Stream& stream, Time now) {
   return some;
 }
 
-bool Meter::look(Time now, bool standing) {
+bool Meter::look(turn::Time now, bool standing) {
   const std::lock_guard lock(state_->mutex);
   bool some = std::exchange(state_->forgotten, false);
   bool any = false;
@@ -156,7 +156,7 @@ bool Meter::look(Time now, bool standing) {
     }
     any |= !stream.marks.empty();
   }
-  look_at_ = any ? now + (standing ? kLookForThreads : kLook) : Time::max();
+  look_at_ = any ? now + (standing ? kLookForThreads : kLook) : turn::Time::max();
   return some;
 }
 
@@ -168,7 +168,7 @@ void Meter::stop() {
     stream.marks.clear();
     set_free(stream);
   }
-  look_at_ = Time::max();
+  look_at_ = turn::Time::max();
 }
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

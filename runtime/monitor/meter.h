@@ -19,7 +19,7 @@
 #include "runtime/gate/stream_calls.h"
 #include "runtime/turn/flow.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
 class Meter {
  public:
@@ -30,15 +30,15 @@ class Meter {
 
   // --- program's threads, inside the gate, before a call that submits. False: the thread has to wait until the monitor
   // says otherwise. `now` returns the time; it is called only where that is needed.
-  bool enter(const gate::Call& call, Time (*now)());
+  bool enter(const driver::Call& call, turn::Time (*now)());
   // This context is about to end or has ended: its events go with it.
   void forget(api::CUcontext context);
 
   // --- the monitor, under the lock that contexts end under Checks which marks have passed. True: a waiting thread may
   // continue. `standing`: a thread waits.
-  bool look(Time now, bool standing);
+  bool look(turn::Time now, bool standing);
   // When the next poll is due; Time::max(): nothing is in flight.
-  Time look_at() const { return look_at_; }
+  turn::Time look_at() const { return look_at_; }
   // Metering has ended: marks in flight no longer matter.
   void stop();
 
@@ -50,7 +50,7 @@ class Meter {
     gate::StreamCalls counted;
     // The rest is guarded by the lock.
     api::CUcontext context = nullptr;  // of the events
-    Flow flow;
+    turn::Flow flow;
     std::deque<api::CUevent> marks;  // of the flow's
     std::vector<api::CUevent> spare;
   };
@@ -58,18 +58,18 @@ class Meter {
     std::mutex mutex;
     // Entries are never removed, since threads remember them (gate::Thread::Metered); one may be reused for another
     // stream.
-    std::map<StreamKey, Stream> streams;
+    std::map<driver::StreamKey, Stream> streams;
     bool forgotten = false;  // streams' marks were forgotten: threads that wait for them may continue
   };
 
-  Stream& find(const StreamKey& key);
+  Stream& find(const driver::StreamKey& key);
   static void drop_events(Stream& stream);
-  static void mark(Stream& stream, const gate::Call& call, Time now, std::unique_lock<std::mutex>& lock);
-  static bool pass(Stream& stream, Time now);
+  static void mark(Stream& stream, const driver::Call& call, turn::Time now, std::unique_lock<std::mutex>& lock);
+  static bool pass(Stream& stream, turn::Time now);
   static void set_free(Stream& stream);
 
   std::unique_ptr<State> state_;
-  Time look_at_ = Time::max();
+  turn::Time look_at_ = turn::Time::max();
 };
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

@@ -14,7 +14,7 @@
 #include "runtime/driver/stream.h"
 #include "runtime/gate/reach_check.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
 using namespace std::chrono_literals;
 using protocol::Kind;
@@ -24,7 +24,7 @@ namespace {
 
 // How long a thread that the open gate has woken may take to run, since others may use the CPUs. A thread in a signal
 // handler may take for ever. A judgment.
-constexpr Time kWakes = 50ms;
+constexpr turn::Time kWakes = 50ms;
 
 // The largest GPU that rotad accepts (scheduler/server/decode.cpp).
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 48;
@@ -60,7 +60,7 @@ bool wants_to_wait() {
 
 }  // namespace
 
-Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Residency& memory,
+Monitor::Monitor(gate::Gate& gate, driver::Contexts& contexts, memory::Residency& memory,
                  std::chrono::nanoseconds for_now_patience)
     : gate_(gate),
       contexts_(contexts),
@@ -94,7 +94,7 @@ void Monitor::touch(int device) {
   if (device < 0 || device >= memory::kMaxDevices) return;
   const std::uint64_t bit = std::uint64_t{1} << device;
   if ((devices_seen_.fetch_or(bit, std::memory_order_acq_rel) & bit) == 0) {
-    Conversation::Gpu gpu;
+    client::Conversation::Gpu gpu;
     gpu.device = device;
     api::CUuuid uuid{};
     if (real::cuDeviceGetUuid_v2(&uuid, device) != api::CUDA_SUCCESS) real::cuDeviceGetUuid(&uuid, device);
@@ -145,7 +145,7 @@ void Monitor::make_room(FunctionRef<bool()> again) {
 }
 
 std::string Monitor::awaited() const {
-  if (!service_.waits()) return who_holds();
+  if (!service_.waits()) return client::who_holds();
   const std::string why = service_.reason();
   return "a rotad that serves the GPU (ROTA_WAIT=1)" + (why.empty() ? ": start one, or use `rota run`" : ": " + why);
 }
@@ -160,17 +160,17 @@ void Monitor::interrupted(int device) {
 }
 
 // A context that rota did not see is noticed here at the latest.
-gate::Devices Monitor::reached(const gate::Call& call) {
-  const Reached::Answer answer = reached_.by(call);
+gate::Devices Monitor::reached(const driver::Call& call) {
+  const gate::Reached::Answer answer = reached_.by(call);
   if (answer.context != nullptr && !touches(answer.device)) context_made(answer.context, answer.device, false);
-  if (call.reaches == gate::Reaches::kGraph) return with_memory(answer.devices | graphs_.of_executable(call.first));
-  const bool copies = call.reaches != gate::Reaches::kNoOther && call.has_stream && contexts_.captures() != 0;
+  if (call.reaches == driver::Reaches::kGraph) return with_memory(answer.devices | graphs_.of_executable(call.first));
+  const bool copies = call.reaches != driver::Reaches::kNoOther && call.has_stream && contexts_.captures() != 0;
   if (copies && driver::captures(call.stream, call.per_thread)) graphs_.copies(answer.works, answer.memory);
   return with_memory(answer.devices);
 }
 
-gate::Devices Monitor::reached_at_once(const gate::Call& call) {
-  const bool noted = call.reaches != gate::Reaches::kNoOther && contexts_.captures() != 0;
+gate::Devices Monitor::reached_at_once(const driver::Call& call) {
+  const bool noted = call.reaches != driver::Reaches::kNoOther && contexts_.captures() != 0;
   return noted ? 0 : reached_.at_once(call);
 }
 
@@ -182,10 +182,10 @@ gate::Devices Monitor::with_memory(gate::Devices devices) const {
 }
 
 void Monitor::couples(gate::Devices devices) {
-  if (couplings_->ask(devices & touched(), Couplings::When::kAnyway, now())) bell_.ring();
+  if (couplings_->ask(devices & touched(), turn::Couplings::When::kAnyway, now())) bell_.ring();
 }
 
-bool Monitor::may_submit(const gate::Call& call) {
+bool Monitor::may_submit(const driver::Call& call) {
   // A mark recorded in a capture would become part of it.
   return contexts_.captures() != 0 || (timing_.inside() ? gate::count(call) : meter_.enter(call, now));
 }
@@ -194,7 +194,7 @@ void Monitor::shares(std::uint32_t what) {
   if ((shares_.fetch_or(what) & what) != what) usage_.tell();
 }
 
-bool Monitor::submits_nothing(const gate::Call& call) {
+bool Monitor::submits_nothing(const driver::Call& call) {
   // The call goes into a capture, but with addresses that the driver checks: memory allocated since may not be on the
   // GPU yet.
   if (contexts_.submits_nothing(call)) return contexts_.captures() == 0 || gate::out_of_place.load() == 0;
@@ -204,7 +204,7 @@ bool Monitor::submits_nothing(const gate::Call& call) {
   return !known && !make_known(call);
 }
 
-bool Monitor::make_known(const gate::Call& call) {
+bool Monitor::make_known(const driver::Call& call) {
   api::CUcontext current = nullptr;
   if (real::cuCtxGetCurrent(&current) != api::CUDA_SUCCESS) return false;
   api::CUcontext context = current;
@@ -238,7 +238,7 @@ void Monitor::run() {
     rotad_.look_for_welcome();
     if (rotad_) rotad_.read_messages();
     if (rotad_) {
-      const auto waits = [](const auto& task) { return task->machine.phase() == Phase::kWaiting; };
+      const auto waits = [](const auto& task) { return task->machine.phase() == turn::Phase::kWaiting; };
       rotad_.hang_up_if_unread(now(), std::ranges::any_of(tasks_, waits));
     }
     // Memory that arrived although this process already had what it needs.
@@ -285,16 +285,16 @@ void Monitor::look_at_tasks() {
 }
 
 // Steps a task's machine with an event and with the events that its actions cause.
-void Monitor::feed(Task& task, const Event& event) {
+void Monitor::feed(Task& task, const turn::Event& event) {
   task.due.push_back(event);
   while (!task.due.empty()) {
-    const Event next = task.due.front();
+    const turn::Event next = task.due.front();
     task.due.pop_front();
     task.actions = task.machine.step(next, now());
     publish_room();
     publish_pins(task);
     task.sampler.granted(task.machine.grant(), now());
-    for (const Action& action : task.actions) carry_out(task, action);
+    for (const turn::Action& action : task.actions) carry_out(task, action);
   }
 }
 
@@ -307,14 +307,14 @@ void Monitor::undo_what_was_left() {
 }
 
 // For what concerns all tasks: each learns of it at its next poll.
-void Monitor::to_all(const Event& event) {
+void Monitor::to_all(const turn::Event& event) {
   for (const auto& task : tasks_) task->due.push_back(event);
 }
 
-void Monitor::carry_out(Task& task, const Action& action) {
+void Monitor::carry_out(Task& task, const turn::Action& action) {
   Message message;
   switch (action.act) {
-    case Act::kOpen:
+    case turn::Act::kOpen:
       // Otherwise an allocation has just ended up out of place.
       if (!open(task)) {
         task.due.push_back(look(task));
@@ -323,11 +323,11 @@ void Monitor::carry_out(Task& task, const Action& action) {
         task.sampler.opened(task.opened_at);
       }
       break;
-    case Act::kClose:
+    case turn::Act::kClose:
       keeper_.close(task.devices);
       task.sampler.closed(now());
       break;
-    case Act::kWant:
+    case turn::Act::kWant:
       message.kind = Kind::kWant;
       message.body.want = {.gpus = action.gpus,
                            .running = action.running ? 1U : 0U,
@@ -337,61 +337,61 @@ void Monitor::carry_out(Task& task, const Action& action) {
                            .task = task.served};
       rotad_.send(message);
       break;
-    case Act::kGiveBack:
+    case turn::Act::kGiveBack:
       task.sampler.count_calls(now());
       message.kind = Kind::kGiveBack;
       message.body.give_back = {
           .grant = action.grant, .gpu = static_cast<std::uint32_t>(std::countr_zero(task.served)), .task = task.served};
       rotad_.send(message);
       break;
-    case Act::kConnect:
+    case turn::Act::kConnect:
       rotad_.connect();
       break;
-    case Act::kHangUp:
+    case turn::Act::kHangUp:
       rotad_.hang_up();
       break;
-    case Act::kMark:
+    case turn::Act::kMark:
       switch (contexts_.mark(task.devices)) {
-        case gate::Contexts::Mark::kMarked:
-          task.due.push_back(event::MarkMade{Marked::kYes});
+        case driver::Contexts::Mark::kMarked:
+          task.due.push_back(turn::event::MarkMade{turn::Marked::kYes});
           break;
-        case gate::Contexts::Mark::kCapturing:
-          task.due.push_back(event::MarkMade{Marked::kCapturing});
+        case driver::Contexts::Mark::kCapturing:
+          task.due.push_back(turn::event::MarkMade{turn::Marked::kCapturing});
           break;
-        case gate::Contexts::Mark::kBusy:
-          task.due.push_back(event::MarkMade{Marked::kBusy});
+        case driver::Contexts::Mark::kBusy:
+          task.due.push_back(turn::event::MarkMade{turn::Marked::kBusy});
           break;
-        case gate::Contexts::Mark::kUnknown:
-          task.due.push_back(event::MarkMade{Marked::kUnknown});
+        case driver::Contexts::Mark::kUnknown:
+          task.due.push_back(turn::event::MarkMade{turn::Marked::kUnknown});
           break;
       }
       break;
-    case Act::kAskRoom:
+    case turn::Act::kAskRoom:
       rotad_.ask_room(action.gpus, task.machine.grant());
       break;
-    case Act::kBringBack:
+    case turn::Act::kBringBack:
       task.due.push_back(bring_memory_back(task));
       break;
-    case Act::kMoveOut:
+    case turn::Act::kMoveOut:
       move_out_of_the_way(task, action.gpus);
       break;
-    case Act::kReport:
-      for (const Conversation::Gpu& gpu : rotad_.gpus()) {
+    case turn::Act::kReport:
+      for (const client::Conversation::Gpu& gpu : rotad_.gpus()) {
         if (task.has(gpu.device)) usage_.set_gang_rest(gpu.device, action.word);
       }
       rotad_.send_news();  // the other members wait for it
       break;
-    case Act::kAdmit:
+    case turn::Act::kAdmit:
       keeper_.admit(task.devices);
       break;
-    case Act::kDismiss:
+    case turn::Act::kDismiss:
       gate_.withdraw(task.devices);
       break;
-    case Act::kCollect:
+    case turn::Act::kCollect:
       memory_.sweep_deferred();
       if (all_still() && (memory_.has_deferred() || has_unneeded_host())) collect();
       break;
-    case Act::kSay:
+    case turn::Act::kSay:
       say(task, action);
       break;
   }
@@ -406,12 +406,12 @@ bool Monitor::stops_waiting() {
   return stopping();
 }
 
-event::Look Monitor::look(Task& task) {
-  event::Look seen;
-  const Machine& machine = task.machine;
+turn::event::Look Monitor::look(Task& task) {
+  turn::event::Look seen;
+  const turn::Machine& machine = task.machine;
   if (rotad_) seen.lease = rotad_->lease(task.served);
   // Notices threads that died inside; does not wait.
-  const bool drains = machine.phase() == Phase::kDraining || machine.finishes();
+  const bool drains = machine.phase() == turn::Phase::kDraining || machine.finishes();
   if (drains) gate_.wait_until_empty(std::chrono::steady_clock::now(), task.devices);
   publish_room();
   seen.lacking = rotad_.lacking(task.devices);
@@ -419,7 +419,8 @@ event::Look Monitor::look(Task& task) {
   // Its work may use memory of other GPUs.
   const memory::Devices reachable = memory_.reachable(task.devices);
   seen.resident = memory_.in_place(reachable);
-  if (!seen.resident && memory_.in_place(task.devices)) couplings_->ask(reachable, Couplings::When::kAtOnce, now());
+  if (!seen.resident && memory_.in_place(task.devices))
+    couplings_->ask(reachable, turn::Couplings::When::kAtOnce, now());
   // Read before the traffic: a thread that continues from there is inside.
   const bool wakes = machine.gate_open() && now() - task.opened_at < kWakes;
   seen.about_to_call = gate_.held_up(task.devices) + (wakes ? gate_.standing(task.devices) : 0);
@@ -440,7 +441,7 @@ event::Look Monitor::look(Task& task) {
     ++seen.not_at_gate;
   }
   if (machine.watches_gpu()) {
-    const gate::Contexts::Progress progress = contexts_.progress(task.devices);
+    const driver::Contexts::Progress progress = contexts_.progress(task.devices);
     seen.looked = progress.looked;
     seen.done = progress.done;
     seen.reached = progress.reached;
@@ -448,4 +449,4 @@ event::Look Monitor::look(Task& task) {
   return seen;
 }
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

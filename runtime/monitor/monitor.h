@@ -54,13 +54,13 @@
 #include "runtime/turn/restores.h"
 #include "scheduler/protocol/session_list.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
-class Monitor final : public gate::Attendant, Conversation::Listener {
+class Monitor final : public gate::Attendant, client::Conversation::Listener {
  public:
   // Closes the gate: the first submitting call starts the monitor. Opens no socket and starts no thread.
   // `for_now_patience`: see OutOfMemory.
-  Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Residency& memory,
+  Monitor(gate::Gate& gate, driver::Contexts& contexts, memory::Residency& memory,
           std::chrono::nanoseconds for_now_patience = std::chrono::minutes(1));
   ~Monitor() override;  // only in tests; in a program it is never destroyed
 
@@ -97,26 +97,27 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   // This process has exported memory by handles of rota's, which name it by this number: returns once rotad knows.
   void announce(const protocol::ProcessNumber& number);
   // A socket to the process of this number, by that time. Not inside the gate.
-  Introductions::Answer introduce(const protocol::ProcessNumber& number, std::chrono::steady_clock::time_point until);
+  client::Introductions::Answer introduce(const protocol::ProcessNumber& number,
+                                          std::chrono::steady_clock::time_point until);
   void arrived() override;
   void interrupted(int device) override;
-  gate::Devices reached(const gate::Call& call) override;
-  gate::Devices reached_at_once(const gate::Call& call) override;
+  gate::Devices reached(const driver::Call& call) override;
+  gate::Devices reached_at_once(const driver::Call& call) override;
   gate::Devices reached(const void* first, const void* second) override { return reached_.at(first, second); }
   void couples(gate::Devices devices) override;
   gate::Devices with_memory(gate::Devices devices) const;
-  GraphReach& graphs() { return graphs_; }
+  gate::GraphReach& graphs() { return graphs_; }
   // A capture is about to begin: its calls are looked at.
   void capture_begins() {
     if (several()) gate_.set_sorted(true);
   }
   // Work of some GPUs may use memory of others from now on: returns once none can run whose memory is out of place.
   void settle_reach();
-  bool may_submit(const gate::Call& call) override;
-  bool submits_nothing(const gate::Call& call) override;
+  bool may_submit(const driver::Call& call) override;
+  bool submits_nothing(const driver::Call& call) override;
   void unseen() override { memory_.pin_all(protocol::PinAll::kUnseen); }
   // For so long no memory leaves from now on. What is leaving or out comes back.
-  void keep_in_place(Time so_long);
+  void keep_in_place(turn::Time so_long);
   // The same while a library loads through which memory may be reached: returns once all memory is in place, or after
   // half a minute, and a line says so.
   void bring_back_for(std::string_view library);
@@ -153,15 +154,15 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   bool swaps() const;
   bool stops_at_exit();
   void start_thread();
-  bool make_known(const gate::Call& call);
+  bool make_known(const driver::Call& call);
 
   // --- the monitor's thread
   void run();
   void look_at_tasks();
-  void feed(Task& task, const Event& event);
-  void carry_out(Task& task, const Action& action);
-  void to_all(const Event& event);
-  event::Look look(Task& task);
+  void feed(Task& task, const turn::Event& event);
+  void carry_out(Task& task, const turn::Action& action);
+  void to_all(const turn::Event& event);
+  turn::event::Look look(Task& task);
   void add_task(int device);
   void recouple();
   std::vector<Task*> to_recouple(Task& task);
@@ -172,9 +173,9 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   bool may_gather(const std::vector<Task*>& concerned, gate::Devices all) const;
   bool all_still() const;
   void collect();
-  void move_out_of_the_way(Task& task, GpuMask gpus);
+  void move_out_of_the_way(Task& task, turn::GpuMask gpus);
   memory::Exchange exchange(int device);
-  event::Brought bring_memory_back(Task& task);
+  turn::event::Brought bring_memory_back(Task& task);
   void swap_out_of_the_way(Task& task, const std::vector<Destination>& from);
   void send_news();
   void publish_pins(Task& task);
@@ -194,7 +195,7 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   };
   bool rests(Resting& asked);
   bool only_calls(std::optional<bool>& marked);
-  HostPauses::Rest rests_within(Time pause);
+  turn::HostPauses::Rest rests_within(turn::Time pause);
   bool prepare_host();
   void keep_to_host_share();
   // The host needs memory that this process could give back.
@@ -211,14 +212,14 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   std::string awaited() const;
   void publish_room();
   // Conversation::Listener
-  void rotad_came(Connection& connection) override;
+  void rotad_came(client::Connection& connection) override;
   void rotad_went() override;
   void rotad_is_back(bool is) override;
   void serves(int device, bool is) override;
   void count_freed() override { memory_.sweep_deferred(); }
   void introduced(Descriptor&& socket) override;
   bool stops_waiting();
-  void say(Task& task, const Action& action);
+  void say(Task& task, const turn::Action& action);
   void waits_for_others(const Task& task);
   bool kept() const { return now() < kept_until_.load(); }
   // The process exits, and no thread waits for a turn: the driver may shut down at any moment, so no memory is evicted.
@@ -226,7 +227,7 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   bool stopping() const { return stopping_.load(std::memory_order_acquire); }
 
   gate::Gate& gate_;
-  gate::Contexts& contexts_;
+  driver::Contexts& contexts_;
   memory::Residency& memory_;
   GateKeeper keeper_{gate_, memory_};
 
@@ -239,49 +240,49 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   std::atomic<bool> stopping_{false};
   std::atomic<bool> exits_{false};
   std::atomic<bool> knows_exit_{false};  // the monitor has seen that
-  Service service_;
+  client::Service service_;
   // GPUs in front of whose gates a signal handler has run in a thread, since they closed.
   std::atomic<gate::Devices> interrupted_{0};
   std::atomic<std::uint32_t> shares_{0};
   LedgerPlaces places_;
-  Reached reached_;
-  GraphReach graphs_;
-  Guarded<Couplings> couplings_;
-  GangEvidence gang_;
-  Introductions introductions_;
-  RoomRequests rooms_;
+  gate::Reached reached_;
+  gate::GraphReach graphs_;
+  Guarded<turn::Couplings> couplings_;
+  client::GangEvidence gang_;
+  client::Introductions introductions_;
+  client::RoomRequests rooms_;
   std::atomic<std::uint64_t> devices_seen_{0};
   std::atomic<std::uint64_t> unusable_devices_{0};  // that rotad is not asked for
-  Bell bell_;
-  Usage usage_;
-  Budget budget_;
-  Published published_;
+  client::Bell bell_;
+  client::Usage usage_;
+  client::Budget budget_;
+  client::Published published_;
   Limits limits_{memory_, budget_, published_, sessions_, started_};
   OutOfMemory out_of_memory_;
   MemoryTurns memory_turns_{
       {*this, gate_, contexts_, memory_, keeper_, usage_, budget_, published_, limits_, out_of_memory_, bell_}};
   std::mutex new_gpus_mutex_;
-  std::vector<Conversation::Gpu> new_gpus_;
+  std::vector<client::Conversation::Gpu> new_gpus_;
 
   pthread_t thread_{};
   bool thread_runs_ = false;
 
   // The monitor's own.
-  Conversation rotad_{
+  client::Conversation rotad_{
       {usage_, budget_, service_, gang_, introductions_, rooms_, published_, shares_}, sessions_, *this};
-  std::atomic<Time> kept_until_{Time{0}};  // keep_in_place()
-  Guarded<Loads> loads_;
-  HostPauses host_pauses_;
-  Restores restores_;
+  std::atomic<turn::Time> kept_until_{turn::Time{0}};  // keep_in_place()
+  Guarded<turn::Loads> loads_;
+  turn::HostPauses host_pauses_;
+  turn::Restores restores_;
   bool prepares_ = false;              // prepares room on the host
   bool took_over_ = false;             // has had memory that other processes handed over
   bool reached_from_outside_ = false;  // memory can be accessed without calls that rota sees
-  Chores chores_;
-  Waiting waiting_{[this] { return awaited(); }};
+  turn::Chores chores_;
+  client::Waiting waiting_{[this] { return awaited(); }};
   Meter meter_;                               // shared with the program's threads
   Timing timing_;                             // the same
   Timing::Wish measured_;                     // as last seen
   std::vector<std::unique_ptr<Task>> tasks_;  // at least one; each GPU that was touched is in one of them
 };
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

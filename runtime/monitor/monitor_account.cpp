@@ -4,7 +4,7 @@
 #include "runtime/driver/context.h"
 #include "runtime/monitor/monitor.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
 namespace {
 
@@ -58,4 +58,4 @@ void Monitor::answer_account() {
   account::answer_streams(*asked, streams);
 }
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

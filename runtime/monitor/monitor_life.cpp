@@ -12,7 +12,7 @@
 #include "runtime/core/own_thread.h"
 #include "runtime/monitor/monitor.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
 using namespace std::chrono_literals;
 
@@ -25,23 +25,23 @@ constinit std::atomic<bool> exit_handler{false};
 }  // namespace
 
 void Monitor::start() {
-  const Time begun = now();
+  const turn::Time begun = now();
   while (!started_.load(std::memory_order_acquire)) {
     {
       const HeldSignals held;  // until the lock is free again
       const std::lock_guard lock(start_mutex_);
       if (started_.load(std::memory_order_relaxed)) return;
-      const Conversation::First first = rotad_.find_first(limits_.rotad_is_silent());
+      const client::Conversation::First first = rotad_.find_first(limits_.rotad_is_silent());
       // Not announced to any thread yet.
-      if (first != Conversation::First::kServed) {
+      if (first != client::Conversation::First::kServed) {
         for (const auto& task : tasks_) task->due.clear();
       }
-      if (first == Conversation::First::kSilent) {
+      if (first == client::Conversation::First::kSilent) {
         // The program has already waited for it.
-        for (const auto& task : tasks_) task->machine.step(event::Lost{}, now() - Machine::kGrace);
+        for (const auto& task : tasks_) task->machine.step(turn::event::Lost{}, now() - turn::Machine::kGrace);
       }
-      if (first != Conversation::First::kWait) {
-        const bool served = first != Conversation::First::kNone;
+      if (first != client::Conversation::First::kWait) {
+        const bool served = first != client::Conversation::First::kNone;
         served_.store(served, std::memory_order_release);
         if (served) {
           start_thread();
@@ -99,7 +99,7 @@ void Monitor::at_exit() {
   exits_.store(true);
   bell_.ring();
   // At most a second: exit must not hang on a driver call that does not return.
-  for (const Time begun = now(); thread_runs_ && !knows_exit_.load() && now() - begun < 1s;) {
+  for (const turn::Time begun = now(); thread_runs_ && !knows_exit_.load() && now() - begun < 1s;) {
     std::this_thread::sleep_for(50us);
   }
 }
@@ -142,7 +142,7 @@ void Monitor::stop() {
 
 void Monitor::forget_in_child() {
   exiting.store(nullptr);
-  Connection::close_inherited();
+  client::Connection::close_inherited();
   driver::MemoryDescriptor::close_inherited();
 }
 
@@ -155,4 +155,4 @@ Monitor::~Monitor() {
   memory_.set_turns(nullptr);
 }
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

@@ -12,7 +12,7 @@
 #include "scheduler/base/byte_text.h"
 #include "scheduler/base/not_cancelled.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
 using namespace std::chrono_literals;
 
@@ -20,21 +20,21 @@ namespace {
 
 // How long memory that the driver did not release counts as pinned, unless a turn comes first. As long as rotad
 // considers a client unresponsive (scheduler/core/policy/clearing.h).
-constexpr Time kStuck = 10s;
+constexpr turn::Time kStuck = 10s;
 
 // How long memory of a process that is being checkpointed counts as pinned before the driver is asked again. A
 // judgment.
-constexpr Time kCheckpointed = 1s;
+constexpr turn::Time kCheckpointed = 1s;
 
 // The same for memory that work of another GPU may use, before the GPUs are one task. A judgment.
-constexpr Time kCouples = 100ms;
+constexpr turn::Time kCouples = 100ms;
 
 // The same for memory of a process that exits, unless one of its handlers waits for a turn. A judgment.
-constexpr Time kExits = 1s;
+constexpr turn::Time kExits = 1s;
 
 // How long the load of a library waits for memory at most, and when a line says that it waits. Judgments.
-constexpr Time kMostForLoad = 30s;
-constexpr Time kSayLoad = 1s;
+constexpr turn::Time kMostForLoad = 30s;
+constexpr turn::Time kSayLoad = 1s;
 
 constexpr const char* kNoHostMemory =
     "GPU {}: {} of {} that other programs need cannot be evicted, because the host, or a limit on its memory, has no "
@@ -45,7 +45,7 @@ constexpr const char* kNoHostMemory =
 // Handed over by rotad because of this process's deficit there. The process may use what arrives while it restores its
 // own memory.
 memory::Exchange Monitor::exchange(int device) {
-  const Conversation::Gpu* const gpu = rotad_.gpu(device);
+  const client::Conversation::Gpu* const gpu = rotad_.gpu(device);
   if (gpu == nullptr || gpu->index < 0) return {};
   const int index = gpu->index;
   return {.gives = [this, index] { return rotad_ && rotad_->hands_over(index); },
@@ -65,21 +65,21 @@ memory::Exchange Monitor::exchange(int device) {
 }
 
 // The answer to Act::kBringBack.
-event::Brought Monitor::bring_memory_back(Task& task) {
+turn::event::Brought Monitor::bring_memory_back(Task& task) {
   if (restores_.lost()) return {.resident = false, .lost = true};
-  if (const GpuMask without_room = rotad_.lacking(task.devices); without_room != 0) return {true, without_room};
+  if (const turn::GpuMask without_room = rotad_.lacking(task.devices); without_room != 0) return {true, without_room};
   const memory::Devices reachable = memory_.reachable(task.devices);
   if (!memory_.in_place(reachable) && being_checkpointed()) return {.resident = false};
   std::vector<Destination> destinations;
-  for (const Conversation::Gpu& gpu : rotad_.gpus()) {
+  for (const client::Conversation::Gpu& gpu : rotad_.gpus()) {
     if (task.has(gpu.device)) destinations.push_back({gpu.device, budget_.promised(gpu.device)});
   }
-  const Time begun = now();
+  const turn::Time begun = now();
   const Back back = bring_back(
       contexts_, memory_, destinations, [this](int device) { return exchange(device); },
       [&] { return stops_waiting() || (rotad_ && now() >= task.machine.last_moment(rotad_->lease(task.served))); },
       [this, asked = Resting{}]() mutable { return rests(asked); });
-  for (const Conversation::Gpu& gpu : rotad_.gpus()) {
+  for (const client::Conversation::Gpu& gpu : rotad_.gpus()) {
     if (!task.has(gpu.device)) continue;
     const auto shortage = std::find_if(back.shortages.begin(), back.shortages.end(),
                                        [&](const auto& each) { return each.device == gpu.device; });
@@ -93,10 +93,10 @@ event::Brought Monitor::bring_memory_back(Task& task) {
   const bool resident = back.resident && memory_.in_place(reachable);
   if (back.resident) restores_.succeeded();
   if (back.error != api::CUDA_SUCCESS && lose_memory(back.error)) return {.resident = false, .lost = true};
-  const Time ended = now();
+  const turn::Time ended = now();
   log::debug("grant {}: {} after {} us, {} bytes of it swapped, {} of it in memory that others handed over, at {} ns",
-             task.machine.grant(), resident ? "memory back" : "no room for all memory", microseconds(ended - begun),
-             back.bytes, back.taken_over, ended.count());
+             task.machine.grant(), resident ? "memory back" : "no room for all memory",
+             turn::microseconds(ended - begun), back.bytes, back.taken_over, ended.count());
   return {.resident = resident, .lacking = 0, .some = back.some};
 }
 
@@ -120,7 +120,7 @@ bool Monitor::lose_memory(api::CUresult error) {
   log::warn(
       "this program's memory cannot be restored to the GPU: the driver has returned {} ({}) for {} s. Its contents "
       "are lost, and every call that needs the GPU returns this error from now on. End the program and start it again",
-      name, static_cast<int>(error), Restores::kLongestRefusal / 1s);
+      name, static_cast<int>(error), turn::Restores::kLongestRefusal / 1s);
   keeper_.begin_moving(gate::kAllDevices);
   memory_.release_all();
   keeper_.refuse(error);
@@ -131,8 +131,8 @@ bool Monitor::lose_memory(api::CUresult error) {
 // H100).
 void Monitor::give_host_back_if_low() {
   if (!memory_.host_low()) return;
-  for (const Conversation::Gpu& gpu : rotad_.gpus()) {
-    const gate::ContextLife context = contexts_.any(gpu.device);
+  for (const client::Conversation::Gpu& gpu : rotad_.gpus()) {
+    const driver::ContextLife context = contexts_.any(gpu.device);
     if (!context) continue;
     contexts_.within(context, [&] { memory_.trim_host(); });
     return;
@@ -144,10 +144,11 @@ void Monitor::give_host_back_if_low() {
 // of a turn, or behind a gate that is closed for it (collect_if_idle()).
 void Monitor::keep_to_host_share() {
   if (memory_.host_bytes() == 0 && !memory_.host_limited()) return host_pauses_.exceeds(false, now());
-  if (chores_.count.due(now(), memory_.host_limited() ? Chores::kBetweenCounts : Chores::kBetweenUnlimitedCounts)) {
+  if (chores_.count.due(
+          now(), memory_.host_limited() ? turn::Chores::kBetweenCounts : turn::Chores::kBetweenUnlimitedCounts)) {
     memory_.count_copies();
     const bool asked =
-        rotad_ && std::any_of(rotad_.gpus().begin(), rotad_.gpus().end(), [this](const Conversation::Gpu& gpu) {
+        rotad_ && std::any_of(rotad_.gpus().begin(), rotad_.gpus().end(), [this](const client::Conversation::Gpu& gpu) {
           return gpu.index >= 0 && rotad_->to_clear(gpu.index) != 0;
         });
     if (!asked) memory_.needs_no_more_host();
@@ -156,8 +157,8 @@ void Monitor::keep_to_host_share() {
   host_pauses_.exceeds(memory_.host_excess() != 0, now());
   if (memory_.host_excess() == 0) return;
   if (!all_still()) return;
-  for (const Conversation::Gpu& gpu : rotad_.gpus()) {
-    const gate::ContextLife context = contexts_.any(gpu.device);
+  for (const client::Conversation::Gpu& gpu : rotad_.gpus()) {
+    const driver::ContextLife context = contexts_.any(gpu.device);
     if (!context) continue;
     contexts_.within(context, [&] { memory_.give_host_back(memory_.host_excess(), true); });
     return;
@@ -170,10 +171,10 @@ bool Monitor::prepare_host() {
   // It needs no driver calls, so this is possible while the GPU works.
   if (memory_.has_prepared_host() && memory_.host_low()) memory_.drop_prepared_host();
   const bool moves = rotad_ && memory_.has_extents() && !memory_.all_pinned();
-  const auto drains = [](const auto& task) { return task->machine.phase() == Phase::kDraining; };
+  const auto drains = [](const auto& task) { return task->machine.phase() == turn::Phase::kDraining; };
   if (!moves || std::ranges::any_of(tasks_, drains)) return false;
   std::vector<memory::Overcommitment> all;
-  for (const Conversation::Gpu& gpu : rotad_.gpus()) {
+  for (const client::Conversation::Gpu& gpu : rotad_.gpus()) {
     if (gpu.index < 0) continue;
     const std::uint64_t too_much = rotad_->gpu(gpu.index).too_much_bytes.load(std::memory_order_relaxed);
     if (too_much != 0) all.push_back({gpu.device, too_much});
@@ -191,21 +192,22 @@ bool Monitor::prepare_host() {
 void Monitor::publish_pins(Task& task) {
   const bool holds = task.machine.grant() != 0;
   const bool stuck = now() < task.stuck_until || contexts_.captures() != 0;
-  if (holds) task.stuck_until = Time{0};
-  for (const Conversation::Gpu& gpu : rotad_.gpus()) {
+  if (holds) task.stuck_until = turn::Time{0};
+  for (const client::Conversation::Gpu& gpu : rotad_.gpus()) {
     if (!task.has(gpu.device)) continue;
     if (!holds) usage_.set_short(gpu.device, 0, 0);
     const bool stranded = memory_.resident_bytes(gpu.device) != 0 && contexts_.none(gpu.device);
-    Usage::Pinned pinned = Usage::Pinned::kNo;
-    if (!holds && (!task.machine.still() || stuck)) pinned = Usage::Pinned::kForNow;
+    client::Usage::Pinned pinned = client::Usage::Pinned::kNo;
+    if (!holds && (!task.machine.still() || stuck)) pinned = client::Usage::Pinned::kForNow;
     const protocol::PinAll why = memory_.all_pinned() ? memory_.pinned_all() : protocol::PinAll::kNoContext;
-    if (memory_.all_pinned() || stranded) pinned = Usage::Pinned::kForGood;
-    if (exits_.load() && pinned == Usage::Pinned::kForGood) pinned = Usage::Pinned::kForNow;  // it is gone soon
-    const bool for_good = pinned == Usage::Pinned::kForGood;
-    const Usage::Pinned before = usage_.set_pinned(gpu.device, pinned, for_good ? why : protocol::PinAll::kNo);
+    if (memory_.all_pinned() || stranded) pinned = client::Usage::Pinned::kForGood;
+    if (exits_.load() && pinned == client::Usage::Pinned::kForGood)
+      pinned = client::Usage::Pinned::kForNow;  // it is gone soon
+    const bool for_good = pinned == client::Usage::Pinned::kForGood;
+    const client::Usage::Pinned before = usage_.set_pinned(gpu.device, pinned, for_good ? why : protocol::PinAll::kNo);
     if (before == pinned) continue;
     usage_.changed(gpu.device);
-    if (before == Usage::Pinned::kForNow) usage_.tell();  // others may wait for it
+    if (before == client::Usage::Pinned::kForNow) usage_.tell();  // others may wait for it
   }
 }
 
@@ -232,19 +234,19 @@ void Monitor::look_outside() {
   pins_what_is_reached();
 }
 
-void Monitor::keep_in_place(Time so_long) {
+void Monitor::keep_in_place(turn::Time so_long) {
   kept_until_.store(now() + so_long);
   bell_.ring();
 }
 
 void Monitor::bring_back_for(std::string_view library) {
   const NotCancelled waiting;
-  const Time begun = now();
-  const Time so_long = loads_->stays(library, now());
+  const turn::Time begun = now();
+  const turn::Time so_long = loads_->stays(library, now());
   for (bool said = false;; std::this_thread::sleep_for(now() - begun < 10ms ? 100us : 1ms)) {
     keep_in_place(so_long);  // in each round, so that all of that time is left once memory is there
     if (gate::out_of_place.load() == 0 || gate::may_not_wait() || stopping()) break;
-    const Time waited = now() - begun;
+    const turn::Time waited = now() - begun;
     if (waited >= kMostForLoad) {
       log::warn("{} is loaded before this program's memory is back on the GPU, after {} s", library, waited / 1s);
       break;
@@ -276,16 +278,16 @@ void Monitor::swap_out_of_the_way(Task& task, const std::vector<Destination>& fr
   gate::Devices users = task.devices;
   for (const Destination& each : from) users |= memory_.reachers(each.device) & touched();
   // Work of other tasks may use it, or a call has used it with another GPU: they take their turns together first.
-  couplings_->ask(couplings_->with(users, now()), Couplings::When::kAtOnce, now());
+  couplings_->ask(couplings_->with(users, now()), turn::Couplings::When::kAtOnce, now());
   if (couplings_->with(task.devices, now()) != task.devices) {
     task.stuck_until = std::max(task.stuck_until, now() + kCouples);
     return;
   }
-  const gate::ContextLife context = contexts_.any(from.front().device);
+  const driver::ContextLife context = contexts_.any(from.front().device);
   bool none_captures = false;
   keeper_.close(task.devices);
   if (!context) return;
-  using Within = gate::Contexts::Within;
+  using Within = driver::Contexts::Within;
   const Within looked = contexts_.within(context, [&] {
     none_captures = contexts_.captures() == 0;
     if (none_captures) keeper_.begin_moving(task.devices);
@@ -298,20 +300,20 @@ void Monitor::swap_out_of_the_way(Task& task, const std::vector<Destination>& fr
   if (none_captures && !memory_.all_pinned() && !kept() &&
       gate_.wait_until_empty(std::chrono::steady_clock::now() + 5ms, task.devices)) {
     for (const Destination& each : from) {
-      const Time begun = now();
+      const turn::Time begun = now();
       const Left left = swap_out(
           contexts_, memory_, each, [this](int device) { return exchange(device); },
           [this] { return stops_waiting() || may_be_gone(); });
       if (left.failed) task.stuck_until = now() + kStuck;
       if (left.bytes != 0) {
-        task.due.push_back(event::Cleared{});
+        task.due.push_back(turn::event::Cleared{});
         usage_.tell();  // a process with a small deficit asks once rotad knows that nothing more is on its way
       }
       chores_.look_outside.at_once();  // something may have been opened in the meantime
       usage_.moved_out(each.device, left.copied, left.spared, now() - begun);
-      const Time ended = now();
+      const turn::Time ended = now();
       log::debug("GPU {}: {} of {} bytes moved out in {} us, {} of them copied{}, at {} ns",
-                 driver::gpu_number(each.device), left.bytes, each.most, microseconds(ended - begun), left.copied,
+                 driver::gpu_number(each.device), left.bytes, each.most, turn::microseconds(ended - begun), left.copied,
                  left.failed       ? "; the rest cannot be moved"
                  : left.lacks_host ? "; the host has no memory for the rest"
                                    : "",
@@ -326,30 +328,31 @@ void Monitor::swap_out_of_the_way(Task& task, const std::vector<Destination>& fr
   keeper_.end_moving(task.devices);
 }
 
-void Monitor::move_out_of_the_way(Task& task, GpuMask gpus) {
+void Monitor::move_out_of_the_way(Task& task, turn::GpuMask gpus) {
   if (!rotad_) return;
   std::vector<Destination> from;
   std::vector<Destination> extents;
-  for (const Conversation::Gpu& gpu : rotad_.gpus()) {
+  for (const client::Conversation::Gpu& gpu : rotad_.gpus()) {
     if (gpu.index < 0 || (gpus >> gpu.index & 1) == 0) continue;
     from.push_back({gpu.device, rotad_->to_clear(gpu.index)});
     if (memory_.resident_bytes(gpu.device) != 0) extents.push_back(from.back());
   }
   if (!extents.empty()) return swap_out_of_the_way(task, extents);
   if (!memory_.settings().move_out) return;
-  const Time begun = now();
+  const turn::Time begun = now();
   // Half of the remaining time: the other half is a reserve.
-  const Time by = rotad_->give_back_by(task.served);
-  const auto latest = by == Time{0} ? std::chrono::steady_clock::time_point::max()
-                                    : std::chrono::steady_clock::time_point(begun + std::max(by - begun, Time{0}) / 2);
+  const turn::Time by = rotad_->give_back_by(task.served);
+  const auto latest = by == turn::Time{0}
+                          ? std::chrono::steady_clock::time_point::max()
+                          : std::chrono::steady_clock::time_point(begun + std::max(by - begun, turn::Time{0}) / 2);
   const std::uint64_t bytes = move_out(contexts_, memory_, from, latest, [this] { return stops_waiting(); });
-  log::debug("{} bytes moved to the host in {} us, for the next program", bytes, microseconds(now() - begun));
+  log::debug("{} bytes moved to the host in {} us, for the next program", bytes, turn::microseconds(now() - begun));
 }
 
 // The gate is closed and nothing runs: memory whose free would wait for the GPU can be freed.
 void Monitor::collect() {
-  for (const Conversation::Gpu& gpu : rotad_.gpus()) {
-    const gate::ContextLife context = contexts_.any(gpu.device);
+  for (const client::Conversation::Gpu& gpu : rotad_.gpus()) {
+    const driver::ContextLife context = contexts_.any(gpu.device);
     if (!context) continue;
     contexts_.within(context, [&] {
       memory_.collect_deferred();
@@ -367,32 +370,32 @@ bool Monitor::rests(Resting& asked) {
   if (asked.proven || all_still()) return asked.proven = true;
   if (!asked.marked) {
     if (!gate_.wait_until_empty(std::chrono::steady_clock::now())) return false;
-    asked.marked = contexts_.mark() == gate::Contexts::Mark::kMarked;
+    asked.marked = contexts_.mark() == driver::Contexts::Mark::kMarked;
   }
   if (!*asked.marked) return false;
-  const gate::Contexts::Progress progress = contexts_.progress();
+  const driver::Contexts::Progress progress = contexts_.progress();
   return asked.proven = progress.looked && progress.done;
 }
 
 // Whether threads inside the closed gate only work on the CPU, as far as that can be told: all GPU work is done.
 bool Monitor::only_calls(std::optional<bool>& marked) {
-  if (!marked) marked = contexts_.mark() == gate::Contexts::Mark::kMarked;
+  if (!marked) marked = contexts_.mark() == driver::Contexts::Mark::kMarked;
   if (!*marked) return true;
-  const gate::Contexts::Progress progress = contexts_.progress();
+  const driver::Contexts::Progress progress = contexts_.progress();
   return progress.looked && progress.done;
 }
 
 // Waits for that proof, behind a gate that has just been closed, for at most this long.
-HostPauses::Rest Monitor::rests_within(Time pause) {
-  constexpr Time kShort = HostPauses::kShortPause;
+turn::HostPauses::Rest Monitor::rests_within(turn::Time pause) {
+  constexpr turn::Time kShort = turn::HostPauses::kShortPause;
   Resting asked;
   std::optional<bool> marked_with_calls;
-  for (const Time begun = now();;) {
-    if (rests(asked)) return HostPauses::Rest::kProven;
-    const Time waited = now() - begun;
+  for (const turn::Time begun = now();;) {
+    if (rests(asked)) return turn::HostPauses::Rest::kProven;
+    const turn::Time waited = now() - begun;
     const bool futile = asked.marked ? !*asked.marked : waited > kShort && only_calls(marked_with_calls);
-    if (futile) return HostPauses::Rest::kCannotTell;
-    if (waited >= pause || (waited > kShort ? stops_waiting() : stopping())) return HostPauses::Rest::kNotYet;
+    if (futile) return turn::HostPauses::Rest::kCannotTell;
+    if (waited >= pause || (waited > kShort ? stops_waiting() : stopping())) return turn::HostPauses::Rest::kNotYet;
     std::this_thread::sleep_for(waited < kShort ? 20us : 200us);
   }
 }
@@ -400,16 +403,16 @@ HostPauses::Rest Monitor::rests_within(Time pause) {
 // Only where nothing runs and no thread is inside the gate; otherwise later. The gate is closed for a moment, and calls
 // that come in that time wait for the free as they would for their own.
 void Monitor::collect_if_idle() {
-  const HostPauses::Pause pause = host_pauses_.plan(now());
+  const turn::HostPauses::Pause pause = host_pauses_.plan(now());
   keeper_.close();
-  const Time begun = now();
-  const HostPauses::Rest rest = rests_within(pause.most);
-  const Time waited = now() - begun;
-  if (rest == HostPauses::Rest::kProven) collect();
+  const turn::Time begun = now();
+  const turn::HostPauses::Rest rest = rests_within(pause.most);
+  const turn::Time waited = now() - begun;
+  if (rest == turn::HostPauses::Rest::kProven) collect();
   for (const auto& task : tasks_) {
-    if (may_open(task->machine.claim())) open(*task);
+    if (turn::may_open(task->machine.claim())) open(*task);
   }
   host_pauses_.over(pause, rest, waited, now());
 }
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

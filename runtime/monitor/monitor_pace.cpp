@@ -5,13 +5,13 @@
 #include "runtime/gate/reach_check.h"
 #include "runtime/monitor/monitor.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
 using namespace std::chrono_literals;
 
 namespace {
 
-constexpr Time kAwake(protocol::kAwakeNs);
+constexpr turn::Time kAwake(protocol::kAwakeNs);
 
 }  // namespace
 
@@ -30,7 +30,7 @@ void Monitor::meter() {
     if (standing) gate_.resume();  // metering is off for now
     return;
   }
-  if (!standing && now() < meter_.look_at() && meter_.look_at() != Time::max()) return;
+  if (!standing && now() < meter_.look_at() && meter_.look_at() != turn::Time::max()) return;
   contexts_.while_all_live([&] {
     if (meter_.look(now(), standing)) gate_.resume();
   });
@@ -53,7 +53,7 @@ void Monitor::sort_calls() {
 }
 
 void Monitor::sleep(std::uint32_t heard, std::uint32_t event_seen) {
-  Pace pace(kAwake);
+  turn::Pace pace(kAwake);
   pace.begin(
       {.connected = static_cast<bool>(rotad_), .asked = rotad_.asks(), .unsent = rotad_ && rotad_->has_unsent()});
   pace.at(meter_.look_at());
@@ -63,13 +63,13 @@ void Monitor::sleep(std::uint32_t heard, std::uint32_t event_seen) {
     pace.at(task->sampler.look_at());
     if (!task->due.empty()) pace.due();
     if (task->told && task->told->any && !task->told->answered) pace.unanswered();
-    const bool waits = task->machine.phase() == Phase::kWaiting && rotad_;
+    const bool waits = task->machine.phase() == turn::Phase::kWaiting && rotad_;
     if (waits) pace.turn(rotad_->next_turn(task->served), task->devices);
   }
-  const Time begun = now();
-  const Pace::Wait wait = pace.wait(begun);
-  const Time until = begun + wait.most;
-  using How = Pace::Wait::How;
+  const turn::Time begun = now();
+  const turn::Pace::Wait wait = pace.wait(begun);
+  const turn::Time until = begun + wait.most;
+  using How = turn::Pace::Wait::How;
   switch (wait.how) {
     case How::kNot:
       break;
@@ -96,4 +96,4 @@ void Monitor::sleep(std::uint32_t heard, std::uint32_t event_seen) {
   }
 }
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

@@ -8,9 +8,9 @@
 #include "runtime/driver/gpu_number.h"
 #include "runtime/monitor/monitor.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
-void Monitor::rotad_came(Connection& connection) {
+void Monitor::rotad_came(client::Connection& connection) {
   for (const auto& task : tasks_) task->sampler.connected(connection.usage());
   memory_.follow_host_share(connection.usage(), connection.page(), [this] { usage_.tell(); });
 }
@@ -23,13 +23,13 @@ void Monitor::rotad_went() {
   }
   memory_.follow_host_share(nullptr, nullptr, {});
   publish_room();
-  to_all(event::Lost{.silent = rotad_.said_silent()});
+  to_all(turn::event::Lost{.silent = rotad_.said_silent()});
 }
 
 void Monitor::rotad_is_back(bool is) {
-  if (!is) return to_all(event::NotConnected{});
+  if (!is) return to_all(turn::event::NotConnected{});
   for (const auto& task : tasks_) task->told.reset();
-  to_all(event::Connected{});
+  to_all(turn::event::Connected{});
 }
 
 void Monitor::serves(int device, bool is) {
@@ -45,11 +45,11 @@ void Monitor::announce(const protocol::ProcessNumber& number) {
   constexpr std::chrono::seconds kMost{1};
   const bool first = introductions_.announce(number);
   if (first) bell_.ring();
-  if (first && served()) introductions_.wait_until_announced(Introductions::Clock::now() + kMost);
+  if (first && served()) introductions_.wait_until_announced(client::Introductions::Clock::now() + kMost);
 }
 
-Introductions::Answer Monitor::introduce(const protocol::ProcessNumber& number,
-                                         std::chrono::steady_clock::time_point until) {
+client::Introductions::Answer Monitor::introduce(const protocol::ProcessNumber& number,
+                                                 std::chrono::steady_clock::time_point until) {
   const std::uint32_t request = introductions_.ask(number);
   bell_.ring();
   return introductions_.wait(request, until);
@@ -58,7 +58,7 @@ Introductions::Answer Monitor::introduce(const protocol::ProcessNumber& number,
 // The GPUs that the program has touched since the last time.
 void Monitor::add_gpus() {
   const std::lock_guard lock(new_gpus_mutex_);
-  for (const Conversation::Gpu& gpu : new_gpus_) {
+  for (const client::Conversation::Gpu& gpu : new_gpus_) {
     add_task(gpu.device);
     rotad_.add(gpu);
   }
@@ -70,11 +70,11 @@ void Monitor::tell_gpus() {
   if (!rotad_) return;
   const bool waits = service_.waits();
   for (const auto& task : tasks_) {
-    event::Gpus gpus{.any = false, .answered = true, .waits = waits};
-    for (const Conversation::Gpu& gpu : rotad_.gpus()) {
+    turn::event::Gpus gpus{.any = false, .answered = true, .waits = waits};
+    for (const client::Conversation::Gpu& gpu : rotad_.gpus()) {
       if (!task->has(gpu.device)) continue;
       gpus.any = true;
-      if (gpu.index >= 0) gpus.served |= GpuMask{1} << gpu.index;
+      if (gpu.index >= 0) gpus.served |= turn::GpuMask{1} << gpu.index;
       const bool settled = gpu.index >= 0 || (gpu.refused && !waits) || gpu.unusable;
       gpus.answered = gpus.answered && settled;
     }
@@ -87,78 +87,78 @@ void Monitor::tell_gpus() {
 }
 
 void Monitor::publish_room() {
-  GpuMask held = 0;
+  turn::GpuMask held = 0;
   for (const auto& task : tasks_) {
     if (rotad_ && task->machine.grant() != 0) held |= rotad_->lease(task->served).held;
   }
   rotad_.publish_promises(held);
 }
 
-void Monitor::say(Task& task, const Action& action) {
+void Monitor::say(Task& task, const turn::Action& action) {
   static log::Once held_back;
   static log::Once revoked;
   constexpr const char* kHeldBack =
       "the GPU made no progress while calls waited at the closed gate ({}): the gate is open again and will be closed "
       "later";
-  if (action.note == Note::kHeldBack || action.note == Note::kHeldCapturing || action.note == Note::kBeside ||
-      action.note == Note::kBesideSharer) {
+  if (action.note == turn::Note::kHeldBack || action.note == turn::Note::kHeldCapturing ||
+      action.note == turn::Note::kBeside || action.note == turn::Note::kBesideSharer) {
     waits_for_others(task);
   }
   switch (action.note) {
-    case Note::kRunsAlone:
+    case turn::Note::kRunsAlone:
       if (!rotad_.said_silent()) {
         log::warn("rotad is gone: the program continues without turns{}",
                   memory_.in_place(memory_.reachable(task.devices)) ? "" : " once all of its memory is on the GPU");
       }
       break;
-    case Note::kRevoked:
+    case turn::Note::kRevoked:
       if (revoked.first()) {
         log::warn("rotad took the GPU back before this program had drained; it waits for its next turn");
       }
       break;
-    case Note::kHeldBack:
+    case turn::Note::kHeldBack:
       if (held_back.first()) log::info(kHeldBack, "its work may be waiting for those calls");
       break;
-    case Note::kHeldCapturing:
+    case turn::Note::kHeldCapturing:
       if (held_back.first()) log::info(kHeldBack, "a stream capture is under way");
       break;
-    case Note::kBeside:
+    case turn::Note::kBeside:
       log::warn(
           "this program's GPU work waits for its own later calls, so it cannot take turns: it runs at the same time as "
           "the others, and rota retries from time to time");
       break;
-    case Note::kBesideSharer:
+    case turn::Note::kBesideSharer:
       log::warn(
           "this program's GPU work made no progress while a program waited that it may share GPU memory or events "
           "with: both run at the same time, and rota retries from time to time");
       break;
-    case Note::kTriesAgain:
+    case turn::Note::kTriesAgain:
       log::info("checking again whether this program can take turns");
       break;
-    case Note::kNoRoom:
+    case turn::Note::kNoRoom:
       log::warn(
           "this program's memory has not fit on the GPU for {} s: either other programs do not evict theirs (it may be "
           "pinned, their work may still run, or the host may have no memory left for it), or programs that do not run "
           "under rota use the GPU; `rota status` and nvidia-smi say who has what; still trying",
-          Machine::kSayNoRoom.count() / 1'000'000'000);
+          turn::Machine::kSayNoRoom.count() / 1'000'000'000);
       break;
-    case Note::kInterrupted:
+    case turn::Note::kInterrupted:
       log::warn(
           "this program can react to the signal only after it gets its turn and its memory is back on the GPU; "
           "`kill {}` ends it at once",
           getpid());
       break;
-    case Note::kGaveBackUnused:
+    case turn::Note::kGaveBackUnused:
       log::debug("grant {}: given back unused after {} us, since its memory could not be restored", action.grant,
-                 microseconds(action.held));
+                 turn::microseconds(action.held));
       break;
-    case Note::kGaveBackIdle:
-    case Note::kGaveBackBusy:
+    case turn::Note::kGaveBackIdle:
+    case turn::Note::kGaveBackBusy:
       log::debug("grant {}: given back {} after {} us, {} us of them drained, {} calls waiting", action.grant,
-                 action.note == Note::kGaveBackIdle ? "idle" : "at the end of the turn", microseconds(action.held),
-                 microseconds(action.draining), gate_.standing(task.devices));
+                 action.note == turn::Note::kGaveBackIdle ? "idle" : "at the end of the turn",
+                 turn::microseconds(action.held), turn::microseconds(action.draining), gate_.standing(task.devices));
       break;
   }
 }
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

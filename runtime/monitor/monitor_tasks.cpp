@@ -7,7 +7,7 @@
 #include "runtime/driver/gpu_number.h"
 #include "runtime/monitor/monitor.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
 using namespace std::chrono_literals;
 
@@ -16,7 +16,7 @@ namespace {
 // The interval of checks whether gates have closed that another thread closes.
 constexpr auto kOthersClose = 50us;
 // How long a call may wait for that before a line says so. A judgment.
-constexpr Time kSayOthers = 2s;
+constexpr turn::Time kSayOthers = 2s;
 
 }  // namespace
 
@@ -29,10 +29,10 @@ bool Monitor::others_closed(int device) {
   const gate::Devices others = memory_.reachers(device) & touched() & ~own;
   const auto settled = [&] { return stopping() || !gate_.closed(own) || gate_.all_closed(others); };
   if (settled()) return true;
-  if (couplings_->ask(own | others, Couplings::When::kAtOnce, now())) bell_.ring();
+  if (couplings_->ask(own | others, turn::Couplings::When::kAtOnce, now())) bell_.ring();
   if (gate::may_not_wait() || contexts_.captures() != 0) return true;
   static log::Once once;
-  for (const Time begun = now(); !settled(); std::this_thread::sleep_for(kOthersClose)) {
+  for (const turn::Time begun = now(); !settled(); std::this_thread::sleep_for(kOthersClose)) {
     if (now() - begun < kSayOthers || !once.first()) continue;
     log::warn("a call of this program waits until its work on other GPUs, which may use memory of GPU {}, has finished",
               driver::gpu_number(device));
@@ -50,12 +50,12 @@ void Monitor::settle_reach() {
 void Monitor::add_task(int device) {
   Task* task = tasks_.front().get();
   if (task->devices != 0) {
-    const std::optional<Time> alone =
-        task->machine.phase() == Phase::kAlone ? task->machine.lost_since() : std::nullopt;
+    const std::optional<turn::Time> alone =
+        task->machine.phase() == turn::Phase::kAlone ? task->machine.lost_since() : std::nullopt;
     task = tasks_.emplace_back(std::make_unique<Task>(gate_, contexts_)).get();
     task->sampler.connected(rotad_ ? rotad_->usage() : nullptr);
     // It has been without rotad for as long as the others.
-    if (alone) task->machine.step(event::Lost{.silent = rotad_.said_silent()}, *alone);
+    if (alone) task->machine.step(turn::event::Lost{.silent = rotad_.said_silent()}, *alone);
   }
   task->devices = gate::bit_of(device);
 }
@@ -85,7 +85,8 @@ void Monitor::recouple() {
     bool rest = !concerned.empty();
     for (Task* const each : concerned) {
       // A task that may be split is not urgent.
-      if (!each->machine.retires() && (concerned.size() > 1 || each->machine.rests())) feed(*each, event::Retire{});
+      if (!each->machine.retires() && (concerned.size() > 1 || each->machine.rests()))
+        feed(*each, turn::event::Retire{});
       rest = rest && rotad_ && each->machine.retires() && may_recouple(*each);
     }
     if (rest) return regroup(all);
@@ -95,7 +96,7 @@ void Monitor::recouple() {
 // Whether these become one task now: none of them may run. Work of one may be waiting for the program, which waits for
 // another's GPU: while a turn lasts, that other task asks for its GPU by itself.
 bool Monitor::may_gather(const std::vector<Task*>& concerned, gate::Devices all) const {
-  if ((all & ~couplings_->with(concerned.front()->devices, now(), Couplings::When::kAtOnce)) == 0) return true;
+  if ((all & ~couplings_->with(concerned.front()->devices, now(), turn::Couplings::When::kAtOnce)) == 0) return true;
   return std::ranges::none_of(concerned,
                               [](const Task* each) { return each->machine.runs() && !each->machine.retires(); });
 }
@@ -107,7 +108,7 @@ std::vector<Task*> Monitor::to_recouple(Task& task) {
   for (const auto& other : tasks_) {
     // A task that runs concurrently with the others has its gate open and will not rest for minutes: the others take
     // their turns.
-    const bool open = other->served == 0 || other->machine.phase() == Phase::kBeside;
+    const bool open = other->served == 0 || other->machine.phase() == turn::Phase::kBeside;
     if ((other->devices & wanted) != 0 && !open) concerned.push_back(other.get());
   }
   // A task whose coupling is no longer needed is formed anew by itself.
@@ -144,4 +145,4 @@ void Monitor::waits_for_others(const Task& task) {
   if (together != task.devices) couplings_->ask_after_drain(together, now());
 }
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

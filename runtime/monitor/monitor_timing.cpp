@@ -6,12 +6,12 @@
 #include "runtime/driver/context.h"
 #include "runtime/monitor/monitor.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
 namespace {
 
 // The longest time that a thread waits for others to yield, however often it has to ask again.
-constexpr Time kMostPatience = 2 * Pairs::kLongest;
+constexpr turn::Time kMostPatience = 2 * turn::Pairs::kLongest;
 
 }  // namespace
 
@@ -26,10 +26,10 @@ api::CUresult Monitor::record(api::CUevent event, api::CUstream stream, bool per
     return call();
   }
   const api::CUcontext current = driver::of_current_context(stream) ? driver::current_context() : nullptr;
-  const Timing::Key key = Timing::key_of(turn::key_of(stream, per_thread, current));
+  const Timing::Key key = Timing::key_of(driver::key_of(stream, per_thread, current));
   Timing::Place place = timing_.place(event, key, now());
   if (place == Timing::Place::kOpens) {
-    const gate::Call recorded{
+    const driver::Call recorded{
         .symbol = Symbol::k_cuEventRecord, .stream = stream, .has_stream = true, .per_thread = per_thread};
     if (!opens(event, key, several() ? reached(recorded) : gate::kAllDevices)) place = Timing::Place::kNone;
   }
@@ -40,7 +40,7 @@ api::CUresult Monitor::record(api::CUevent event, api::CUstream stream, bool per
 
 // Waits until the pair may be opened; false: the pair does not count.
 bool Monitor::opens(api::CUevent event, const Timing::Key& stream, gate::Devices devices) {
-  Time waited{0};
+  turn::Time waited{0};
   for (;;) {
     gate_.pass(devices);
     const std::uint32_t seen = timing_.changes();
@@ -57,7 +57,7 @@ bool Monitor::opens(api::CUevent event, const Timing::Key& stream, gate::Devices
     }
     if (waited >= kMostPatience) return false;
     bell_.ring();
-    const Time before = now();
+    const turn::Time before = now();
     timing_.wait(seen);
     waited += now() - before;
   }
@@ -71,14 +71,14 @@ Timing::Wish Monitor::look_at_timing() {
     return std::ranges::any_of(tasks_, [&](const auto& task) { return is(*task); });
   };
   const bool takes_turns = any([](const Task& task) {
-    const Phase phase = task.machine.phase();
-    return phase != Phase::kAlone && phase != Phase::kUnserved && phase != Phase::kBeside;
+    const turn::Phase phase = task.machine.phase();
+    return phase != turn::Phase::kAlone && phase != turn::Phase::kUnserved && phase != turn::Phase::kBeside;
   });
   const Timing::Situation situation{.shared = (watch & protocol::kWatchTimings) != 0,
                                     .beside = takes_turns && (watch & protocol::kWatchAlone) != 0,
                                     .runs = any([](const Task& task) { return task.holds(); }),
                                     .hold = any([](const Task& task) { return task.machine.held_by_measurement(); }),
-                                    .alone_until = rotad_ ? rotad_->alone_until() : Time{0}};
+                                    .alone_until = rotad_ ? rotad_->alone_until() : turn::Time{0}};
   Timing::Wish wish;
   const auto passed = [](api::CUevent event) { return real::cuEventQuery(event) != api::CUDA_ERROR_NOT_READY; };
   const auto look = [&] { wish = timing_.look(situation, now(), passed); };
@@ -99,4 +99,4 @@ void Monitor::look_at_activity(Task& task) {
   task.sampler.look(counted & ~protocol::kWatchSamples, false, runs, now());
 }
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

@@ -5,10 +5,10 @@
 
 #include "runtime/turn/machine.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
-inline Time now() {
+inline turn::Time now() {
   return std::chrono::steady_clock::now().time_since_epoch();  // CLOCK_MONOTONIC
 }
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

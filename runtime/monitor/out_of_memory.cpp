@@ -16,14 +16,14 @@
 #include "runtime/driver/gpu_number.h"
 #include "runtime/monitor/now.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
 using namespace std::chrono_literals;
 
 namespace {
 
 // How long a thread that wants a context on another GPU waits for the process's grant to cover it. A judgment.
-constexpr Time kGrantGrows = 250ms;
+constexpr turn::Time kGrantGrows = 250ms;
 // Between two checks of whether the monitor has closed the gate. A judgment.
 constexpr auto kGateCloses = 50us;
 // Between two checks of whether memory that could not leave can now. A judgment.
@@ -37,10 +37,10 @@ constexpr auto kAnswers = 12s;
 // How long after that it is asked again. A judgment.
 constexpr auto kAsksAgain = 2500ms;
 // How long a call may wait for memory, its turns included, before a line says so. A judgment.
-constexpr Time kSayWait = 2s;
+constexpr turn::Time kSayWait = 2s;
 // How long a context waits for memory of others that can be evicted and is not: without a context a program cannot run
 // at all, and the others may be slow to react on a busy machine. A judgment.
-constexpr Time kContextWaits = 10s;
+constexpr turn::Time kContextWaits = 10s;
 
 }  // namespace
 
@@ -48,7 +48,7 @@ void OutOfMemory::say_full(int device) const {
   static log::Once once;
   const auto here = published_.gpu(device);
   if (!here || !log::enabled(log::Level::kWarn)) return;
-  const std::string others = who_has_memory(here->index);
+  const std::string others = client::who_has_memory(here->index);
   if (others.empty() || !once.first()) return;
   log::warn("GPU {} has no free memory for an allocation of this program; others have there: {}",
             driver::gpu_number(device), others);
@@ -59,7 +59,7 @@ void OutOfMemory::retry_context(int device, FunctionRef<bool()> again) {
   // grant is there at the first check; until then the gate is closed.
   for (const auto until = std::chrono::steady_clock::now() + kGrantGrows; served();) {
     gate_.pass(gate::bit_of(device));
-    if (budget_.promised(device) != Budget::kUnlimited || std::chrono::steady_clock::now() >= until) break;
+    if (budget_.promised(device) != client::Budget::kUnlimited || std::chrono::steady_clock::now() >= until) break;
     std::this_thread::sleep_for(1ms);
   }
   retry(device, again, kContextWaits);
@@ -75,7 +75,8 @@ std::uint64_t OutOfMemory::total_if_waiting_helps(int device, std::optional<std:
   return (pending ? ledger.settled(device).bytes + *pending : ledger.live_bytes(device)) > total ? 0 : total;
 }
 
-void OutOfMemory::retry(int device, FunctionRef<bool()> again, Time patience, std::optional<std::uint64_t> pending) {
+void OutOfMemory::retry(int device, FunctionRef<bool()> again, turn::Time patience,
+                        std::optional<std::uint64_t> pending) {
   if (device < 0 || device >= memory::kMaxDevices) return;
   if (memory_.drop_kept(device) != 0 && again()) return;
   const std::uint64_t total = total_if_waiting_helps(device, pending);
@@ -85,11 +86,11 @@ void OutOfMemory::retry(int device, FunctionRef<bool()> again, Time patience, st
   // the others have evicted (a program that has just started goes first) says nothing about whether the memory fits.
   const auto until = std::chrono::steady_clock::now() + for_now_patience_;
   static log::Once waits;
-  const Time begun = now();
+  const turn::Time begun = now();
   for (bool stayed = false; !stayed;) {
     gate_.pass(gate::bit_of(device));
     if (!served() || gate::refusal.load() != api::CUDA_SUCCESS) return;
-    if (budget_.promised(device) == Budget::kUnlimited) {
+    if (budget_.promised(device) == client::Budget::kUnlimited) {
       if (gate_.closed(gate::bit_of(device))) continue;  // the turn has just ended
       return;
     }
@@ -123,11 +124,11 @@ void OutOfMemory::retry(int device, FunctionRef<bool()> again, Time patience, st
 std::string OutOfMemory::awaited(int device, bool any) const {
   const auto here = published_.gpu(device);
   if (any) {
-    const std::string others = here ? who_has_memory(here->index) : "";
+    const std::string others = here ? client::who_has_memory(here->index) : "";
     return fmt::format("memory of others on GPU {}, who need it there at once{}{}", driver::gpu_number(device),
                        others.empty() ? "" : ": ", others);
   }
-  const std::string others = here ? who_stays(here->index) : "";
+  const std::string others = here ? client::who_stays(here->index) : "";
   if (others.empty())
     return fmt::format("memory of others on GPU {} that cannot be evicted", driver::gpu_number(device));
   return fmt::format("memory of others on GPU {} that cannot be evicted: {}", driver::gpu_number(device), others);
@@ -156,7 +157,7 @@ void OutOfMemory::await(int device, const memory::Refused& what, FunctionRef<boo
   Undo awaiting(&end_awaiting, this, device, 0);
   awaiting.begin();
   if (gate::self == nullptr) gate::register_this_thread();
-  WaitLines lines;
+  client::WaitLines lines;
   const auto say = [&] {
     lines.stands(std::chrono::steady_clock::now() - what.since, [&] { return awaited(device, what.by_rotad); });
   };
@@ -209,7 +210,7 @@ bool OutOfMemory::wait_for_later(int device, std::chrono::steady_clock::time_poi
   static log::Once once;
   if (once.first() && log::enabled(log::Level::kWarn)) {
     const auto here = published_.gpu(device);
-    const std::string who = here ? who_stays_for_now(here->index) : "";
+    const std::string who = here ? client::who_stays_for_now(here->index) : "";
     log::warn(
         "an allocation waits for memory on GPU {} that cannot be evicted while work of its program may run{}; it waits "
         "{} s at most",
@@ -244,4 +245,4 @@ void OutOfMemory::close_gate(int device, FunctionRef<void()> begin) {
     std::this_thread::sleep_for(kGateCloses);
 }
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

@@ -19,7 +19,7 @@
 #include "runtime/gate/gate.h"
 #include "runtime/memory/residency.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
 class OutOfMemory {
  public:
@@ -30,9 +30,9 @@ class OutOfMemory {
   // `for_now_patience`: how long a call waits for memory of others that is pinned temporarily. Longer than rota takes
   // to find that a process cannot be drained and to try again (Machine::kFirstVerdict), since without the memory the
   // call fails. A judgment.
-  OutOfMemory(gate::Gate& gate, gate::Contexts& contexts, memory::Residency& memory, Budget& budget,
-              const Published& published, RoomRequests& rooms, Usage& usage, Bell& bell, Process process,
-              std::chrono::nanoseconds for_now_patience)
+  OutOfMemory(gate::Gate& gate, driver::Contexts& contexts, memory::Residency& memory, client::Budget& budget,
+              const client::Published& published, client::RoomRequests& rooms, client::Usage& usage, client::Bell& bell,
+              Process process, std::chrono::nanoseconds for_now_patience)
       : gate_(gate),
         contexts_(contexts),
         memory_(memory),
@@ -49,7 +49,8 @@ class OutOfMemory {
   // than there is, or rotad promises nothing. Does not wait inside the gate or during a capture. `patience`: how long
   // to wait for memory of others that can be evicted although it is not being evicted. `pending`: what the call wants
   // beyond what the process has; nothing: not known, and charged.
-  void retry(int device, FunctionRef<bool()> again, Time patience = Time{0}, std::optional<std::uint64_t> pending = {});
+  void retry(int device, FunctionRef<bool()> again, turn::Time patience = turn::Time{0},
+             std::optional<std::uint64_t> pending = {});
   // The same for a context, on a GPU where this process may have none yet.
   void retry_context(int device, FunctionRef<bool()> again);
   // The driver has refused an allocation although nothing more is being evicted: waits, as long as rotad says so, for
@@ -77,16 +78,16 @@ class OutOfMemory {
   bool stopping() const { return process_.stopping.load(std::memory_order_acquire); }
 
   gate::Gate& gate_;
-  gate::Contexts& contexts_;
+  driver::Contexts& contexts_;
   memory::Residency& memory_;
-  Budget& budget_;
-  const Published& published_;
-  RoomRequests& rooms_;
-  Usage& usage_;
+  client::Budget& budget_;
+  const client::Published& published_;
+  client::RoomRequests& rooms_;
+  client::Usage& usage_;
   std::atomic<std::uint32_t> waiting_{0};  // threads in may_try()
-  Bell& bell_;
+  client::Bell& bell_;
   const Process process_;
   const std::chrono::nanoseconds for_now_patience_;
 };
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

@@ -6,14 +6,14 @@
 
 #include "runtime/account/account.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
 using namespace std::chrono_literals;
 
 namespace {
 
 // An idle context passes a mark in 0.5 to 4.9 us (measured): one that has not after this long is busy.
-constexpr Time kPassedByThen = 25us;
+constexpr turn::Time kPassedByThen = 25us;
 
 }  // namespace
 
@@ -23,7 +23,7 @@ void Sampler::connected(protocol::UsagePage* page) {
   if (page != nullptr) gpus_ = 0;
 }
 
-void Sampler::serve(GpuMask gpus, gate::Devices devices) {
+void Sampler::serve(turn::GpuMask gpus, gate::Devices devices) {
   devices_ = devices;
   if (std::exchange(gpus_, gpus) == gpus) return;
   tell_samples();
@@ -32,11 +32,12 @@ void Sampler::serve(GpuMask gpus, gate::Devices devices) {
 
 void Sampler::tell(std::atomic<std::uint64_t> protocol::GpuUsage::* what, std::uint64_t value) {
   if (page_ == nullptr) return;
-  for (GpuMask rest = gpus_; rest != 0; rest &= rest - 1) (page_->gpus[std::countr_zero(rest)].*what).store(value);
+  for (turn::GpuMask rest = gpus_; rest != 0; rest &= rest - 1)
+    (page_->gpus[std::countr_zero(rest)].*what).store(value);
 }
 
 void Sampler::tell_samples() {
-  const Activity::Sums& sums = activity_.sums();
+  const turn::Activity::Sums& sums = activity_.sums();
   tell(&protocol::GpuUsage::spell_samples, sums.spell_samples);
   tell(&protocol::GpuUsage::busy_samples, sums.busy_samples);
   tell(&protocol::GpuUsage::samples, sums.samples);
@@ -47,40 +48,40 @@ void Sampler::tell_switches() {
   tell(&protocol::GpuUsage::switches, activity_.sums().switches);
 }
 
-void Sampler::opened(Time now) {
+void Sampler::opened(turn::Time now) {
   if (activity_.opened(now)) tell_switches();
 }
 
-void Sampler::count_calls(Time now) {
+void Sampler::count_calls(turn::Time now) {
   if (page_ == nullptr) return;
   tell(&protocol::GpuUsage::calls, gate_.traffic(devices_).calls);
   tell(&protocol::GpuUsage::open_ns, static_cast<std::uint64_t>(activity_.open(now).count()));
   tell(&protocol::GpuUsage::counted_ns, static_cast<std::uint64_t>(now.count()));
 }
 
-void Sampler::look(std::uint32_t watch, bool accounts, bool holds, Time now) {
-  const Activity::Wants wants{
+void Sampler::look(std::uint32_t watch, bool accounts, bool holds, turn::Time now) {
+  const turn::Activity::Wants wants{
       .counts = watch != 0, .samples = (watch & protocol::kWatchSamples) != 0, .accounts = accounts, .holds = holds};
-  const Activity::Todo todo = activity_.look(wants, now);
+  const turn::Activity::Todo todo = activity_.look(wants, now);
   if (todo.count) count_calls(now);
   if (!todo.sample) return;
-  const Activity::Found found = sample();
-  const Time stands_for = activity_.sampled(wants, found, now);
-  if (wants.samples && found != Activity::Found::kNothing) tell_samples();
-  if (stands_for != Time{0}) account::sampled(found == Activity::Found::kBusy, stands_for);
+  const turn::Activity::Found found = sample();
+  const turn::Time stands_for = activity_.sampled(wants, found, now);
+  if (wants.samples && found != turn::Activity::Found::kNothing) tell_samples();
+  if (stands_for != turn::Time{0}) account::sampled(found == turn::Activity::Found::kBusy, stands_for);
 }
 
 // Makes no mark if no call came since a mark that has been passed: then the GPU is idle.
-Activity::Found Sampler::sample() {
+turn::Activity::Found Sampler::sample() {
   const std::uint64_t calls = gate_.traffic(devices_).calls;
   if (calls != calls_marked_) {
-    if (contexts_.mark(devices_) != gate::Contexts::Mark::kMarked) return Activity::Found::kNothing;
+    if (contexts_.mark(devices_) != driver::Contexts::Mark::kMarked) return turn::Activity::Found::kNothing;
     calls_marked_ = calls;
     std::this_thread::sleep_for(kPassedByThen);
   }
-  const gate::Contexts::Progress progress = contexts_.progress(devices_);
-  if (!progress.looked) return Activity::Found::kNothing;
-  return progress.done ? Activity::Found::kIdle : Activity::Found::kBusy;
+  const driver::Contexts::Progress progress = contexts_.progress(devices_);
+  if (!progress.looked) return turn::Activity::Found::kNothing;
+  return progress.done ? turn::Activity::Found::kIdle : turn::Activity::Found::kBusy;
 }
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

@@ -9,7 +9,7 @@
 
 #include "runtime/core/counted.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
 namespace {
 
@@ -60,7 +60,7 @@ void Timing::ended(api::CUevent event) {
   change([&] { pairs_.ended(event); });
 }
 
-void Timing::read(api::CUevent first, api::CUevent second, Time took, Time now) {
+void Timing::read(api::CUevent first, api::CUevent second, turn::Time took, turn::Time now) {
   change([&] { pairs_.read(first, second, took, now); });
 }
 
@@ -69,16 +69,16 @@ bool Timing::has_time(api::CUevent event) const {
   return pairs_.has_time(event);
 }
 
-Timing::Place Timing::place(api::CUevent event, const Key& stream, Time now) const {
+Timing::Place Timing::place(api::CUevent event, const Key& stream, turn::Time now) const {
   const std::lock_guard lock(mutex_);
   return pairs_.place(event, stream, now);
 }
 
-Timing::Opens Timing::open(api::CUevent event, const Key& stream, Time now) {
+Timing::Opens Timing::open(api::CUevent event, const Key& stream, turn::Time now) {
   return change([&] { return pairs_.open(event, stream, now); });
 }
 
-void Timing::recorded(api::CUevent event, const Key& stream, Place place, bool done, Time now) {
+void Timing::recorded(api::CUevent event, const Key& stream, Place place, bool done, turn::Time now) {
   change([&] { pairs_.recorded(event, stream, place, done, now); });
 }
 
@@ -108,4 +108,4 @@ void Timing::wake() {
   }
 }
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

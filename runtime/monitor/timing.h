@@ -10,16 +10,18 @@
 #include "runtime/driver/stream_key.h"
 #include "runtime/turn/pairs.h"
 
-namespace rota::turn {
+namespace rota::monitor {
 
 class Timing {
  public:
-  using Place = Pairs::Place;
-  using Opens = Pairs::Opens;
-  using Situation = Pairs::Situation;
-  using Wish = Pairs::Wish;
-  using Key = Pairs::Key;
-  static Key key_of(const StreamKey& stream) { return {std::get<0>(stream), std::get<1>(stream), std::get<2>(stream)}; }
+  using Place = turn::Pairs::Place;
+  using Opens = turn::Pairs::Opens;
+  using Situation = turn::Pairs::Situation;
+  using Wish = turn::Pairs::Wish;
+  using Key = turn::Pairs::Key;
+  static Key key_of(const driver::StreamKey& stream) {
+    return {std::get<0>(stream), std::get<1>(stream), std::get<2>(stream)};
+  }
 
   // One per process; it owns the globals.
   Timing();
@@ -35,11 +37,11 @@ class Timing {
   // As in Pairs.
   void made(api::CUevent event, bool timing);
   void ended(api::CUevent event);
-  void read(api::CUevent first, api::CUevent second, Time took, Time now);
+  void read(api::CUevent first, api::CUevent second, turn::Time took, turn::Time now);
   bool has_time(api::CUevent event) const;
-  Place place(api::CUevent event, const Key& stream, Time now) const;
-  Opens open(api::CUevent event, const Key& stream, Time now);
-  void recorded(api::CUevent event, const Key& stream, Place place, bool done, Time now);
+  Place place(api::CUevent event, const Key& stream, turn::Time now) const;
+  Opens open(api::CUevent event, const Key& stream, turn::Time now);
+  void recorded(api::CUevent event, const Key& stream, Place place, bool done, turn::Time now);
   void forget(api::CUevent event);
   // Under the lock that contexts end under.
   void context_ended();
@@ -52,7 +54,7 @@ class Timing {
   // --- the monitor
   // `passed`: whether the GPU has passed an event.
   template <typename Passed>
-  Wish look(Situation situation, Time now, const Passed& passed) {
+  Wish look(Situation situation, turn::Time now, const Passed& passed) {
     const std::lock_guard lock(mutex_);
     situation.waited_for = waiting_.load() != 0;
     const auto asked = [&](const void* event) { return passed(static_cast<api::CUevent>(const_cast<void*>(event))); };
@@ -72,7 +74,7 @@ class Timing {
     return true;
   }
   // When the next poll is due.
-  Time look_at() const { return pairs_.look_at(); }
+  turn::Time look_at() const { return pairs_.look_at(); }
 
  private:
   template <typename Change>
@@ -84,10 +86,10 @@ class Timing {
   [[gnu::visibility("hidden")]] static std::atomic<bool> matters_;
 
   mutable std::mutex mutex_;
-  Pairs pairs_;
+  turn::Pairs pairs_;
   std::atomic<std::uint32_t> open_pairs_{0};  // of pairs_, for calls that submit
   std::atomic<std::uint32_t> changes_{0};
   std::atomic<std::uint32_t> waiting_{0};
 };
 
-}  // namespace rota::turn
+}  // namespace rota::monitor

@@ -290,16 +290,16 @@ cuWait = { submits = "hStream" }
   };
   CHECK(scope("cuWait") == ", hStream, true, false");
   CHECK(scope("cuLaunchWith") == ", hStream, true, false");
-  CHECK(scope("cuSet") == ", hStream, true, false, gate::Reaches::kAddresses, reinterpret_cast<const void*>(to)");
+  CHECK(scope("cuSet") == ", hStream, true, false, driver::Reaches::kAddresses, reinterpret_cast<const void*>(to)");
   CHECK_THAT(scope("cuCopy"),
              Contains("kAddresses, reinterpret_cast<const void*>(to), reinterpret_cast<const void*>(from)"));
-  CHECK_THAT(scope("cuCopyBy"), Contains("kCopy, static_cast<const void*>(pCopy), gate::in_record(16, 48)"));
+  CHECK_THAT(scope("cuCopyBy"), Contains("kCopy, static_cast<const void*>(pCopy), driver::in_record(16, 48)"));
   CHECK_THAT(scope("cuCopyArray"), Contains("kAddressAndArray, reinterpret_cast<const void*>(to), from"));
   CHECK_THAT(scope("cuCopyArrays"), Contains("kArrays, to, from"));
-  CHECK_THAT(scope("cuPlay"), Contains("gate::Reaches::kGraph, reinterpret_cast<const void*>(hGraphExec)"));
-  CHECK_THAT(scope("cuInstantiate"), Contains("gate::Reaches::kAll"));
+  CHECK_THAT(scope("cuPlay"), Contains("driver::Reaches::kGraph, reinterpret_cast<const void*>(hGraphExec)"));
+  CHECK_THAT(scope("cuInstantiate"), Contains("driver::Reaches::kAll"));
   for (const char* function : {"cuCopyPair", "cuCopyList", "cuCopyMany", "cuCopyTwice", "cuRecord", "cuLaunchAll"}) {
-    CHECK_THAT(scope(function), Contains("gate::Reaches::kAll"));
+    CHECK_THAT(scope(function), Contains("driver::Reaches::kAll"));
   }
   // Nobody has to say so, or can.
   CHECK_THAT(policy_error("[driver]\ncuPlay = { submits = \"hStream\", reaches = \"all\" }"),
@@ -336,7 +336,7 @@ TEST_CASE("a call that exports marks the process when it has succeeded, before m
                                           "  return contract::exported(Symbol::k_cuShare, real::cuShare(address));\n");
   CHECK(body_of(source, "cuSendOut") ==
         "  return contract::with_room([=]() __attribute__((always_inline)) {\n"
-        "    gate::Scope scope({Symbol::k_cuSendOut, hStream, true, false, gate::Reaches::kAddresses, "
+        "    gate::Scope scope({Symbol::k_cuSendOut, hStream, true, false, driver::Reaches::kAddresses, "
         "static_cast<const void*>(address)});\n" +
             refusal("    ") +
             "    return contract::exported(Symbol::k_cuSendOut, real::cuSendOut(address, hStream));\n  });\n");

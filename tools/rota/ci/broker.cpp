@@ -92,12 +92,13 @@ void Broker::accept_one() {
 void Broker::hear(int who) {
   const auto found = connections_.find(who);
   if (found == connections_.end()) return;
-  turn::AdmissionRequest request{};
+  client::AdmissionRequest request{};
   const ssize_t got = ::recv(who, &request, sizeof request, 0);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  using What = turn::AdmissionRequest::What;
+  using What = client::AdmissionRequest::What;
   const bool known = request.what >= What::kFirst && request.what <= What::kGpus;
-  if (got != static_cast<ssize_t>(sizeof request) || !known || request.gpu_count > turn::AdmissionRequest::kMostGpus) {
+  if (got != static_cast<ssize_t>(sizeof request) || !known ||
+      request.gpu_count > client::AdmissionRequest::kMostGpus) {
     admissions_.ended(who);
     connections_.erase(found);
     return;
@@ -107,7 +108,7 @@ void Broker::hear(int who) {
   if (request.what == What::kFirst) {
     connection.gpus.clear();
     for (std::uint32_t index = 0; index < request.gpu_count; ++index) {
-      const turn::AdmissionRequest::Gpu& gpu = request.gpus[index];
+      const client::AdmissionRequest::Gpu& gpu = request.gpus[index];
       Uuid uuid{};
       static_assert(sizeof uuid.bytes == sizeof gpu.uuid);
       std::memcpy(uuid.bytes, gpu.uuid, sizeof uuid.bytes);
@@ -159,7 +160,7 @@ void Broker::give_gpus(int who, const Knowledge::Test& test, const std::string& 
 void Broker::decide() {
   if (admissions_.waiting() != 0) look();
   for (const int who : admissions_.step(room_, now())) {
-    const char answer = turn::kAdmissionGranted;
+    const char answer = client::kAdmissionGranted;
     // Where that fails its end is noticed next.
     [[maybe_unused]] const ssize_t sent = ::send(who, &answer, 1, MSG_NOSIGNAL);
   }

@@ -37,8 +37,8 @@ void register_run(CLI::App& app) {
          "for at most 60 s")
       ->type_name("NAME[:SIZE]")
       ->check([](const std::string& text) {
-        if (turn::named_gang(text)) return std::string();
-        return "'" + text + "' names no gang: " + turn::kGangForm;
+        if (client::named_gang(text)) return std::string();
+        return "'" + text + "' names no gang: " + client::kGangForm;
       });
   auto gpus = std::make_shared<GpusWanted>();
   run->add_option_function<std::string>(

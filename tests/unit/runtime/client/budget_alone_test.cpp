@@ -20,13 +20,13 @@ struct Alone {
     budget.serve(true);
     budget.limit(0);
   }
-  turn::Budget::Ask next_ask() {
-    std::optional<turn::Budget::Ask> ask;
+  client::Budget::Ask next_ask() {
+    std::optional<client::Budget::Ask> ask;
     CHECK(test::eventually([&] { return (ask = budget.take_ask(0)).has_value(); }));
     REQUIRE(ask);
     return *ask;
   }
-  void answer(std::uint32_t number, bool granted, const turn::Budget::Bytes& bytes) {
+  void answer(std::uint32_t number, bool granted, const client::Budget::Bytes& bytes) {
     budget.answer(0, {.gpu = 0,
                       .number = number,
                       .device_bytes = bytes.device,
@@ -45,8 +45,8 @@ struct Alone {
   test::FakeResidency memory;
   memory::Ledger& ledger = memory.books;
   std::atomic<std::uint64_t>& extents = memory.needed;
-  turn::Bell bell;
-  turn::Budget budget;
+  client::Bell bell;
+  client::Budget budget;
 };
 
 }  // namespace
@@ -62,7 +62,7 @@ TEST_CASE("what stays and what extents take are asked for each by itself, though
   CHECK(covered);
   // The total and the movable part are far within the grant.
   std::thread second([&] { covered = alone.takes(3 * kMega, memory::Kind::kPhysical); });
-  const turn::Budget::Ask stays = alone.next_ask();
+  const client::Budget::Ask stays = alone.next_ask();
   CHECK(stays.bytes.device == 5 * kMega);
   CHECK(stays.bytes.movable == 2 * kMega);
   CHECK(stays.bytes.fixed == 3 * kMega);
@@ -77,7 +77,7 @@ TEST_CASE("what stays and what extents take are asked for each by itself, though
     covered = alone.budget.may_take_extents(0, bytes, 0, [&, bytes] { extents -= bytes; });
   };
   std::thread third([&] { more_extents(4 * kMega); });
-  const turn::Budget::Ask takes = alone.next_ask();
+  const client::Budget::Ask takes = alone.next_ask();
   CHECK(takes.bytes.swapped == 4 * kMega);
   CHECK(takes.bytes.device == 2 * kMega);
   alone.answer(takes.number, true, {100 * kMega, 100 * kMega, 0, 6 * kMega});
@@ -92,7 +92,7 @@ TEST_CASE("what stays and what extents take are asked for each by itself, though
   CHECK(extents == 6 * kMega);
   // What is not needed is returned, of each kind.
   extents = kMega;
-  const turn::Budget::Has has = alone.budget.tighten(0);
+  const client::Budget::Has has = alone.budget.tighten(0);
   CHECK(has.bytes.swapped == kMega);
   CHECK(has.bytes.fixed == 0);
   CHECK(has.bytes.movable == 2 * kMega);
@@ -106,7 +106,7 @@ TEST_CASE("an allocation that needs an extent asks once for both") {
     covered = alone.budget.may_take_extents(0, 4 * kMega, 3 * kMega, [&] { alone.extents = 0; });
     if (covered) covered = alone.takes(3 * kMega, memory::Kind::kConverted);
   });
-  const turn::Budget::Ask ask = alone.next_ask();
+  const client::Budget::Ask ask = alone.next_ask();
   CHECK(ask.bytes.swapped == 4 * kMega);
   CHECK(ask.bytes.device == 3 * kMega);
   CHECK(ask.bytes.movable == 3 * kMega);

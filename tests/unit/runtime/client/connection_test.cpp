@@ -26,7 +26,7 @@ Message room(std::uint64_t bytes) {
 
 TEST_CASE("what rotad does not read for a while is kept and comes in order, news of memory once") {
   test::FakeRotad rotad;
-  const auto connection = turn::Connection::open().connection;
+  const auto connection = client::Connection::open().connection;
   REQUIRE(connection);
   rotad.read(false);
   for (std::uint64_t bytes = 1; bytes <= kMany; ++bytes) REQUIRE(connection->send(room(bytes)));
@@ -53,27 +53,27 @@ TEST_CASE("what rotad does not read for a while is kept and comes in order, news
 TEST_CASE("a rotad that does not welcome a program at once may do so later, on the same connection") {
   test::FakeRotad rotad;
   rotad.read(false);
-  turn::Connection::Attempt attempt = turn::Connection::open(std::chrono::milliseconds(20));
+  client::Connection::Attempt attempt = client::Connection::open(std::chrono::milliseconds(20));
   CHECK_FALSE(attempt.connection);
   REQUIRE(attempt.unanswered);
   CHECK(attempt.reason.find("does not answer") != std::string::npos);
   std::string reason;
-  CHECK(attempt.unanswered->welcome(reason) == turn::Connection::Welcome::kNotYet);
+  CHECK(attempt.unanswered->welcome(reason) == client::Connection::Welcome::kNotYet);
   SECTION("it does") {
     rotad.read(true);
-    auto welcome = turn::Connection::Welcome::kNotYet;
-    for (int tries = 0; tries < 20'000 && welcome == turn::Connection::Welcome::kNotYet; ++tries) {
+    auto welcome = client::Connection::Welcome::kNotYet;
+    for (int tries = 0; tries < 20'000 && welcome == client::Connection::Welcome::kNotYet; ++tries) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       welcome = attempt.unanswered->welcome(reason);
     }
-    REQUIRE(welcome == turn::Connection::Welcome::kYes);
+    REQUIRE(welcome == client::Connection::Welcome::kYes);
     CHECK(attempt.unanswered->send(room(1)));
     CHECK(rotad.next().body.room.bytes == 1);
     CHECK(rotad.clients() == 1);
   }
   SECTION("it dies") {
     rotad.die();
-    CHECK(attempt.unanswered->welcome(reason) == turn::Connection::Welcome::kNo);
+    CHECK(attempt.unanswered->welcome(reason) == client::Connection::Welcome::kNo);
     CHECK_FALSE(reason.empty());
   }
 }
@@ -81,7 +81,7 @@ TEST_CASE("a rotad that does not welcome a program at once may do so later, on t
 TEST_CASE("how long rotad has read nothing is known, and one that is merely behind reads") {
   using namespace std::chrono_literals;
   test::FakeRotad rotad;
-  const auto connection = turn::Connection::open().connection;
+  const auto connection = client::Connection::open().connection;
   REQUIRE(connection);
   CHECK(connection->unread_for(10s) == 0s);
   rotad.read(false);
@@ -101,7 +101,7 @@ TEST_CASE("how long rotad has read nothing is known, and one that is merely behi
 
 TEST_CASE("a rotad that never reads again counts as gone, and so does one that hangs up") {
   test::FakeRotad rotad;
-  const auto connection = turn::Connection::open().connection;
+  const auto connection = client::Connection::open().connection;
   REQUIRE(connection);
   SECTION("it never reads") {
     rotad.read(false);

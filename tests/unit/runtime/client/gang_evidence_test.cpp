@@ -31,8 +31,8 @@ constexpr const char* kAllReduce = "_Z40ncclDevKernel_AllReduce_Sum_bf16_RING_LL
 
 using Variables = std::map<std::string, std::string>;
 
-turn::Launch launch(const Variables& variables) {
-  return turn::launched_gang([&](const char* name) -> const char* {
+client::Launch launch(const Variables& variables) {
+  return client::launched_gang([&](const char* name) -> const char* {
     const auto found = variables.find(name);
     return found == variables.end() ? nullptr : found->second.c_str();
   });
@@ -40,11 +40,11 @@ turn::Launch launch(const Variables& variables) {
 
 // Empty: none.
 std::string gang(const Variables& variables) {
-  const turn::Launch found = launch(variables);
+  const client::Launch found = launch(variables);
   CHECK_FALSE(found.several_machines);
   if (!found.gang) return {};
   CHECK(found.gang->size == 0);
-  CHECK(std::string(found.gang->name).size() <= turn::kGangNameBytes);
+  CHECK(std::string(found.gang->name).size() <= client::kGangNameBytes);
   return found.gang->name;
 }
 
@@ -85,10 +85,10 @@ struct Program {
 
   test::FakeDriver driver;
   gate::Gate gate;
-  gate::Contexts contexts;
+  driver::Contexts contexts;
   memory::Ledger ledger;
   memory::Memory memory{ledger, {.small_bytes = 0}};
-  turn::Monitor monitor{gate, contexts, memory};
+  monitor::Monitor monitor{gate, contexts, memory};
   api::CUcontext context = nullptr;
 };
 
@@ -105,7 +105,7 @@ std::string named(test::FakeRotad& rotad, GangWhy why, std::uint32_t size) {
 
 TEST_CASE("a gang is named by a name that is not too long, and by a size where one is wanted") {
   const auto name = [](const char* text) {
-    const auto gang = turn::named_gang(text);
+    const auto gang = client::named_gang(text);
     if (gang) CHECK(gang->why == GangWhy::kNamed);
     return gang ? std::string(gang->name) + "/" + std::to_string(gang->size) : "none";
   };
@@ -129,14 +129,14 @@ TEST_CASE("collective kernels are known by their names, mangled or not") {
         "_Z36barrier_on_stream_kernel_threadgroupIL13threadgroup_t1EEvii",
         "_ZN4vllm26cross_device_reduce_1stageIfLi2EEEvPNS_8RankDataE"}) {
     INFO(name);
-    CHECK(turn::is_collective_kernel(name));
+    CHECK(client::is_collective_kernel(name));
   }
   for (const char* name : {"", "_Z", "_ZL", "_Z4", "_Z5saxpyifPKfPf", "nccl", "my_ncclDevKernel",
                            "_Z16my_ncclDevKernelv", "_ZncclDevKernel", "_Z7barrierv"}) {
     INFO(name);
-    CHECK_FALSE(turn::is_collective_kernel(name));
+    CHECK_FALSE(client::is_collective_kernel(name));
   }
-  CHECK_FALSE(turn::is_collective_kernel(nullptr));
+  CHECK_FALSE(client::is_collective_kernel(nullptr));
 }
 
 TEST_CASE(
@@ -179,7 +179,7 @@ TEST_CASE("one rank is no gang, and ranks on several machines are none") {
         // Only the outer launcher says so.
         with(with(kAddress, {{"WORLD_SIZE", "16"}}),
              {{"SLURM_JOB_ID", "31"}, {"SLURM_STEP_ID", "0"}, {"SLURM_NNODES", "2"}})}) {
-    const turn::Launch found = launch(variables);
+    const client::Launch found = launch(variables);
     CHECK(found.several_machines);
     CHECK_FALSE(found.gang);
   }
@@ -243,7 +243,7 @@ TEST_CASE("what ROTA_GANG names counts, whatever the program looks up, unless it
 
 TEST_CASE(
     "the environment counts that there is when a kernel is looked up, and a job on several machines has no gang") {
-  turn::GangEvidence evidence;
+  client::GangEvidence evidence;
   CHECK_FALSE(evidence.kernel_found(kAllReduce));
   const Environment environment(kTwo);  // as a program does that starts its own ranks
   CHECK(evidence.kernel_found(kAllReduce));
@@ -253,17 +253,17 @@ TEST_CASE(
   evidence.connected();
   CHECK(evidence.take_untold().has_value());
 
-  turn::GangEvidence several;
+  client::GangEvidence several;
   const Environment more(Variables{{"WORLD_SIZE", "4"}});
   CHECK(several.kernel_found(kAllReduce));
   CHECK_FALSE(several.take_untold().has_value());
 }
 
 TEST_CASE("ranks of one launch that share memory with other processes are a gang, and others are none") {
-  turn::GangEvidence alone;
+  client::GangEvidence alone;
   CHECK_FALSE(alone.memory_shared());
   const Environment environment(kTwo);
-  turn::GangEvidence evidence;
+  client::GangEvidence evidence;
   CHECK(evidence.memory_shared());
   CHECK_FALSE(evidence.kernel_found(kAllReduce));
   const auto gang = evidence.take_untold();
@@ -273,7 +273,7 @@ TEST_CASE("ranks of one launch that share memory with other processes are a gang
 }
 
 TEST_CASE("processes of one `rota run` that share memory are a gang, and collective kernels alone make none there") {
-  turn::GangEvidence evidence("1234-5678");
+  client::GangEvidence evidence("1234-5678");
   CHECK_FALSE(evidence.kernel_found(kAllReduce));
   CHECK(evidence.memory_shared());
   const auto gang = evidence.take_untold();
@@ -281,7 +281,7 @@ TEST_CASE("processes of one `rota run` that share memory are a gang, and collect
   CHECK(gang->why == GangWhy::kMemory);
   CHECK(gang->size == 0);
   const auto name_in = [](const char* session) {
-    turn::GangEvidence each{session};
+    client::GangEvidence each{session};
     CHECK(each.memory_shared());
     return std::string(each.take_untold().value().name);
   };
@@ -305,10 +305,10 @@ TEST_CASE("registered host memory is evidence where it is a shared mapping") {
   CHECK(found(shared.get() + 8191)->shared);
   CHECK_FALSE(found(own.get())->shared);
   CHECK_FALSE(found(nullptr));
-  turn::GangEvidence alone;
+  client::GangEvidence alone;
   CHECK_FALSE(alone.host_registered(shared.get()));
   const Environment environment(kTwo);
-  turn::GangEvidence evidence;
+  client::GangEvidence evidence;
   CHECK_FALSE(evidence.host_registered(own.get()));
   CHECK(evidence.host_registered(shared.get()));
   CHECK_FALSE(evidence.host_registered(shared.get()));
@@ -316,7 +316,7 @@ TEST_CASE("registered host memory is evidence where it is a shared mapping") {
 
 TEST_CASE("a rank that registers private memory again and again does not look for ever whether it is shared") {
   const Environment environment(kTwo);
-  turn::GangEvidence evidence;
+  client::GangEvidence evidence;
   const int local = 0;
   const auto per_call = [&] {
     const auto begin = std::chrono::steady_clock::now();

@@ -7,6 +7,7 @@
 #include "scheduler/rules/context_cost.h"
 
 using namespace rota;
+using namespace rota::client;
 using namespace rota::turn;
 using namespace std::chrono_literals;
 

@@ -7,7 +7,7 @@
 #include "scheduler/base/paced_lines.h"
 
 using namespace std::chrono_literals;
-using rota::turn::Waiting;
+using rota::client::Waiting;
 
 TEST_CASE("who waits speaks after 1, 10 and 60 s, and then no more, whatever wait that is") {
   int asked = 0;
@@ -41,11 +41,11 @@ TEST_CASE("each wait of many speaks after 1, 10 and 60 s, but a program that wai
     return std::string("memory of others on GPU 0");
   };
   for (int wait = 0; wait < 2; ++wait) {
-    rota::turn::WaitLines lines;
+    rota::client::WaitLines lines;
     for (const auto so_long : {0s, 1s, 2s, 10s, 60s, 1000s}) lines.stands(so_long, whom);
   }
   CHECK(asked == 6);
-  for (int wait = 0; wait < 100; ++wait) rota::turn::WaitLines().stands(1s, whom);
+  for (int wait = 0; wait < 100; ++wait) rota::client::WaitLines().stands(1s, whom);
   CHECK(asked == rota::PacedLines::kAtOnce);
 }
 
@@ -65,7 +65,7 @@ rota::protocol::ProgramRow program(std::int32_t pid, std::uint64_t held, std::ui
 }  // namespace
 
 TEST_CASE("of a GPU that is full those who have most are named") {
-  using rota::turn::memory_of;
+  using rota::client::memory_of;
   CHECK(memory_of({}, 0, 1).empty());
   rota::protocol::Snapshot all;
   for (int pid = 1; pid <= 6; ++pid) {
@@ -83,7 +83,7 @@ TEST_CASE("of a GPU that is full those who have most are named") {
 
 TEST_CASE("of those whose memory cannot leave a GPU yet the ones with most of it are named") {
   namespace protocol = rota::protocol;
-  using rota::turn::staying_of;
+  using rota::client::staying_of;
   protocol::Snapshot all;
   for (std::uint32_t i = 0; i < 3; ++i) {
     all.programs.push_back(program(static_cast<std::int32_t>(i) + 1, 0, 0));
@@ -115,7 +115,7 @@ TEST_CASE("a program that is passed over is told what is in its way, for good or
   const auto told = [&](std::uint64_t lacks, std::uint64_t for_now) {
     all.tasks[0].lacks_bytes = lacks * kMega;
     all.tasks[0].lacks_for_now_bytes = for_now * kMega;
-    return rota::turn::room_for(all, 1);
+    return rota::client::room_for(all, 1);
   };
   CHECK(told(0, 0).empty());
   CHECK(told(130, 0) == "room on GPU 3: 130 MiB of this program's memory do not fit beside what cannot be evicted");
@@ -126,11 +126,11 @@ TEST_CASE("a program that is passed over is told what is in its way, for good or
   CHECK(told(130, 30) ==
         "room on GPU 3: 130 MiB of this program's memory do not fit beside what cannot be evicted and, for 30 MiB "
         "of that, what cannot be evicted while work of its programs may run: program 2 500 MiB");
-  CHECK(rota::turn::room_for(all, 2).empty());
+  CHECK(rota::client::room_for(all, 2).empty());
 }
 
 TEST_CASE("who holds what a process waits for is named as far as rotad's list tells") {
-  using rota::turn::holder_of;
+  using rota::client::holder_of;
   CHECK(holder_of({}, 1) == "its turn on a GPU; no rotad says who holds it");
   rota::protocol::Snapshot all;
   all.programs = {program(1, 1, 0), program(2, 0, 1), program(3, 2, 0), program(4, 0, 2)};

@@ -11,9 +11,9 @@
 #include "tests/unit/runtime/fake_driver.h"
 
 using namespace rota;
-using gate::ContextLife;
-using gate::Contexts;
-using Within = gate::Contexts::Within;
+using driver::ContextLife;
+using driver::Contexts;
+using Within = driver::Contexts::Within;
 
 namespace {
 
@@ -193,7 +193,7 @@ TEST_CASE("a context is another one where the driver gives its handle another nu
 TEST_CASE("a context that is added under the handle of one whose end was not noticed begins a life of its own") {
   Numbered numbered;
   auto& [driver, contexts, context] = numbered;
-  const gate::ContextLife before = contexts.life_of(context);
+  const driver::ContextLife before = contexts.life_of(context);
   contexts.add(context, 0, true);
   CHECK(contexts.life_of(context) == before);
   number = 4;

@@ -14,7 +14,7 @@
 #include "tests/unit/runtime/fake_driver.h"
 
 using namespace rota;
-using gate::Contexts;
+using driver::Contexts;
 using test::eventually;
 
 namespace {
@@ -250,10 +250,10 @@ TEST_CASE("calls into a capturing stream need no lease; the legacy stream cannot
   test::FakeDriver driver;
   Contexts contexts;
   contexts.add(driver.enter_context(0), 0, true);
-  const gate::Call into_stream{Symbol::k_cuLaunchKernel, kStream, true, false};
-  const gate::Call into_legacy{Symbol::k_cuLaunchKernel, nullptr, true, false};
-  const gate::Call into_own{Symbol::k_cuLaunchKernel_ptsz, nullptr, true, true};
-  const gate::Call fork{Symbol::k_cuStreamWaitEvent, reinterpret_cast<api::CUstream>(0x600), true, false};
+  const driver::Call into_stream{Symbol::k_cuLaunchKernel, kStream, true, false};
+  const driver::Call into_legacy{Symbol::k_cuLaunchKernel, nullptr, true, false};
+  const driver::Call into_own{Symbol::k_cuLaunchKernel_ptsz, nullptr, true, true};
+  const driver::Call fork{Symbol::k_cuStreamWaitEvent, reinterpret_cast<api::CUstream>(0x600), true, false};
   CHECK_FALSE(contexts.submits_nothing(into_stream));
   CHECK_FALSE(contexts.submits_nothing(fork));
   begin(contexts, driver);
@@ -300,7 +300,7 @@ TEST_CASE("where the driver does not work, as in a forked child, its error is no
   test::FakeDriver driver;
   Contexts contexts;
   driver.enter_context(0);
-  const gate::Call call{Symbol::k_cuLaunchKernel, kStream, true, false};
+  const driver::Call call{Symbol::k_cuLaunchKernel, kStream, true, false};
   CHECK_FALSE(contexts.submits_nothing(call));
   driver.set<api::cuCtxGetCurrent_fn>(Symbol::k_cuCtxGetCurrent,
                                       [](api::CUcontext*) { return api::CUDA_ERROR_NOT_INITIALIZED; });

@@ -7,7 +7,7 @@
 namespace rota::test {
 
 // As cuCtxDestroy does.
-inline void destroy(gate::Contexts& contexts, FakeDriver& driver, api::CUcontext context) {
+inline void destroy(driver::Contexts& contexts, FakeDriver& driver, api::CUcontext context) {
   contexts.end_context(
       context,
       [&] {

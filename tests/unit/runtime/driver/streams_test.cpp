@@ -16,7 +16,7 @@
 
 using namespace rota;
 using namespace std::chrono_literals;
-using gate::Contexts;
+using driver::Contexts;
 
 namespace {
 

@@ -26,18 +26,18 @@ namespace {
 struct Sorting : gate::Attendant {
   using gate::Attendant::reached;
   void arrived() override {}
-  bool submits_nothing(const gate::Call&) override { return captures.load(); }
-  bool may_submit(const gate::Call&) override { return false; }
-  gate::Devices reached(const gate::Call& call) override {
+  bool submits_nothing(const driver::Call&) override { return captures.load(); }
+  bool may_submit(const driver::Call&) override { return false; }
+  gate::Devices reached(const driver::Call& call) override {
     return call.has_stream ? gate::Devices{1} << reinterpret_cast<std::uintptr_t>(call.stream) : gate::kAllDevices;
   }
   std::atomic<bool> captures{false};
 };
 
-gate::Call on(std::uintptr_t device) {
+driver::Call on(std::uintptr_t device) {
   return {Symbol::k_cuLaunchKernel, reinterpret_cast<api::CUstream>(device), true, false};
 }
-constexpr gate::Call kOnAll{Symbol::k_cuGraphLaunch, nullptr, false, false};
+constexpr driver::Call kOnAll{Symbol::k_cuGraphLaunch, nullptr, false, false};
 
 // Threads that each make one call, which lasts until the test lets them leave.
 struct Callers {
@@ -47,7 +47,7 @@ struct Callers {
     gate.open();
     for (std::thread& thread : threads) thread.join();
   }
-  void call(const gate::Call& call) {
+  void call(const driver::Call& call) {
     threads.emplace_back([this, call] {
       {
         const gate::Scope scope(call);

@@ -23,13 +23,13 @@ using test::eventually;
 
 namespace {
 
-const gate::Call kCall{Symbol::k_cuLaunchKernel, nullptr, true, false};
+const driver::Call kCall{Symbol::k_cuLaunchKernel, nullptr, true, false};
 
 struct Capturing : gate::Attendant {
   std::atomic<int> arrivals{0};
   std::atomic<bool> captures{false};
   void arrived() override { arrivals.fetch_add(1); }
-  bool submits_nothing(const gate::Call&) override { return captures.load(); }
+  bool submits_nothing(const driver::Call&) override { return captures.load(); }
 };
 
 void close_while_threads_enter(gate::Barrier barrier) {

@@ -18,13 +18,13 @@ namespace {
 struct Sorting : gate::Attendant {
   using gate::Attendant::reached;
   void arrived() override {}
-  bool submits_nothing(const gate::Call&) override { return false; }
-  gate::Devices reached(const gate::Call& call) override {
+  bool submits_nothing(const driver::Call&) override { return false; }
+  gate::Devices reached(const driver::Call& call) override {
     return call.has_stream ? gate::Devices{1} << reinterpret_cast<std::uintptr_t>(call.stream) : gate::kAllDevices;
   }
 };
 
-gate::Call on(std::uintptr_t device) {
+driver::Call on(std::uintptr_t device) {
   return {Symbol::k_cuLaunchKernel, reinterpret_cast<api::CUstream>(device), true, false};
 }
 
@@ -97,11 +97,11 @@ TEST_CASE("a thread inside a call for one GPU is not inside for another, unless 
 TEST_CASE("a call of one GPU whose gate is open is looked at no further, and counted as that GPU's") {
   struct : Sorting {
     using Sorting::reached;
-    gate::Devices reached(const gate::Call& call) override {
+    gate::Devices reached(const driver::Call& call) override {
       ++looked_at;
       return Sorting::reached(call);
     }
-    gate::Devices reached_at_once(const gate::Call& call) override { return Sorting::reached(call); }
+    gate::Devices reached_at_once(const driver::Call& call) override { return Sorting::reached(call); }
     int looked_at = 0;
   } sorting;
   Gate gate;

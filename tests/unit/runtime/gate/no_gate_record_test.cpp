@@ -55,10 +55,10 @@ void* operator new(std::size_t bytes, std::align_val_t alignment, const std::not
 TEST_CASE("a thread whose record cannot be allocated pins the process's memory before its call goes on") {
   const Unseeing unseeing;
   gate::Gate gate;
-  gate::Contexts contexts;
+  driver::Contexts contexts;
   memory::Ledger ledger;
   memory::Memory memory{ledger, {.backend = memory::Choice::kSwap, .limit_bytes = UINT64_MAX, .move_out = true}};
-  turn::Monitor monitor(gate, contexts, memory);
+  monitor::Monitor monitor(gate, contexts, memory);
   CHECK_FALSE(memory.swap().pinned());
   std::thread([] { look(); }).join();
   CHECK(looks.load() == 1);

@@ -21,7 +21,7 @@ TEST_CASE("without a thread-specific key the gate works, touches nobody else's, 
     pthread_setspecific(key, &keys);
   }
   REQUIRE(!keys.empty());
-  const gate::Call call{Symbol::k_cuLaunchKernel, nullptr, true, false};
+  const driver::Call call{Symbol::k_cuLaunchKernel, nullptr, true, false};
   Gate gate;
   for (int i = 0; i < 100; ++i) {
     std::thread([&] {

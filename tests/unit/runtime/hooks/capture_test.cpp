@@ -35,7 +35,7 @@ TEST_CASE("a capture that finds memory out of place once it has the lock waits w
     });
     while (runtime().gate.standing() == 0) std::this_thread::yield();
     // Nobody brings memory back while the lock is held.
-    EXPECT(runtime().contexts.within({}, [] {}) == gate::Contexts::Within::kGone);
+    EXPECT(runtime().contexts.within({}, [] {}) == driver::Contexts::Within::kGone);
     EXPECT(begun == 0 && runtime().contexts.captures() == 0);
     gate::out_of_place.store(false);
     runtime().gate.open();

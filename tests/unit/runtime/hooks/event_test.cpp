@@ -9,7 +9,7 @@ using namespace rota::test;
 using api::CUevent;
 using api::CUresult;
 using api::CUstream;
-using turn::Timing;
+using monitor::Timing;
 
 namespace {
 
@@ -38,7 +38,7 @@ void install(FakeDriver& driver) {
 
 // As the monitor would say where others use the GPU.
 void share() {
-  runtime().monitor.timing().look({.shared = true}, turn::now(), [](CUevent) { return false; });
+  runtime().monitor.timing().look({.shared = true}, monitor::now(), [](CUevent) { return false; });
 }
 
 CUevent make(unsigned flags = 0) {
@@ -184,7 +184,7 @@ TEST_CASE(
         EXPECT(overrides::cuEventRecord(first, kTimed) == api::CUDA_SUCCESS);
         const bool counts = inside();
         EXPECT(overrides::cuEventRecord(second, kTimed) == api::CUDA_SUCCESS);
-        runtime().monitor.timing().look({.shared = true}, turn::now(), [](CUevent) { return true; });
+        runtime().monitor.timing().look({.shared = true}, monitor::now(), [](CUevent) { return true; });
         return counts;
       };
       for (unsigned i = 0; i < turn::Pairs::kOnCredit; ++i) EXPECT(pair());

@@ -436,7 +436,7 @@ TEST_CASE("a stream that captures a copy of another GPU's memory only is one mor
                                         .stream = stream,
                                         .has_stream = true,
                                         .per_thread = false,
-                                        .reaches = gate::Reaches::kAddresses,
+                                        .reaches = driver::Reaches::kAddresses,
                                         .first = reinterpret_cast<const void*>(to),
                                         .second = reinterpret_cast<const void*>(from)});
     };

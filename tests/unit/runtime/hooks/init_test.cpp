@@ -91,7 +91,7 @@ class Rig {
   std::string folder_;
   Descriptor listening_;
   Descriptor connection_;
-  turn::AdmissionRequest request_{};
+  client::AdmissionRequest request_{};
   int asked_ = 0;
   std::thread thread_;
 };

@@ -95,7 +95,7 @@ TEST_CASE("a rank that finds a collective kernel is a member of its launch's gan
       EXPECT(lookup.call("ncclDevKernel_Missing") == api::CUDA_ERROR_NOT_FOUND);
       setenv("MASTER_PORT", "2", 1);
       EXPECT(lookup.call(kThere) == api::CUDA_SUCCESS);
-      const turn::Launch launch = turn::launched_gang([](const char* name) -> const char* { return getenv(name); });
+      const client::Launch launch = client::launched_gang([](const char* name) -> const char* { return getenv(name); });
       runtime().monitor.context_made(driver.enter_context(0), 0, true);
       protocol::Message message = rotad.next();
       while (message.kind != protocol::Kind::kGang) message = rotad.next();

@@ -38,7 +38,7 @@ void install(FakeDriver& driver) {
 // Which streams are waited for from now on.
 std::set<CUstream> marks() {
   marked.clear();
-  EXPECT(runtime().contexts.mark() == gate::Contexts::Mark::kMarked);
+  EXPECT(runtime().contexts.mark() == driver::Contexts::Mark::kMarked);
   return marked;
 }
 
@@ -97,7 +97,7 @@ namespace {
 // Others make room so many times before there is enough.
 struct MakingRoom : gate::Attendant {
   void arrived() override {}
-  bool submits_nothing(const gate::Call&) override { return false; }
+  bool submits_nothing(const driver::Call&) override { return false; }
   void make_room(FunctionRef<bool()> again) override {
     ++asked;
     EXPECT(runtime().gate.traffic().inside == 0);

@@ -82,10 +82,10 @@ struct Program {
 
   test::FakeDriver driver;
   gate::Gate gate;
-  gate::Contexts contexts;
+  driver::Contexts contexts;
   memory::Ledger ledger;
   memory::Memory memory;
-  turn::Monitor monitor{gate, contexts, memory};
+  monitor::Monitor monitor{gate, contexts, memory};
   api::CUcontext context = nullptr;
   std::vector<std::thread> threads;
 };

@@ -125,7 +125,7 @@ TEST_CASE("memory of a context that has failed is released, and not that of the 
   copies_at_once(driver);
   driver.device_bytes = 1024 * kMega;
   gate::Gate gate;
-  gate::Contexts contexts;
+  driver::Contexts contexts;
   memory::Ledger ledger;
   memory::Memory memory(ledger, {.backend = memory::Choice::kSwap, .limit_bytes = UINT64_MAX, .move_out = true});
   const api::CUcontext context = driver.enter_context(0);
@@ -139,7 +139,7 @@ TEST_CASE("memory of a context that has failed is released, and not that of the 
     return fails.load() ? api::CUDA_ERROR_ILLEGAL_ADDRESS : api::CUDA_SUCCESS;
   });
   // While it is released, a program's thread cannot have ended the context and made another one.
-  static std::atomic<gate::Contexts*> looked_at;
+  static std::atomic<driver::Contexts*> looked_at;
   static std::atomic<int> beside;
   looked_at = &contexts;
   beside = 0;
@@ -149,8 +149,8 @@ TEST_CASE("memory of a context that has failed is released, and not that of the 
     }).join();
     return api::CUDA_SUCCESS;
   });
-  const turn::Left left =
-      turn::swap_out(contexts, memory, {0, kBytes}, [](int) { return memory::Exchange{}; }, [] { return false; });
+  const monitor::Left left =
+      monitor::swap_out(contexts, memory, {0, kBytes}, [](int) { return memory::Exchange{}; }, [] { return false; });
   CHECK(left.bytes == kBytes);
   CHECK(copies.load() == 0);
   CHECK(beside.load() == 0);

@@ -35,10 +35,10 @@ struct Program {
 
   test::FakeDriver driver;
   gate::Gate gate;
-  gate::Contexts contexts;
+  driver::Contexts contexts;
   memory::Ledger ledger;
   memory::Memory memory{ledger, {.backend = memory::Choice::kManaged, .limit_bytes = memory::kNoLimit}};
-  turn::Monitor monitor{gate, contexts, memory};
+  monitor::Monitor monitor{gate, contexts, memory};
   api::CUcontext context = nullptr;
 };
 

@@ -33,7 +33,7 @@ struct Interrupted : gate::Attendant {
   std::atomic<int> count{0};
   void arrived() override {}
   void interrupted(int) override { count.fetch_add(1); }
-  bool submits_nothing(const gate::Call&) override { return false; }
+  bool submits_nothing(const driver::Call&) override { return false; }
 };
 
 // Repeated until `condition`: a signal that arrives before the thread sleeps interrupts nothing.
@@ -85,7 +85,7 @@ TEST_CASE("a handler that runs while a thread stands for what is in flight count
   gate::Gate gate;
   struct : Interrupted {
     std::atomic<bool> full{true};
-    bool may_submit(const gate::Call&) override { return !full.load(); }
+    bool may_submit(const driver::Call&) override { return !full.load(); }
   } attendant;
   gate.set_attendant(&attendant);
   gate.set_metered(true);
@@ -117,7 +117,7 @@ TEST_CASE("a handler that ran while a thread waited counts again if the gate clo
     gate::Gate* gate = nullptr;
     std::atomic<bool> too_late{true};
     std::atomic<int> told_before{-1};
-    bool may_submit(const gate::Call&) override {
+    bool may_submit(const driver::Call&) override {
       if (!too_late.load()) return true;
       if (told_before.load() < 0) {
         gate->close();

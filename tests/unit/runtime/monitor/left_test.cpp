@@ -28,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-const gate::Call kCall{Symbol::k_cuLaunchKernel, nullptr, true, false};
+const driver::Call kCall{Symbol::k_cuLaunchKernel, nullptr, true, false};
 
 // A handler jumps to `out`, which the thread that it runs in has set.
 thread_local sigjmp_buf out;
@@ -86,8 +86,8 @@ TEST_CASE("a thread that jumps out of its wait at the gate leaves nothing behind
   Gate gate;
   struct : gate::Attendant {
     void arrived() override {}
-    bool submits_nothing(const gate::Call&) override { return false; }
-    bool may_submit(const gate::Call&) override { return may.load(); }
+    bool submits_nothing(const driver::Call&) override { return false; }
+    bool may_submit(const driver::Call&) override { return may.load(); }
     std::atomic<bool> may{false};
   } attendant;
   gate.set_attendant(&attendant);
@@ -253,8 +253,8 @@ TEST_CASE("a thread that waits for what limits allow jumps out once rotad has an
   const Watchdog watchdog;
   test::FakeResidency memory;
   memory::Ledger& ledger = memory.books;
-  turn::Bell bell;
-  turn::Budget budget(memory, bell);
+  client::Bell bell;
+  client::Budget budget(memory, bell);
   budget.serve(true);
   budget.limit(0);
   REQUIRE(ledger.reserve(0, 1, memory::Kind::kConverted));
@@ -264,7 +264,7 @@ TEST_CASE("a thread that waits for what limits allow jumps out once rotad has an
     overwrite_stack();
     step = 1;
   });
-  std::optional<turn::Budget::Ask> ask;
+  std::optional<client::Budget::Ask> ask;
   REQUIRE(eventually([&] {
     ask = budget.take_ask(0);
     return ask.has_value();
@@ -294,8 +294,8 @@ TEST_CASE("a thread that jumps out when rotad has refused its bytes has given th
   const Watchdog watchdog;
   test::FakeResidency memory;
   memory::Ledger& ledger = memory.books;
-  turn::Bell bell;
-  turn::Budget budget(memory, bell);
+  client::Bell bell;
+  client::Budget budget(memory, bell);
   budget.serve(true);
   budget.limit(0);
   REQUIRE(ledger.reserve(0, 10, memory::Kind::kConverted));
@@ -308,7 +308,7 @@ TEST_CASE("a thread that jumps out when rotad has refused its bytes has given th
     }));
     overwrite_stack();
   });
-  std::optional<turn::Budget::Ask> ask;
+  std::optional<client::Budget::Ask> ask;
   REQUIRE(eventually([&] {
     ask = budget.take_ask(0);
     return ask.has_value();

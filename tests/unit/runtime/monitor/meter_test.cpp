@@ -9,7 +9,7 @@
 
 using namespace rota;
 using namespace std::chrono_literals;
-using turn::Meter;
+using monitor::Meter;
 using turn::Time;
 
 namespace {
@@ -194,8 +194,8 @@ TEST_CASE(
     std::atomic<bool> may{false};
     std::atomic<int> arrivals{0};
     void arrived() override { arrivals.fetch_add(1); }
-    bool submits_nothing(const gate::Call&) override { return false; }
-    bool may_submit(const gate::Call&) override { return may.load(); }
+    bool submits_nothing(const driver::Call&) override { return false; }
+    bool may_submit(const driver::Call&) override { return may.load(); }
   } strict;
   gate::Gate gate;
   gate.set_attendant(&strict);

@@ -40,10 +40,10 @@ struct Program {
 
   test::FakeDriver driver;
   gate::Gate gate;
-  gate::Contexts contexts;
+  driver::Contexts contexts;
   memory::Ledger ledger;
   memory::Memory memory;
-  turn::Monitor monitor;
+  monitor::Monitor monitor;
   api::CUcontext context = nullptr;
 };
 

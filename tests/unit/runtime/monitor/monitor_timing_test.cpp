@@ -6,6 +6,7 @@
 #include "tests/unit/runtime/monitor/turning_program.h"
 
 using namespace rota;
+using namespace rota::monitor;
 using namespace rota::turn;
 using namespace std::chrono_literals;
 
@@ -75,7 +76,7 @@ TEST_CASE("the thread that opens a pair waits until rotad says that it is alone,
   CHECK(want.alone == 1);
   CHECK(want.gpus == 1);
   CHECK_FALSE(opened);
-  rotad.alone(static_cast<std::uint64_t>((turn::now() + 250ms).count()));
+  rotad.alone(static_cast<std::uint64_t>((monitor::now() + 250ms).count()));
   program.launcher.join();
   CHECK(opened);
   // Nothing follows, so the series ends soon.
@@ -88,9 +89,9 @@ TEST_CASE("a rotad that never answers holds no pair back for more than a moment,
   rotad.keep_limits();
   TimingProgram program;
   program.hold_beside_others(rotad);
-  const Time begun = turn::now();
+  const Time begun = monitor::now();
   program.record(0);
-  CHECK(turn::now() - begun >= Pairs::kLongestWait);
+  CHECK(monitor::now() - begun >= Pairs::kLongestWait);
   CHECK(program.monitor.timing().inside());
   program.record(1);
   CHECK_FALSE(program.monitor.timing().inside());
@@ -105,7 +106,7 @@ TEST_CASE("between the two events of a pair nothing of ours is recorded, and no 
   rotad.keep_limits();
   TimingProgram program;
   program.hold_beside_others(rotad, protocol::kWatchCalls | protocol::kWatchSamples | protocol::kWatchMeter);
-  rotad.somebody_waits(1, static_cast<std::uint64_t>((turn::now() + 1h).count()));
+  rotad.somebody_waits(1, static_cast<std::uint64_t>((monitor::now() + 1h).count()));
   const auto launch = [] { gates::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); };
   REQUIRE(test::eventually([&] { return program.gate.metered(); }));
   const auto marked = [&](int before) {
@@ -116,7 +117,7 @@ TEST_CASE("between the two events of a pair nothing of ours is recorded, and no 
   REQUIRE(test::eventually([&] { return marked(first); }));
   int before = 0;
   for (bool in_time = false; !in_time;) {  // not on a machine that is busy: it lasts no longer than that
-    const Time begun = turn::now();
+    const Time begun = monitor::now();
     program.record(0);
     // A mark that the monitor had decided on just before may still come; once it has looked again, none.
     const std::uint64_t earlier = rotad.usage().gpus[0].calls;
@@ -131,7 +132,7 @@ TEST_CASE("between the two events of a pair nothing of ours is recorded, and no 
     REQUIRE(test::eventually([&] { return rotad.usage().gpus[0].calls >= calls + 200; }));
     const int after = marks;
     const bool inside = program.monitor.timing().inside();
-    in_time = turn::now() - begun < Pairs::kLongest;
+    in_time = monitor::now() - begun < Pairs::kLongest;
     program.record(1);
     program.driver.finished = UINT64_MAX;
     if (!in_time) continue;

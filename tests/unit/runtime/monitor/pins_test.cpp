@@ -32,7 +32,7 @@ void tells_when_entered(FakeDriver& driver) {
 
 // A thread of a program that is about to load a library.
 struct Loading {
-  explicit Loading(turn::Monitor& monitor)
+  explicit Loading(monitor::Monitor& monitor)
       : thread([this, &monitor] {
           number = gettid();
           monitor.bring_back_for("libnvcuvid.so.1");
@@ -196,7 +196,7 @@ TEST_CASE("memory that is to stay in place for a while does not leave before tha
 
 TEST_CASE("a thread that is cancelled while it waits for memory before it loads a library waits all the same") {
   Counting with;
-  static turn::Monitor* monitor;
+  static monitor::Monitor* monitor;
   static std::atomic<bool> cancelled;
   static std::atomic<bool> goes_on;
   static std::atomic<pid_t> number;
@@ -229,7 +229,7 @@ TEST_CASE("a thread that is cancelled while it waits for memory before it loads 
 
 TEST_CASE("each thread that is about to load a library waits for memory, also for one that has been loaded before") {
   Counting with;
-  turn::Monitor& monitor = with.program.monitor;
+  monitor::Monitor& monitor = with.program.monitor;
   const bool before = GENERATE(false, true);
   if (before) monitor.bring_back_for("libnvcuvid.so.1");
   gate::out_of_place.store(true);
@@ -372,10 +372,10 @@ TEST_CASE("the gate stays closed for whoever ends while its memory is out") {
   FakeDriver driver;
   maps(driver);
   gate::Gate gate;
-  gate::Contexts contexts;
+  driver::Contexts contexts;
   memory::Ledger ledger;
   memory::Memory memory(ledger, {.backend = memory::Choice::kSwap, .limit_bytes = UINT64_MAX});
-  auto monitor = std::make_unique<turn::Monitor>(gate, contexts, memory);
+  auto monitor = std::make_unique<monitor::Monitor>(gate, contexts, memory);
   const api::CUcontext context = driver.enter_context(0);
   monitor->context_made(context, 0, true);
   api::CUdeviceptr address = 0;
@@ -400,7 +400,7 @@ TEST_CASE("a call into a capture waits where memory has ended up out of place si
   const Speaking rotad;
   Program program(memory::Choice::kSwap, true, maps);
   const auto stream = reinterpret_cast<api::CUstream>(0x5000);
-  const gate::Call call{Symbol::k_cuLaunchKernel, stream, true, false};
+  const driver::Call call{Symbol::k_cuLaunchKernel, stream, true, false};
   const auto captures = [&](bool now) {
     return [&program, now] {
       program.driver.capturing = now;

@@ -76,10 +76,10 @@ struct Program {
 
   test::FakeDriver driver;
   gate::Gate gate;
-  gate::Contexts contexts;
+  driver::Contexts contexts;
   memory::Ledger ledger;
   memory::Memory memory;
-  turn::Monitor monitor;
+  monitor::Monitor monitor;
   test::FakeRotad& rotad;
   std::atomic<int> done{0};
   std::vector<std::thread> threads;
@@ -183,10 +183,10 @@ TEST_CASE("what was not served takes no turns, and does not keep the other GPU f
   rotad.refuse_gpus(1);
   test::FakeDriver driver;
   gate::Gate gate;
-  gate::Contexts contexts;
+  driver::Contexts contexts;
   memory::Ledger ledger;
   memory::Memory memory(ledger, {.small_bytes = 0});
-  turn::Monitor monitor(gate, contexts, memory);
+  monitor::Monitor monitor(gate, contexts, memory);
   monitor.context_made(driver.enter_context(0), 0, true);
   Program::launch();
   CHECK_FALSE(gate.closed(1));
@@ -207,10 +207,10 @@ TEST_CASE("GPUs are coupled without one that takes no turns, and then get theirs
   rotad.refuse_gpus(1);
   test::FakeDriver driver;
   gate::Gate gate;
-  gate::Contexts contexts;
+  driver::Contexts contexts;
   memory::Ledger ledger;
   memory::Memory memory(ledger, {.small_bytes = 0});
-  turn::Monitor monitor(gate, contexts, memory);
+  monitor::Monitor monitor(gate, contexts, memory);
   for (int device : {2, 1, 0}) monitor.context_made(driver.enter_context(device), device, true);
   REQUIRE(eventually([&] { return !gate.closed(4); }));
   std::thread thread([&] {

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 
 using namespace rota;
-using namespace rota::turn;
+using namespace rota::monitor;
 using namespace std::chrono_literals;
 
 namespace {

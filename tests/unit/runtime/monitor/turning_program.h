@@ -89,10 +89,10 @@ struct Program {
 
   FakeDriver driver;
   gate::Gate gate;
-  gate::Contexts contexts;
+  driver::Contexts contexts;
   memory::Ledger ledger;
   memory::Memory memory;
-  turn::Monitor monitor;
+  monitor::Monitor monitor;
   api::CUcontext context = nullptr;
   std::atomic<int> result{-1};
   std::thread launcher;

@@ -155,7 +155,7 @@ TEST_CASE("programs of version 9 are served as they were, byte for byte") {
 TEST_CASE("the client and the rotad of today speak the newest version") {
   const Daemon daemon;
   setenv("ROTA_SOCKET", daemon.socket().c_str(), 1);
-  auto attempt = turn::Connection::open();
+  auto attempt = client::Connection::open();
   unsetenv("ROTA_SOCKET");
   INFO(attempt.reason);
   REQUIRE(attempt.connection);
@@ -163,7 +163,7 @@ TEST_CASE("the client and the rotad of today speak the newest version") {
   add.body.add_gpu.total_bytes = 1 << 20;
   CHECK(attempt.connection->send(add));
   protocol::Message answer;
-  REQUIRE(eventually([&] { return attempt.connection->receive(answer) == turn::Connection::Received::kMessage; }));
+  REQUIRE(eventually([&] { return attempt.connection->receive(answer) == client::Connection::Received::kMessage; }));
   CHECK(answer.kind == protocol::Kind::kGpuAdded);
   CHECK(answer.version == protocol::kVersion);
 }
@@ -196,16 +196,16 @@ TEST_CASE("who does not hold a GPU is asked for room there, and not again for wh
   constexpr std::uint64_t kMega = 1 << 20;
   const Daemon daemon;
   setenv("ROTA_SOCKET", daemon.socket().c_str(), 1);
-  auto attempt = turn::Connection::open();
+  auto attempt = client::Connection::open();
   unsetenv("ROTA_SOCKET");
   REQUIRE(attempt.connection);
-  turn::Connection& rests = *attempt.connection;
+  client::Connection& rests = *attempt.connection;
   protocol::Message add = message(protocol::Kind::kAddGpu);
   add.body.add_gpu.uuid = uuid(1);
   add.body.add_gpu.total_bytes = 1024 * kMega;
   REQUIRE(rests.send(add));
   protocol::Message answer;
-  REQUIRE(eventually([&] { return rests.receive(answer) == turn::Connection::Received::kMessage; }));
+  REQUIRE(eventually([&] { return rests.receive(answer) == client::Connection::Received::kMessage; }));
   rests.usage()->gpus[0].device_bytes = rests.usage()->gpus[0].resident_bytes = 700 * kMega;
   Client holds(daemon.socket(), "holder");
   std::uint32_t gpu = 0;

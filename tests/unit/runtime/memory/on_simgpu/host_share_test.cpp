@@ -138,7 +138,7 @@ TEST_CASE("copies that others need the places of stay while work of the process 
     } else {
       const auto nobody = [](int) { return memory::Exchange{}; };
       const auto goes_on = [] { return false; };
-      turn::bring_back(runtime().contexts, runtime().memory, {{0, kAll}}, nobody, goes_on, [=] { return idle; });
+      monitor::bring_back(runtime().contexts, runtime().memory, {{0, kAll}}, nobody, goes_on, [=] { return idle; });
       EXPECT(usage.host_bytes == (idle ? 0 : 12) * kMiB);
     }
     swap().restore(0, carrier.mover());

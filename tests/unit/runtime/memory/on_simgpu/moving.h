@@ -79,12 +79,12 @@ struct Carrier {
     for (;;) {
       begins();
       const auto how = runtime().contexts.within(life, step);
-      if (how != gate::Contexts::Within::kBusy) return how == gate::Contexts::Within::kRan;
+      if (how != driver::Contexts::Within::kBusy) return how == driver::Contexts::Within::kRan;
       std::this_thread::yield();
     }
   }
   CUcontext context;
-  gate::ContextLife life;
+  driver::ContextLife life;
   CUstream stream = nullptr;
   bool idle = true;                      // the process: no work of it runs
   bool looks = false;                    // at what memory holds

@@ -231,7 +231,7 @@ TEST_CASE("what a pool gave comes back where no context is left on its GPU, so t
     EXPECT_OK(cu.cuCtxDestroy_v2(context));
     EXPECT(!swap().all_in_place());
     EXPECT(runtime().contexts.none(0));
-    const turn::Back back = turn::bring_back(
+    const monitor::Back back = monitor::bring_back(
         runtime().contexts, runtime().memory, {{0, kAll}}, [](int) { return memory::Exchange{}; }, [] { return false; },
         [] { return true; });
     EXPECT(back.resident && back.bytes >= 4 * kMiB);

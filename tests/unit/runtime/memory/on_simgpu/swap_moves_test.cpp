@@ -359,11 +359,11 @@ TEST_CASE("on a GPU that has no room for a stream or an event either, memory lea
       const auto nobody = [](int) { return memory::Exchange{}; };
       const auto goes_on = [] { return false; };
       for (int round = 0; round < 2; ++round) {
-        const turn::Left left = turn::swap_out(runtime().contexts, runtime().memory, {0, kAll}, nobody, goes_on);
+        const monitor::Left left = monitor::swap_out(runtime().contexts, runtime().memory, {0, kAll}, nobody, goes_on);
         EXPECT(!left.failed && left.copied >= 8 * kMiB);
         EXPECT(swap().resident_bytes(0) == 0);
-        const turn::Back back =
-            turn::bring_back(runtime().contexts, runtime().memory, {{0, kAll}}, nobody, goes_on, [] { return true; });
+        const monitor::Back back = monitor::bring_back(runtime().contexts, runtime().memory, {{0, kAll}}, nobody,
+                                                       goes_on, [] { return true; });
         EXPECT(back.resident && back.error == CUDA_SUCCESS && back.bytes >= 8 * kMiB);
         EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
       }
