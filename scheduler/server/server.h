@@ -227,7 +227,8 @@ class Server final : public ConnectionOwner, private Leases {
   scheduler::Bytes believed_context(const Client& client, std::uint32_t gpu, scheduler::Bytes said) const;
   void confirm(Client& client, std::uint32_t gpu);
   void follow_size(std::uint32_t gpu);
-  std::optional<scheduler::Bytes> bytes_of_others(std::uint32_t gpu, const GpuReading& reading) const;
+  scheduler::Bytes uncounted_bytes(std::uint32_t gpu, const GpuReading& reading);
+  std::optional<scheduler::Bytes> bytes_of_others(std::uint32_t gpu, const GpuReading& reading);
   void forget_old_measurements();
 
   void publish(Client& client);
@@ -404,7 +405,8 @@ class Server final : public ConnectionOwner, private Leases {
   bool keeping_house_ = false;
 
   // measure.cpp
-  std::map<std::uint32_t, GpuReading> readings_;  // by GPU index, of the latest answer
+  std::map<std::uint32_t, GpuReading> readings_;         // by GPU index, of the latest answer
+  std::map<std::uint32_t, scheduler::Bytes> uncounted_;  // uncounted_bytes() of it
   // By GPU index: how large it is, and what is assumed of contexts there, as the clients' figures go by.
   std::map<std::uint32_t, std::pair<scheduler::Bytes, scheduler::Bytes>> followed_;
   std::array<scheduler::Bytes, protocol::kMaxGpus> followed_outside_{};

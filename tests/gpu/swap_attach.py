@@ -19,7 +19,7 @@ import time
 sys.dont_write_bytecode = True
 from swap_rig import GIB, add_options, await_line, driver_library, end, served, settle_room, start
 
-PATIENCE = 60
+PATIENCE = 40
 
 
 def attach(pid):
@@ -38,6 +38,15 @@ def is_out(rig, pid):
     return any(client["pid"] == pid and client["resident_bytes"] < client["bytes"] for client in rig.status()["clients"])
 
 
+def is_right(program):
+    """Whether it ends once its standard input does, and has found every word as it wrote it."""
+    try:
+        said = program.communicate(timeout=PATIENCE)[0]
+    except subprocess.TimeoutExpired:
+        return False
+    return program.returncode == 0 and re.search(r'"wrong": ?0\b', said) is not None
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, room=2.4, size=1)
@@ -50,7 +59,11 @@ def main():
     program = [options.build / "tests/programs/memhog", "--bytes", int(options.size * GIB), "--hold", "--ahead", 20]
     native = start(program)
     await_line(native, "ready")
-    natively = attach(native.pid)
+    try:
+        natively = attach(native.pid)
+        natively_right = is_right(native)
+    finally:
+        end(native)
     rounds, problems = [], []
     with served(options) as rig:
         both = [rig.start(name, program) for name in ("attached", "other")]
@@ -60,15 +73,13 @@ def main():
             deadline = time.monotonic() + PATIENCE
             while not (out := is_out(rig, both[0].pid)) and time.monotonic() < deadline:
                 time.sleep(0.005)
+            begun = time.monotonic()
             attached, said = attach(both[0].pid)
-            rounds.append({"out": out, "attached": attached})
+            rounds.append({"out": out, "attached": attached, "seconds": round(time.monotonic() - begun, 1)})
             if natively[0] and not attached:
                 problems.append(said)
-        words = [each.communicate(timeout=PATIENCE)[0] for each in both]
-        right = all(each.returncode == 0 and re.search(r'"wrong": ?0\b', said) for each, said in zip(both, words))
+        right = all([is_right(each) for each in both])
         moved = len(re.findall("bytes moved out", rig.said("attached")))
-    natively_right = re.search(r'"wrong": ?0\b', native.communicate(timeout=PATIENCE)[0]) is not None
-    end(native)
     well = right and not problems and all(each["out"] for each in rounds)
     print(json.dumps({"part": "attach", "natively": natively[0], "natively_right": natively_right, "rounds": rounds, "right": right, "moved_out": moved,
                       "said": natively[1] if not natively[0] else "", "problems": problems[:2]}), flush=True)

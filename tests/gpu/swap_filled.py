@@ -15,7 +15,7 @@ import sys
 import threading
 
 sys.dont_write_bytecode = True
-from swap_rig import GIB, MIB, Driver, add_options, answer, await_line, driver_library, own, say, served, tell
+from swap_rig import GIB, MIB, Driver, add_options, answer, await_line, driver_library, end, own, say, served, start, tell
 
 PATIENCE = 60
 BLOCK = 2 * MIB
@@ -88,6 +88,7 @@ def ends(program):
     try:
         return answer(program, timeout=PATIENCE)
     except subprocess.TimeoutExpired:
+        end(program)
         return {"granted": True, "right": False, "hung": True}
 
 
@@ -99,13 +100,13 @@ def two_halves(rig, options, more):
         await_line(each, "ready")
     size = rig.free_bytes() // 2 // BLOCK * BLOCK + more
     for each in pair:
-        tell(each, size)
+        tell(each, str(size))
     waits = threading.Timer(PATIENCE, lambda: [each.kill() for each in pair])
     waits.start()
     used = [each.stdout.readline() == "used\n" for each in pair]
     waits.cancel()
     if not all(used):
-        print(rig.said(f"{name}-0")[-1500:], rig.said(f"{name}-1")[-1500:], json.dumps(rig.status()["gpus"]), file=sys.stderr)
+        print(rig.said(f"{name}-0")[-900:], rig.said(f"{name}-1")[-900:], file=sys.stderr)
         return [{"granted": True, "right": False, "hung": True}]
     for each in pair:
         tell(each)
@@ -121,9 +122,10 @@ def main():
     well = True
     with served(options) as rig:
         for part in ("takes_all", "until_refused"):
+            natively = ends(start(own(part, script=__file__)))
             said = ends(rig.start(part, own(part, script=__file__)))
             well = well and said["granted"] and said.get("right", False)
-            print(json.dumps({"part": part, **said}), flush=True)
+            print(json.dumps({"part": part, "natively": natively, "rota": said, "log": rig.said(part)[-600:] if said.get("hung") else ""}), flush=True)
         for more in (-2 * BLOCK, 0, BLOCK, 8 * BLOCK):
             both = two_halves(rig, options, more)
             well = well and all(each["granted"] and each["right"] for each in both)

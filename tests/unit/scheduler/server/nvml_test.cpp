@@ -357,6 +357,20 @@ TEST_CASE("pages say what nobody can have: contexts and what programs without ro
       [&](const protocol::LeasePage& page) { return page.gpus[client.gpu].all_context_bytes == 24 * kMega; }));
 }
 
+TEST_CASE(
+    "what the driver takes for contexts and counts for no process counts at once, as far as contexts explain it") {
+  const Answers answers;
+  const std::string own = process_line(getpid(), 24 * kMega);
+  const std::string other = process_line(getppid(), 600 * kMega);
+  const MeasuringDaemon rotad(answers, "gpu " + gpu_line(1, 626 * kMega) + own + other);
+  const Measured client(*rotad.daemon);
+  CHECK(client.lease->gpus[client.gpu].all_context_bytes == 626 * kMega);
+  // Of a reading that is in two minds no more than a 1024th of the GPU for each process, and one.
+  answers.are("gpu " + gpu_line(1, 700 * kMega) + own + other);
+  CHECK(client.wait_for(
+      [&](const protocol::LeasePage& page) { return page.gpus[client.gpu].all_context_bytes == 627 * kMega; }));
+}
+
 TEST_CASE("memory that is in use and nobody's counts after some readings, listed or not") {
   const Answers answers;
   const std::string gpu = "gpu " + gpu_line(1, 700 * kMega);
@@ -371,7 +385,7 @@ TEST_CASE("what others have on the GPU takes room from what limits on the host's
   write_file(answers.folder / "rotad.toml", "[limits.user]\nhost = \"100M\"\n");
   const MeasuringDaemon rotad(
       answers,
-      "gpu " + gpu_line(1, 700 * kMega) + process_line(getpid(), 24 * kMega) + process_line(getppid(), 600 * kMega),
+      "gpu " + gpu_line(1, 624 * kMega) + process_line(getpid(), 24 * kMega) + process_line(getppid(), 600 * kMega),
       {"--config", answers.folder / "rotad.toml"});
   const Measured client(*rotad.daemon);
   REQUIRE(client.context_becomes(24 * kMega));
