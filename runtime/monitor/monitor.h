@@ -23,6 +23,7 @@
 #include "runtime/client/conversation.h"
 #include "runtime/client/gang_evidence.h"
 #include "runtime/client/introductions.h"
+#include "runtime/client/next_rotad.h"
 #include "runtime/client/published.h"
 #include "runtime/client/room_requests.h"
 #include "runtime/client/service.h"
@@ -218,6 +219,7 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   void count_freed() override { memory_.sweep_deferred(); }
   void introduced(Descriptor&& socket) override;
   bool stops_waiting();
+  bool rotad_is_awaited() const;
   void say(Task& task, const Action& action);
   void waits_for_others(const Task& task);
   bool kept() const { return now() < kept_until_.load(); }
@@ -269,6 +271,7 @@ class Monitor final : public gate::Attendant, Conversation::Listener {
   // The monitor's own.
   Conversation rotad_{
       {usage_, budget_, service_, gang_, introductions_, rooms_, published_, shares_}, sessions_, *this};
+  NextRotad next_rotad_;
   std::atomic<Time> kept_until_{Time{0}};  // keep_in_place()
   Guarded<Loads> loads_;
   HostPauses host_pauses_;
