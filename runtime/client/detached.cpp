@@ -39,20 +39,20 @@ void complain(int output, std::string_view text) {
 }
 
 // Both of these run in the memory of this process, whose calling thread is stopped meanwhile (as vfork() does), with
-// descriptors of their own.
+// descriptors of their own. What they return is the process's exit status; they call no exit handlers.
 int become_command(void* argument) {
   const Start& start = *static_cast<const Start*>(argument);
   const int nothing = open("/dev/null", O_RDWR);
   if (nothing < 0 || dup2(nothing, STDIN_FILENO) < 0 || dup2(nothing, STDOUT_FILENO) < 0 ||
       dup2(start.output, STDERR_FILENO) < 0) {
     complain(start.output, "/dev/null cannot be opened");
-    _exit(127);
+    return 127;
   }
   // Where the kernel knows no close_range, what is not close-on-exec stays open until the command closes it.
   syscall(SYS_close_range, static_cast<unsigned>(STDERR_FILENO + 1), ~0U, 0U);
   execve(start.arguments[0], start.arguments, start.environment);
   complain(STDERR_FILENO, "it cannot be executed");
-  _exit(127);
+  return 127;
 }
 
 int leave_parent(void* argument) {
@@ -61,7 +61,7 @@ int leave_parent(void* argument) {
   if (clone(become_command, start.stack, CLONE_VM | CLONE_VFORK | SIGCHLD, argument) < 0) {
     complain(start.output, "no process can be started");
   }
-  _exit(0);
+  return 0;
 }
 
 }  // namespace
