@@ -4,11 +4,31 @@ import os
 import select
 import shutil
 import signal
+import sys
 import time
 import unittest
 
 from harness import Case, PATIENCE, PROGRAMS, ROTA, ROTAD, SHIMS
 from swap_test import SCALE
+
+# Uses all of its memory at the start and for each line that it reads, and says what it knows of children then.
+IN_BURSTS = """
+import ctypes, os, signal, sys
+cuda, context, memory, bytes = ctypes.CDLL('libcuda.so.1'), ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_size_t(150 << 20)
+signals = []
+signal.signal(signal.SIGCHLD, lambda number, frame: signals.append(number))
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 and cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(memory), bytes) == 0
+def burst():
+    assert cuda.cuMemsetD8_v2(memory, ctypes.c_ubyte(7), bytes) == 0 and cuda.cuCtxSynchronize() == 0
+    try:
+        print(os.waitpid(-1, os.WNOHANG), signals, flush=True)
+    except ChildProcessError:
+        print("no child", signals, flush=True)
+burst()
+for line in sys.stdin:
+    burst()
+"""
 
 
 class KilledRotad(Case):
@@ -63,6 +83,21 @@ class KilledRotad(Case):
         self.switches()
         self.right(programs)
         self.assertNotIn("without turns", self.heard)
+
+    # ctest labels: unsanitized
+    def test_a_program_goes_on_beside_one_that_idles_on_all_of_the_gpu_and_sees_no_child(self):
+        programs = []
+        for _ in range(2):  # the second takes the place of the first
+            programs.append(self.start(ROTA, "run", "--memory", "swap", "--", sys.executable, "-c", IN_BURSTS))
+            self.assertEqual(programs[-1].stdout.readline(), "no child []\n")
+        killed = self.kill_rotad()
+        for program in programs:
+            program.stdin.write("another\n")
+            program.stdin.flush()
+            self.assertEqual(program.stdout.readline(), "no child []\n")
+        self.assertNotEqual(self.status()["daemon"]["pid"], killed)
+        for program in programs:
+            self.assertEqual(self.finish(program).returncode, 0)
 
     # ctest labels: unsanitized
     def test_a_program_that_waits_for_its_turn_has_another_started(self):
