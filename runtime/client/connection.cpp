@@ -79,7 +79,7 @@ void* map_page(int descriptor, int protection) {
 
 }  // namespace
 
-Connection::Attempt Connection::open(std::chrono::milliseconds patience) {
+Connection::Attempt Connection::open(std::chrono::milliseconds patience, bool returns) {
   const protocol::SocketSearch search = protocol::find_rotad();
   if (search.descriptor < 0) {
     if (protocol::nobody_there(search.error)) {
@@ -96,7 +96,7 @@ Connection::Attempt Connection::open(std::chrono::milliseconds patience) {
   }
   std::unique_ptr<Connection> made(new Connection(above_standard(search.descriptor), search.candidate.path));
   std::string reason;
-  if (!made->say_hello()) {
+  if (!made->say_hello(returns)) {
     reason = "rotad closed the connection";
   } else if (!made->hears_within(patience)) {
     reason = protocol::unresponsive_text(made->socket(), made->rotad());
@@ -120,11 +120,12 @@ void Connection::close_inherited() {
   open_socket.close();
 }
 
-bool Connection::say_hello() {
+bool Connection::say_hello(bool returns) {
   Message hello;
   hello.kind = Kind::kHello;
   hello.body.hello.newest_version = protocol::kVersion;
   std::strncpy(hello.body.hello.name, program_invocation_short_name, protocol::kNameLength - 1);
+  hello.body.hello.returns = returns ? 1 : 0;
   return send(hello);
 }
 

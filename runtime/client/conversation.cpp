@@ -84,7 +84,7 @@ void Conversation::give_up() {
 
 void Conversation::connect() {
   if (unanswered_) return;  // that one is still asked
-  Connection::Attempt attempt = Connection::open(kSoonWelcomed);
+  Connection::Attempt attempt = Connection::open(kSoonWelcomed, true);
   connection_ = std::move(attempt.connection);
   unanswered_ = std::move(attempt.unanswered);
   if (connection_) {

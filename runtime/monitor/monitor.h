@@ -23,6 +23,7 @@
 #include "runtime/client/conversation.h"
 #include "runtime/client/gang_evidence.h"
 #include "runtime/client/introductions.h"
+#include "runtime/client/next_rotad.h"
 #include "runtime/client/published.h"
 #include "runtime/client/room_requests.h"
 #include "runtime/client/service.h"
@@ -219,6 +220,7 @@ class Monitor final : public gate::Attendant, client::Conversation::Listener {
   void count_freed() override { memory_.sweep_deferred(); }
   void introduced(Descriptor&& socket) override;
   bool stops_waiting();
+  bool rotad_is_awaited() const;
   void say(Task& task, const turn::Action& action);
   void waits_for_others(const Task& task);
   bool kept() const { return now() < kept_until_.load(); }
@@ -270,6 +272,7 @@ class Monitor final : public gate::Attendant, client::Conversation::Listener {
   // The monitor's own.
   client::Conversation rotad_{
       {usage_, budget_, service_, gang_, introductions_, rooms_, published_, shares_}, sessions_, *this};
+  client::NextRotad next_rotad_;
   std::atomic<turn::Time> kept_until_{turn::Time{0}};  // keep_in_place()
   Guarded<turn::Loads> loads_;
   turn::HostPauses host_pauses_;

@@ -11,11 +11,13 @@
 namespace rota::monitor {
 
 void Monitor::rotad_came(client::Connection& connection) {
+  next_rotad_.served_by(connection, now());
   for (const auto& task : tasks_) task->sampler.connected(connection.usage());
   memory_.follow_host_share(connection.usage(), connection.page(), [this] { usage_.tell(); });
 }
 
 void Monitor::rotad_went() {
+  next_rotad_.lost(now());
   for (const auto& task : tasks_) {
     task->sampler.connected(nullptr);
     task->told.reset();
@@ -27,9 +29,20 @@ void Monitor::rotad_went() {
 }
 
 void Monitor::rotad_is_back(bool is) {
-  if (!is) return to_all(turn::event::NotConnected{});
+  if (!is) {
+    if (rotad_is_awaited()) next_rotad_.awaited(now());
+    return to_all(turn::event::NotConnected{});
+  }
   for (const auto& task : tasks_) task->told.reset();
   to_all(turn::event::Connected{});
+}
+
+// Whether work of the program waits for a rotad that there is not.
+bool Monitor::rotad_is_awaited() const {
+  if (stopping() || may_be_gone()) return false;
+  if (gate_.standing() != 0) return true;
+  // Whatever accesses that memory is in effect waiting for it.
+  return (reached_from_outside_ || kept()) && !memory_.all_in_place();
 }
 
 void Monitor::serves(int device, bool is) {
@@ -107,8 +120,12 @@ void Monitor::say(Task& task, const turn::Action& action) {
   switch (action.note) {
     case turn::Note::kRunsAlone:
       if (!rotad_.said_silent()) {
-        log::warn("rotad is gone: the program continues without turns{}",
-                  memory_.in_place(memory_.reachable(task.devices)) ? "" : " once all of its memory is on the GPU");
+        if (memory_.in_place(memory_.reachable(task.devices))) {
+          log::warn("rotad is gone: the program continues without turns");
+        } else {
+          log::warn("rotad is gone: the program continues without turns once all of its memory is on the GPU; {}",
+                    next_rotad_.remedy());
+        }
       }
       break;
     case turn::Note::kRevoked:

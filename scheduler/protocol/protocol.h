@@ -125,6 +125,8 @@ enum class Kind : std::uint16_t {
 struct Hello {
   std::uint32_t newest_version;  // that the client speaks; the oldest is in the header
   char name[kNameLength];        // the program's name, NUL-terminated
+  // Not 0: the process has lost a rotad, so its work may run. Believed where rotad cannot see when the process started.
+  std::uint32_t returns;
 };
 
 struct AddGpu {

@@ -44,6 +44,7 @@ struct Server::Client : Program {
   scheduler::Time orphaned_at{};
   uid_t uid = 0;
   bool in_own_container = false;            // in rotad's: its user is who it says
+  bool says_it_returns = false;             // Hello::returns
   bool numbered = false;                    // counts among those of its payer in Server::domains_
   bool hands_over = false;                  // takes over memory of others in its domain, and hands it over to them
   std::vector<protocol::Session> sessions;  // that it has named, the outermost first

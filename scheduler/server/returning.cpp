@@ -10,7 +10,9 @@
 // later than that. Thousands of programs need seconds to come back on a busy machine. So as long as some come, are told
 // about a GPU or say what they want, requests are held back for longer, for eight seconds in all. Only programs that
 // may have held something count, each as far as it has ever come: a process that started after this rotad has not, and
-// one that comes again and again brings nothing new.
+// one that comes again and again brings nothing new. When a process started that rotad cannot see, the kernel does not
+// say (a pidfd has no time, and an order of its inodes is not promised): such a process says whether it has lost a
+// rotad.
 #include <unistd.h>
 
 #include <algorithm>
@@ -71,11 +73,12 @@ struct Server::Returning {
     return nullptr;
   }
   // Whether the process may have held something under the previous rotad.
-  bool may_return(pid_t pid) {
-    if (!blind) return by_pid.contains(pid);
-    const auto [known, fresh] = existed.try_emplace(pid, true);
-    if (fresh && pid != 0) {
-      const std::uint64_t started = start_time(pid);
+  bool may_return(const Client& client) {
+    if (!blind) return by_pid.contains(client.pid);
+    if (client.pid == 0) return client.says_it_returns;
+    const auto [known, fresh] = existed.try_emplace(client.pid, true);
+    if (fresh) {
+      const std::uint64_t started = start_time(client.pid);
       known->second = started != 0 && started <= began;
     }
     return known->second;
@@ -124,7 +127,7 @@ struct Server::Returning {
   std::vector<HeldBack> wants;                         // in the order in which they came
   bool blind = false;                                  // nothing but the note is left: any GPU may have had a holder
   const std::uint64_t began = ticks_since_boot();      // as start_time() counts
-  std::map<pid_t, bool> existed;                       // before that; a process that is not visible may have
+  std::map<pid_t, bool> existed;                       // before that
   std::map<pid_t, std::size_t> furthest;               // by process: steps on the way back to its GPUs
   std::size_t back = 0;                                // how many of those that were expected have come
   std::size_t steps = 0;                               // Server::came_back() at the last check
@@ -376,14 +379,14 @@ std::size_t Server::came_back() const {
   Returning& all = *returning_;
   std::map<pid_t, std::size_t> taken;
   for (const auto& [id, client] : clients_) {
-    if (!all.may_return(client->pid)) continue;
+    if (!all.may_return(*client)) continue;
     std::size_t& steps = taken[client->pid];
     ++steps;
     for (const GpuIndex gpu : client->gpus()) steps += unanswered_.contains({id, gpu}) ? 1 : 2;
   }
   for (const Returning::HeldBack& each : all.wants) {
     const auto client = clients_.find(each.client);
-    if (client != clients_.end() && taken.contains(client->second->pid)) ++taken[client->second->pid];
+    if (client != clients_.end() && all.may_return(*client->second)) ++taken[client->second->pid];
   }
   std::size_t sum = all.back;
   for (const auto& [pid, steps] : taken) all.furthest[pid] = std::max(all.furthest[pid], steps);

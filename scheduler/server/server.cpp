@@ -247,6 +247,7 @@ void Server::on_hello(Connection& connection, const Message& message) {
   client->uid = connection.peer().uid;
   client->in_own_container = is_in_own_container(connection.peer(), options_.trust);
   client->name = hello.name;
+  client->says_it_returns = hello.returns != 0;
   client->lease = std::move(*lease);
   client->usage = std::move(*usage);
   client->domain = connection.domain();

@@ -3,6 +3,7 @@ by hand, each in a process of its own."""
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import time
 import unittest
@@ -21,12 +22,12 @@ path, user = sys.argv[1], int(sys.argv[2])
 if user:
     become(user)
 client = None
-grant = 0
+lost = False
 for line in sys.stdin:
     word = line.split()
     if word[0] == "connect":
         client = RawClient(path, timeout=20)
-        client.hello(b"books")
+        client.hello(b"books", returns=lost)
         if len(word) > 1:
             client.send(GANG, struct.pack("<64sIB3x", word[1].encode(), int(word[2]), 1))
         client.add_gpu({GPU!r}, 1 << 30)
@@ -38,6 +39,7 @@ for line in sys.stdin:
         client.send(GIVE_BACK, struct.pack("<IIQ", client.grant(), 0, 1))
     elif word[0] == "lose":
         client.socket.close()
+        lost = True
     print(client.grant() if word[0] == "grant" else "done", flush=True)
 """
 
@@ -50,7 +52,7 @@ while True:
     if os.fork() == 0:
         try:
             client = RawClient(sys.argv[1], timeout=20)
-            client.hello(b"newcomer")
+            client.hello(b"newcomer", returns=len(sys.argv) > 2)
             client.add_gpu({GPU!r}, 1 << 30)
             client.socket.recv(1024)
             print("one has come", flush=True)
@@ -68,11 +70,11 @@ class Books(Case):
         self.books = pathlib.Path(self.socket + ".books")
         self.log = 0
 
-    def rotad(self, *options):
+    def rotad(self, *options, wrapped=()):
         """One in exclusive mode, where nobody has to yield before the test says so, with an event log of its own."""
         self.log += 1
         return self.start_daemon("--mode", "exclusive", "--grace", "1000s", "--event-log", self.scratch / f"events{self.log}",
-                                 *options)
+                                 *options, wrapped=wrapped)
 
     def client(self, user=0):
         return self.start(sys.executable, "-c", CLIENT, self.socket, user)
@@ -443,6 +445,39 @@ class Books(Case):
         while time.monotonic() < begin + 6 and not self.has_it(waiter):
             time.sleep(0.02)
         self.assertTrue(self.has_it(waiter), "programs that began later kept it waiting for 6 s")
+
+    def one_that_sees_nobody(self):
+        return self.rotad(wrapped=["unshare", "--map-root-user", "--pid", "--fork", "--kill-child"])
+
+    def waits_beside_newcomers(self, *says):
+        """For how long a program waits after a kill for a GPU whose holder has died, while others come: nobody's pid is visible."""
+        if subprocess.run(["unshare", "--map-root-user", "--pid", "--fork", "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("no pid namespaces here")
+        daemon = self.one_that_sees_nobody()
+        holder, waiter = self.client(), self.client()
+        self.connect(holder, waiter)
+        self.want(holder)
+        self.becomes_holder(holder, "it holds")
+        for newcomers in [self.start(sys.executable, "-c", NEWCOMERS, self.socket, *says) for _ in range(3)]:
+            self.assertEqual(newcomers.stdout.readline(), "one has come\n")
+        kill(daemon)
+        kill(holder)
+        self.tell(waiter, "lose")
+        self.eventually(lambda: self.status() is None, "rotad is gone")
+        self.one_that_sees_nobody()
+        begin = time.monotonic()
+        self.connect(waiter)
+        self.want(waiter)
+        self.becomes_holder(waiter, "it holds")
+        return time.monotonic() - begin
+
+    # ctest labels: unsanitized
+    def test_after_a_kill_programs_that_rotad_cannot_see_and_that_began_later_keep_nobody_waiting(self):
+        self.assertLess(self.waits_beside_newcomers(), 6)
+
+    # ctest labels: unsanitized
+    def test_after_a_kill_programs_that_rotad_cannot_see_are_waited_for_if_they_say_that_they_return(self):
+        self.assertGreater(self.waits_beside_newcomers("returns"), 2)
 
     def test_two_rotads_leave_each_its_own(self):
         first = self.rotad()

@@ -83,9 +83,9 @@ class Case(unittest.TestCase):
         self.assertEqual(result.returncode, 0, f"{command}: {result.stdout}\n{result.stderr}")
         return result
 
-    def start_daemon(self, *options):
-        """A rotad on this test's socket; returns once it answers."""
-        daemon = self.start(ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks",
+    def start_daemon(self, *options, wrapped=()):
+        """A rotad on this test's socket, started by the command `wrapped`, if any; returns once it answers."""
+        daemon = self.start(*wrapped, ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks",
                             *options)
         self.eventually(lambda: self.status() is not None or daemon.poll() is not None, "rotad answers")
         self.assertIsNone(daemon.poll(), "rotad ended at once")

@@ -56,9 +56,9 @@ class RawClient:
         finally:
             self.socket.settimeout(self.timeout)
 
-    def hello(self, name):
-        """Whether rotad has taken it, and given it its pages."""
-        self.send(HELLO, struct.pack("<I64s", VERSION, name))
+    def hello(self, name, returns=False):
+        """Whether rotad has taken it, and given it its pages. `returns`: it says that it has lost a rotad."""
+        self.send(HELLO, struct.pack("<I64sI", VERSION, name, returns))
         _, pages, _, _ = socket.recv_fds(self.socket, 1024, 2)
         if len(pages) == 2:
             self.lease = mmap.mmap(pages[0], PAGE, prot=mmap.PROT_READ)

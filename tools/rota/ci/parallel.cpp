@@ -12,12 +12,15 @@
 #include <fstream>
 #include <initializer_list>
 #include <iterator>
+#include <limits>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string_view>
 #include <utility>
 
 #include "tools/rota/ci/ctest.h"
+#include "tools/rota/ci/pytest_files.h"
 #include "tools/rota/ci/selected.h"
 #include "tools/rota/report/format.h"
 
@@ -169,10 +172,36 @@ unsigned cores() {
   return static_cast<unsigned>(all.size());
 }
 
+std::string this_folder() {
+  std::error_code error;
+  return std::filesystem::current_path(error);
+}
+
+// Of PYTEST_ADDOPTS and the command, in pytest's order.
+std::vector<std::string> given_words(const std::vector<std::string>& options, const Variables& variables) {
+  std::vector<std::string> words = words_of(text_of(variables("PYTEST_ADDOPTS")));
+  words.insert(words.end(), options.begin(), options.end());
+  return words;
+}
+
+// The words in which pytest's value of an option would be, and where; the command's go before those of the variable,
+// and these before those of the configuration.
+std::pair<std::vector<std::string>, std::optional<Place>> pytest_place(std::vector<std::string> options,
+                                                                       const OptionNames& names,
+                                                                       const Variables& variables) {
+  if (const auto place = place_of(options, names)) return {std::move(options), place};
+  std::vector<std::string> added = words_of(text_of(variables("PYTEST_ADDOPTS")));
+  if (const auto place = place_of(added, names)) return {std::move(added), place};
+  std::vector<std::string> configured = pytest_config(given_words(options, variables), this_folder()).addopts;
+  const auto place = place_of(configured, names);
+  return {std::move(configured), place};
+}
+
 Jobs automatic_jobs(std::string_view workers, const std::vector<std::string>& options, const Variables& variables) {
-  std::optional<unsigned> bound = number_of(options, {"", "--maxprocesses"});
-  if (!bound) bound = number_of(words_of(text_of(variables("PYTEST_ADDOPTS"))), {"", "--maxprocesses"});
-  const auto bounded = [&](unsigned number) { return bound ? std::min(number, *bound) : number; };
+  const auto& [words, place] = pytest_place(options, {"", "--maxprocesses"}, variables);
+  unsigned bound = std::numeric_limits<unsigned>::max();
+  if (place) bound = number_in<unsigned>(value_at(words, *place)).value_or(bound);
+  const auto bounded = [&](unsigned number) { return std::min(number, bound); };
   if (const auto said = number_in<unsigned>(text_of(variables(kAutomatic)))) return {bounded(*said), bounded(*said)};
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -181,16 +210,6 @@ Jobs automatic_jobs(std::string_view workers, const std::vector<std::string>& op
   unsigned least = known_allowed ? static_cast<unsigned>(CPU_COUNT(&allowed)) : all;
   if (const unsigned known = workers == "auto" ? cores() : 0; known != 0) least = std::min(least, known);
   return {bounded(std::min(least, all)), bounded(all)};
-}
-
-// The words in which pytest's value of an option would be, and where; the command's go before those of the variable.
-std::pair<std::vector<std::string>, std::optional<Place>> pytest_place(std::vector<std::string> options,
-                                                                       const OptionNames& names,
-                                                                       const Variables& variables) {
-  if (const auto place = place_of(options, names)) return {std::move(options), place};
-  std::vector<std::string> added = words_of(text_of(variables("PYTEST_ADDOPTS")));
-  const auto place = place_of(added, names);
-  return {std::move(added), place};
 }
 
 std::optional<Jobs> all_jobs(const std::vector<std::string>& command, const Variables& variables) {
@@ -213,12 +232,13 @@ std::optional<Jobs> all_jobs(const std::vector<std::string>& command, const Vari
   return number ? std::optional(Jobs{*number, *number}) : std::nullopt;
 }
 
-TimedTest timed(const std::string& name, const report::BaselineEntry& entry, double timeout) {
+TimedTest timed(const std::string& name, const report::BaselineEntry& entry, double timeout, const char* given_by) {
   const std::uint64_t own = entry.time_ns - std::min(entry.use.waited_ns, entry.time_ns);
   return {.name = name,
           .time = static_cast<double>(own) / 1e9,
           .gpu = static_cast<double>(std::min(entry.use.gpu_ns, own)) / 1e9,
-          .timeout = timeout};
+          .timeout = timeout,
+          .given_by = given_by};
 }
 
 std::vector<TimedTest> timed(const AskedCtest& asked, const report::Baseline& baseline) {
@@ -226,15 +246,77 @@ std::vector<TimedTest> timed(const AskedCtest& asked, const report::Baseline& ba
   for (const ListedTest& listed : asked.listed) {
     const auto known = baseline.find(listed.name);
     if (known == baseline.end() || listed.disabled) continue;
-    tests.push_back(timed(listed.name, known->second, listed.timeout_s > 0 ? listed.timeout_s : asked.timeout_s));
+    tests.push_back(
+        timed(listed.name, known->second, listed.timeout_s > 0 ? listed.timeout_s : asked.timeout_s, "TIMEOUT"));
   }
   return tests;
 }
 
-std::vector<TimedTest> timed(const report::Baseline& baseline, double timeout, const PytestSelection& selection) {
+// The test files that ids name, each read once.
+class MarkedTests {
+ public:
+  // Ids are relative to pytest's root: where its configuration is, or a folder above `here`.
+  MarkedTests(const std::string& root, const std::string& here) {
+    if (!root.empty()) roots_.emplace_back(root);
+    for (std::filesystem::path folder = here; roots_.empty() || roots_.back() != folder;
+         folder = folder.parent_path()) {
+      roots_.push_back(folder);
+    }
+  }
+
+  MarkedTimeout of(const std::string& id) {
+    const std::size_t end = id.find("::");
+    const auto [known, fresh] = sources_.try_emplace(id.substr(0, end));
+    if (fresh) known->second = source_of(known->first);
+    return marked_timeout(known->second, std::string_view(id).substr(end + 2));
+  }
+
+ private:
+  std::string source_of(const std::string& file) const {
+    for (const std::filesystem::path& root : roots_) {
+      std::ifstream source(root / file, std::ios::binary);
+      if (source) return std::string(std::istreambuf_iterator<char>(source), {});
+    }
+    return {};
+  }
+
+  std::vector<std::filesystem::path> roots_;
+  std::map<std::string, std::string> sources_;
+};
+
+struct GivenTimeout {
+  double seconds = 0;
+  const char* by = "";
+};
+
+// What pytest-timeout uses where a test has no mark.
+std::optional<GivenTimeout> general_timeout(const std::vector<std::string>& options, const Variables& variables) {
+  const auto given = [](std::string_view text, const char* by) {
+    const auto seconds = number_in<double>(text);
+    return seconds ? std::optional(GivenTimeout{*seconds, by}) : std::nullopt;
+  };
+  const auto& [words, place] = pytest_place(options, {"", "--timeout"}, variables);
+  if (place) return given(value_at(words, *place), "--timeout");
+  if (const char* const text = variables("PYTEST_TIMEOUT")) return given(text, "PYTEST_TIMEOUT");
+  const PytestConfig config = pytest_config(given_words(options, variables), this_folder());
+  return config.timeout ? given(*config.timeout, "timeout in pytest's configuration") : std::nullopt;
+}
+
+std::vector<TimedTest> timed_pytest(const report::Baseline& baseline, const std::vector<std::string>& options,
+                                    const Variables& variables, const PytestSelection& selection,
+                                    const std::string& here) {
+  const auto general = general_timeout(options, variables);
+  MarkedTests marked(pytest_config(given_words(options, variables), here).folder, here);
   std::vector<TimedTest> tests;
   for (const auto& [name, entry] : baseline) {
-    if (name.find("::") != std::string::npos && selection.has(name)) tests.push_back(timed(name, entry, timeout));
+    if (name.find("::") == std::string::npos || !selection.has(name)) continue;
+    const MarkedTimeout mark = marked.of(name);
+    if (mark.unreadable || mark.seconds == 0.0) continue;  // not known, or none
+    if (mark.seconds) {
+      tests.push_back(timed(name, entry, *mark.seconds, "@pytest.mark.timeout"));
+    } else if (general) {
+      tests.push_back(timed(name, entry, general->seconds, general->by));
+    }
   }
   return tests;
 }
@@ -275,7 +357,8 @@ Run with_jobs(std::vector<std::string> command, const Variables& variables, unsi
       return {std::move(command), {{kAutomatic, std::to_string(std::min(jobs, before->least))}}};
     // The last one counts.
     if (!place)
-      return {std::move(command), {{"PYTEST_ADDOPTS", fmt::format("{} -n {}", variables("PYTEST_ADDOPTS"), number)}}};
+      return {std::move(command),
+              {{"PYTEST_ADDOPTS", fmt::format("{} -n {}", text_of(variables("PYTEST_ADDOPTS")), number)}}};
   }
   if (!place) return {std::move(command), {{"CTEST_PARALLEL_LEVEL", number}}};
   if (start.joined) {
@@ -289,8 +372,8 @@ Run with_jobs(std::vector<std::string> command, const Variables& variables, unsi
 std::optional<double> pytest_timeout(const std::vector<std::string>& command, const Variables& variables) {
   const auto start = start_of(command);
   if (!start || start->runner != Runner::kPytest) return std::nullopt;
-  const auto& [words, place] = pytest_place(options_of(command, *start), {"", "--timeout"}, variables);
-  return number_in<double>(place ? value_at(words, *place) : text_of(variables("PYTEST_TIMEOUT")));
+  const auto general = general_timeout(options_of(command, *start), variables);
+  return general ? std::optional(general->seconds) : std::nullopt;
 }
 
 FittedCommand fit_to_timeouts(const std::vector<std::string>& command, const Variables& variables,
@@ -302,8 +385,7 @@ FittedCommand fit_to_timeouts(const std::vector<std::string>& command, const Var
   const Start start = *start_of(command);
   const bool ctest = start.runner == Runner::kCtest;
   std::vector<std::string> options = options_of(command, start);
-  std::error_code error;
-  const std::string here = std::filesystem::current_path(error);
+  const std::string here = this_folder();
   std::vector<TimedTest> tests;
   bool all_selected = true;
   if (ctest) {
@@ -317,12 +399,13 @@ FittedCommand fit_to_timeouts(const std::vector<std::string>& command, const Var
         {.runner = std::move(runner), .child_folder = here, .last = false, .selection = std::move(selection.words)}, 0);
     if (!asked) return fitted;  // it is ctest's to say
     tests = timed(*asked, baseline);
-  } else if (const auto timeout = pytest_timeout(command, variables)) {
-    const std::vector<std::string> added = words_of(text_of(variables("PYTEST_ADDOPTS")));
-    options.insert(options.begin(), added.begin(), added.end());
-    const PytestSelection selection(options, here);
+  } else {
+    std::vector<std::string> words = given_words(options, variables);
+    const std::vector<std::string> configured = pytest_config(words, here).addopts;
+    words.insert(words.begin(), configured.begin(), configured.end());
+    const PytestSelection selection(words, here);
     all_selected = selection.complete();
-    tests = timed(baseline, *timeout, selection);
+    tests = timed_pytest(baseline, options, variables, selection, here);
   }
   const auto most = most_at_once(tests, gpus);
   if (!most || most->most >= jobs->most) return fitted;
@@ -332,8 +415,7 @@ FittedCommand fit_to_timeouts(const std::vector<std::string>& command, const Var
       "{} starts {} test{} at once and not {}{}: {} has a time-out of {:.3g} s, takes {:.3g} s, {:.3g} s of that on "
       "the GPU, and waiting for others counts. A longer {} allows more{}",
       ctest ? "ctest" : "pytest", fewer, fewer == 1 ? "" : "s", jobs->least == jobs->most ? "" : "up to ", jobs->most,
-      report::printable(most->bound.name), most->bound.timeout, most->bound.time, most->bound.gpu,
-      ctest ? "TIMEOUT" : "--timeout",
+      report::printable(most->bound.name), most->bound.timeout, most->bound.time, most->bound.gpu, most->bound.given_by,
       all_selected ? "" : ". Tests that the command leaves out may be among those that count");
   return fitted;
 }

@@ -15,9 +15,10 @@ namespace rota::ci {
 // A test that has run before. All in seconds.
 struct TimedTest {
   std::string name;
-  double time = 0;     // that it took, without what it waited for the GPU
-  double gpu = 0;      // of that, on the GPU
-  double timeout = 0;  // its own
+  double time = 0;            // that it took, without what it waited for the GPU
+  double gpu = 0;             // of that, on the GPU
+  double timeout = 0;         // its own
+  const char* given_by = "";  // what a person would change for a longer one
 };
 
 struct Parallel {
@@ -39,13 +40,13 @@ using Variables = std::function<const char*(const char*)>;
 
 // How many tests it runs at once: ctest's -j8, -j 8, --parallel 8, --parallel=8 or CTEST_PARALLEL_LEVEL, also where
 // make, ninja or cmake --build makes CMake's target "test" (make test ARGS=-j8); pytest's -n8, -n 8, --numprocesses 8,
-// --numprocesses=8, there or in PYTEST_ADDOPTS, and for -n auto and -n logical PYTEST_XDIST_AUTO_NUM_WORKERS or how
-// many it may be at most. Nothing: it is neither, or does not say.
+// --numprocesses=8, there, in PYTEST_ADDOPTS or in its configuration's addopts, and for -n auto and -n logical
+// PYTEST_XDIST_AUTO_NUM_WORKERS or how many it may be at most. Nothing: it is neither, or does not say.
 std::optional<unsigned> jobs_of(const std::vector<std::string>& command, const Variables& variables);
 // The same with another number. For -n auto and -n logical with no more than it may be at least.
 Run with_jobs(std::vector<std::string> command, const Variables& variables, unsigned jobs);
-// The time-out of each of pytest's tests by --timeout, there or in PYTEST_ADDOPTS, or by PYTEST_TIMEOUT, in seconds.
-// One in pytest's own files or at a test is not known. Nothing: it is no pytest, or does not say.
+// The time-out of each of pytest's tests that has no mark: by --timeout, wherever -n may be, by PYTEST_TIMEOUT, or by
+// its configuration's timeout, in seconds. Nothing: it is no pytest, or does not say.
 std::optional<double> pytest_timeout(const std::vector<std::string>& command, const Variables& variables);
 
 // The command as it is to be run, and a line about it if it was changed. `gpus` tests share among themselves. Lists

@@ -19,6 +19,7 @@
 #include <fstream>
 #include <string_view>
 
+#include "scheduler/address/rotad_environment.h"
 #include "scheduler/base/byte_text.h"
 
 namespace rota::tool {
@@ -145,10 +146,7 @@ std::vector<std::string> daemon_environment(char* const* inherited) {
       if (!folders.empty()) kept.push_back(std::string(kLibraries) + folders);
       continue;
     }
-    for (const char* const needed :
-         {"HOME=", "XDG_", "ROTA_SOCKET=", "ROTA_MACHINE_SOCKET=", "ROTA_LOCK_DIRECTORY=", "ROTA_SIM_"}) {
-      if (begins(entry, needed)) kept.emplace_back(entry);
-    }
+    if (protocol::is_for_rotad(entry)) kept.emplace_back(entry);
   }
   return kept;
 }

@@ -2,8 +2,11 @@
 // [--gang NAME[:SIZE]] [--system-preload] [--report FILE] [--name NAME] [--gpus N] [--] command …`
 #include "tools/rota/run/run.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <csignal>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,7 +14,10 @@
 #include "runtime/client/gang_name.h"
 #include "tools/rota/report/record.h"
 #include "tools/rota/run/choose.h"
+#include "tools/rota/run/daemon.h"
+#include "tools/rota/run/fresh_start.h"
 #include "tools/rota/run/options.h"
+#include "tools/rota/run/output.h"
 
 namespace rota::tool {
 
@@ -24,9 +30,27 @@ std::optional<unsigned> gpus_of(const std::string& text) {
   return count;
 }
 
+// For the library in a program whose rotad was killed (runtime/client/next_rotad.h).
+void register_start_rotad(CLI::App& app) {
+  auto request = std::make_shared<DaemonRequest>();
+  CLI::App* start = app.add_subcommand("start-rotad", "")->group("");
+  start->add_option("--mode", request->mode);
+  start->add_option("--quantum", request->quantum);
+  start->callback([request] {
+    sigset_t none;  // all are blocked, as in the thread that has started this
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    close_descriptors_from(STDERR_FILENO + 1);  // those of the program, where the kernel did not do that
+    const Daemon daemon = find_or_start_daemon(*request);
+    if (daemon.socket.empty()) write_message(daemon.problem + "\n");
+    throw CLI::RuntimeError(daemon.socket.empty() ? 1 : 0);
+  });
+}
+
 }  // namespace
 
 void register_run(CLI::App& app) {
+  register_start_rotad(app);
   auto options = std::make_shared<LaunchOptions>();
   CLI::App* run = app.add_subcommand("run", "start a program that shares the GPUs with others under rota");
   add_launch_options(*run, options);

@@ -1,0 +1,127 @@
+#include "runtime/client/next_rotad.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "runtime/client/detached.h"
+#include "runtime/core/log.h"
+#include "scheduler/address/rotad_environment.h"
+#include "scheduler/address/socket_path.h"
+#include "scheduler/base/above_standard.h"
+#include "scheduler/base/printable.h"
+
+namespace rota::client {
+
+namespace {
+
+constexpr std::size_t kMostArguments = 16384;  // bytes: a path and a few options
+
+// Empty: they cannot be read.
+std::string arguments_of(pid_t process) {
+  const Descriptor file(above_standard(open(fmt::format("/proc/{}/cmdline", process).c_str(), O_RDONLY | O_CLOEXEC)));
+  std::string text(kMostArguments, '\0');
+  const ssize_t length = file ? read(file.get(), text.data(), text.size()) : 0;
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
+  return text;
+}
+
+std::vector<std::string> environment_for_rotad() {
+  std::vector<std::string> kept;
+  for (char* const* entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const bool finds = text.starts_with("ROTA_SOCKET_FOUND=") || text.starts_with("LD_LIBRARY_PATH=");
+    if (finds || protocol::is_for_rotad(text)) kept.emplace_back(text);
+  }
+  return kept;
+}
+
+bool is_socket(const std::string& path) {
+  struct stat info{};
+  return lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode);
+}
+
+}  // namespace
+
+std::optional<std::vector<std::string>> command_for_another(std::string_view arguments) {
+  std::vector<std::string> all;
+  while (!arguments.empty()) {
+    const std::size_t end = std::min(arguments.find('\0'), arguments.size());
+    all.emplace_back(arguments.substr(0, end));
+    arguments.remove_prefix(std::min(end + 1, arguments.size()));
+  }
+  // Only `rota run` has rotad say when it listens.
+  if (std::ranges::find(all, "--ready-fd") == all.end() || !all.front().starts_with('/')) return std::nullopt;
+  std::vector<std::string> command = {all.front().substr(0, all.front().rfind('/')) + "/rota", "start-rotad"};
+  for (const char* const option : {"--mode", "--quantum"}) {
+    const auto found = std::ranges::find(all, option);
+    if (found == all.end() || found + 1 == all.end()) continue;
+    command.insert(command.end(), found, found + 2);
+  }
+  return command;
+}
+
+NextRotad::NextRotad() : environment_(environment_for_rotad()) {}
+
+void NextRotad::served_by(const Connection& rotad, turn::Time now) {
+  socket_ = rotad.socket();
+  command_.clear();
+  said_ = Descriptor();
+  problem_.clear();
+  served_since_ = now;
+  const protocol::Listener listener = rotad.rotad();
+  if (listener.pid <= 0 || listener.uid != geteuid() || socket_ == protocol::machine_socket()) return;
+  if (auto command = command_for_another(arguments_of(listener.pid))) command_ = std::move(*command);
+}
+
+void NextRotad::lost(turn::Time now) {
+  lost_at_ = now;
+  if (now - served_since_ >= kLives) pause_ = kFirstPause;
+}
+
+void NextRotad::awaited(turn::Time now) {
+  hear();
+  if (command_.empty() || now - lost_at_ < kAway || now < next_at_ || !is_socket(socket_)) return;
+  next_at_ = now + pause_;
+  pause_ = std::min(pause_ * 2, kLastPause);
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
+    problem_ = std::strerror(errno);  // NOLINT(concurrency-mt-unsafe): a constant text for these
+    return;
+  }
+  said_ = Descriptor(above_standard(ends[0]));
+  const Descriptor output(above_standard(ends[1]));
+  log::info("the rotad at {} was killed or has crashed: starting another", socket_);
+  const int error = start_detached(command_, environment_, output.get());
+  if (error != 0) problem_ = fmt::format("{}: {}", command_.front(), std::strerror(error));  // NOLINT: as above
+}
+
+// A command that ends without a word has started a rotad, or found one.
+void NextRotad::hear() {
+  char text[512];
+  const ssize_t length = said_ ? read(said_.get(), text, sizeof text) : -1;
+  if (length < 0) return;
+  said_ = Descriptor();
+  if (length == 0) return;
+  std::string_view line(text, static_cast<std::size_t>(length));
+  line = line.substr(0, line.find('\n'));
+  problem_ = fmt::format("{}: {}", command_.front(), printable(line));
+  log::warn("no rotad could be started in place of the one at {}: {}", socket_, problem_);
+}
+
+std::string NextRotad::remedy() {
+  hear();
+  if (command_.empty()) {
+    return fmt::format("whoever runs the rotad at {} has to start it again", socket_);
+  }
+  if (!problem_.empty()) return fmt::format("no other rotad could be started ({})", problem_);
+  return "`rota run` starts another rotad";
+}
+
+}  // namespace rota::client
