@@ -141,7 +141,9 @@ void Monitor::make_room_for_context(int device, FunctionRef<bool()> again) {
 
 void Monitor::make_room(FunctionRef<bool()> again) {
   api::CUdevice device = -1;
-  if (real::cuCtxGetDevice(&device) == api::CUDA_SUCCESS) out_of_memory_.retry(device, again);
+  // Programs seldom look at the result of a launch, and others may be slow to react on a busy machine. A judgment.
+  constexpr turn::Time kOthersReact = std::chrono::seconds(10);
+  if (real::cuCtxGetDevice(&device) == api::CUDA_SUCCESS) out_of_memory_.retry(device, again, kOthersReact);
 }
 
 std::string Monitor::awaited() const {

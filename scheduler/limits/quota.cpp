@@ -158,7 +158,11 @@ Bytes Quota::most_swapped(GpuIndex index, const Member& member, Bytes own) const
 
 Bytes Quota::kept_free(const Member& member, GpuIndex index) const {
   const scheduler::Gpu& gpu = books_.gpu(index);
-  return gpu.contexts > member.contexts[index] ? margin(gpu) : 0;
+  // A GPU that is full but for 2 MiB has no room for the last extent: the driver takes memory for mapping the others
+  // (H200, 580.159.04).
+  constexpr Bytes kMapping = Bytes{8} << 20;
+  const Bytes alone = margin(gpu) != 0 ? kMapping : 0;
+  return gpu.contexts > member.contexts[index] ? std::max(margin(gpu), alone) : alone;
 }
 
 Bytes Quota::kept_free(ClientId client, GpuIndex gpu) const {
