@@ -233,7 +233,9 @@ class Memory final : public Residency, Contents {
   }
   std::uint64_t resident_bytes(int device) const override { return swap_.resident_bytes(device); }
   std::uint64_t out_bytes(int device) const override { return swap_.out_bytes(device); }
-  std::uint64_t needed_bytes(int device) const override { return swap_.needed_bytes(device); }
+  std::uint64_t needed_bytes(int device) const override {
+    return swap_.needed_bytes(device) + swap_.beside_bytes(device);
+  }
   // One load, once that has been decided.
   protocol::MemoryMode mode(int device) override;
   bool has_extents() const override { return swap_.any(); }
@@ -326,9 +328,8 @@ class Memory final : public Residency, Contents {
   std::uint64_t movable_room(int ordinal, std::uint64_t own, std::uint64_t free);
   // What others have there, by the driver's figure alone.
   std::uint64_t others(int ordinal, std::uint64_t own, std::uint64_t free);
-  // What the bytes take that keep_a_byte() has allocated, and the one that it is still to allocate in the current
-  // context or, if that is elsewhere, in any.
-  std::uint64_t kept_bytes(int ordinal);
+  // What the byte takes that keep_a_byte() is still to allocate in the current context or, if that is elsewhere, in
+  // any.
   std::uint64_t unkept_byte(int ordinal);
   // For more room on a GPU: frees extents that nothing of the program uses, and what pools keep there. Returns whether
   // there were any.

@@ -60,7 +60,7 @@ std::uint64_t Memory::movable_room(int ordinal, std::uint64_t own, std::uint64_t
   // Without a rotad nobody evicts memory.
   if (!device(ordinal).served.load(std::memory_order_relaxed)) left = without(left, others(ordinal, own, free));
   if (backend(ordinal).backing() != Backing::kSwapped) return without(left, own);
-  const std::uint64_t needed = swap_.needed_bytes(ordinal) + unkept_byte(ordinal);
+  const std::uint64_t needed = needed_bytes(ordinal) + unkept_byte(ordinal);
   const std::uint64_t taken = std::max(own, ledger_.fixed_bytes(ordinal) + needed);
   const std::uint64_t room = without(left, taken);
   return room - room % kBlockBytes;
@@ -71,7 +71,7 @@ std::uint64_t Memory::movable_room(int ordinal, std::uint64_t own, std::uint64_t
 // reading allows.
 std::uint64_t Memory::others(int ordinal, std::uint64_t own, std::uint64_t free) {
   const bool swaps = backend(ordinal).backing() == Backing::kSwapped;
-  const std::uint64_t extents = swaps ? swap_.resident_bytes(ordinal) + kept_bytes(ordinal) : 0;
+  const std::uint64_t extents = swaps ? swap_.resident_bytes(ordinal) + swap_.beside_bytes(ordinal) : 0;
   const std::uint64_t stays = ledger_.fixed_bytes(ordinal) + extents;
   const std::uint64_t in_use = without(device(ordinal).total_bytes, free);
   const std::uint64_t there = without(in_use, contexts(ordinal));
@@ -81,12 +81,6 @@ std::uint64_t Memory::others(int ordinal, std::uint64_t own, std::uint64_t free)
   const std::uint64_t found = std::clamp(last.load(std::memory_order_relaxed), least, most);
   last.store(found, std::memory_order_relaxed);
   return found;
-}
-
-std::uint64_t Memory::kept_bytes(int ordinal) {
-  const std::lock_guard lock(devices_mutex_);
-  const auto there = [&](const auto& each) { return each.second.device == ordinal; };
-  return kBlockBytes * static_cast<std::uint64_t>(std::ranges::count_if(kept_bytes_, there));
 }
 
 std::uint64_t Memory::unkept_byte(int ordinal) {

@@ -48,7 +48,7 @@ class Residency {
   };
   virtual Sums sums(int device) const = 0;
   // Extents on the GPU, used or not; those that are elsewhere; and what has to be there at once when this process runs,
-  // in use or about to be.
+  // in use or about to be, with what rota has there for itself.
   virtual std::uint64_t resident_bytes(int device) const = 0;
   virtual std::uint64_t out_bytes(int device) const = 0;
   virtual std::uint64_t needed_bytes(int device) const = 0;

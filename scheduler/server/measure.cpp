@@ -305,19 +305,22 @@ void Server::measure_client(Client& client, std::uint32_t gpu, const GpuReading&
   }
 }
 
-// What is in use and counted for no process, up to what contexts can explain. So is memory that was handed over
-// (measured on an H100): beside that it is not known, and as far as that allows as little as before.
+// What is in use and counted for no process, up to what contexts can explain. So are Unified Memory and memory that was
+// handed over (measured on an H100): where clients have some it is not known, and only known not to be more than this.
 scheduler::Bytes Server::uncounted_bytes(std::uint32_t gpu, const GpuReading& reading) {
   const scheduler::Bytes total = core_.gpu(gpu).total;
-  scheduler::Bytes counted = reading.free;
+  const scheduler::Bytes in_use = std::min(reading.used, total - std::min(total, reading.free));
+  scheduler::Bytes counted = 0;
   for (const auto& [pid, bytes] : *reading.processes) counted += bytes;
   const scheduler::Bytes most =
       std::min(kUncounted, total / kUncountedFraction) * (static_cast<scheduler::Bytes>(reading.processes->size()) + 1);
-  const scheduler::Bytes now = reading.some_unknown ? 0 : std::min(total - std::min(total, counted), most);
-  const bool is_clear =
-      std::ranges::none_of(clients_, [&](const auto& each) { return each.second->took_over.contains(gpu); });
+  const scheduler::Bytes now = reading.some_unknown ? 0 : std::min(in_use - std::min(in_use, counted), most);
+  const bool blurred = std::ranges::any_of(clients_, [&](const auto& each) {
+    return each.second->took_over.contains(gpu) ||
+           protocol::is_unified(static_cast<protocol::MemoryMode>(each.second->usage->gpus[gpu].memory_mode.load()));
+  });
   scheduler::Bytes& known = uncounted_[gpu];
-  return known = is_clear ? now : std::min(known, now);
+  return known = blurred ? std::min(known, now) : now;
 }
 
 // What is in use on a GPU and not by clients. Clients that came or went during the query do not count as others.

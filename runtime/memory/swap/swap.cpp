@@ -152,7 +152,7 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
     placed = true;
     // The driver would refuse it on the GPU. Memory that could never be there at once would keep the gate closed
     // forever.
-    if (needed_bytes(ordinal) > most(ordinal)) {
+    if (needed_bytes(ordinal) + beside_bytes(ordinal) > most(ordinal)) {
       result = api::CUDA_ERROR_OUT_OF_MEMORY;
       break;
     }

@@ -130,9 +130,10 @@ class SwapBackend final : public Backend {
   std::uint64_t resident_bytes(int device) const { return mapper_.resident_bytes(device); }
   std::uint64_t out_bytes(int device) const { return regions_.out_bytes(device); }
   std::uint64_t needed_bytes(int device) const { return regions_.needed(device); }
-  // Memory of rota's own that is there as long as a context, besides extents: a whole number of granules.
-  void add_beside(int device, std::uint64_t bytes) { regions_.needed(device) += bytes; }
-  void take_beside(int device, std::uint64_t bytes) { regions_.needed(device) -= bytes; }
+  // Memory of rota's own that lies beside extents as long as a context does: it has to fit as well.
+  void add_beside(int device, std::uint64_t bytes) { beside_[static_cast<std::size_t>(device)] += bytes; }
+  void take_beside(int device, std::uint64_t bytes) { beside_[static_cast<std::size_t>(device)] -= bytes; }
+  std::uint64_t beside_bytes(int device) const { return beside_[static_cast<std::size_t>(device)].load(); }
   bool in_place(Devices devices) const { return regions_.in_place(devices); }
   bool all_in_place() const { return in_place(kAllDevices); }
   bool if_in_place(Devices devices, FunctionRef<void()> work) { return regions_.if_in_place(devices, work); }
@@ -176,6 +177,7 @@ class SwapBackend final : public Backend {
   Exports exports_{regions_, whole_ranges_};
   Copies copies_{regions_, host_, store_};
   Mover mover_{{devices_, mapper_, regions_, copies_, host_, store_, fingerprints_, &whole_ranges_}};
+  std::array<std::atomic<std::uint64_t>, kMaxDevices> beside_{};
   std::atomic<protocol::PinAll> pinned_{protocol::PinAll::kNo};
 };
 

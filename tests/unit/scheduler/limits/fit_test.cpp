@@ -243,12 +243,14 @@ TEST_CASE("contexts that come later are refused to nobody, and then nothing more
   CHECK(rig.granted(two, kGpu - 2 * kContext - 5000, 1100));
 }
 
-TEST_CASE("beside others' contexts swap memory leaves a margin free, since contexts are not known to the byte") {
-  constexpr Bytes kLarge = Bytes{4} << 30;
+TEST_CASE("of a large GPU swap memory leaves a little free, and more beside others' contexts") {
+  constexpr Bytes kLarge = Bytes{16} << 30;
   constexpr Bytes kMargin = kLarge / 1024;
+  constexpr Bytes kMapping = Bytes{8} << 20;
   Rig rig;
   const ClientId one = rig.client(0, kLarge);
-  CHECK(rig.granted(one, 0, kLarge - kContext));  // alone the driver says what fits
+  CHECK_FALSE(rig.granted(one, 0, kLarge - kContext - kMapping + 1));
+  CHECK(rig.granted(one, 0, kLarge - kContext - kMapping));
   const ClientId two = rig.client(0, kLarge);
   CHECK_FALSE(rig.granted(two, 0, kLarge - 2 * kContext - kMargin + 1));
   CHECK(rig.granted(two, 0, kLarge - 2 * kContext - kMargin));
