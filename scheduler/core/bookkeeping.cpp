@@ -62,7 +62,8 @@ bool Bookkeeping::use(Client& client, const event::Usage& usage, std::chrono::na
   // What is on the GPU counts, including what the client keeps beyond its allocations.
   const Bytes used = std::min(std::max(usage.used, usage.resident), gpu.total);
   const Bytes fixed = std::min(usage.fixed, used);
-  const bool refused = (share->swaps || usage.resident != 0 || usage.shortage != 0) && use_swap(client, *share, usage, now);
+  const bool refused =
+      (share->swaps || usage.resident != 0 || usage.shortage != 0) && use_swap(client, *share, usage, now);
   const Bytes for_now = share->swaps ? std::min(usage.fixed_for_now, fixed) : 0;
   Bytes peak = share->peak;
   if (used >= peak || now - share->peak_at > window) peak = used;

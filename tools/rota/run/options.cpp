@@ -33,8 +33,8 @@ void add_launch_options(CLI::App& command, const std::shared_ptr<LaunchOptions>&
   command
       .add_option_function<std::string>(
           "--memory", [options](const std::string& kind) { options->environment.emplace_back("ROTA_MEMORY", kind); },
-          "how the program's device memory is served: swap (device memory that rota moves to the host while others need "
-          "the memory), managed (Unified Memory), native (left as it is) or auto (the default: swap where the GPU can, "
+          "how the program's device memory is served: swap (device memory that rota moves to the host while others "
+          "need it), managed (Unified Memory), native (left as it is) or auto (the default: swap where the GPU can, "
           "managed elsewhere and with --oversubscribe)")
       ->check(CLI::IsMember({"auto", "managed", "native", "swap"}));
   bytes_option("--gpu-mem", options->session.device_bytes,
