@@ -29,6 +29,11 @@ api::CUresult Memory::info(std::size_t* free_bytes, std::size_t* total_bytes) {
 Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free) {
   turns_->refresh(ordinal);
   sweep_deferred();
+  // What pools keep beyond their thresholds the driver's own would have returned when the program waited last.
+  if (stream_ordered_.any()) {
+    for (const int swept : stream_ordered_.sweep()) changed(swept);
+    trim_to_thresholds();
+  }
   if (graphs_.any()) graphs_.look(ordinal);
   const SharedLimit shared = turns_->shared_limit(ordinal);  // known once rotad has sent it
   Shown seen{

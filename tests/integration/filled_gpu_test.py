@@ -53,6 +53,25 @@ for each in rest:
 use(first, 100, 1)
 """
 
+# A pool keeps nothing by default once the program has waited.
+FREED_IN_STREAM_ORDER = USES + """
+before = free_bytes()
+for size in (80, 40, 5):
+    pieces = []
+    for _ in range(160 // size):
+        address = ctypes.c_uint64()
+        assert call("cuMemAllocAsync", ctypes.byref(address), ctypes.c_size_t(size * M), None) == 0
+        pieces.append(address)
+    assert free_bytes() <= before - 160 * M
+    for each in pieces[1:]:
+        assert call("cuMemFreeAsync", each, None) == 0
+    assert call("cuCtxSynchronize") == 0
+    assert before - size * M - 2 * M <= free_bytes() <= before - size * M, (before, free_bytes(), size)
+    assert call("cuMemFreeAsync", pieces[0], None) == 0
+    assert call("cuCtxSynchronize") == 0
+    assert before - 2 * M <= free_bytes() <= before, (before, free_bytes(), size)
+"""
+
 IN_TWO_CONTEXTS = USES + """
 one, two = ctypes.c_void_p(), ctypes.c_void_p()
 for each in one, two:
@@ -138,6 +157,10 @@ class FilledGpu(Case):
     # ctest labels: unsanitized
     def test_a_program_can_use_what_it_had_until_it_was_refused(self):
         self.alone(UNTIL_REFUSED)
+
+    # ctest labels: unsanitized
+    def test_what_was_freed_in_stream_order_is_called_free_once_the_program_has_waited(self):
+        self.alone(FREED_IN_STREAM_ORDER)
 
     # ctest labels: unsanitized
     def test_a_program_can_use_all_that_is_called_free_in_two_contexts(self):
