@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "tools/rota/ci/parallel.h"
+#include "tools/rota/ci/selected.h"
 
 namespace rota::ci {
 namespace {
@@ -201,6 +202,19 @@ TEST_CASE("a file with many tests is read in a time that grows with its size alo
   const FittedCommand fitted = fit_to_timeouts({"pytest", "-n", "8", project.path("tests")}, unset, slow_tests(ids), 1);
   CHECK((std::clock() - begun) / CLOCKS_PER_SEC < 10);  // 39 s where each test reads the file again
   CHECK(fitted.run.command == Words{"pytest", "-n", "4", project.path("tests")});
+}
+
+TEST_CASE("a command that names many files is compared once with each file, not with each test") {
+  const Project project;
+  Words names;
+  for (int i = 0; i < 1000; ++i) names.push_back("more/" + std::to_string(i) + ".py");
+  names.push_back("tests/a.py::test_x");
+  const PytestSelection selection(names, project.path(""));
+  const std::clock_t begun = std::clock();
+  for (int i = 0; i < 3000; ++i) CHECK(selection.has("tests/a.py::test_x[" + std::to_string(i) + "]"));
+  CHECK((std::clock() - begun) / CLOCKS_PER_SEC < 5);
+  CHECK_FALSE(selection.has("tests/a.py::test_y"));
+  CHECK(selection.has("more/7.py::test_y"));
 }
 
 TEST_CASE("a configuration of more than 1 MiB says nothing") {
