@@ -266,22 +266,22 @@ class MarkedTests {
 
   MarkedTimeout of(const std::string& id) {
     const std::size_t end = id.find("::");
-    const auto [known, fresh] = sources_.try_emplace(id.substr(0, end));
-    if (fresh) known->second = source_of(known->first);
-    return marked_timeout(known->second, std::string_view(id).substr(end + 2));
+    const std::string file = id.substr(0, end);
+    auto known = files_.find(file);
+    if (known == files_.end()) known = files_.emplace(file, MarkedTimeouts(source_of(file))).first;
+    return known->second.of(std::string_view(id).substr(end + 2));
   }
 
  private:
   std::string source_of(const std::string& file) const {
     for (const std::filesystem::path& root : roots_) {
-      std::ifstream source(root / file, std::ios::binary);
-      if (source) return std::string(std::istreambuf_iterator<char>(source), {});
+      if (auto source = test_source(root / file)) return *std::move(source);
     }
     return {};
   }
 
   std::vector<std::filesystem::path> roots_;
-  std::map<std::string, std::string> sources_;
+  std::map<std::string, MarkedTimeouts> files_;
 };
 
 struct GivenTimeout {
@@ -293,7 +293,7 @@ struct GivenTimeout {
 std::optional<GivenTimeout> general_timeout(const std::vector<std::string>& options, const Variables& variables) {
   const auto given = [](std::string_view text, const char* by) {
     const auto seconds = number_in<double>(text);
-    return seconds ? std::optional(GivenTimeout{*seconds, by}) : std::nullopt;
+    return seconds && std::isfinite(*seconds) ? std::optional(GivenTimeout{*seconds, by}) : std::nullopt;
   };
   const auto& [words, place] = pytest_place(options, {"", "--timeout"}, variables);
   if (place) return given(value_at(words, *place), "--timeout");

@@ -10,10 +10,10 @@
 #include <charconv>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
-#include <iterator>
 #include <sstream>
 #include <system_error>
 #include <utility>
@@ -23,15 +23,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Larger files are no tests that a person has written.
-constexpr std::size_t kMostBytes = std::size_t{8} << 20;
+// Larger ones are no configuration, and no tests, that a person has written.
+constexpr std::size_t kMostConfiguration = std::size_t{1} << 20;
+constexpr std::size_t kMostSource = std::size_t{8} << 20;
 
-std::optional<std::string> text_of_file(const fs::path& path) {
+std::optional<std::string> text_of_file(const fs::path& path, std::size_t most_bytes) {
   std::error_code error;
-  if (!fs::is_regular_file(path, error) || fs::file_size(path, error) > kMostBytes) return std::nullopt;
+  if (!fs::is_regular_file(path, error)) return std::nullopt;  // a FIFO would wait for a writer
+  const std::uintmax_t size = fs::file_size(path, error);
   std::ifstream file(path, std::ios::binary);
-  if (!file) return std::nullopt;
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  if (error || size > most_bytes || !file) return std::nullopt;
+  std::string text(size, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(size));  // throws nothing, and no more even if the file grows
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  return text;
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -124,7 +129,7 @@ std::optional<PytestConfig> from_toml(const std::string& text, std::initializer_
 }
 
 std::optional<PytestConfig> from_file(const fs::path& path) {
-  const auto text = text_of_file(path);
+  const auto text = text_of_file(path, kMostConfiguration);
   if (!text) return std::nullopt;
   const std::string name = path.filename();
   std::optional<PytestConfig> config;
@@ -281,41 +286,49 @@ PytestConfig pytest_config(const std::vector<std::string>& words, const std::str
   }
 }
 
-MarkedTimeout marked_timeout(std::string_view source, std::string_view test) {
-  std::vector<std::string_view> names;  // of the classes, and of the function
-  test = test.substr(0, test.find('['));
-  for (std::size_t end; (end = test.find("::")) != std::string_view::npos; test.remove_prefix(end + 2)) {
-    names.push_back(test.substr(0, end));
-  }
-  names.push_back(test);
-  MarkedTimeout closest;
-  std::vector<std::size_t> indents;        // of the definitions with these names that the statement is in
+std::optional<std::string> test_source(const std::string& path) {
+  return text_of_file(path, kMostSource);
+}
+
+MarkedTimeouts::MarkedTimeouts(std::string_view source) {
+  struct Definition {
+    std::size_t indent;
+    std::string name;  // with its classes: "TestX::test_y"
+    bool is_class;
+  };
+  std::vector<Definition> around;          // the statement, the outermost first
   std::optional<MarkedTimeout> decorated;  // by the decorators above the next definition
   for (const Statement& statement : statements_of(source)) {
     const std::string_view text = statement.text;
-    while (!indents.empty() && statement.indent <= indents.back()) indents.pop_back();
-    const std::size_t depth = indents.size();
+    while (!around.empty() && statement.indent <= around.back().indent) around.pop_back();
     if (text.starts_with('@')) {
       if (const auto mark = mark_in(text)) decorated = mark;
       continue;
     }
     const auto above = std::exchange(decorated, std::nullopt);
-    if (depth >= names.size()) continue;  // in the function
-    // Of a definition whose class is not one of these names.
-    const bool is_own = depth == 0 ? statement.indent == 0 : statement.indent > indents.back();
-    if (!is_own) continue;
+    if (around.empty() ? statement.indent != 0 : !around.back().is_class) continue;
+    const std::string outer = around.empty() ? "" : around.back().name;
     if (text.starts_with("pytestmark")) {
-      if (const auto mark = mark_in(text)) closest = *mark;
+      if (const auto mark = mark_in(text)) marks_[outer] = *mark;
       continue;
     }
-    const bool last = depth + 1 == names.size();
-    const std::string_view name = last ? name_behind(text, {"def ", "async def "}) : name_behind(text, {"class "});
-    if (name.empty() || name != names[depth]) continue;
-    if (above) closest = *above;
-    if (last) return closest;
-    indents.push_back(statement.indent);
+    const bool is_class = text.starts_with("class ");
+    const std::string_view name = name_behind(text, {"def ", "async def ", "class "});
+    if (name.empty()) continue;
+    Definition& now =
+        around.emplace_back(statement.indent, outer + (outer.empty() ? "" : "::") + std::string(name), is_class);
+    if (above) marks_[now.name] = *above;
   }
-  return closest;
+}
+
+MarkedTimeout MarkedTimeouts::of(std::string_view test) const {
+  test = test.substr(0, test.find('['));
+  for (;;) {
+    if (const auto mark = marks_.find(test); mark != marks_.end()) return mark->second;
+    if (test.empty()) return {};
+    const std::size_t end = test.rfind("::");
+    test = test.substr(0, end == std::string_view::npos ? 0 : end);
+  }
 }
 
 }  // namespace rota::ci

@@ -2,6 +2,8 @@
 // in test files. Files are read as text; nothing of them is run.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,6 +13,7 @@ namespace rota::ci {
 
 // The configuration that pytest would use: pytest.toml, pytest.ini, pyproject.toml, tox.ini or setup.cfg, in that order
 // for each folder from the one that has all files of the command up to the root; or the one that -c names.
+// A larger one than 1 MiB says nothing.
 struct PytestConfig {
   std::string folder;                  // pytest's root, to which ids are relative; empty: there is no such file
   std::vector<std::string> addopts;    // these words go before those of the command
@@ -19,13 +22,24 @@ struct PytestConfig {
 // `words`: what follows "pytest" in the command, in the folder `here`.
 PytestConfig pytest_config(const std::vector<std::string>& words, const std::string& here);
 
-// The time-out that the file gives a test ("TestClass::test_x[1]" or "test_x") by @pytest.mark.timeout(30), at the
-// function, at its class or by pytestmark, in seconds; 0: it has none. `unreadable`: there is such a mark, but not with
-// a number.
+// Nothing: it is no regular file, of more than 8 MiB, or may not be read.
+std::optional<std::string> test_source(const std::string& path);
+
+// In seconds; 0: the test has none. `unreadable`: there is such a mark, but not with a number.
 struct MarkedTimeout {
   std::optional<double> seconds;
   bool unreadable = false;
 };
-MarkedTimeout marked_timeout(std::string_view source, std::string_view test);
+
+// The time-outs that a test file gives by @pytest.mark.timeout(30), at a function, at its class or by pytestmark.
+class MarkedTimeouts {
+ public:
+  explicit MarkedTimeouts(std::string_view source);
+  // The closest to a test: "TestClass::test_x[1]" or "test_x".
+  MarkedTimeout of(std::string_view test) const;
+
+ private:
+  std::map<std::string, MarkedTimeout, std::less<>> marks_;  // by function or class; "": of the file
+};
 
 }  // namespace rota::ci

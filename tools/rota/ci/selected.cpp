@@ -105,23 +105,31 @@ void PytestSelection::take(const std::string& word, const std::string& folder) {
 bool PytestSelection::has(std::string_view id) const {
   if (named_.empty()) return true;
   const std::size_t end = std::min(id.find("::"), id.size());
-  const std::string_view file = id.substr(0, end);
   const std::string_view test = id.substr(std::min(end + 2, id.size()));
-  return std::ranges::any_of(named_, [&](const Named& named) {
-    const bool rest =
-        named.test.empty() ||
-        (test.starts_with(named.test) &&
-         (test.size() == named.test.size() || test[named.test.size()] == ':' || test[named.test.size()] == '['));
-    if (!rest) return false;
-    if (ends_with_path(named.path, file)) return true;
+  const auto [known, fresh] = named_in_.try_emplace(std::string(id.substr(0, end)));
+  if (fresh) known->second = named_in(known->first);
+  return std::ranges::any_of(known->second, [&](const std::string& named) {
+    return named.empty() || (test.starts_with(named) &&
+                             (test.size() == named.size() || test[named.size()] == ':' || test[named.size()] == '['));
+  });
+}
+
+std::vector<std::string> PytestSelection::named_in(std::string_view file) const {
+  const auto is_in = [&](const std::string& path) {
+    if (ends_with_path(path, file)) return true;
     // An id is relative to pytest's root, which is this folder or one above.
-    for (fs::path root = named.path;; root = root.parent_path()) {
+    for (fs::path root = path;; root = root.parent_path()) {
       const fs::path full = root / file;
       std::error_code error;
-      if (full.string().starts_with(named.path + "/") && fs::exists(full, error)) return true;
+      if (full.string().starts_with(path + "/") && fs::exists(full, error)) return true;
       if (!root.has_relative_path()) return false;
     }
-  });
+  };
+  std::vector<std::string> tests;
+  for (const Named& named : named_) {
+    if (is_in(named.path)) tests.push_back(named.test);
+  }
+  return tests;
 }
 
 }  // namespace rota::ci

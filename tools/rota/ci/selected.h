@@ -1,6 +1,7 @@
 // Which of the tests that a baseline knows a command selects, where its words say so. No program is run for it.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,12 +27,15 @@ class PytestSelection {
 
  private:
   void take(const std::string& word, const std::string& folder);
+  // What the words name in this file of ids; empty: all of it.
+  std::vector<std::string> named_in(std::string_view file) const;
 
   struct Named {
     std::string path;  // absolute
     std::string test;  // what follows the path's "::"; empty: all
   };
-  std::vector<Named> named_;  // none: all tests
+  std::vector<Named> named_;                                          // none: all tests
+  mutable std::map<std::string, std::vector<std::string>> named_in_;  // by file, of those asked for
   bool complete_ = true;
 };
 

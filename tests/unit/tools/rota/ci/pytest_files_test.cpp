@@ -2,12 +2,15 @@
 #include "tools/rota/ci/pytest_files.h"
 
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <catch2/catch.hpp>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 
 #include "tools/rota/ci/parallel.h"
+#include "tools/rota/ci/selected.h"
 
 namespace rota::ci {
 namespace {
@@ -117,7 +120,7 @@ class TestThings(Base):
 )";
 
 TEST_CASE("a mark counts at the function, at its class or in the file, the closest first") {
-  const auto seconds = [](const char* test) { return marked_timeout(kMarked, test).seconds; };
+  const auto seconds = [](const char* test) { return MarkedTimeouts(kMarked).of(test).seconds; };
   CHECK(seconds("test_x[def test_y(]") == 30);
   CHECK(seconds("test_y") == 2.5);
   CHECK(seconds("test_of_the_file") == 100);
@@ -127,12 +130,12 @@ TEST_CASE("a mark counts at the function, at its class or in the file, the close
   CHECK(seconds("TestOther::test_x[1]") == 7);
   CHECK(seconds("test_elsewhere") == 100);
   CHECK_FALSE(seconds("test_unreadable"));
-  CHECK(marked_timeout(kMarked, "test_unreadable").unreadable);
-  CHECK_FALSE(marked_timeout("def test_x(): pass", "test_x").seconds);
-  CHECK_FALSE(marked_timeout("def test_x(): pass", "test_x").unreadable);
+  CHECK(MarkedTimeouts(kMarked).of("test_unreadable").unreadable);
+  CHECK_FALSE(MarkedTimeouts("def test_x(): pass").of("test_x").seconds);
+  CHECK_FALSE(MarkedTimeouts("def test_x(): pass").of("test_x").unreadable);
   for (const char* broken :
        {"@pytest.mark.timeout(", "'''", "((((", "@pytest.mark.timeout(nan)\ndef test_x(): 0", "\\"}) {
-    CHECK_FALSE(marked_timeout(broken, "test_x").seconds);
+    CHECK_FALSE(MarkedTimeouts(broken).of("test_x").seconds);
   }
 }
 
@@ -159,6 +162,85 @@ TEST_CASE("pytest starts no more at once than the time-outs in its files allow")
   CHECK(fitted(command).note.ends_with("A longer @pytest.mark.timeout allows more"));
   project.write("tests/a.py", "@pytest.mark.timeout(0)\ndef test_x(): pass\n");
   CHECK(fitted(command).note.empty());
+}
+
+const char* unset(const char*) {
+  return nullptr;
+}
+
+// Of tests that take 10 s, 5 s of that on the GPU.
+report::Baseline slow_tests(const Words& ids) {
+  report::Baseline baseline;
+  for (const std::string& id : ids) {
+    baseline[id].time_ns = 10'000'000'000;
+    baseline[id].use.gpu_ns = 5'000'000'000;
+  }
+  return baseline;
+}
+
+TEST_CASE("an id whose file is a directory or a FIFO has no mark") {
+  const Project project;
+  project.write("pytest.ini", "[pytest]\ntimeout = 30\n");
+  fs::create_directory(project.path("tests/folder"));
+  REQUIRE(mkfifo(project.path("tests/fifo").c_str(), 0600) == 0);
+  for (const char* id : {"tests/folder::test_x", "tests/fifo::test_x"}) {
+    const FittedCommand fitted =
+        fit_to_timeouts({"pytest", "-n", "8", project.path("tests")}, unset, slow_tests({id}), 1);
+    CHECK(fitted.run.command == Words{"pytest", "-n", "4", project.path("tests")});
+  }
+}
+
+TEST_CASE("a file with many tests is read in a time that grows with its size alone") {
+  const Project project;
+  std::string source;
+  while (source.size() < 300'000) source += "def helper(a, b): return [a, b, 'text']  # c\n";
+  project.write("tests/a.py", source + "@pytest.mark.timeout(30)\ndef test_x(i): pass\n");
+  project.write("pytest.ini", "");
+  Words ids;
+  for (int i = 0; i < 3000; ++i) ids.push_back("tests/a.py::test_x[" + std::to_string(i) + "]");
+  const std::clock_t begun = std::clock();
+  const FittedCommand fitted = fit_to_timeouts({"pytest", "-n", "8", project.path("tests")}, unset, slow_tests(ids), 1);
+  CHECK((std::clock() - begun) / CLOCKS_PER_SEC < 10);  // 39 s where each test reads the file again
+  CHECK(fitted.run.command == Words{"pytest", "-n", "4", project.path("tests")});
+}
+
+TEST_CASE("a command that names many files is compared once with each file, not with each test") {
+  const Project project;
+  Words names;
+  for (int i = 0; i < 1000; ++i) names.push_back("more/" + std::to_string(i) + ".py");
+  names.push_back("tests/a.py::test_x");
+  const PytestSelection selection(names, project.path(""));
+  const std::clock_t begun = std::clock();
+  for (int i = 0; i < 3000; ++i) CHECK(selection.has("tests/a.py::test_x[" + std::to_string(i) + "]"));
+  CHECK((std::clock() - begun) / CLOCKS_PER_SEC < 5);
+  CHECK_FALSE(selection.has("tests/a.py::test_y"));
+  CHECK(selection.has("more/7.py::test_y"));
+}
+
+TEST_CASE("a configuration of more than 1 MiB says nothing") {
+  const Project project;
+  const std::string words = "[pytest]\ntimeout = 10\naddopts = -v\n";
+  const std::size_t most = std::size_t{1} << 20;
+  project.write("tests/pytest.ini", words + std::string(most - words.size(), '\n'));
+  CHECK(project.config().timeout == "10");
+  project.write("tests/pytest.ini", words + std::string(most + 1 - words.size(), '\n'));
+  CHECK_FALSE(project.config().timeout);
+  CHECK(project.config().addopts.empty());
+}
+
+TEST_CASE("a time-out that is no number of seconds is none") {
+  const Project project;
+  const Words command{"pytest", "-n", "8", project.path("tests")};
+  for (const std::string seconds : {"nan", "inf", "-nan", "-inf", "-5", "1e400"}) {
+    project.write("pytest.ini", "[pytest]\ntimeout = " + seconds + "\n");
+    CHECK_FALSE(pytest_timeout(command, unset));
+    const FittedCommand fitted = fit_to_timeouts(command, unset, slow_tests({"tests/a.py::test_x"}), 1);
+    CHECK(fitted.run.command == command);
+    CHECK(fitted.note.empty());
+    CHECK_FALSE(pytest_timeout({"pytest", "--timeout=" + seconds}, unset));
+  }
+  project.write("pytest.toml", "[pytest]\ntimeout = nan\n");
+  CHECK_FALSE(pytest_timeout(command, unset));
 }
 
 }  // namespace
