@@ -82,7 +82,10 @@ void NextRotad::served_by(const Connection& rotad, turn::Time now) {
 
 void NextRotad::lost(turn::Time now) {
   lost_at_ = now;
-  if (now - served_since_ >= kLives) pause_ = kFirstPause;
+  if (now - served_since_ >= kLives) {
+    pause_ = kFirstPause;
+    next_at_ = turn::Time{0};
+  }
 }
 
 void NextRotad::awaited(turn::Time now) {

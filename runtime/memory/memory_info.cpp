@@ -18,6 +18,9 @@ api::CUresult Memory::info(std::size_t* free_bytes, std::size_t* total_bytes) {
   const api::CUresult result = real::cuMemGetInfo_v2(free_bytes, total_bytes);
   Place place;
   if (result != api::CUDA_SUCCESS || !here(place)) return result;
+  // The driver would have returned what its pools have above their thresholds when the program waited last.
+  sweep_deferred();
+  if (stream_ordered_.any()) trim_to_thresholds();
   // If the driver accepts null for one of them, it has filled in only the other.
   const std::uint64_t of_gpu = total_bytes != nullptr ? *total_bytes : device(place.device).total_bytes;
   const Shown seen = shown(place.device, of_gpu, free_bytes != nullptr ? *free_bytes : of_gpu);
@@ -29,11 +32,6 @@ api::CUresult Memory::info(std::size_t* free_bytes, std::size_t* total_bytes) {
 Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free) {
   turns_->refresh(ordinal);
   sweep_deferred();
-  // What pools keep beyond their thresholds the driver's own would have returned when the program waited last.
-  if (stream_ordered_.any()) {
-    for (const int swept : stream_ordered_.sweep()) changed(swept);
-    trim_to_thresholds();
-  }
   if (graphs_.any()) graphs_.look(ordinal);
   const SharedLimit shared = turns_->shared_limit(ordinal);  // known once rotad has sent it
   Shown seen{

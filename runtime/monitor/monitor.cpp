@@ -136,23 +136,13 @@ void Monitor::wait_until_served_is_known(int device) {
 void Monitor::make_room_for_context(int device, FunctionRef<bool()> again) {
   if (device < 0 || device >= memory::kMaxDevices || gate::may_not_wait() || contexts_.captures() != 0) return;
   touch(device);
-  wait_until_served_is_known(device);  // before that nobody is asked for anything
+  wait_until_served_is_known(device);  // until then others are not asked to evict memory
   out_of_memory_.retry_context(device, again);
 }
 
 void Monitor::make_room(FunctionRef<bool()> again) {
   api::CUdevice device = -1;
-  if (real::cuCtxGetDevice(&device) != api::CUDA_SUCCESS) return;
-  // Programs seldom look at the result of a launch, and others may be slow to react on a busy machine; but who waited
-  // in vain, beside a stopped program for instance, does not with each call. Both are judgment.
-  constexpr turn::Time kOthersReact = 3s;
-  constexpr turn::Time kInVain = 60s;
-  static std::atomic<turn::Time> patient_from{turn::Time{0}};
-  const turn::Time begun = now();
-  bool done = false;
-  const auto tried = [&] { return done = again(); };
-  out_of_memory_.retry(device, tried, begun >= patient_from.load() ? kOthersReact : turn::Time{0});
-  if (!done && now() - begun >= kOthersReact) patient_from.store(now() + kInVain);
+  if (real::cuCtxGetDevice(&device) == api::CUDA_SUCCESS) out_of_memory_.retry_call(device, again);
 }
 
 std::string Monitor::awaited() const {

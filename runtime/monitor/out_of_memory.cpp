@@ -75,12 +75,14 @@ std::uint64_t OutOfMemory::total_if_waiting_helps(int device, std::optional<std:
   return (pending ? ledger.settled(device).bytes + *pending : ledger.live_bytes(device)) > total ? 0 : total;
 }
 
-void OutOfMemory::retry(int device, FunctionRef<bool()> again, turn::Time patience,
-                        std::optional<std::uint64_t> pending) {
-  if (device < 0 || device >= memory::kMaxDevices) return;
-  if (memory_.drop_kept(device) != 0 && again()) return;
+turn::Time OutOfMemory::retry(int device, FunctionRef<bool()> again, turn::Time patience,
+                              std::optional<std::uint64_t> pending) {
+  std::optional<turn::Time> turn_came;
+  const auto waited = [&] { return turn_came ? now() - *turn_came : turn::Time{0}; };
+  if (device < 0 || device >= memory::kMaxDevices) return waited();
+  if (memory_.drop_kept(device) != 0 && again()) return waited();
   const std::uint64_t total = total_if_waiting_helps(device, pending);
-  if (total == 0) return;
+  if (total == 0) return waited();
   static log::Once once;
   // A process without a turn has to wait for one: the present holder would only lose its turn. A turn that ends before
   // the others have evicted (a program that has just started goes first) says nothing about whether the memory fits.
@@ -89,10 +91,11 @@ void OutOfMemory::retry(int device, FunctionRef<bool()> again, turn::Time patien
   const turn::Time begun = now();
   for (bool stayed = false; !stayed;) {
     gate_.pass(gate::bit_of(device));
-    if (!served() || gate::refusal.load() != api::CUDA_SUCCESS) return;
+    if (!turn_came) turn_came = now();
+    if (!served() || gate::refusal.load() != api::CUDA_SUCCESS) return waited();
     if (budget_.promised(device) == client::Budget::kUnlimited) {
       if (gate_.closed(gate::bit_of(device))) continue;  // the turn has just ended
-      return;
+      return waited();
     }
     if (once.first())
       log::info("GPU {} is out of memory: the other programs on it are evicting theirs", driver::gpu_number(device));
@@ -100,7 +103,7 @@ void OutOfMemory::retry(int device, FunctionRef<bool()> again, turn::Time patien
     // The turn must last meanwhile: other processes' memory would be restored with their turns. It must end before it
     // is revoked: then this waits for the next turn.
     const auto leaves = [&] {
-      return published_.others_leave(device) || (now() - begun < patience && published_.others_can_leave(device));
+      return published_.others_leave(device) || (waited() < patience && published_.others_can_leave(device));
     };
     const auto coming = [&] { return leaves() && !published_.turn_ends(device, now()); };
     bool done = false;
@@ -115,10 +118,24 @@ void OutOfMemory::retry(int device, FunctionRef<bool()> again, turn::Time patien
       };
       tried() || ((coming() || published_.others_can_leave(device)) && driver::retry_while_freed(tried, coming));
     });
-    if (done) return;
+    if (done) return waited();
     const bool in_time = std::chrono::steady_clock::now() < until;
     if (stayed && ((in_time && published_.turn_ends(device, now())) || wait_for_later(device, until))) stayed = false;
   }
+  return waited();
+}
+
+void OutOfMemory::retry_call(int device, FunctionRef<bool()> again) {
+  if (device < 0 || device >= memory::kMaxDevices) return;
+  // Programs seldom check the result of a launch, and others may be slow to evict on a busy machine. But after a call
+  // has waited for nothing, because another program is stopped for instance, the next ones do not. Both are judgments.
+  constexpr turn::Time kCallWaits = 3s;
+  constexpr turn::Time kFutile = 60s;
+  std::atomic<turn::Time>& patient_from = patient_from_[static_cast<std::size_t>(device)];
+  bool done = false;
+  const auto tried = [&] { return done = again(); };
+  const turn::Time waited = retry(device, tried, now() >= patient_from.load() ? kCallWaits : turn::Time{0});
+  if (!done && waited >= kCallWaits) patient_from.store(now() + kFutile);
 }
 
 std::string OutOfMemory::awaited(int device, bool any) const {

@@ -2,6 +2,7 @@
 // have evicted memory. On the program's threads.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -47,10 +48,13 @@ class OutOfMemory {
   // The driver has refused a call on this GPU: waits until only this process holds the GPU, and calls `again`,
   // repeatedly while memory of others is being evicted. Does nothing where that cannot help: the process wants more
   // than there is, or rotad promises nothing. Does not wait inside the gate or during a capture. `patience`: how long
-  // to wait for memory of others that can be evicted although it is not being evicted. `pending`: what the call wants
-  // beyond what the process has; nothing: not known, and charged.
-  void retry(int device, FunctionRef<bool()> again, turn::Time patience = turn::Time{0},
-             std::optional<std::uint64_t> pending = {});
+  // to wait for memory of others that can be evicted although it is not being evicted, from the first turn on.
+  // `pending`: what the call wants beyond what the process has; nothing: not known, and charged. Returns how long it
+  // has tried since that turn began.
+  turn::Time retry(int device, FunctionRef<bool()> again, turn::Time patience = turn::Time{0},
+                   std::optional<std::uint64_t> pending = {});
+  // The same for a call that is no allocation.
+  void retry_call(int device, FunctionRef<bool()> again);
   // The same for a context, on a GPU where this process may have none yet.
   void retry_context(int device, FunctionRef<bool()> again);
   // The driver has refused an allocation although nothing more is being evicted: waits, as long as rotad says so, for
@@ -84,7 +88,8 @@ class OutOfMemory {
   const client::Published& published_;
   client::RoomRequests& rooms_;
   client::Usage& usage_;
-  std::atomic<std::uint32_t> waiting_{0};  // threads in may_try()
+  std::atomic<std::uint32_t> waiting_{0};                                    // threads in may_try()
+  std::array<std::atomic<turn::Time>, memory::kMaxDevices> patient_from_{};  // when a call waits for others again
   client::Bell& bell_;
   const Process process_;
   const std::chrono::nanoseconds for_now_patience_;

@@ -159,7 +159,7 @@ Bytes Quota::most_swapped(GpuIndex index, const Member& member, Bytes own) const
 Bytes Quota::kept_free(const Member& member, GpuIndex index) const {
   const scheduler::Gpu& gpu = books_.gpu(index);
   // A GPU that is full but for 2 MiB has no room for the last extent: the driver takes memory for mapping the others
-  // (H200, 580.159.04).
+  // (H200, 580.159.04). With 8 MiB it had; less was not tried.
   constexpr Bytes kMapping = Bytes{8} << 20;
   const Bytes alone = margin(gpu) != 0 ? kMapping : 0;
   return gpu.contexts > member.contexts[index] ? std::max(margin(gpu), alone) : alone;
@@ -176,13 +176,13 @@ Bytes Quota::kept_free(ClientId client, GpuIndex gpu) const {
 bool Quota::fits(const Member& member, GpuIndex index, const Reservation& wanted) const {
   const Reservation& before = member.counted[index];
   const Bytes swapped = std::max(before.swapped, wanted.swapped);
-  const Bytes pinned = std::min(member.pinned[index], swapped);  // what it is granted may be pinned at once
-  const Bytes then = std::max(before.fixed, wanted.fixed) + pinned;
-  const bool more_stays = then > member.there[index].stays;
+  const Bytes pinned = std::min(member.pinned[index], swapped);  // and immediately
+  const Bytes stays_then = std::max(before.fixed, wanted.fixed) + pinned;
+  const bool more_stays = stays_then > member.there[index].stays;
   if (!more_stays && wanted.swapped <= before.swapped) return true;
   const Bytes own = swapped - pinned;
   const Bytes at_once = more_stays ? most_swapped(index, member, own) : own;
-  const Bytes stays = gpus_[index].stays - member.there[index].stays + then;
+  const Bytes stays = gpus_[index].stays - member.there[index].stays + stays_then;
   // Pinned memory may be evicted again one day.
   const bool swaps = at_once != 0 || gpus_[index].pinned != 0;
   return !swaps || taken(index) + kept_free(member, index) + stays + at_once <= total(index);

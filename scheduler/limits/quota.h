@@ -223,7 +223,8 @@ class Quota {
   Outcome pin(ClientId client, GpuIndex gpu, Bytes bytes, Time now);
   // Whether it says that it has more than it was granted.
   bool claims(ClientId client, GpuIndex gpu) const;
-  // What its swap memory leaves free of the GPU: more where others have contexts, nothing of a small GPU.
+  // What its swap memory leaves free of the GPU: more where others have contexts, nothing of a GPU
+  // below 2 GiB.
   Bytes kept_free(ClientId client, GpuIndex gpu) const;
   // An allocation that the driver has refused waits for memory of others that cannot be evicted, or one that this has
   // refused last waits for any memory of others. Answered once, in this outcome or a later one.

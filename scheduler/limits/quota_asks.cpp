@@ -76,20 +76,21 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
     const Bytes kept = kept_free(member, gpu);
     const Bytes more = std::max(ask.wanted.fixed - std::min(ask.wanted.fixed, before.fixed),
                                 ask.wanted.swapped - std::min(ask.wanted.swapped, before.swapped));
-    return {
-        client,
-        gpu,
-        ask.number,
-        false,
-        before,
-        fmt::format("of {}, {}contexts{} take {}, {} cannot leave, and one program needs {} at once; {} more "
-                    "were requested",
-                    bytes_text(total(gpu)),
-                    outside(gpu) == 0 ? "" : fmt::format("programs without rota have {}, ", bytes_text(outside(gpu))),
-                    kept == 0 ? "" : " and a reserve", bytes_text(books_.gpu(gpu).contexts + kept),
-                    bytes_text(gpus_[gpu].stays), bytes_text(most_swapped(gpu, member, member.there[gpu].moves)),
-                    bytes_text(more)),
-        reason_of(by)};
+    return {client,
+            gpu,
+            ask.number,
+            false,
+            before,
+            fmt::format("of {}, {}contexts{} take {}, {} cannot leave, and one program needs {} at once; {} more "
+                        "were requested",
+                        bytes_text(total(gpu)),
+                        outside(gpu) == 0
+                            ? ""
+                            : fmt::format("programs without rota and the driver have {}, ", bytes_text(outside(gpu))),
+                        kept == 0 ? "" : " and a reserve", bytes_text(books_.gpu(gpu).contexts + kept),
+                        bytes_text(gpus_[gpu].stays), bytes_text(most_swapped(gpu, member, member.there[gpu].moves)),
+                        bytes_text(more)),
+            reason_of(by)};
   }
   const Account& account = *by.account;
   // Swap memory that the GPU's bytes already include is asked for by itself, in extents.

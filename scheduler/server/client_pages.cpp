@@ -167,8 +167,10 @@ void Server::read_usage(Client& client) {
 
 void Server::tell_pinned(Client& client, std::uint32_t gpu) {
   const protocol::GpuUsage& usage = client.usage->gpus[gpu];
-  const bool all = usage.pinned_all.load(std::memory_order_relaxed) != static_cast<std::uint8_t>(protocol::PinAll::kNo);
-  // Of a process that is pinned as a whole also what it allocates later.
+  const auto why = static_cast<protocol::PinAll>(usage.pinned_all.load(std::memory_order_relaxed));
+  // Of a process that is pinned as a whole also what it allocates later. One without a context has to make one first,
+  // and is not pinned any more then.
+  const bool all = why != protocol::PinAll::kNo && why != protocol::PinAll::kNoContext;
   const scheduler::Bytes bytes =
       all ? protocol::kMaxGpuBytes
           : std::min(usage.pinned_bytes.load(std::memory_order_relaxed), protocol::kMaxGpuBytes);

@@ -42,6 +42,7 @@ constexpr scheduler::Bytes kBlock = 2 << 20;
 // 580.159.04). A reading's total and its processes are of different moments, which may not be mistaken for that.
 constexpr scheduler::Bytes kUncounted = 16 << 20;
 constexpr scheduler::Bytes kUncountedFraction = 1024;  // of a GPU, if that is less
+constexpr scheduler::Bytes kUncountedInAll = 256;      // of all processes, as a fraction of a GPU
 // Readings in a row that have to say that a process has no context any more: some may be incomplete. Judgement.
 constexpr unsigned kContextEnded = 2;
 // Between two readings that clients ask for, so many times as long as one takes. A judgment.
@@ -305,15 +306,18 @@ void Server::measure_client(Client& client, std::uint32_t gpu, const GpuReading&
   }
 }
 
-// What is in use and counted for no process, up to what contexts can explain. So are Unified Memory and memory that was
-// handed over (measured on an H100): where clients have some it is not known, and only known not to be more than this.
+// What is in use and counted for no process, as far as contexts can explain it. Unified Memory and memory that was
+// handed over are counted for no process either (measured on an H100). While a client has some, only a smaller figure
+// than the last is believed; managed memory that a program makes itself, or one without rota, is not told from
+// contexts.
 scheduler::Bytes Server::uncounted_bytes(std::uint32_t gpu, const GpuReading& reading) {
   const scheduler::Bytes total = core_.gpu(gpu).total;
   const scheduler::Bytes in_use = std::min(reading.used, total - std::min(total, reading.free));
   scheduler::Bytes counted = 0;
   for (const auto& [pid, bytes] : *reading.processes) counted += bytes;
+  const auto each = static_cast<scheduler::Bytes>(reading.processes->size()) + 1;
   const scheduler::Bytes most =
-      std::min(kUncounted, total / kUncountedFraction) * (static_cast<scheduler::Bytes>(reading.processes->size()) + 1);
+      std::min(each * std::min(kUncounted, total / kUncountedFraction), total / kUncountedInAll);
   const scheduler::Bytes now = reading.some_unknown ? 0 : std::min(in_use - std::min(in_use, counted), most);
   const bool blurred = std::ranges::any_of(clients_, [&](const auto& each) {
     return each.second->took_over.contains(gpu) ||

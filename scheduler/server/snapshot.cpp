@@ -257,7 +257,8 @@ protocol::GpuRow Server::gpu_row(std::uint32_t index, const GpuEntry& entry) con
     row.driver_free_bytes = reading->second.free;
   }
   if (const auto sum = handed_over_.find(index); sum != handed_over_.end()) row.handed_over_bytes = sum->second;
-  row.outside_bytes = state.outside;
+  const auto uncounted = uncounted_.find(index);
+  row.outside_bytes = state.outside - std::min(state.outside, uncounted == uncounted_.end() ? 0 : uncounted->second);
   row.candidate = static_cast<std::uint32_t>(state.candidate);
   row.looking = state.looking ? 1 : 0;
   row.active = state.active;

@@ -1,6 +1,6 @@
 """Every way in which frameworks take memory: the same results as natively, and figures that agree.
 
-Programs run with managed memory (rota's default) and with native memory, all under ROTA_GPU_MEM_LIMIT.
+Programs run with managed and with native memory, all under ROTA_GPU_MEM_LIMIT.
 """
 import json
 import re

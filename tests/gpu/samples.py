@@ -272,7 +272,8 @@ def main():
         "not_run": sorted(folder.name for folder, outcome in [*native.items(), *outcomes.items()] if outcome is None),
         "moved_out": sum(each["moved_out"] for each in checked), "wrong": sum(each["wrong"] or 0 for each in checked), "checkers": checked,
         "seconds": round(time.monotonic() - begun)}), flush=True)
-    return int(bool(failed) or bad_checkers > 0)
+    nothing_tried = not right or (options.beside and not any(each["moved_out"] for each in checked))
+    return int(bool(failed) or bad_checkers > 0 or nothing_tried)
 
 
 if __name__ == "__main__":

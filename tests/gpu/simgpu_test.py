@@ -141,7 +141,7 @@ class Samples(Case):
 
     def test_a_sample_that_does_not_end_is_ended_with_all_that_it_has_started(self):
         hangs = ["sh", "-c", "sleep 1000 & echo $!; wait"]
-        code, _, said = samples.Runner(100).run(hangs, self.scratch, self.scratch / "log", 0.5)
+        code, _, said = samples.Runner(100).run(hangs, self.scratch, self.scratch / "log", 5)
         self.assertEqual(code, "late")
         with contextlib.suppress(ProcessLookupError):
             self.assertTrue(select.select([os.pidfd_open(int(said))], [], [], 30)[0], "it still runs")

@@ -15,7 +15,7 @@ import sys
 import threading
 
 sys.dont_write_bytecode = True
-from swap_rig import GIB, MIB, Driver, add_options, answer, await_line, driver_library, end, own, say, served, start, tell
+from swap_rig import MIB, Driver, add_options, answer, await_line, driver_library, end, own, say, served, start, tell
 
 PATIENCE = 60
 BLOCK = 2 * MIB
