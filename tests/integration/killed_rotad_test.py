@@ -27,6 +27,10 @@ def burst():
         print("no child", signals, flush=True)
 burst()
 for line in sys.stdin:
+    if line == "forget\\n":
+        ctypes.CDLL(None).clearenv()
+    if line == "mistake\\n":
+        os.environ["ROTA_SOCKET"] = "/nowhere/rotad.sock"
     burst()
 """
 
@@ -163,6 +167,24 @@ class KilledRotad(Case):
         self.assertEqual(waits.stdout.readline(), "0\n")
         self.assertIsNone(self.status())
         self.ends(waits)
+
+    # ctest labels: unsanitized
+    def test_programs_whose_environment_has_changed_since_find_the_next_at_the_same_place(self):
+        programs = []
+        for change in "forget", "mistake":
+            programs.append(self.start(ROTA, "run", "--memory", "swap", "--", sys.executable, "-c", IN_BURSTS))
+            self.assertEqual(programs[-1].stdout.readline(), "no child []\n")
+            programs[-1].stdin.write(change + "\n")
+            programs[-1].stdin.flush()
+            self.assertEqual(programs[-1].stdout.readline(), "no child []\n")
+        self.kill_rotad()
+        for program in programs:
+            program.stdin.write("another\n")
+            program.stdin.flush()
+            self.assertEqual(program.stdout.readline(), "no child []\n")
+        self.eventually(lambda: {client["pid"] for client in self.clients()} == {program.pid for program in programs}, "both are back")
+        for program in programs:
+            self.ends(program)
 
     # ctest labels: unsanitized
     def test_one_that_was_stopped_on_purpose_stays_ended_and_the_next_that_is_started_goes_on(self):
