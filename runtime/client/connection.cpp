@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "runtime/client/inherited_socket.h"
-#include "scheduler/address/socket_path.h"
 #include "scheduler/base/above_standard.h"
 #include "scheduler/protocol/packet.h"
 
@@ -79,8 +78,9 @@ void* map_page(int descriptor, int protection) {
 
 }  // namespace
 
-Connection::Attempt Connection::open(std::chrono::milliseconds patience, bool returns) {
-  const protocol::SocketSearch search = protocol::find_rotad();
+Connection::Attempt Connection::open(std::chrono::milliseconds patience, bool returns,
+                                     const protocol::SocketCandidates& places) {
+  const protocol::SocketSearch search = protocol::search_rotad(places);
   if (search.descriptor < 0) {
     if (protocol::nobody_there(search.error)) {
       if (search.skipped_count == 0) return {};

@@ -13,6 +13,7 @@
 
 #include "runtime/driver/memory_descriptor.h"
 #include "runtime/turn/machine.h"
+#include "scheduler/address/socket_path.h"
 #include "scheduler/address/unresponsive.h"
 #include "scheduler/base/descriptor.h"
 #include "scheduler/protocol/pages.h"
@@ -34,7 +35,8 @@ class Connection {
   static constexpr std::chrono::milliseconds kPatience{1000};
   // Finds rotad, says hello and waits for the welcome; not that long for a rotad that is seen to be stopped. `returns`:
   // this process has lost a rotad.
-  static Attempt open(std::chrono::milliseconds patience = kPatience, bool returns = false);
+  static Attempt open(std::chrono::milliseconds patience = kPatience, bool returns = false,
+                      const protocol::SocketCandidates& places = protocol::socket_candidates());
   // Whether the welcome has come that open() did not wait for. kNo: it never will, for that reason.
   enum class Welcome { kYes, kNotYet, kNo };
   Welcome welcome(std::string& reason);

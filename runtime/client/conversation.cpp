@@ -41,7 +41,8 @@ void Conversation::send(const Message& message) {
 Conversation::First Conversation::find_first(bool silent) {
   Connection::Attempt attempt;
   if (!unanswered_) {
-    attempt = Connection::open(silent ? Connection::kPatience / 10 : Connection::kPatience);
+    places_ = protocol::socket_candidates();
+    attempt = Connection::open(silent ? Connection::kPatience / 10 : Connection::kPatience, false, places_);
     unanswered_ = std::move(attempt.unanswered);
   } else if (unanswered_->welcome(attempt.reason) == Connection::Welcome::kYes) {
     attempt.connection = std::move(unanswered_);
@@ -84,7 +85,7 @@ void Conversation::give_up() {
 
 void Conversation::connect() {
   if (unanswered_) return;  // that one is still asked
-  Connection::Attempt attempt = Connection::open(kSoonWelcomed, true);
+  Connection::Attempt attempt = Connection::open(kSoonWelcomed, true, places_);
   connection_ = std::move(attempt.connection);
   unanswered_ = std::move(attempt.unanswered);
   if (connection_) {

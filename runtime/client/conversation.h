@@ -136,6 +136,8 @@ class Conversation {
   const std::vector<protocol::SessionEntry>& sessions_;
   Listener& listener_;
   std::unique_ptr<Connection> connection_;
+  // Where the first was searched for: the program may change its environment later.
+  protocol::SocketCandidates places_{};
   std::unique_ptr<Connection> unanswered_;  // to a rotad that has not answered yet
   bool said_silent_ = false;
   bool told_no_rotad_ = false;  // the user

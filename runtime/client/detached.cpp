@@ -42,14 +42,16 @@ void complain(int output, std::string_view text) {
 // descriptors of their own. What they return is the process's exit status; they call no exit handlers.
 int become_command(void* argument) {
   const Start& start = *static_cast<const Start*>(argument);
+  // The program may have no descriptor left: first what it has is closed. Where the kernel knows no close_range, what
+  // is not close-on-exec stays open until the command closes it.
+  if (dup2(start.output, STDERR_FILENO) < 0) return 127;
+  syscall(SYS_close_range, static_cast<unsigned>(STDERR_FILENO + 1), ~0U, 0U);
+  close(STDIN_FILENO);
   const int nothing = open("/dev/null", O_RDWR);
-  if (nothing < 0 || dup2(nothing, STDIN_FILENO) < 0 || dup2(nothing, STDOUT_FILENO) < 0 ||
-      dup2(start.output, STDERR_FILENO) < 0) {
-    complain(start.output, "/dev/null cannot be opened");
+  if (nothing < 0 || dup2(nothing, STDIN_FILENO) < 0 || dup2(nothing, STDOUT_FILENO) < 0) {
+    complain(STDERR_FILENO, "/dev/null cannot be opened");
     return 127;
   }
-  // Where the kernel knows no close_range, what is not close-on-exec stays open until the command closes it.
-  syscall(SYS_close_range, static_cast<unsigned>(STDERR_FILENO + 1), ~0U, 0U);
   execve(start.arguments[0], start.arguments, start.environment);
   complain(STDERR_FILENO, "it cannot be executed");
   return 127;

@@ -20,6 +20,11 @@ std::optional<bool> RoomRequests::answer(std::uint32_t number, Clock::duration p
   return std::nullopt;
 }
 
+bool RoomRequests::is_answered(std::uint32_t number) {
+  const std::lock_guard lock(mutex_);
+  return open_.at(number).answer.has_value();
+}
+
 void RoomRequests::end(std::uint32_t number) {
   const std::lock_guard lock(mutex_);
   open_.erase(number);

@@ -22,6 +22,8 @@ class RoomRequests {
   // Whether the driver may be asked again; nothing: there is no answer yet. A rotad that says nothing for `patience`
   // has refused, and one that has said only that the request waits is asked again in between.
   std::optional<bool> answer(std::uint32_t number, Clock::duration patience);
+  // Whether a rotad has said yes or no.
+  bool is_answered(std::uint32_t number);
   void end(std::uint32_t number);
 
   // The monitor. A new rotad is asked everything again.

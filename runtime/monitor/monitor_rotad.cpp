@@ -40,7 +40,7 @@ void Monitor::rotad_is_back(bool is) {
 // Whether work of the program waits for a rotad that there is not.
 bool Monitor::rotad_is_awaited() const {
   if (stopping() || may_be_gone()) return false;
-  if (gate_.standing() != 0) return true;
+  if (gate_.standing() != 0 || out_of_memory_.waits()) return true;
   // Whatever accesses that memory is in effect waiting for it.
   return (reached_from_outside_ || kept()) && !memory_.all_in_place();
 }

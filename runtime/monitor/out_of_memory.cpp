@@ -36,6 +36,8 @@ constexpr auto kSaySignal = 500ms;
 constexpr auto kAnswers = 12s;
 // How long after that it is asked again. A judgment.
 constexpr auto kAsksAgain = 2500ms;
+// Between two attempts of a call that waits while there is no rotad to say when it may try. A judgment.
+constexpr auto kTriesAlone = 1s;
 // How long a call may wait for memory, its turns included, before a line says so. A judgment.
 constexpr turn::Time kSayWait = 2s;
 // How long a context waits for memory of others that can be evicted and is not: without a context a program cannot run
@@ -181,7 +183,7 @@ void OutOfMemory::await(int device, const memory::Refused& what, FunctionRef<boo
   bool done = false;
   const auto tried = [&] { return done = again(); };
   while (!done) {
-    if (!may_try(device, request, say)) break;
+    if (!may_try(device, request, tried, say) || done) break;
     request.tried_ns = ns(std::chrono::steady_clock::now());
     // What rotad refuses does not fit either where others have evicted their memory.
     if (!tried() && !what.by_rotad) retry(device, tried, {}, what.bytes);
@@ -189,8 +191,9 @@ void OutOfMemory::await(int device, const memory::Refused& what, FunctionRef<boo
 }
 
 // rotad's answer, or that of the next rotad, for which this waits outside the gate: the process's turn can end
-// meanwhile.
-bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request, FunctionRef<void()> say) {
+// meanwhile. Without a rotad the call is tried now and then, and once more before the wait ends without an answer.
+bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request, FunctionRef<bool()> again,
+                          FunctionRef<void()> say) {
   // Before the question, so that rotad knows both.
   const auto look = [this] { usage_.set_all_threads_wait(waiting_ != 0 && waiting_ >= gate_.threads_of_program()); };
   ++waiting_;
@@ -201,6 +204,7 @@ bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request, Functi
   bell_.ring();
   std::optional<std::chrono::steady_clock::time_point> interrupted;
   auto rung = std::chrono::steady_clock::now();
+  auto tried = rung;
   bool said = false;
   std::optional<bool> answer;
   while (!(answer = rooms_.answer(number, kAnswers)) && !stopping()) {
@@ -209,13 +213,20 @@ bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request, Functi
       rung = at;
       bell_.ring();
     }
+    if (const auto at = std::chrono::steady_clock::now(); published_.gpu(device)) {
+      tried = at;
+    } else if (at > tried + kTriesAlone) {
+      if (again()) return true;
+      tried = std::chrono::steady_clock::now();
+    }
     look();
     say();
     if (!interrupted || said || std::chrono::steady_clock::now() - *interrupted < kSaySignal) continue;
     said = true;
     say_interrupted(device);
   }
-  return answer.value_or(false);
+  if (!answer || *answer) return answer.value_or(false);
+  return !rooms_.is_answered(number) && again();
 }
 
 // Memory of others that is pinned temporarily can be evicted once their work has finished, possibly in a turn of their

@@ -66,12 +66,14 @@ class OutOfMemory {
   // monitor closes it without waiting for work when it sees that. Otherwise, inside the gate, and during a capture, it
   // returns at once.
   void close_gate(int device, FunctionRef<void()> begin);
+  // Whether a thread waits for room.
+  bool waits() const { return waiting_.load() != 0; }
   // An allocation fails: says who has memory there.
   void say_full(int device) const;
 
  private:
   std::string awaited(int device, bool any) const;
-  bool may_try(int device, const protocol::AwaitRoom& request, FunctionRef<void()> say);
+  bool may_try(int device, const protocol::AwaitRoom& request, FunctionRef<bool()> again, FunctionRef<void()> say);
   // Also for a thread that has left its wait without returning (Undo).
   static void end_awaiting(void* self, int device, std::uint64_t, std::uint32_t);
   static void end_waiting(void* self, int device, std::uint64_t, std::uint32_t number);

@@ -27,7 +27,21 @@ def burst():
         print("no child", signals, flush=True)
 burst()
 for line in sys.stdin:
+    if line == "forget\\n":
+        ctypes.CDLL(None).clearenv()
+    if line == "mistake\\n":
+        os.environ["ROTA_SOCKET"] = "/nowhere/rotad.sock"
     burst()
+"""
+
+# Allocates as many MiB as the first line says, says what came of it, and ends with its standard input.
+ALLOCATES = """
+import ctypes, sys
+cuda, context, memory = ctypes.CDLL('libcuda.so.1'), ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 and cuda.cuCtxSetCurrent(context) == 0
+print("ready", flush=True)
+print(cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(int(sys.stdin.readline()) << 20)), flush=True)
+sys.stdin.read()
 """
 
 
@@ -57,6 +71,28 @@ class KilledRotad(Case):
         pid = self.status()["daemon"]["pid"]
         os.kill(pid, signal.SIGKILL)
         return pid
+
+    def waits_for_room(self):
+        """Two programs with native memory: one that has most of the GPU, and one whose allocation waits until that ends."""
+        programs = []
+        for bytes in 200, 100:  # MiB
+            program = self.start(self.rota, "run", "--memory", "native", "--", sys.executable, "-c", ALLOCATES)
+            programs.append(program)
+            self.assertEqual(program.stdout.readline(), "ready\n")
+            program.stdin.write(f"{bytes}\n")
+            program.stdin.flush()
+            if bytes == 200:
+                self.assertEqual(program.stdout.readline(), "0\n")
+        self.eventually(lambda: self.awaits(programs[1]), "the allocation waits")
+        return programs
+
+    def awaits(self, program):
+        uses = [client["use"] or {"gpus": {}} for client in self.clients() if client["pid"] == program.pid]
+        return any(task["awaited_bytes"] for use in uses for task in use["gpus"].values())
+
+    def ends(self, program):
+        result = self.finish(program)
+        self.assertEqual(result.returncode, 0, result.stderr)
 
     def switches(self):
         before = self.status()["daemon"]["grants"]
@@ -111,6 +147,44 @@ class KilledRotad(Case):
             result = self.finish(program)
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertNotIn("without turns", result.stderr)
+
+    # ctest labels: unsanitized
+    def test_a_program_whose_allocation_waits_for_room_has_another_started(self):
+        holds, waits = self.waits_for_room()
+        killed = self.kill_rotad()
+        self.assertNotEqual(self.eventually(self.status, "another rotad answers")["daemon"]["pid"], killed)
+        self.eventually(lambda: self.awaits(waits), "the allocation waits there")
+        self.ends(holds)
+        self.assertEqual(waits.stdout.readline(), "0\n")
+        self.ends(waits)
+
+    # ctest labels: unsanitized
+    def test_an_allocation_that_waits_gets_what_has_become_free_without_any_rotad(self):
+        self.start_daemon()  # nobody starts this one again
+        holds, waits = self.waits_for_room()
+        self.kill_rotad()
+        self.ends(holds)
+        self.assertEqual(waits.stdout.readline(), "0\n")
+        self.assertIsNone(self.status())
+        self.ends(waits)
+
+    # ctest labels: unsanitized
+    def test_programs_whose_environment_has_changed_since_find_the_next_at_the_same_place(self):
+        programs = []
+        for change in "forget", "mistake":
+            programs.append(self.start(ROTA, "run", "--memory", "swap", "--", sys.executable, "-c", IN_BURSTS))
+            self.assertEqual(programs[-1].stdout.readline(), "no child []\n")
+            programs[-1].stdin.write(change + "\n")
+            programs[-1].stdin.flush()
+            self.assertEqual(programs[-1].stdout.readline(), "no child []\n")
+        self.kill_rotad()
+        for program in programs:
+            program.stdin.write("another\n")
+            program.stdin.flush()
+            self.assertEqual(program.stdout.readline(), "no child []\n")
+        self.eventually(lambda: {client["pid"] for client in self.clients()} == {program.pid for program in programs}, "both are back")
+        for program in programs:
+            self.ends(program)
 
     # ctest labels: unsanitized
     def test_one_that_was_stopped_on_purpose_stays_ended_and_the_next_that_is_started_goes_on(self):

@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>
@@ -83,6 +85,27 @@ TEST_CASE("a detached command has its environment and nothing else of the progra
   sigset_t pending;
   sigpending(&pending);
   CHECK(sigismember(&pending, SIGCHLD) == 0);
+}
+
+TEST_CASE("a command can be detached from a program that has no descriptor left") {
+  const Blocked blocked;
+  int ends[2];
+  REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+  const rota::Descriptor reading(ends[0]);
+  rota::Descriptor writing(ends[1]);
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  int next = 0;  // all below are open
+  while (fcntl(next, F_GETFD) >= 0) ++next;
+  const rlimit none{static_cast<rlim_t>(next), before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const int error = rota::client::start_detached({"/bin/sh", "-c", "echo started >&2"}, {}, writing.get());
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(error == 0);
+  writing = {};
+  char said[64];
+  CHECK(std::string(said, static_cast<std::size_t>(std::max<ssize_t>(read(reading.get(), said, sizeof said), 0))) ==
+        "started\n");
 }
 
 TEST_CASE("a detached command that cannot be executed says so") {
