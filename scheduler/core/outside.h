@@ -2,8 +2,8 @@
 // without rota, a display server, the context of a process that has died. The driver's figures show it in two ways:
 //
 //   listed       used by processes that are not clients, according to the driver's list of processes, and what it has
-//                for contexts and lists for none. It counts as soon
-//                as it is seen, as long as it is seen, and for kListKept while the driver does not report processes.
+//                for contexts and lists for none. It counts as soon as it is seen, as long as it is seen, and for
+//                kListKept while the driver does not report processes.
 //   unexplained  in use beyond the most that clients can have there. How much Unified Memory is on a GPU is not known:
 //                all that clients have allocated is assumed to be there, which is exact where clients have none, and
 //                otherwise leaves too little unexplained. Processes that are not listed are included. A reading and the
