@@ -6,6 +6,7 @@
 #include <chrono>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "generated/driver_real.h"
 #include "runtime/client/waiting.h"
@@ -43,6 +44,12 @@ constexpr turn::Time kSayWait = 2s;
 // How long a context waits for memory of others that can be evicted and is not: without a context a program cannot run
 // at all, and the others may be slow to react on a busy machine. A judgment.
 constexpr turn::Time kContextWaits = 10s;
+
+// What only this connection to a rotad has; null: it does not serve the process there.
+const void* page_of(const client::Published& published, int device) {
+  const auto here = published.gpu(device);
+  return here ? &here->lease : nullptr;
+}
 
 }  // namespace
 
@@ -181,9 +188,15 @@ void OutOfMemory::await(int device, const memory::Refused& what, FunctionRef<boo
     lines.stands(std::chrono::steady_clock::now() - what.since, [&] { return awaited(device, what.by_rotad); });
   };
   bool done = false;
+  const void* const rotad = page_of(published_, device);
   const auto tried = [&] { return done = again(); };
   while (!done) {
-    if (!may_try(device, request, tried, say) || done) break;
+    if (!may_try(device, request, tried, say)) {
+      // The next rotad does not know what became free before it came, or was freed by a program that it never saw.
+      if (!stopping() && page_of(published_, device) != rotad) tried();
+      break;
+    }
+    if (done) break;
     request.tried_ns = ns(std::chrono::steady_clock::now());
     // What rotad refuses does not fit either where others have evicted their memory.
     if (!tried() && !what.by_rotad) retry(device, tried, {}, what.bytes);
@@ -191,7 +204,8 @@ void OutOfMemory::await(int device, const memory::Refused& what, FunctionRef<boo
 }
 
 // rotad's answer, or that of the next rotad, for which this waits outside the gate: the process's turn can end
-// meanwhile. Without a rotad the call is tried now and then, and once more before the wait ends without an answer.
+// meanwhile. Without a rotad the call is tried now and then, and once when the next one has come; and once more before
+// the wait ends without an answer.
 bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request, FunctionRef<bool()> again,
                           FunctionRef<void()> say) {
   // Before the question, so that rotad knows both.
@@ -205,6 +219,7 @@ bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request, Functi
   std::optional<std::chrono::steady_clock::time_point> interrupted;
   auto rung = std::chrono::steady_clock::now();
   auto tried = rung;
+  bool alone = false;  // no rotad
   bool said = false;
   std::optional<bool> answer;
   while (!(answer = rooms_.answer(number, kAnswers)) && !stopping()) {
@@ -213,12 +228,12 @@ bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request, Functi
       rung = at;
       bell_.ring();
     }
-    if (const auto at = std::chrono::steady_clock::now(); published_.gpu(device)) {
-      tried = at;
-    } else if (at > tried + kTriesAlone) {
+    const bool was_alone = std::exchange(alone, !published_.gpu(device));
+    if (was_alone && (!alone || std::chrono::steady_clock::now() > tried + kTriesAlone)) {
       if (again()) return true;
       tried = std::chrono::steady_clock::now();
     }
+    if (!alone) tried = std::chrono::steady_clock::now();
     look();
     say();
     if (!interrupted || said || std::chrono::steady_clock::now() - *interrupted < kSaySignal) continue;

@@ -169,6 +169,16 @@ class KilledRotad(Case):
         self.ends(waits)
 
     # ctest labels: unsanitized
+    def test_an_allocation_that_waits_gets_what_has_become_free_before_the_next_rotad_came(self):
+        self.start_daemon()
+        holds, waits = self.waits_for_room()
+        self.kill_rotad()
+        self.ends(holds)
+        self.start_daemon()
+        self.assertEqual(waits.stdout.readline(), "0\n")
+        self.ends(waits)
+
+    # ctest labels: unsanitized
     def test_programs_whose_environment_has_changed_since_find_the_next_at_the_same_place(self):
         programs = []
         for change in "forget", "mistake":
