@@ -84,9 +84,7 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
             fmt::format("of {}, {}contexts{} take {}, {} cannot leave, and one program needs {} at once; {} more "
                         "were requested",
                         bytes_text(total(gpu)),
-                        outside(gpu) == 0
-                            ? ""
-                            : fmt::format("programs without rota and the driver have {}, ", bytes_text(outside(gpu))),
+                        outside(gpu) == 0 ? "" : fmt::format("{} are used outside rota, ", bytes_text(outside(gpu))),
                         kept == 0 ? "" : " and a reserve", bytes_text(books_.gpu(gpu).contexts + kept),
                         bytes_text(gpus_[gpu].stays), bytes_text(most_swapped(gpu, member, member.there[gpu].moves)),
                         bytes_text(more)),

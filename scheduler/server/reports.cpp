@@ -120,7 +120,7 @@ void Server::report_passed_over(Client& client, const scheduler::Decision& decis
     others += fmt::format(", pid {} ({}) has {} of that", other->pid, other->name, bytes_text(fixed));
   }
   if (const scheduler::Bytes outside = core_.gpu(decision.gpu).outside; outside != 0) {
-    others += fmt::format(", programs without rota and the driver have {}", bytes_text(outside));
+    others += fmt::format(", {} are used outside rota", bytes_text(outside));
   }
   log::warn(
       "client {} ({}, pid {}) is passed over on GPU {} while others can use it: {} of its memory do not fit beside "

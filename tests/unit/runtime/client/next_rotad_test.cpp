@@ -99,13 +99,14 @@ TEST_CASE("a command can be detached from a program that has no descriptor left"
   while (fcntl(next, F_GETFD) >= 0) ++next;
   const rlimit none{static_cast<rlim_t>(next), before.rlim_max};
   REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
-  const int error = rota::client::start_detached({"/bin/sh", "-c", "echo started >&2"}, {}, writing.get());
+  // It complains without redirecting anything: the shell would put aside what it redirects beyond a low limit.
+  const int error = rota::client::start_detached({"/bin/sh", "-c", "/nowhere"}, {}, writing.get());
   REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
   CHECK(error == 0);
   writing = {};
   char said[64];
-  CHECK(std::string(said, static_cast<std::size_t>(std::max<ssize_t>(read(reading.get(), said, sizeof said), 0))) ==
-        "started\n");
+  const std::string heard(said, static_cast<std::size_t>(std::max<ssize_t>(read(reading.get(), said, sizeof said), 0)));
+  CHECK(heard.find("/nowhere") != std::string::npos);
 }
 
 TEST_CASE("a detached command that cannot be executed says so") {

@@ -163,8 +163,7 @@ TEST_CASE("what programs without rota have there is no room for anybody's swap m
   const ClientId one = rig.client();
   rig.hear(rig.quota.set_outside(0, 4000, rig.now));
   CHECK_FALSE(rig.granted(one, 0, kGpu - kContext - 4000 + 1));
-  CHECK_THAT(rig.answers.at(one).why,
-             Contains("programs without rota and the driver have 4 KiB, contexts take 50 bytes, 0 bytes cannot"));
+  CHECK_THAT(rig.answers.at(one).why, Contains("4 KiB are used outside rota, contexts take 50 bytes, 0 bytes cannot"));
   CHECK(rig.granted(one, 0, kGpu - kContext - 4000));
   rig.hear(rig.quota.set_outside(0, 0, rig.now));
   CHECK(rig.granted(one, 0, kGpu - kContext));
@@ -191,7 +190,7 @@ TEST_CASE("a refusal with the longest numbers fits into its message") {
   const auto outcome = quota.tick(1h);
   REQUIRE(outcome.answers.size() == 1);
   const std::string why = outcome.answers[0].why;
-  CHECK_THAT(why, Matches("of 1020.0 GiB, programs without rota and the driver have 1010.0 GiB, contexts and a reserve "
+  CHECK_THAT(why, Matches("of 1020.0 GiB, 1010.0 GiB are used outside rota, contexts and a reserve "
                           "take 1011.0 GiB, "
                           "10\\d\\d.\\d GiB cannot leave, .*10\\d\\d.\\d GiB.*; 10\\d\\d.\\d GiB more were requested"));
   CHECK(why.size() < protocol::kTextLength);
