@@ -1,5 +1,6 @@
 // Starting a command from inside another program's process, which must not notice: no fork handlers run, no memory is
-// copied, no SIGCHLD arrives, and no wait() of the program's sees a child.
+// copied, no SIGCHLD arrives, and no wait() of the program's sees a child. Only a program that adopts orphans (pid 1 of a
+// container, PR_SET_CHILD_SUBREAPER) gets the command as a child.
 #pragma once
 
 #include <string>

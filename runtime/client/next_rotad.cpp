@@ -14,23 +14,13 @@
 #include "runtime/core/log.h"
 #include "scheduler/address/rotad_environment.h"
 #include "scheduler/address/socket_path.h"
+#include "scheduler/address/started_by_run.h"
 #include "scheduler/base/above_standard.h"
 #include "scheduler/base/printable.h"
 
 namespace rota::client {
 
 namespace {
-
-constexpr std::size_t kMostArguments = 16384;  // bytes: a path and a few options
-
-// Empty: they cannot be read.
-std::string arguments_of(pid_t process) {
-  const Descriptor file(above_standard(open(fmt::format("/proc/{}/cmdline", process).c_str(), O_RDONLY | O_CLOEXEC)));
-  std::string text(kMostArguments, '\0');
-  const ssize_t length = file ? read(file.get(), text.data(), text.size()) : 0;
-  text.resize(static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
-  return text;
-}
 
 std::vector<std::string> environment_for_rotad() {
   std::vector<std::string> kept;
@@ -56,8 +46,7 @@ std::optional<std::vector<std::string>> command_for_another(std::string_view arg
     all.emplace_back(arguments.substr(0, end));
     arguments.remove_prefix(std::min(end + 1, arguments.size()));
   }
-  // Only `rota run` has rotad say when it listens.
-  if (std::ranges::find(all, "--ready-fd") == all.end() || !all.front().starts_with('/')) return std::nullopt;
+  if (std::ranges::find(all, protocol::kReadyOption) == all.end() || !all.front().starts_with('/')) return std::nullopt;
   std::vector<std::string> command = {all.front().substr(0, all.front().rfind('/')) + "/rota", "start-rotad"};
   for (const char* const option : {"--mode", "--quantum"}) {
     const auto found = std::ranges::find(all, option);
@@ -77,7 +66,7 @@ void NextRotad::served_by(const Connection& rotad, turn::Time now) {
   served_since_ = now;
   const protocol::Listener listener = rotad.rotad();
   if (listener.pid <= 0 || listener.uid != geteuid() || socket_ == protocol::machine_socket()) return;
-  if (auto command = command_for_another(arguments_of(listener.pid))) command_ = std::move(*command);
+  if (auto command = command_for_another(protocol::command_line_of(listener.pid))) command_ = std::move(*command);
 }
 
 void NextRotad::lost(turn::Time now) {

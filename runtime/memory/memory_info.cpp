@@ -19,8 +19,10 @@ api::CUresult Memory::info(std::size_t* free_bytes, std::size_t* total_bytes) {
   Place place;
   if (result != api::CUDA_SUCCESS || !here(place)) return result;
   // The driver would have returned what its pools have above their thresholds when the program waited last.
-  sweep_deferred();
-  if (stream_ordered_.any()) trim_to_thresholds();
+  if (stream_ordered_.any()) {
+    sweep_deferred();
+    trim_to_thresholds();
+  }
   // If the driver accepts null for one of them, it has filled in only the other.
   const std::uint64_t of_gpu = total_bytes != nullptr ? *total_bytes : device(place.device).total_bytes;
   const Shown seen = shown(place.device, of_gpu, free_bytes != nullptr ? *free_bytes : of_gpu);

@@ -176,7 +176,7 @@ Bytes Quota::kept_free(ClientId client, GpuIndex gpu) const {
 bool Quota::fits(const Member& member, GpuIndex index, const Reservation& wanted) const {
   const Reservation& before = member.counted[index];
   const Bytes swapped = std::max(before.swapped, wanted.swapped);
-  const Bytes pinned = std::min(member.pinned[index], swapped);  // and immediately
+  const Bytes pinned = std::min(member.pinned[index], swapped);  // what it is granted now may be, too
   const Bytes stays_then = std::max(before.fixed, wanted.fixed) + pinned;
   const bool more_stays = stays_then > member.there[index].stays;
   if (!more_stays && wanted.swapped <= before.swapped) return true;

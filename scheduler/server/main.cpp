@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "scheduler/address/socket_path.h"
+#include "scheduler/address/started_by_run.h"
 #include "scheduler/base/descriptor.h"
 #include "scheduler/base/result.h"
 #include "scheduler/log/event_log.h"
@@ -214,7 +215,8 @@ int main(int argc, char** argv) try {
   app.add_flag(
       "--check", check,
       "do not serve: read the configuration, and say what is wrong with it and what it names that is not there");
-  app.add_option("--ready-fd", ready, "write a line to this descriptor once programs may connect")->group("");
+  app.add_option(rota::protocol::kReadyOption, ready, "write a line to this descriptor once programs may connect")
+      ->group("");
   app.set_version_flag("--version", std::string("rotad ") + ROTA_VERSION);
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return std::string("rotad: ") + error.what() + "; `rotad --help` says more\n";
@@ -297,7 +299,8 @@ int main(int argc, char** argv) try {
   (*server)->start();
   if (ready >= 0) {
     // The process that started rotad may have ended.
-    if (write(ready, "ready\n", 6) < 0) rota::server::log::debug("nobody waits at --ready-fd {}", ready);
+    if (write(ready, "ready\n", 6) < 0)
+      rota::server::log::debug("nobody waits at {} {}", rota::protocol::kReadyOption, ready);
     close(ready);
   }
   (*server)->run();

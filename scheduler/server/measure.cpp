@@ -315,9 +315,9 @@ scheduler::Bytes Server::uncounted_bytes(std::uint32_t gpu, const GpuReading& re
   const scheduler::Bytes in_use = std::min(reading.used, total - std::min(total, reading.free));
   scheduler::Bytes counted = 0;
   for (const auto& [pid, bytes] : *reading.processes) counted += bytes;
-  const auto each = static_cast<scheduler::Bytes>(reading.processes->size()) + 1;
+  const auto counts = static_cast<scheduler::Bytes>(reading.processes->size()) + 1;
   const scheduler::Bytes most =
-      std::min(each * std::min(kUncounted, total / kUncountedFraction), total / kUncountedInAll);
+      std::min(counts * std::min(kUncounted, total / kUncountedFraction), total / kUncountedInAll);
   const scheduler::Bytes now = reading.some_unknown ? 0 : std::min(in_use - std::min(in_use, counted), most);
   const bool blurred = std::ranges::any_of(clients_, [&](const auto& each) {
     return each.second->took_over.contains(gpu) ||

@@ -290,7 +290,8 @@ struct GivenTimeout {
 };
 
 // What pytest-timeout uses where a test has no mark.
-std::optional<GivenTimeout> general_timeout(const std::vector<std::string>& options, const Variables& variables) {
+std::optional<GivenTimeout> general_timeout(const std::vector<std::string>& options, const Variables& variables,
+                                            const PytestConfig& config) {
   const auto given = [](std::string_view text, const char* by) {
     const auto seconds = number_in<double>(text);
     return seconds && std::isfinite(*seconds) ? std::optional(GivenTimeout{*seconds, by}) : std::nullopt;
@@ -298,15 +299,14 @@ std::optional<GivenTimeout> general_timeout(const std::vector<std::string>& opti
   const auto& [words, place] = pytest_place(options, {"", "--timeout"}, variables);
   if (place) return given(value_at(words, *place), "--timeout");
   if (const char* const text = variables("PYTEST_TIMEOUT")) return given(text, "PYTEST_TIMEOUT");
-  const PytestConfig config = pytest_config(given_words(options, variables), this_folder());
   return config.timeout ? given(*config.timeout, "timeout in pytest's configuration") : std::nullopt;
 }
 
 std::vector<TimedTest> timed_pytest(const report::Baseline& baseline, const std::vector<std::string>& options,
-                                    const Variables& variables, const PytestSelection& selection,
-                                    const std::string& here) {
-  const auto general = general_timeout(options, variables);
-  MarkedTests marked(pytest_config(given_words(options, variables), here).folder, here);
+                                    const Variables& variables, const PytestConfig& config,
+                                    const PytestSelection& selection, const std::string& here) {
+  const auto general = general_timeout(options, variables, config);
+  MarkedTests marked(config.folder, here);
   std::vector<TimedTest> tests;
   for (const auto& [name, entry] : baseline) {
     if (name.find("::") == std::string::npos || !selection.has(name)) continue;
@@ -372,7 +372,9 @@ Run with_jobs(std::vector<std::string> command, const Variables& variables, unsi
 std::optional<double> pytest_timeout(const std::vector<std::string>& command, const Variables& variables) {
   const auto start = start_of(command);
   if (!start || start->runner != Runner::kPytest) return std::nullopt;
-  const auto general = general_timeout(options_of(command, *start), variables);
+  const std::vector<std::string> options = options_of(command, *start);
+  const PytestConfig config = pytest_config(given_words(options, variables), this_folder());
+  const auto general = general_timeout(options, variables, config);
   return general ? std::optional(general->seconds) : std::nullopt;
 }
 
@@ -401,11 +403,11 @@ FittedCommand fit_to_timeouts(const std::vector<std::string>& command, const Var
     tests = timed(*asked, baseline);
   } else {
     std::vector<std::string> words = given_words(options, variables);
-    const std::vector<std::string> configured = pytest_config(words, here).addopts;
-    words.insert(words.begin(), configured.begin(), configured.end());
+    const PytestConfig config = pytest_config(words, here);
+    words.insert(words.begin(), config.addopts.begin(), config.addopts.end());
     const PytestSelection selection(words, here);
     all_selected = selection.complete();
-    tests = timed_pytest(baseline, options, variables, selection, here);
+    tests = timed_pytest(baseline, options, variables, config, selection, here);
   }
   const auto most = most_at_once(tests, gpus);
   if (!most || most->most >= jobs->most) return fitted;

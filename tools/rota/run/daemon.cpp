@@ -17,11 +17,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <sstream>
 #include <string_view>
 #include <thread>
 #include <vector>
 
 #include "scheduler/address/socket_path.h"
+#include "scheduler/address/started_by_run.h"
 #include "scheduler/address/unresponsive.h"
 #include "scheduler/base/descriptor.h"
 #include "scheduler/core/settings.h"
@@ -43,7 +45,6 @@ constexpr const char* kIdleExitSeconds = "5";
 
 // Where rotad says that it listens.
 constexpr int kReadyDescriptor = 3;
-constexpr const char* kReadyOption = "--ready-fd";
 
 // How long a rotad may take to listen, and another `rota run` to start one: both take milliseconds.
 constexpr auto kPatience = std::chrono::seconds(5);
@@ -286,9 +287,9 @@ bool is_cramped(int descriptor) {
   if (rotad.pid <= 0 || rotad.uid != geteuid() || protocol::stopped_state(rotad.pid) != 0) return false;
   if (prlimit(rotad.pid, RLIMIT_NOFILE, nullptr, &its) != 0 || its.rlim_cur >= kEnoughDescriptors) return false;
   if (getrlimit(RLIMIT_NOFILE, &own) != 0 || own.rlim_max < kEnoughDescriptors) return false;
-  std::ifstream file(fmt::format("/proc/{}/cmdline", rotad.pid), std::ios::binary);
-  for (std::string argument; std::getline(file, argument, '\0');) {
-    if (argument == kReadyOption) return true;
+  std::istringstream arguments(protocol::command_line_of(rotad.pid));
+  for (std::string argument; std::getline(arguments, argument, '\0');) {
+    if (argument == protocol::kReadyOption) return true;
   }
   return false;
 }
@@ -325,7 +326,7 @@ Daemon start_own(const SocketCandidate& place, const DaemonRequest& request) {
   }
   if (connected < 0 && nobody_there(-connected)) {
     std::vector<std::string> arguments = {
-        own_executable_folder() + "/rotad", "--socket", socket, "--idle-exit", kIdleExitSeconds, kReadyOption,
+        own_executable_folder() + "/rotad", "--socket", socket, "--idle-exit", kIdleExitSeconds, protocol::kReadyOption,
         std::to_string(kReadyDescriptor)};
     if (!request.mode.empty()) arguments.insert(arguments.end(), {"--mode", request.mode});
     if (!request.quantum.empty()) arguments.insert(arguments.end(), {"--quantum", request.quantum});
