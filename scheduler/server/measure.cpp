@@ -306,10 +306,16 @@ void Server::measure_client(Client& client, std::uint32_t gpu, const GpuReading&
   }
 }
 
-// What is in use and counted for no process, as far as contexts can explain it. Unified Memory and memory that was
-// handed over are counted for no process either (measured on an H100). While a client has some, only a smaller figure
-// than the last is believed; managed memory that a program makes itself, or one without rota, is not told from
-// contexts.
+// Whether it may have memory there that the driver counts for no process: what was handed over, and what another
+// process has made and let go while this one had it open. As long as its maker has it, the driver counts it for that
+// one (measured on H100 and H200: tests/gpu/nvml_facts.py).
+bool Server::has_uncounted(const Client& client, std::uint32_t gpu) {
+  return client.took_over.contains(gpu) || (client.usage->shares.load() & protocol::kSharesOfOthers) != 0;
+}
+
+// What is in use and counted for no process, as far as contexts can explain it. Unified Memory is counted for no
+// process either. While a client has some, or other memory that is not counted, only a smaller figure than the last is
+// believed; managed memory that a program makes itself, or one without rota, is not told from contexts.
 scheduler::Bytes Server::uncounted_bytes(std::uint32_t gpu, const GpuReading& reading) {
   const scheduler::Bytes total = core_.gpu(gpu).total;
   const scheduler::Bytes in_use = std::min(reading.used, total - std::min(total, reading.free));
@@ -320,7 +326,7 @@ scheduler::Bytes Server::uncounted_bytes(std::uint32_t gpu, const GpuReading& re
       std::min(counts * std::min(kUncounted, total / kUncountedFraction), total / kUncountedInAll);
   const scheduler::Bytes now = reading.some_unknown ? 0 : std::min(in_use - std::min(in_use, counted), most);
   const bool blurred = std::ranges::any_of(clients_, [&](const auto& each) {
-    return each.second->took_over.contains(gpu) ||
+    return has_uncounted(*each.second, gpu) ||
            protocol::is_unified(static_cast<protocol::MemoryMode>(each.second->usage->gpus[gpu].memory_mode.load()));
   });
   scheduler::Bytes& known = uncounted_[gpu];
@@ -348,10 +354,8 @@ void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Byte
   // For memory modes of a newer rota it is not known here what the driver counts.
   if (client.usage->gpus[gpu].memory_mode.load() > protocol::kLastMemoryMode) return;
   measured.process = process;
-  // The driver counts memory that was handed over for no process: neither for the one that uses it nor for the one that
-  // allocated it (measured on an H100). So as long as there are contexts at all a reading shows only that they have
-  // grown.
-  const bool part = process != 0 && measured.known && client.took_over.contains(gpu);
+  // So as long as there are contexts at all a reading shows only that they have grown.
+  const bool part = process != 0 && measured.known && has_uncounted(client, gpu);
   const scheduler::Bytes fixed = counted_by_driver(*client.usage, gpu);
   measured.current = measured.known && !part;
   // It is not known which of the two the driver has seen.

@@ -227,6 +227,7 @@ class Server final : public ConnectionOwner, private Leases {
   scheduler::Bytes believed_context(const Client& client, std::uint32_t gpu, scheduler::Bytes said) const;
   void confirm(Client& client, std::uint32_t gpu);
   void follow_size(std::uint32_t gpu);
+  static bool has_uncounted(const Client& client, std::uint32_t gpu);
   scheduler::Bytes uncounted_bytes(std::uint32_t gpu, const GpuReading& reading);
   std::optional<scheduler::Bytes> bytes_of_others(std::uint32_t gpu, const GpuReading& reading);
   void forget_old_measurements();

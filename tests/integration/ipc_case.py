@@ -3,7 +3,7 @@ import json
 import sys
 import textwrap
 
-from harness import Case, ROTA, ROTAD
+from harness import Case, ROTA, ROTAD, SHIMS
 
 BEGIN = textwrap.dedent(r"""
     import ctypes, json, sys, threading, time
@@ -132,8 +132,12 @@ LEGACY_IPC, MAPPED = 10, 13
 
 
 class Ipc(Case):
+    nvml = False  # whether rotad can measure
+
     def setUp(self):
         super().setUp()
+        if self.nvml:
+            self.environment["LD_LIBRARY_PATH"] += f":{SHIMS / 'simgpu/nvml'}"
         self.daemon = self.start(ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks",
                                  "--mode", "exclusive", "--quantum", "50ms", ROTA_SIM_TIME_SCALE="1")
         self.eventually(lambda: self.status() is not None, "rotad answers")

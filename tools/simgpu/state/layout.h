@@ -11,7 +11,7 @@
 namespace rota::sim {
 
 inline constexpr uint64_t kStateMagic = 0x3175706773'61746fULL;
-inline constexpr uint32_t kStateVersion = 7;
+inline constexpr uint32_t kStateVersion = 8;
 inline constexpr uint32_t kMaxProcesses = 128;
 inline constexpr uint32_t kMaxAllocations = 65536;
 inline constexpr uint32_t kMaxBlocks = 1 << 20;  // 2 TiB of managed memory
@@ -85,6 +85,12 @@ struct Holders {
     }
     return true;
   }
+  // The one with the smallest index. There must be one.
+  int first() const {
+    int word = 0;
+    while (bits[word] == 0) ++word;
+    return word * 64 + __builtin_ctzll(bits[word]);
+  }
 };
 
 // Plain device memory that more than one process may hold: charged once, until its last holder releases it or dies.
@@ -92,6 +98,8 @@ struct SharedEntry {
   uint64_t id;  // 0 = free
   uint64_t bytes;
   int32_t gpu;
+  int32_t counted_for;  // the process whose memory it is for NVML, by its index; -1: nobody's
+  uint32_t legacy;      // not 0: it has a legacy IPC handle, and is no physical memory of its own
   Holders holders;
 };
 

@@ -60,7 +60,7 @@ Result<std::vector<ObservedGpu>> SharedState::observe(const std::string& path) {
       uint64_t bytes = layout.processes[index].plain[gpu];
       for (uint32_t piece = 0; piece < layout.shared_end; ++piece) {
         const SharedEntry& entry = layout.shared[piece];
-        if (entry.id != 0 && entry.gpu == gpu && entry.holders.has(static_cast<int>(index))) bytes += entry.bytes;
+        if (entry.id != 0 && entry.gpu == gpu && entry.counted_for == static_cast<int>(index)) bytes += entry.bytes;
       }
       if (bytes != 0) seen.processes.push_back({layout.processes[index].pid, bytes});
     }

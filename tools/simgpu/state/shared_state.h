@@ -82,7 +82,8 @@ struct ObservedGpu {
   uint64_t managed_resident;
   struct Process {
     int pid;
-    uint64_t plain;  // includes contexts and memory shared with others; managed memory counts for no process
+    uint64_t
+        plain;  // includes contexts; shared memory for one process at most (leave_shared()), managed memory for none
   };
   std::vector<Process> processes;  // only those that have any
 };
