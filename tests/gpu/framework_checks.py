@@ -67,6 +67,28 @@ def two_servers_with_an_all_reduce_of_their_own_take_turns(bench):
         assert each.returncode == 0 and json.loads(out.splitlines()[-1]) == native, (each.returncode, out, err[-1500:])
 
 
+def where_it_works(name, *modules, environment=None):
+    """A check of what has to be brought along, or is not in every build: skipped where it fails natively."""
+    def run(bench):
+        needs(*modules)
+        needs_two_gpus()
+        more = environment(bench) if environment else {}
+        native = bench.call(command_of(name), **ENVIRONMENT, **more)
+        if native.returncode != 0 or "null" in native.stdout:
+            raise Skip(f"{name} that works natively: {(native.stderr or native.stdout)[-300:]!r}")
+        as_natively(bench, name, ("",), **more)
+
+    run.__name__ = f"{name}_is_as_natively"
+    return run
+
+
+def folder_of_mpi(bench):
+    folder = bench.rota.parents[1] / "tests/mpi"
+    if not folder.is_dir():
+        raise Skip("MPI")
+    return {"MPI": str(folder)}
+
+
 CHECKS = [
     check("memory_fraction", "torch"),
     check("spawned", "torch", modes=("",), called="tensors_handed_to_a_spawned_child"),
@@ -78,5 +100,7 @@ CHECKS = [
     check("fsdp", "torch", two=True),
     check("symmetric_memory", "torch", two=True),
     check("custom_all_reduce", "torch", "cupy", two=True, modes=("",)),
+    where_it_works("nvshmem", "torch"),
+    where_it_works("mpi", "torch", "mpi4py", environment=folder_of_mpi),
     two_servers_with_an_all_reduce_of_their_own_take_turns,
 ]

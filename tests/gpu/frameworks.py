@@ -231,6 +231,57 @@ def symmetric_memory():
     return ranks("symmetric_rank")
 
 
+def nvshmem_rank():
+    torch, distributed, rank = group()
+    import torch.distributed._symmetric_memory as symmetric
+    symmetric.set_backend("NVSHMEM")
+    mine = symmetric.empty(1 << 16, dtype=torch.float32, device=f"cuda:{rank}")
+    theirs = symmetric.rendezvous(mine, distributed.group.WORLD.group_name).get_buffer(1 - rank, (1 << 16,), torch.float32)
+    sums = []
+    for step in range(50):
+        mine.copy_(torch.arange(1 << 16, device="cuda") * (rank + 1) + step)
+        distributed.barrier()
+        sums.append(float((mine + theirs).double().sum()))
+        distributed.barrier()
+    say_and_leave(sums)
+
+
+def nvshmem():
+    """The same by NVSHMEM, which makes its heap by itself and maps that of the other rank."""
+    return ranks("nvshmem_rank")
+
+
+def mpi_rank():
+    """Tensors of many sizes go around by MPI, each rank's to the next, and come back, out of GPU memory and into it."""
+    import torch
+    from mpi4py import MPI
+    world = MPI.COMM_WORLD
+    rank, size = world.rank, world.size
+    torch.cuda.set_device(rank % torch.cuda.device_count())
+    sums = []
+    for step in range(20):
+        for shift in range(2, 25, 2):
+            mine = torch.full((1 << shift,), float(100 * step + rank), device="cuda")
+            received = torch.zeros_like(mine)
+            torch.cuda.synchronize()
+            world.Sendrecv(mine, dest=(rank + 1) % size, recvbuf=received, source=(rank - 1) % size)
+            sums.append(float(received.double().mean()))
+    print(json.dumps([rank, sums]), flush=True)
+
+
+def mpi():
+    """Open MPI with a UCX that knows CUDA (cuda_ipc, cuda_copy): the folder MPI has both, as README.md says."""
+    prefix = pathlib.Path(os.environ["MPI"])
+    ucx = next(prefix.rglob("libucx/lib/libucp.so.0")).parent
+    environment = dict(os.environ, MPI4PY_LIBMPI=str(next(prefix.rglob("libmpi.so.40"))), UCX_MODULE_DIR=str(ucx / "ucx"), UCX_TLS="sm,self,cuda_copy,cuda_ipc",
+                       OMPI_MCA_pml="ucx", OMPI_MCA_pml_ucx_tls="any", OMPI_MCA_pml_ucx_devices="any", OMPI_ALLOW_RUN_AS_ROOT="1",
+                       OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", UCX_WARN_UNUSED_ENV_VARS="n")
+    preload = [*filter(None, os.environ.get("LD_PRELOAD", "").split(":")), *(str(ucx / f"lib{name}.so.0") for name in ("ucm", "ucs", "uct", "ucp"))]
+    command = [next(prefix.rglob("mpirun")), "--oversubscribe", "-n", "2", "-x", "LD_PRELOAD=" + ":".join(preload), sys.executable, "-B", __file__, "mpi_rank"]
+    said = subprocess.run(list(map(str, command)), env=environment, stdout=subprocess.PIPE, text=True, timeout=PATIENCE)
+    return sorted(json.loads(line) for line in said.stdout.splitlines() if line.startswith("[")) + [said.returncode]
+
+
 ALL_REDUCE = r"""
 extern "C" __global__ void all_reduce(const float* mine, const float* theirs, float* sum, unsigned* counts, unsigned* my_flags, unsigned* their_flags, int n) {
   const unsigned step = counts[blockIdx.x] + 1;
