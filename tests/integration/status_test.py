@@ -2,6 +2,7 @@
 import fcntl
 import json
 import os
+import signal
 import termios
 import unittest
 
@@ -80,6 +81,25 @@ class Why(Case):
         self.assertIn("in turns, each of 2 s: rotad is in exclusive mode", self.checked(ROTA, "status").stdout)
         for child in both:
             self.assertEqual(self.finish(child).returncode, 0)
+
+
+class Stopped(Case):
+    # ctest labels: unsanitized
+    def test_a_program_that_is_stopped_is_shown_so_since_its_memory_cannot_leave(self):
+        child = self.start(ROTA, "run", "--", PROGRAMS / "spinner", "--hold")
+        self.assertEqual(child.stdout.readline().strip(), "ready")
+        [client] = self.status()["clients"]
+        self.assertFalse(client["stopped"])
+        self.assertNotIn("is stopped", self.checked(ROTA, "status").stdout)
+        os.kill(client["pid"], signal.SIGSTOP)
+        try:
+            self.eventually(lambda: self.status()["clients"][0]["stopped"], "the program is seen to be stopped")
+            self.assertRegex(self.checked(ROTA, "status").stdout,
+                             rf"pid {client['pid']} .*, is stopped: its memory stays on the GPU until it goes on \(kill -CONT {client['pid']}\) or ends")
+        finally:
+            os.kill(client["pid"], signal.SIGCONT)
+        self.eventually(lambda: not self.status()["clients"][0]["stopped"], "the program goes on")
+        self.assertEqual(self.finish(child).returncode, 0)
 
 
 KINDS = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None), "integer": int, "number": (int, float)}

@@ -211,14 +211,29 @@ const std::string& raw_name(const LoggedTest& logged) {
   return logged.raw.empty() ? logged.name : logged.raw;
 }
 
+double timeout_of(const ListedTest* listed, const AskedCtest& ctest) {
+  return listed != nullptr && listed->timeout_s > 0 ? listed->timeout_s : ctest.timeout_s;
+}
+
 std::string outcome_of(const LoggedTest& logged, const ListedTest* listed, const AskedCtest& ctest) {
   using Verdict = LoggedTest::Verdict;
   const bool left_out = ctest.disabled.contains(raw_name(logged)) || (listed != nullptr && listed->disabled);
   if (logged.verdict == Verdict::kSkipped || (left_out && logged.verdict != Verdict::kFailed)) return "skipped";
   if (logged.verdict == Verdict::kPassed) return "passed";
   if (logged.verdict == Verdict::kNotRun) return "error";
-  const double timeout = listed != nullptr && listed->timeout_s > 0 ? listed->timeout_s : ctest.timeout_s;
-  return logged.seconds >= timeout - 0.05 ? "timeout" : "failed";  // rounded, and by another clock
+  return logged.seconds >= timeout_of(listed, ctest) - 0.05 ? "timeout" : "failed";  // rounded, and by another clock
+}
+
+// Of a test that failed. ctest counts its time-out from before it started the tests that it starts at the same moment,
+// so one of many is killed early, by what starting the others took.
+bool killed_early(double seconds, double timeout, const report::TestRecord& test,
+                  const std::map<std::string_view, report::Ending>& endings) {
+  constexpr double kStartingOthers = 1;
+  if (seconds < std::max(timeout - kStartingOthers, timeout / 2)) return false;
+  return std::ranges::any_of(test.processes, [&](const std::string& process) {
+    const auto found = endings.find(process);
+    return found != endings.end() && found->second == report::Ending::kKilled;
+  });
 }
 
 // Gives what the log has of tests whose names are the same in the list the name of one of those tests: of one with that
@@ -398,6 +413,14 @@ std::vector<report::TestRecord> match_ctest(AskedCtest ctest, const std::vector<
     }
     append(ctest.listed[one.test].name, &ctest.listed[one.test], "unknown");
     give(tests.back(), *one.group, 0, one.ambiguous);
+  }
+  std::map<std::string_view, report::Ending> endings;
+  for (const report::ProcessAccount& process : processes) endings.emplace(process.id, process.ending);
+  for (std::size_t i = 0; i < ctest.logged.size(); ++i) {
+    if (tests[i].outcome != "failed") continue;
+    const auto listed = by_name.find(ctest.logged[i].name);
+    const double timeout = timeout_of(listed == by_name.end() ? nullptr : &ctest.listed[listed->second], ctest);
+    if (killed_early(ctest.logged[i].seconds, timeout, tests[i], endings)) tests[i].outcome = "timeout";
   }
   return tests;
 }

@@ -98,6 +98,7 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                        {"since_ns", client.since_ns},
                        {"gpus", touched},
                        {"memory", memory}});
+    clients.back()["stopped"] = i < status.commands.size() && status.commands[i].stopped != 0;
     if (i >= status.commands.size()) continue;
     clients.back()["user"] = status.commands[i].user;
     clients.back()["command"] = status.commands[i].command;

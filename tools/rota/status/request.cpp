@@ -126,6 +126,7 @@ void find_programs(Status& status) {
       while (program.command.ends_with('\0')) program.command.pop_back();
       std::ranges::replace(program.command, '\0', ' ');  // between its arguments
       program.command = printable(program.command);
+      program.stopped = protocol::stopped_state(client.pid);
     }
     if (program.command.empty()) program.command = client.name;
   }

@@ -17,6 +17,7 @@ namespace rota::tool {
 struct StatusProgram {
   std::string user;
   std::string command;
+  char stopped = 0;  // 'T': by a signal, 't': by a debugger; 0: it is not, or that is not seen
 };
 
 // A GPU of this machine, as NVML shows it.

@@ -165,6 +165,13 @@ std::string gang_doing(const protocol::GangRow& gang) {
   return gang.drains != 0 ? ", come to rest since their turn is over" : "";
 }
 
+// Others may wait for the memory of such a program for as long as it stands.
+std::string stopped_text(const protocol::ProgramRow& client, const StatusProgram& program) {
+  if (program.stopped == 0) return {};
+  if (program.stopped == 't') return ", is stopped by a debugger: its memory stays on the GPU until it goes on or ends";
+  return fmt::format(", is stopped: its memory stays on the GPU until it goes on (kill -CONT {}) or ends", client.pid);
+}
+
 std::string gpu_text(const Status& status, const protocol::GpuRow& gpu) {
   std::string text = fmt::format("\nGPU {}  {}  {}\n  {} of {} allocated by {} program{}; {} hold{} it, {} wait{}\n",
                                  gpu.number, gpu.name, uuid_text(gpu.uuid), size_text(gpu.used_bytes),
@@ -201,6 +208,7 @@ std::string gpu_text(const Status& status, const protocol::GpuRow& gpu) {
       more += fmt::format(", an allocation of {} has waited {:.1f} s for others to free memory or end",
                           size_text(task->awaited_bytes), static_cast<double>(task->awaited_ns) / 1e9);
     }
+    if (i < status.commands.size()) more += stopped_text(client, status.commands[i]);
     if (task->overrun != 0) more += ", did not give the GPU back in time: others run at the same time";
     text += fmt::format("  {:<6} pid {:<8} {:>10}  {:>9}  {}{}\n", doing,
                         client.pid == 0 ? "?" : std::to_string(client.pid), size_text(task->device_bytes),
@@ -249,8 +257,8 @@ std::string status_as_text(const Status& status, const std::string& socket) {
   if (!status.gangs.empty()) text += "\nGangs: programs that have their turns together\n";
   for (const protocol::GangRow& gang : status.gangs) {
     text += fmt::format("  {}  {}: {}{} program{}, {}{}\n", gang.number, report::printable(gang.name), gang.programs,
-                        gang.size == 0 ? "" : fmt::format(" of {}", gang.size), gang.programs == 1 ? "" : "s",
-                        gang_why(gang), gang_doing(gang));
+                        gang.size == 0 ? "" : fmt::format(" of {}", gang.size),
+                        gang.programs == 1 && gang.size <= 1 ? "" : "s", gang_why(gang), gang_doing(gang));
   }
   if (!status.accounts.empty()) text += "\nLimits\n";
   for (const protocol::AccountRow& account : status.accounts) {

@@ -237,6 +237,25 @@ TEST_CASE("time-outs, skips and tests that were not run are told") {
   CHECK(tests[3].message == "it was not run");
 }
 
+// ctest 3.25 ended tests with a time-out of 2 s after 1.4 s, started last of 65.
+TEST_CASE("a test that ctest killed a little before its time-out has timed out") {
+  Project project;
+  project.test("early", {"/e"}).test("fails", {"/f"}).test("crashes", {"/c"}).test("without CUDA", {"/w"});
+  for (ListedTest& test : project.ctest.listed) test.timeout_s = 2;
+  project.ended("early", 1.4, Verdict::kFailed)
+      .ended("fails", 1.5, Verdict::kFailed)
+      .ended("crashes", 0.9, Verdict::kFailed)
+      .ended("without CUDA", 1.4, Verdict::kFailed);
+  auto exits = process(person(21, 1, {"/f"}), 1.4);
+  exits.ending = report::Ending::kExited;
+  const auto tests = project.match({process(person(20, 1, {"/e"}), 1.3), exits, process(person(22, 1, {"/c"}), 0.8)});
+  REQUIRE(tests.size() == 4);
+  CHECK(tests[0].outcome == "timeout");
+  CHECK(tests[1].outcome == "failed");
+  CHECK(tests[2].outcome == "failed");
+  CHECK(tests[3].outcome == "failed");
+}
+
 TEST_CASE("what still ran when ctest was killed is unknown, and has its processes") {
   Project project;
   project.test("a", {"/t"}).test("b", {"/t"}).test("c", {"/c"});
