@@ -77,6 +77,7 @@ ALLOWED = {
     "tools/rota/report": ["scheduler/base", "tools", "scheduler/protocol", "generated", "runtime/account/format.h", "runtime/account/groups.h",
                           "runtime/account/test_interface.h", "runtime/trace/names.h", "runtime/preload/symbol_list.h"],
     # NVML is asked by the code that rotad asks it with.
+    "tools/rota/status": ["scheduler/base", "tools", "scheduler/core", "scheduler/protocol", "scheduler/address", "scheduler/rules", "scheduler/server/nvml.h"],
     "tools/rota/try": ["scheduler/base", "tools", "scheduler/core", "scheduler/protocol", "scheduler/address", "scheduler/server/nvml.h"],
     # Of use by itself: the simulated GPU knows the driver's API and nothing of rota.
     "tools/simgpu": ["generated", "tools/elf", "scheduler/base"],

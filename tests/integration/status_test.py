@@ -183,6 +183,23 @@ class Forms(Case):
         self.assertEqual(text.count("no program uses it under this rotad; "), 2)
         self.assertRegex(text, r"no program uses it under this rotad; \d+ MiB of 1\.0 GiB in use")
 
+    # ctest labels: unsanitized
+    def test_programs_without_rota_are_named_beside_those_under_it_and_where_there_are_none(self):
+        self.environment["LD_LIBRARY_PATH"] = f"{SHIMS}/simgpu/nvml:{self.environment['LD_LIBRARY_PATH']}"
+        self.environment["ROTA_SIM_GPUS"] = "2"
+        self.start_daemon()
+        natives = [self.start(PROGRAMS / "memhog", "--bytes", "20M", "--hold", CUDA_VISIBLE_DEVICES=str(gpu)) for gpu in (0, 1)]
+        for native in natives:
+            self.assertEqual(native.stdout.readline(), "ready\n")
+        covered = self.hold(CUDA_VISIBLE_DEVICES="0")
+        text, status = self.checked(ROTA, "status").stdout, self.status()
+        for gpu, native in zip(status["machine_gpus"], natives):
+            [other] = gpu["other_processes"]
+            self.assertEqual((other["pid"], other["name"]), (native.pid, "memhog"))
+            self.assertGreaterEqual(other["bytes"], 20 << 20)
+            self.assertRegex(text, rf"not under this rotad: pid {native.pid} \(memhog, [^)]+\) has \d+ MiB")
+        self.assertNotIn(f"not under this rotad: pid {covered.pid} ", text)
+
     def test_watch_shows_it_again_and_again_until_nobody_reads(self):
         self.start_daemon()
         watch = self.start(ROTA, "status", "--watch", "0.1")

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "scheduler/base/printable.h"
 #include "scheduler/base/uuid.h"
 #include "scheduler/core/settings.h"
 #include "tools/rota/status/sharing.h"
@@ -163,12 +164,19 @@ std::string status_as_json(const Status& status, const std::string& socket) {
   }
   nlohmann::json machine = nlohmann::json::array();
   for (const MachineGpu& gpu : status.machine) {
+    nlohmann::json others = nlohmann::json::array();
+    for (const auto& [pid, bytes] : gpu.processes) {
+      const StatusProgram program = program_of(pid);
+      if (program.command.empty()) continue;
+      others.push_back({{"pid", pid}, {"name", printable(program.command)}, {"user", program.user}, {"bytes", bytes}});
+    }
     machine.push_back(
         {{"index", gpu.number},
          {"uuid", gpu.uuid},
          {"name", gpu.name},
          {"total_bytes", gpu.total_bytes},
          {"used_bytes", gpu.used_bytes},
+         {"other_processes", others},
          {"busy_percent", gpu.busy_percent ? nlohmann::json(*gpu.busy_percent) : nlohmann::json(nullptr)}});
   }
   const nlohmann::json whole = {{"schema_version", kSchemaVersion},

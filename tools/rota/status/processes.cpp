@@ -8,6 +8,9 @@
 #include <memory>
 #include <thread>
 
+#include "scheduler/base/uuid.h"
+#include "scheduler/server/nvml.h"
+
 namespace rota::tool {
 namespace {
 
@@ -25,6 +28,17 @@ struct Utilization {
   unsigned gpu;
   unsigned memory;
 };
+
+// As rotad does it, which knows the forms that drivers answer in.
+void name_processes(Machine& machine) {
+  const auto nvml = server::Nvml::open();
+  if (!nvml) return;
+  for (MachineGpu& gpu : machine.gpus) {
+    const std::optional<Uuid> uuid = parse_uuid(gpu.uuid);
+    const auto reading = uuid ? (*nvml)->read(*uuid) : std::nullopt;
+    if (reading && reading->processes) gpu.processes = *reading->processes;
+  }
+}
 
 std::optional<Machine> ask() {
   // Never closed: it may have started threads.
@@ -79,6 +93,7 @@ std::optional<Machine> ask() {
     Utilization busy{};
     if (utilization != nullptr && utilization(handle, &busy) == kSuccess) gpu.busy_percent = busy.gpu;
   }
+  name_processes(machine);
   shutdown();
   return machine;
 }

@@ -132,4 +132,29 @@ void find_programs(Status& status) {
   }
 }
 
+StatusProgram program_of(pid_t pid) {
+  const std::string folder = "/proc/" + std::to_string(pid);
+  StatusProgram program;
+  struct stat owner{};
+  if (stat(folder.c_str(), &owner) != 0) return program;
+  program.user = user_name(owner.st_uid);
+  std::ifstream(folder + "/comm") >> std::noskipws >> program.command;
+  return program;
+}
+
+void leave_out_clients(Status& status) {
+  for (MachineGpu& gpu : status.machine) {
+    for (const protocol::ProgramRow& client : status.programs) {
+      if (client.pid != 0) gpu.processes.erase(client.pid);
+    }
+    const auto row =
+        std::ranges::find_if(status.gpus, [&](const auto& each) { return uuid_text(each.uuid) == gpu.uuid; });
+    if (row == status.gpus.end()) continue;
+    const bool unseen = std::ranges::any_of(status.programs, [&](const protocol::ProgramRow& client) {
+      return client.pid == 0 && status.task(client.client, row->index) != nullptr;
+    });
+    if (unseen) gpu.processes.clear();
+  }
+}
+
 }  // namespace rota::tool

@@ -1,7 +1,11 @@
 // Queries a rotad: sends one message and receives rows.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,13 +32,16 @@ struct MachineGpu {
   std::uint64_t total_bytes = 0;
   std::uint64_t used_bytes = 0;
   std::optional<unsigned> busy_percent;  // of the last moment; nothing: the driver does not say
+  // What processes have there, by pid. Those of another pid namespace are not named.
+  std::map<pid_t, std::uint64_t> processes;
 };
 
 // What rotad knows, and what else this machine shows.
 struct Status : protocol::Snapshot {
-  std::vector<GpuHolder> elsewhere;     // GPUs that other rotads have
-  std::optional<unsigned> processes;    // that NVML lists, if neither this rotad nor another one has a GPU
-  std::vector<MachineGpu> machine;      // all GPUs, in nvidia-smi's order; empty: NVML does not say
+  std::vector<GpuHolder> elsewhere;   // GPUs that other rotads have
+  std::optional<unsigned> processes;  // that NVML lists, if neither this rotad nor another one has a GPU
+  // All GPUs, in nvidia-smi's order, with the processes that are no clients of this rotad; empty: NVML does not say.
+  std::vector<MachineGpu> machine;
   std::vector<StatusProgram> commands;  // of the programs, in their order; see find_programs()
   std::vector<Uncovered> uncovered;     // programs that should be clients and are not; see uncovered_programs()
 };
@@ -68,6 +75,11 @@ void find_programs(Status& status);
 
 // Its name, or "uid 1000" where it has none.
 std::string user_name(std::uint32_t uid);
+
+// A process that rotad does not know, as the kernel shows it. Empty where it has ended.
+StatusProgram program_of(pid_t pid);
+// Leaves out the clients of this rotad, and all of a GPU where one of them could be any of its processes.
+void leave_out_clients(Status& status);
 
 // One line about the places that a search skipped; empty if it skipped none.
 std::string skipped_text(const protocol::SocketSearch& search);

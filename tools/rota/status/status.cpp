@@ -85,11 +85,25 @@ std::string reserved_text(const Status& status, const std::string& uuid) {
   return text;
 }
 
+// The processes on it that are no clients of this rotad.
+std::string natives_text(const MachineGpu* gpu) {
+  std::string text;
+  if (gpu == nullptr) return text;
+  for (const auto& [pid, bytes] : gpu->processes) {
+    const StatusProgram program = program_of(pid);
+    if (program.command.empty()) continue;
+    text += fmt::format("  not under this rotad: pid {} ({}, {}) has {}\n", pid, report::printable(program.command),
+                        program.user, size_text(bytes));
+  }
+  return text;
+}
+
 // One that no program uses under this rotad.
 std::string unused_text(const MachineGpu& gpu) {
   return fmt::format("\nGPU {}  {}  {}\n  no program uses it under this rotad; {} of {} in use{}\n", gpu.number,
                      printable(gpu.name), printable(gpu.uuid), size_text(gpu.used_bytes), size_text(gpu.total_bytes),
-                     busy_text(&gpu));
+                     busy_text(&gpu)) +
+         natives_text(&gpu);
 }
 
 // Programs that this rotad has accepted while another one has their GPU.
@@ -242,8 +256,10 @@ std::string status_as_text(const Status& status, const std::string& socket) {
   std::multimap<unsigned, std::string> gpus;
   std::set<std::string> shown;
   for (const protocol::GpuRow& gpu : status.gpus) {
-    gpus.emplace(gpu.number, gpu_text(status, gpu) + reserved_text(status, uuid_text(gpu.uuid)));
-    shown.insert(uuid_text(gpu.uuid));
+    const std::string uuid = uuid_text(gpu.uuid);
+    gpus.emplace(gpu.number,
+                 gpu_text(status, gpu) + natives_text(machine_gpu(status, uuid)) + reserved_text(status, uuid));
+    shown.insert(uuid);
   }
   for (const MachineGpu& gpu : status.machine) {
     if (shown.insert(gpu.uuid).second) gpus.emplace(gpu.number, unused_text(gpu) + reserved_text(status, gpu.uuid));
