@@ -169,12 +169,12 @@ TEST_CASE("prepared pages go back to a host that is low while the GPU works") {
   Holder::launch();  // and continues
   if (contended) holder.rotad.somebody_waits(1);
   for (int step = 0; step < 8; ++step) REQUIRE(host.prepare(64 << 20));
-  REQUIRE(host.kept_bytes() == 64 << 20);
+  REQUIRE(host.cached_bytes() == 64 << 20);
   left = 100 << 20;
   const auto until = std::chrono::steady_clock::now() + 3s;
-  while (host.kept_bytes() != 0 && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(10ms);
+  while (host.cached_bytes() != 0 && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(10ms);
   CAPTURE(contended);
-  CHECK(host.kept_bytes() == 0);
+  CHECK(host.cached_bytes() == 0);
   holder.finish();
 }
 
@@ -228,7 +228,7 @@ TEST_CASE(
     "of what others need of the host's memory, prepared pages go back at once, and pinned ones once no work runs") {
   Sparing program;
   for (int step = 0; step < 2; ++step) REQUIRE(program.host().prepare(16 << 20));
-  REQUIRE(program.host().kept_bytes() == 24 << 20);
+  REQUIRE(program.host().cached_bytes() == 24 << 20);
   CHECK(eventually([&] { return program.rotad.usage().host_spare_bytes.load() == 24 << 20; }));
   SECTION("while nobody waits for the GPU") {}
   SECTION("while others wait for the GPU") {

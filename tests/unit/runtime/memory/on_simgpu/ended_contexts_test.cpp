@@ -137,7 +137,7 @@ TEST_CASE("the host's copy goes to the kept blocks where the context ends before
     const CUdeviceptr piece = take(pool, 1);
     Carrier carrier(context);
     EXPECT(swap().evict(0, kAll, carrier.mover()).bytes == kPiece);
-    EXPECT(swap().host().bytes() == kPiece && swap().host().kept_bytes() == 0);
+    EXPECT(swap().host().bytes() == kPiece && swap().host().cached_bytes() == 0);
     bool low = false;
     swap().host().set_left([&] {
       low = true;  // asked once the copy has ended
@@ -148,7 +148,7 @@ TEST_CASE("the host's copy goes to the kept blocks where the context ends before
     };
     swap().restore(0, carrier.mover());
     EXPECT(swap().all_in_place());
-    EXPECT(swap().host().kept_bytes() == swap().host().bytes());
+    EXPECT(swap().host().cached_bytes() == swap().host().bytes());
     Carrier next(enter(0));
     swap().give_host_back();
     EXPECT(swap().host().bytes() == 0);
@@ -173,9 +173,9 @@ TEST_CASE("what was pinned in a context that has ended is pinned again before it
       EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
       expect_pattern(plain, 8 * kMiB, 2, "after the swap");
     }
-    EXPECT(swap().host().kept_bytes() == 0);
+    EXPECT(swap().host().cached_bytes() == 0);
     reset(context);
-    EXPECT(swap().host().kept_bytes() == 8 * kMiB);
+    EXPECT(swap().host().cached_bytes() == 8 * kMiB);
     allocate(8 * kMiB, 3);
     Carrier carrier(enter(0));
     for (const int expected : {2, 0}) {

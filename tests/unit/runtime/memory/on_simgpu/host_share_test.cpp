@@ -326,8 +326,8 @@ std::string policy_of_a_block(int said) {
     words >> address >> policy;
     note(policy);
     host.give(block, 4 * kMiB);
-    EXPECT(host.kept(4 * kMiB, host.node_of(0)) == 1);
-    EXPECT(host.kept(4 * kMiB, 7) == 0);
+    EXPECT(host.cached(4 * kMiB, host.node_of(0)) == 1);
+    EXPECT(host.cached(4 * kMiB, 7) == 0);
     EXPECT(host.take(4 * kMiB, host.node_of(0)) == block);
   });
 }

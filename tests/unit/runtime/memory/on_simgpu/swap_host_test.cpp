@@ -57,7 +57,7 @@ TEST_CASE("host memory that is kept for extents of another size is given up when
     const CUdeviceptr freed = allocate(6 * kMiB, 1);
     swap().evict(0, kAll, carrier.mover());
     EXPECT_OK(cu.cuMemFree_v2(freed));  // its memory of the host is kept
-    EXPECT(swap().host().kept_bytes() == 6 * kMiB);
+    EXPECT(swap().host().cached_bytes() == 6 * kMiB);
     allocate(8 * kMiB, 2);
     limit_host(10 * kMiB, {&swap()});
     const Swap::Moved moved = swap().evict(0, kAll, carrier.mover());
@@ -95,11 +95,11 @@ TEST_CASE("host memory that is prepared is pinned once it is needed, and not bef
     while (swap().prepare_host({{0, kAll}})) ++calls;
     EXPECT(calls == 1 + 3);  // 8 MiB at a time
     EXPECT(pinned == 0);
-    EXPECT(swap().host().kept_bytes() == 28 * kMiB && swap().host().bytes() == 28 * kMiB);
+    EXPECT(swap().host().cached_bytes() == 28 * kMiB && swap().host().bytes() == 28 * kMiB);
     for (int round = 0; round < 2; ++round) {
       EXPECT(swap().evict(0, kAll, carrier.mover()).bytes == 28 * kMiB);
       EXPECT(pinned == 2);
-      EXPECT(swap().host().kept_bytes() == 0 && swap().host().bytes() == 28 * kMiB);
+      EXPECT(swap().host().cached_bytes() == 0 && swap().host().bytes() == 28 * kMiB);
       swap().restore(0, carrier.mover());
       EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     }

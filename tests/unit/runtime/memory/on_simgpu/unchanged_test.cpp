@@ -96,7 +96,7 @@ TEST_CASE("zeros move in neither direction and take no memory of the host") {
     EXPECT_OK(cu.cuMemsetD8_v2(block, 0, 8 * kMiB));
     moved = there_and_back(carrier);
     EXPECT(moved.bytes == 0 && moved.without_copy == 8 * kMiB);
-    EXPECT(swap().host().kept_bytes() == swap().host().bytes());
+    EXPECT(swap().host().cached_bytes() == swap().host().bytes());
     expect_pattern(block, 8 * kMiB, 0, "after it was cleared");
     // One byte at its end is enough to make it worth a copy.
     EXPECT_OK(cu.cuMemsetD8_v2(block + 8 * kMiB - 1, 1, 1));
