@@ -122,7 +122,7 @@ void World::check_granted(const scheduler::Decision& decision) {
     return;
   }
   // Its task may be about to be another client, or could not become one for want of memory.
-  if (settling_gangs_ || coupling_ || memory_lacks_) return;
+  if (checking_gangs_ || coupling_ || memory_lacks_) return;
   const auto [program, task] = find_task(decision.client);
   if (program != nullptr && !static_cast<Process*>(program)->liar && is_to_join(*program, *task))
     FAIL("program " << program->id << " is to join and is granted GPUs by itself\n" << who_has_what());
@@ -265,7 +265,7 @@ void World::everybody_leaves() {
   CHECK(gangs_in_core_.empty());
   CHECK(gangs_due_.empty());
   CHECK(owners_.empty());
-  CHECK(looks_.empty());
+  CHECK(checks_.empty());
   for (GpuIndex gpu = 0; gpu < kGpus; ++gpu) {
     const scheduler::GpuState state = core_.gpu(gpu);
     CHECK(state.clients + state.holders + state.waiters == 0);

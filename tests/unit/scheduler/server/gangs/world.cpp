@@ -116,7 +116,7 @@ void World::advance(Time end) {
   for_each_rank([&](const Process& process, const Rank& rank) { next = std::min(next, when(process, rank)); });
   if (!due_.empty()) next = std::min(next, due_.begin()->first);
   if (const auto at = core_.next_deadline()) next = std::min(next, *at);
-  if (const auto at = next_look()) next = std::min(next, *at);
+  if (const auto at = next_check()) next = std::min(next, *at);
   next = std::max(next, now_);
   for_each_rank([&](const Process&, const Rank& rank) {
     if (rank.grant == 0) return;
@@ -127,7 +127,7 @@ void World::advance(Time end) {
     const auto now_due = due_.extract(due_.begin());
     now_due.mapped()();
   }
-  look_if_due();
+  check_if_due();
   if (const auto at = core_.next_deadline(); at && *at <= now_) step(event::Tick{});
   if (surprise_at_ <= now_) {
     surprise();
