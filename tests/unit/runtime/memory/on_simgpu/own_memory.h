@@ -1,4 +1,4 @@
-// Memory that a program makes itself, for tests of how it moves.
+// Memory that a program creates with cuMemCreate, for tests of how it moves.
 #pragma once
 
 #include "tests/unit/runtime/memory/on_simgpu/moving.h"
