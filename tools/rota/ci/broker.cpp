@@ -142,7 +142,8 @@ void Broker::give_gpus(int who, const Knowledge::Test& test, const std::string& 
   for (std::string name; std::getline(names, name, ',');) {
     if (const auto gpu = by_name(name); gpu != spread_.gpus.end()) taken_over.push_back(gpu->uuid);
   }
-  // What is no test may help the one that started it; a test that a runner with GPUs of its own starts has other ones.
+  // A process that is no test may work for the test that started it, and uses that test's GPUs. A test that was started
+  // by a runner with GPUs of its own gets other ones.
   if (test.name.empty() && taken_over.size() == spread_.each) {
     admissions_.take_over(who, test.tree, std::move(taken_over));
   } else {
@@ -153,7 +154,7 @@ void Broker::give_gpus(int who, const Knowledge::Test& test, const std::string& 
     const auto gpu = std::ranges::find(spread_.gpus, uuid, &VisibleGpu::uuid);
     if (gpu != spread_.gpus.end()) answer += (answer.empty() ? "" : ",") + gpu->name;
   }
-  // It is never empty. Where sending fails its end is noticed next.
+  // The answer is never empty. If sending fails, the end of the connection is noticed next.
   [[maybe_unused]] const ssize_t sent = ::send(who, answer.data(), answer.size(), MSG_NOSIGNAL);
 }
 
@@ -161,14 +162,14 @@ void Broker::decide() {
   if (admissions_.waiting() != 0) look();
   for (const int who : admissions_.step(room_, now())) {
     const char answer = client::kAdmissionGranted;
-    // Where that fails its end is noticed next.
+    // If that fails, the end of the connection is noticed next.
     [[maybe_unused]] const ssize_t sent = ::send(who, &answer, 1, MSG_NOSIGNAL);
   }
 }
 
 void Broker::run() {
   for (;;) {
-    // Without a descriptor for it, whoever connects waits until another connection has ended.
+    // While no descriptor is free, a process that connects waits until another connection has ended.
     std::vector<pollfd> all = {{stop_.get(), POLLIN, 0}, {crowded_ ? -1 : listening_.get(), POLLIN, 0}};
     for (const auto& [who, connection] : connections_) all.push_back({who, POLLIN, 0});
     const int pause = admissions_.waiting() != 0 || crowded_ ? static_cast<int>(kLook / 1ms) : -1;
