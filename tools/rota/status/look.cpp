@@ -56,7 +56,7 @@ Looked look_at_rotad() {
   status.elsewhere = std::move(holders);
   if (status.gpus.empty() && status.elsewhere.empty()) status.processes = processes;
   status.machine = looked.machine;
-  // Without NVML rotad has the numbers of the program that named a GPU first.
+  // Without NVML rotad uses the numbers of the first program that named a GPU.
   for (protocol::GpuRow& gpu : status.gpus) {
     const auto known = std::ranges::find(status.machine, uuid_text(gpu.uuid), &MachineGpu::uuid);
     if (known != status.machine.end()) gpu.number = known->number;
