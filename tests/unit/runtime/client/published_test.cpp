@@ -33,7 +33,7 @@ TEST_CASE(
   published.forget();
   CHECK_FALSE(published.gpu(0));
   published.follow(page.get());
-  CHECK_FALSE(published.gpu(0));  // that rotad's indices are gone with it
+  CHECK_FALSE(published.gpu(0));  // that rotad's indices ended with it
 }
 
 TEST_CASE("a turn is about to end a quarter of a second before rotad takes the lease back") {

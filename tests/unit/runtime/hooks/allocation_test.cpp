@@ -1,5 +1,5 @@
 // Overrides that take memory and give it back: what is charged to whom, when the limit refuses before the driver is
-// asked, and that only the driver's success changes the books. (physical_test.cpp has the mappings of cuMemCreate's
+// asked, and that only the driver's success changes the ledger. (physical_test.cpp has the mappings of cuMemCreate's
 // memory, passing_test.cpp refused allocations and null pointers.)
 #include <catch2/catch.hpp>
 

@@ -1,4 +1,4 @@
-// Overrides of look-ups by name: collective kernels that are there make the program a member of a gang.
+// Overrides of look-ups by name: collective kernels that are found make the program a member of a gang.
 #include <array>
 #include <catch2/catch.hpp>
 #include <cstdlib>

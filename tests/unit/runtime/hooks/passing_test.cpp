@@ -1,6 +1,6 @@
 // What holds for every override of runtime/overrides.inc, whatever it is for: the driver is asked with the program's
 // own arguments, through the gate if the function has one; null pointers are its to judge; and its error is the
-// program's answer, with nothing changed in rota's books or in the program's memory.
+// program's answer, with nothing changed in rota's ledger or in the program's memory.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -153,7 +153,7 @@ bool converts(Symbol symbol) {
   return symbol == Symbol::k_cuMemAlloc_v2 || symbol == Symbol::k_cuMemAllocPitch_v2;
 }
 
-// Calls every override once; `check` looks at what the driver was asked and what the program was answered.
+// Calls every override once; `check` compares what the driver was asked and what the program was answered.
 template <typename Check>
 void call_all(const char* memory, bool with_nulls, Check&& check) {
   CHECK(holds({.memory = memory}, [&](FakeDriver& driver) {

@@ -1,5 +1,5 @@
 // Overrides of virtual memory management beyond cuMemCreate and cuMemRelease (allocation_test.cpp): a piece of physical
-// memory is charged until its last handle and its last mapping are gone, by whichever calls it gets them. What another
+// memory is counted until its last handle and its last mapping have ended, whichever calls made them. What another
 // process made is charged there.
 #include <catch2/catch.hpp>
 

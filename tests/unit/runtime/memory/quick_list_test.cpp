@@ -363,7 +363,7 @@ TEST_CASE("what a pool has grown by for the quick list is given back once progra
   CHECK(f.reserved() != 0);
   CHECK(f.ledger.find(held));
   CHECK(f.memory.has_deferred());  // which the monitor frees
-  // What the program needed at once, and wants kept, stays.
+  // What the program needed at once, and wants cached, stays.
   f.turns.is_overcommitted = false;
   const api::CUdeviceptr large = f.taken(8 * kMiB);
   f.free(large);

@@ -1,4 +1,4 @@
-// The turn machine and memory: what comes back with a turn, what moves out of others' way, and what happens if memory
+// The turn machine and memory: what is restored with a turn, what is evicted for others, and what happens if memory
 // does not come back.
 #include <catch2/catch.hpp>
 

@@ -424,7 +424,7 @@ TEST_CASE("a process that was stopped while its grant came and went asks again")
   process.seen.standing = 1;
   process.look();
   REQUIRE(process.did(Act::kWant));
-  // rotad grants a lease, waits in vain and revokes it; the page shows what it showed before.
+  // rotad grants a lease, gets no answer and revokes it; the page shows what it showed before.
   process.now += 1min;
   process.look();
   CHECK(process.machine.phase() == Phase::kWaiting);

@@ -161,7 +161,7 @@ TEST_CASE("what was pinned in a context that has ended is pinned again before it
     const CUcontext context = enter(0);
     const CUmemoryPool pool = make_pool();
     const CUdeviceptr piece = take(pool, 1);
-    const CUdeviceptr plain = allocate(8 * kMiB, 2);  // ends with its context; its block is kept
+    const CUdeviceptr plain = allocate(8 * kMiB, 2);  // ends with its context; its block is cached
     std::map<Symbol, int> calls;
     counted = &calls;
     const auto pinned = [&] { return std::exchange(calls[Symbol::k_cuMemHostRegister_v2], 0); };

@@ -140,7 +140,7 @@ TEST_CASE("a large move begins and ends with small extents, so that the next hol
         expect_pattern(first, bytes, 1, "the first");
         expect_pattern(second, bytes, 2, "the second");
         expect_pattern(third, 20 * kMiB, 3, "the third");
-        // The next large one begins small again once this is gone.
+        // The next large one begins small again once this one has ended.
         EXPECT_OK(cu.cuMemFree_v2(first));
         allocate(129 * kMiB, 4);
         EXPECT((left_in_order(kAll) == std::vector<std::uint64_t>{32, 20, 128, 128, 32, 32, 32}));
@@ -168,7 +168,7 @@ TEST_CASE("memory that came by a descriptor and leaves without a copy is not kep
 }
 
 TEST_CASE("what leaves without a copy is handed over as well: what was not used, and what was kept") {
-  // Of a GPU of this size as much is kept as can be handed over.
+  // On a GPU of this size as much is cached as can be handed over.
   check(
       [] {
         Between between;
@@ -261,7 +261,7 @@ TEST_CASE("memory that the driver does not unmap has not left: it is not handed 
     const CUdeviceptr place = map(create(kLarge), kLarge);
     fill(place, 2, kLarge);
     const std::size_t free_before = free_on_gpu();
-    // Of the second one a mapping is gone already, and comes back.
+    // A mapping of the second one has been removed already, and is restored.
     for (const int refused : {1, 2, kAlways}) {
       fails_at = {{Symbol::k_cuMemUnmap, refused}};
       const Swap::Moved moved = between.out();

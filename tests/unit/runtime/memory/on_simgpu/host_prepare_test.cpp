@@ -31,7 +31,7 @@ TEST_CASE("a block that the host could not spare is not begun again at once") {
   check([] {
     enter(0);
     for (int number = 0; number < 3; ++number) allocate(64 * kMiB, 1);
-    // As the machine counts: what is touched is gone. There is room for one block and most of another.
+    // As the machine counts: touched memory is no longer free. There is room for one block and most of another.
     const std::uint64_t before_it = in_memory();
     const std::uint64_t room = 2 * memory::HostPool::kLow + 64 * kMiB;
     swap().host().set_left([=] {

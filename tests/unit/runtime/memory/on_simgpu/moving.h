@@ -89,7 +89,7 @@ struct Carrier {
   bool idle = true;                      // the process: no work of it runs
   bool looks = false;                    // at what memory holds
   std::function<void()> begins = [] {};  // in front of each step
-  bool looks_again = false;              // in it: the step only looks whether a copy has ended, perhaps once more
+  bool looks_again = false;  // within `begins`: the step only checks whether a copy has ended, perhaps once more
 };
 
 inline constexpr std::uint64_t kAll = UINT64_MAX / 2;

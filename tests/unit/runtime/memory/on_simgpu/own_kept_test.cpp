@@ -1,4 +1,4 @@
-// What is kept of memory that a program made itself and has released.
+// The cache of memory that a program created itself and has released.
 #include <catch2/catch.hpp>
 #include <map>
 
@@ -38,7 +38,7 @@ TEST_CASE("memory that the program has released serves what it makes like it, an
     EXPECT(creates([&] { handle = create(kPiece, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR); }) == 1);
     EXPECT_OK(cu.cuMemRelease(handle));
     EXPECT_OK(cu.cuMemFree_v2(plain));
-    // What was kept is the program's again: it counts, moves, and is nobody's when it is released once more.
+    // Cached memory is the program's again: it counts, moves, and belongs to nobody when it is released once more.
     EXPECT(creates([&] { handle = create(); }) == 0);
     EXPECT(swap().needed_bytes(0) == kPiece && charged_exactly(kPiece, 0));
     address = map(handle);

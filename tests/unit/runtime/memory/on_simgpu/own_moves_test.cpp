@@ -71,7 +71,7 @@ TEST_CASE(
     for (std::size_t number = 0; number < mapped.size(); ++number) {
       expect_pattern(mapped[number], kPiece, static_cast<unsigned char>(number + 1), "after it was out");
     }
-    // Made beside memory that has been out.
+    // Created next to memory that has been out.
     const Handle late = create();
     const CUdeviceptr also = map(late);
     fill(also, 77);

@@ -177,7 +177,7 @@ TEST_CASE("peer access reaches plain memory and no pool's, also where one is ser
     EXPECT_OK(cu.cuCtxSetCurrent(pooled.own));
     CUdeviceptr plain = allocate(kBytes, 1);
     EXPECT_OK(pooled.set_there(plain));
-    EXPECT_OK(cu.cuMemFree_v2(plain));  // kept
+    EXPECT_OK(cu.cuMemFree_v2(plain));  // cached
     const CUdeviceptr block = pooled.take();
     pooled.expect_not_used_from_there(block);
     out_and_in(pooled);

@@ -1,4 +1,4 @@
-// Whatever the driver refuses while memory moves: what the memory holds stays right, the books say what lies on the
+// Whatever the driver refuses while memory moves: the memory's contents stay right, the ledger says what lies on the
 // GPU, and the next move succeeds. Which functions a move calls is not written down here: a move without refusals is
 // watched, and each of its calls then fails once, in its turn.
 //
@@ -30,7 +30,7 @@ using driver::MemoryDescriptor;
 using Calls = std::map<Symbol, int>;
 
 constexpr std::uint64_t kHandedOver = 16 * kMiB;
-constexpr std::uint64_t kGpu = 512 * kMiB;  // of which 8 MiB are kept
+constexpr std::uint64_t kGpu = 512 * kMiB;  // of which 8 MiB are cached
 
 // A program with memory of every kind that moves.
 class Moved {
@@ -50,7 +50,7 @@ class Moved {
     carrier_.looks = true;
   }
 
-  // Each block gets contents of its own, except what stays as it is, and some memory is freed and kept.
+  // Each block gets distinct contents, except those that stay as they are, and some memory is freed and cached.
   void write() {
     ++round_;
     unsigned char pattern = round_;
@@ -88,7 +88,7 @@ class Moved {
     }
     used();
   }
-  // What the books have on the GPU is what the driver has. (It counts no memory of which there are only descriptors.)
+  // The ledger has as much on the GPU as the driver. (It counts no memory of which there are only descriptors.)
   void books(const std::string& when, std::size_t free_without, std::uint64_t kernel_bytes) const {
     const std::uint64_t said = swap().resident_bytes(0);
     if (free_on_gpu() + said != free_without && free_on_gpu() + said + kernel_bytes != free_without) {

@@ -1,4 +1,4 @@
-// Extents beside a host that has little memory: what leaves the GPU needs a place there.
+// Extents on a host that has little memory, where evicted memory needs a place.
 #include <catch2/catch.hpp>
 
 #include <sys/wait.h>
@@ -56,7 +56,7 @@ TEST_CASE("host memory that is kept for extents of another size is given up when
     Carrier carrier(context);
     const CUdeviceptr freed = allocate(6 * kMiB, 1);
     swap().evict(0, kAll, carrier.mover());
-    EXPECT_OK(cu.cuMemFree_v2(freed));  // its memory of the host is kept
+    EXPECT_OK(cu.cuMemFree_v2(freed));  // its host memory is cached
     EXPECT(swap().host().cached_bytes() == 6 * kMiB);
     allocate(8 * kMiB, 2);
     limit_host(10 * kMiB, {&swap()});
@@ -119,7 +119,7 @@ TEST_CASE("no more of the host is prepared than would have to leave, nor what th
     EXPECT(swap().prepare_host({{0, kAll}}));
     EXPECT(swap().host().bytes() == 48 * kMiB);
     limit_host(1 << 30, {&swap()});
-    EXPECT(!swap().prepare_host({{0, kAll}}));  // and what was begun has gone
+    EXPECT(!swap().prepare_host({{0, kAll}}));  // and what was begun has been undone
     EXPECT(swap().host().bytes() == 32 * kMiB);
     EXPECT(swap().host().trim() == 32 * kMiB);
     EXPECT(swap().host().bytes() == 0);

@@ -1,5 +1,5 @@
 // Each call of a program by which the driver could run out of memory is refused in turn, rota's own among them: no
-// crash, no wrong result, and in the end nothing is left, neither in the books nor on the GPUs.
+// crash, no wrong result, and in the end nothing is left, neither in the ledger nor on the GPUs.
 #include <catch2/catch.hpp>
 
 #include <array>
@@ -62,7 +62,7 @@ void* refusing(Symbol symbol, void* function) {
   }
 }
 
-// What the driver has left of both GPUs, with rota's contexts gone as well.
+// The memory that is free on both GPUs by the driver, after rota's contexts have ended as well.
 std::array<std::size_t, 2> left() {
   std::array<std::size_t, 2> bytes{};
   for (const int device : {1, 0}) {

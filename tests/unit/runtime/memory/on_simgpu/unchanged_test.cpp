@@ -138,7 +138,7 @@ TEST_CASE(
     fails_at = {{Symbol::k_cuLaunchKernel, 1}};
     fails_with = CUDA_ERROR_INVALID_HANDLE;
     EXPECT(there_and_back(carrier).bytes == 8 * kMiB);
-    EXPECT(there_and_back(carrier).bytes == 8 * kMiB);  // looked at; what the copy holds was not known
+    EXPECT(there_and_back(carrier).bytes == 8 * kMiB);  // examined; what the copy holds was not known
     EXPECT(there_and_back(carrier).bytes == 0);
     expect_words(block, words, "after three swaps");
   });

@@ -60,7 +60,8 @@ void World::stepped(const scheduler::Event& event, Time, const std::vector<sched
   }
 }
 
-// Rotad's pages are shared memory: what is written is there at once, and who waits for it wakes a little later.
+// rotad's pages are shared memory: what is written is visible at once, and a process that waits for it wakes a little
+// later.
 void World::publish_all(Time) {
   for (const ClientId id : changed_) {
     const auto found = processes_.find(id);
@@ -96,7 +97,7 @@ Time World::some_time(Time most) {
 
 Time World::when(const Process& process, const Rank& rank) const {
   if (process.dead) return kNever;
-  // A kernel that waits for others' is looked at whenever any rank has acted.
+  // A kernel that waits for others' is checked whenever any rank has acted.
   Time at = rank.finished < rank.made && rank.busy_until > now_ ? rank.busy_until : kNever;
   if (process.stopped_until > now_) return std::min(at, process.stopped_until);
   at = std::min(at, rank.look_at);
@@ -157,7 +158,7 @@ void World::send(Process& process, std::function<void(Process&)> message) {
   });
 }
 
-// As with every message that concerns its leases.
+// As rotad does after every message that concerns leases.
 void World::heard(Process& process) {
   for (const GpuIndex gpu : process.gpus()) tell_usage(process, gpu);
   if (process.gang != 0) gangs_due_.insert(process.gang);

@@ -48,7 +48,7 @@ enum class Then : std::uint8_t {
   kSubmits,         // the same, but another function of the driver is called (rota serves the memory)
   kAnswers,         // at once, with the answer that it gives with memory in place
   kRefuses,         // at once, as plain memory is refused, without asking the driver
-  kGoesOn,          // at once: the address is not looked at
+  kGoesOn,          // at once: the address is not examined
   kPins,            // as kWaits; nothing moves from then on
   kPinsRange,       // as kWaits; the memory that it names does not move from then on
   kPinsRangeFirst,  // the same, but the word is not raised: it is pinned before
@@ -58,7 +58,7 @@ enum class Then : std::uint8_t {
 
 // What a call has done to simgpu's memory once it has run.
 enum class Effect : std::uint8_t {
-  kAny,       // not looked at: simgpu lacks the function, or refuses this
+  kAny,       // not checked: simgpu lacks the function, or refuses this
   kSucceeds,  // answers success
   kCopied,    // the other memory and this are equal now, 16 bytes
   kSet,       // the first word has changed
