@@ -60,7 +60,7 @@ int ending_of(int wait_status) {
 int end_as(int ending) {
   if (ending < kSignalled) return ending;
   const int number = ending - kSignalled;
-  // Only the program's core file is of interest. Not by the limit alone: a handler of core files ignores it.
+  // Only the program's core file is of interest. The limit is not enough: a handler of core files ignores it.
   const rlimit none{0, 0};
   setrlimit(RLIMIT_CORE, &none);
   prctl(PR_SET_DUMPABLE, 0);
