@@ -1,5 +1,5 @@
-// Contexts that are reset or end while memory moves in them. The driver gives the handles of what was in them, and
-// their own, to what the program makes next: nothing of that is touched, and no contents are lost.
+// Contexts that are reset or end while memory moves in them. The driver reuses their handles, and those of objects in
+// them, for what the program creates next: rota touches none of that, and no contents are lost.
 #include <catch2/catch.hpp>
 
 #include <memory>
@@ -13,7 +13,7 @@ using namespace rota::test;
 
 namespace {
 
-// Of memory that outlives contexts.
+// Bytes of memory that outlives contexts.
 constexpr std::uint64_t kPiece = 16 * kMiB;
 
 CUmemoryPool make_pool() {
@@ -39,7 +39,7 @@ void reset(CUcontext before) {
   if (enter(0) != before) note("the context does not have the handle of the one before");
 }
 
-// What the program makes after a reset: it gets handles that have just become free.
+// Objects that the program creates after a reset: they get handles that have just become free.
 struct Objects {
   std::vector<CUstream> streams{16};
   std::vector<CUevent> events{16};
@@ -48,7 +48,7 @@ struct Objects {
     for (CUstream& stream : streams) EXPECT_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     for (CUevent& event : events) EXPECT_OK(cu.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
   }
-  // All are there as they were made.
+  // Checks that all are as they were created, and ends them.
   void end() {
     for (std::size_t index = 0; index < streams.size(); ++index) {
       EXPECT_OK(cu.cuEventRecord(events[index], streams[index]));
@@ -59,9 +59,9 @@ struct Objects {
   }
 };
 
-// The GPU's context is reset in front of this step of a carrier's move, from the first to the last; false: there are
-// fewer. Looks at a copy, which are as many as it takes, are one step. Afterwards all of `pieces` can come back in the
-// new context.
+// Resets the GPU's context before this step of a carrier's move; called for each step from the first to the last.
+// False: there are fewer steps. All checks whether a copy has ended count as one step. Afterwards all of `pieces` can
+// come back in the new context.
 template <typename Move>
 bool reset_in_front_of(int number, bool looks, const std::vector<CUdeviceptr>& pieces, Move&& move) {
   const CUcontext context = enter(0);

@@ -1,5 +1,5 @@
-// Memory that goes from one process to another while it swaps, here from a process to itself: what comes back is right,
-// whatever arrives in its place. The test moves extents itself, as the monitor does.
+// Physical memory that one process hands over to another while both swap; here a process hands it over to itself.
+// Restored contents are right, whichever memory arrives. The test moves extents itself, as the monitor does.
 #include <catch2/catch.hpp>
 
 #include <fcntl.h>
@@ -33,7 +33,7 @@ driver::SharedDescriptor shared(int descriptor) {
   return std::make_shared<const MemoryDescriptor>(Descriptor(descriptor));
 }
 
-// What is given away waits here until it is taken.
+// Memory that is handed over waits here until it is taken.
 struct Between {
   std::deque<Handed> pieces;
   Carrier carrier{enter(0)};
@@ -55,7 +55,7 @@ struct Between {
   Swap::Moved in() { return swap().restore(0, mover()); }
 };
 
-// That this process has open.
+// How many this process has open.
 int descriptors_of_gpu_memory() {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -156,7 +156,7 @@ TEST_CASE("memory that came by a descriptor and leaves without a copy is not kep
     between.out();
     EXPECT(between.in().taken_over == 2 * kLarge);
     EXPECT(descriptors_of_gpu_memory() >= 2);
-    // As it came, since nobody has used it.
+    // Without a copy, since nobody has used it.
     EXPECT(between.out().without_copy == 2 * kLarge);
     between.pieces.clear();
     EXPECT(descriptors_of_gpu_memory() == 0);
@@ -186,7 +186,7 @@ TEST_CASE("what leaves without a copy is handed over as well: what was not used,
           const Swap::Moved back = between.in();
           EXPECT(back.bytes == kLarge && back.taken_over == kLarge);
           EXPECT(between.pieces.empty());  // one was too many, and went to the driver
-          // As it came, since nobody has used it.
+          // Without a copy, since nobody has used it.
           EXPECT(between.out().without_copy == kLarge);
           EXPECT(between.pieces.size() == 1);
           EXPECT(swap().resident_bytes(0) == 0);
@@ -295,7 +295,7 @@ TEST_CASE(
     EXPECT(between.out().failed);
     EXPECT(between.pieces.empty() && free_on_gpu() == free_before);
     EXPECT(swap().resident_bytes(0) == kLarge && swap().out_bytes(0) == kLarge);
-    // It is in the way of what comes back.
+    // It occupies the address of what is to be restored.
     fails_at = {{Symbol::k_cuMemUnmap, kAlways}};
     EXPECT(between.in().failed && !swap().all_in_place());
     EXPECT(free_before + kLarge == free_on_gpu() + swap().resident_bytes(0));

@@ -1,4 +1,4 @@
-// Room on the host that is got ready before memory has to leave the GPU: no more than is needed and can be spared.
+// Host memory that is prepared before memory has to be evicted: no more than is needed and than the host can spare.
 #include <catch2/catch.hpp>
 
 #include <sys/mman.h>
@@ -15,7 +15,7 @@ using namespace rota::test;
 
 namespace {
 
-// What of this process lies in memory.
+// How much of this process is in memory.
 std::uint64_t in_memory() {
   unsigned long total = 0;
   unsigned long resident = 0;

@@ -31,7 +31,7 @@ TEST_CASE("memory that the program has released serves what it makes like it, an
     unmap(address);
     EXPECT_OK(cu.cuMemRelease(handle));
     EXPECT(swap().needed_bytes(0) == 0 && charged_exactly(0, 0) && free_on_gpu() == free_before - kPiece);
-    // Neither other sizes nor what others could be given, nor plain memory.
+    // Not for other sizes, for memory that can be given to others, or for plain memory.
     EXPECT(creates([&] { EXPECT_OK(cu.cuMemAlloc_v2(&plain, kPiece)); }) == 1);
     EXPECT(creates([&] { handle = create(kPiece / 2); }) == 1);
     EXPECT_OK(cu.cuMemRelease(handle));
@@ -49,7 +49,7 @@ TEST_CASE("memory that the program has released serves what it makes like it, an
     expect_pattern(address, kPiece, 8, "in memory that was kept");
     unmap(address);
     EXPECT_OK(cu.cuMemRelease(handle));
-    // Nobody's address leads there.
+    // No address is mapped to it.
     unsigned char byte = 0;
     EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMemcpyDtoH_v2(&byte, address, 1));
     swap().drop_kept(0);

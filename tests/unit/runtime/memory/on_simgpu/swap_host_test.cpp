@@ -17,7 +17,7 @@ using namespace rota::test;
 
 namespace {
 
-// The host has so much for all of these together.
+// The host has this much memory for all of these together.
 void limit_host(std::uint64_t bytes, const std::vector<Swap*>& all) {
   for (Swap* one : all) {
     one->host().set_left([bytes, all] {
@@ -151,7 +151,7 @@ TEST_CASE("what came in and was not used leaves without a copy, and what was use
 
 namespace {
 
-// Programs without a turn, as far as their memory goes: it is brought in and used by the test.
+// The memory of programs without turns: the test restores and uses it.
 struct Swapped {
   Swapped(CUcontext context, int count, std::uint64_t size) : bytes(size) {
     EXPECT(swap.serves(0));
@@ -180,7 +180,7 @@ struct Swapped {
   std::vector<CUdeviceptr> blocks;
 };
 
-// One has its turn: it brings in what there is room for, and the other clears what is asked for, as the host allows.
+// One has its turn: it restores what there is room for, and the other evicts what is asked for, as the host allows.
 bool change_places(Swapped& coming, Swapped& leaving, Carrier& carrier) {
   for (int round = 0; round < 50; ++round) {
     const Swap::Moved came = coming.swap.restore(0, carrier.mover());

@@ -1,5 +1,5 @@
 // Extents that leave the GPU and come back, while driver calls fail, the program frees and contexts end: contents stay
-// right, and the books agree with the driver. The test moves them itself, as the monitor does.
+// right, and the ledger agrees with the driver. The test moves them itself, as the monitor does.
 #include <catch2/catch.hpp>
 
 #include <atomic>
@@ -24,7 +24,7 @@ CUresult take(Swap& from, const memory::Place& place, CUdeviceptr* address, std:
 }  // namespace
 
 TEST_CASE("small extents beside each other get their access by one call, and each by its own where that is refused") {
-  // Which calls are refused: the first is for the three before the gap.
+  // Which calls are refused: the first call is for the three blocks before the gap.
   for (const std::set<int>& refused : {std::set<int>{}, {1}, {2}, {1, 2}, {1, 3}, {1, 4}}) {
     check([refused] {
       Carrier carrier(enter(0));

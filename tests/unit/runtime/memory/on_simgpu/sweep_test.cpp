@@ -1,5 +1,5 @@
-// Each call of a program by which the driver could run out of memory is refused in turn, rota's own among them: no
-// crash, no wrong result, and in the end nothing is left, neither in the ledger nor on the GPUs.
+// Each call for which the driver could run out of memory is refused once, the program's and rota's: no crash, no wrong
+// result, and in the end nothing is left, neither in the ledger nor on the GPUs.
 #include <catch2/catch.hpp>
 
 #include <array>
