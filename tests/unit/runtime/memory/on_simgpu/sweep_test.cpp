@@ -16,7 +16,7 @@ namespace {
 int calls = 0;
 int refused = 0;  // which of them; 0: none
 
-// Stands in for a function of simgpu's.
+// Replaces a function of simgpu.
 template <Symbol kSymbol, typename Function>
 struct Refusing;
 template <Symbol kSymbol, typename... Arguments>
@@ -31,8 +31,8 @@ struct Refusing<kSymbol, CUresult(Arguments...)> {
   }
 };
 
-// Everything of the policy that takes memory, and what else takes some on the way; but for events, one of which rota
-// needs for each free of converted memory in stream order.
+// Every function of the policy that takes memory, and others that take some on the way; except events, one of which
+// rota needs for each free of converted memory in stream order.
 void* refusing(Symbol symbol, void* function) {
   constexpr bool kTrue = true;
   switch (symbol) {
