@@ -159,7 +159,7 @@ void Admissions::done(int who) {
 }
 
 // Whether no running test of this rig uses these GPUs. Then waiting would not free memory there.
-bool Admissions::nobody_leaves(const Load& needs) const {
+bool Admissions::none_runs_on(const Load& needs) const {
   return std::ranges::none_of(trees_, [&](const auto& entry) {
     const auto& [name, tree] = entry;
     return tree.runs && std::ranges::any_of(needs, [&tree](const auto& need) { return tree.has(need.first) != 0; });
@@ -206,14 +206,14 @@ std::vector<int> Admissions::step(const Load& room, Time now) {
       hopeless |= then > known->second;
     }
     const bool gave_up = now - asked->since >= kLongestWait;
-    const bool in_vain = nobody_leaves(asked->needs);
-    if (!fits && !hopeless && !gave_up && !in_vain) {
+    const bool futile = none_runs_on(asked->needs);
+    if (!fits && !hopeless && !gave_up && !futile) {
       ++asked;
       continue;
     }
     Waited& waited = waited_[asked->tree];
     waited.time += now - asked->since;
-    waited.gave_up |= (gave_up || in_vain) && !fits && !hopeless;
+    waited.gave_up |= (gave_up || futile) && !fits && !hopeless;
     let_in(asked->who, asked->tree, asked->needs, asked->added);
     for (const auto& [gpu, bytes] : more) taken[gpu] += bytes;
     go.push_back(asked->who);

@@ -94,7 +94,7 @@ class Admissions {
   Load taken() const;
   // What each existing tree has, is known to need, or can be expected to need.
   Claims claims_now() const;
-  bool nobody_leaves(const Load& needs) const;
+  bool none_runs_on(const Load& needs) const;
   void let_in(int who, const std::string& tree, const Load& keep, bool added);
 
   std::vector<std::string> gpus_;

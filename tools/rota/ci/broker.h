@@ -67,7 +67,7 @@ class Broker {
   void run();
   void accept_one();
   void hear(int who);
-  void look();
+  void refresh();
   void give_gpus(int who, const Knowledge::Test& test, const std::string& inherited);
   void decide();
 
@@ -85,8 +85,8 @@ class Broker {
   attempt::OutputFolder folder_{"rota-ci", {"/tmp", "/dev/shm"}};
   std::string socket_;
   Descriptor listening_;
-  Descriptor stop_;       // an eventfd
-  bool crowded_ = false;  // no descriptor was left for a connection
+  Descriptor stop_;                  // an eventfd
+  bool out_of_descriptors_ = false;  // no descriptor was left for a connection
   std::map<int, Connection> connections_;
   Admissions admissions_;
   std::map<std::string, std::string> names_;  // by tree

@@ -47,9 +47,9 @@ int stack_signal() {
 }
 
 // How often processes are checked for hangs, at least.
-constexpr auto kLook = 1s;
+constexpr auto kCheckInterval = 1s;
 // After a process was ended, those that may have waited for it have this long to continue, also on a busy machine.
-constexpr auto kGoesOn = 5s;
+constexpr auto kRecovery = 5s;
 // The longest time for asking debuggers about all processes when a signal ends the job: whoever sent it will not wait
 // long.
 constexpr auto kWhileEnding = 8s;
@@ -106,24 +106,24 @@ class Watcher {
     const Time until = now() + kWhileEnding;
     for (const auto& process : identify_.running()) {
       if (process.account.inside.empty()) continue;
-      put_down(process, identify_.test_of(process.account), "it was told to end (SIGTERM)", until);
+      record(process, identify_.test_of(process.account), "it was told to end (SIGTERM)", until);
     }
   }
 
  private:
   void run() {
     std::unique_lock lock(mutex_);
-    const Time most = std::min<Time>(kLook, after_ / 4);
+    const Time most = std::min<Time>(kCheckInterval, after_ / 4);
     Time pause = most;
     while (!changed_.wait_for(lock, pause, [this] { return stops_; })) {
       lock.unlock();
-      pause = look() ? kGoesOn : most;
+      pause = check() ? kRecovery : most;
       lock.lock();
     }
   }
 
   // Ends a process that hangs. Returns whether there was one.
-  bool look() {
+  bool check() {
     const auto running = identify_.running();
     std::vector<Glimpse> seen;
     for (const auto& process : running) {
@@ -148,14 +148,14 @@ class Watcher {
       test = identify_.test_of(process->account);  // the list may have arrived in between
     }
     const auto so_long = std::chrono::duration_cast<std::chrono::seconds>(now() - stopped->since).count();
-    put_down(*process, test, fmt::format("no CUDA call for {} s", so_long), now() + 60s);
+    record(*process, test, fmt::format("no CUDA call for {} s", so_long), now() + 60s);
     // A process that is no test and is not in a CUDA call may be there on purpose.
     if (test.names.empty() && process->account.inside.empty()) return false;
     end(process->account.self);
     return true;
   }
 
-  void put_down(const Identify::Process& process, const RunningTest& test, const std::string& why, Time until) {
+  void record(const Identify::Process& process, const RunningTest& test, const std::string& why, Time until) {
     const report::ProcessAccount& account = process.account;
     std::string text =
         fmt::format("{} (pid {}): {}\n", report::command_text(account.self.command, 60), account.self.pid, why);
@@ -264,7 +264,7 @@ Knowledge knowledge_of(Identify& identify, Room& room, const report::Baseline& b
 // session cannot be described; then the job was not started.
 Result<std::optional<int>> run_job(const RigOptions& options, const tool::TakenSignals& signals, Spread spread,
                                    const std::string& folder, const report::Baseline& baseline,
-                                   std::vector<std::string>& in_vain) {
+                                   std::vector<std::string>& overcommitted) {
   Identify identify(folder);
   Room room(identify);
   tool::LaunchOptions launch = options.launch;
@@ -308,7 +308,7 @@ Result<std::optional<int>> run_job(const RigOptions& options, const tool::TakenS
         return options.launch;
       });
   watcher.stop();
-  if (broker) in_vain = broker->finish();
+  if (broker) overcommitted = broker->finish();
   end_helpers();  // nobody waits for the listings any more
   if (!ran) return ran.error();
   return std::optional(*ran);
@@ -373,9 +373,9 @@ int run_rig(const RigOptions& options) {
     }
   }
   const report::Baseline baseline = demands->baseline.value_or(report::Baseline{});
-  std::vector<std::string> in_vain;
+  std::vector<std::string> overcommitted;
   const tool::TakenSignals signals;
-  const auto ran = run_job(options, signals, std::move(spread), folder, baseline, in_vain);
+  const auto ran = run_job(options, signals, std::move(spread), folder, baseline, overcommitted);
   if (!ran) {
     temporary.reset();
     return run_without_rig(options, signals, ran.error().text);
@@ -390,7 +390,7 @@ int run_rig(const RigOptions& options) {
     return *code != 0 ? *code : kRigFailed;
   }
   std::ranges::move(rig_notes(made->model), std::back_inserter(made->judgement.notes));
-  for (const std::string& test : in_vain) {
+  for (const std::string& test : overcommitted) {
     made->judgement.notes.push_back(
         fmt::format("{} began although what it needs did not fit beside the others", report::printable(test)));
   }
