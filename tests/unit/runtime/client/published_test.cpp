@@ -1,4 +1,4 @@
-// What rotad publishes of each GPU, as the program's threads read it.
+// What rotad publishes about each GPU, as the program's threads read it.
 #include "runtime/client/published.h"
 
 #include <catch2/catch.hpp>

@@ -82,7 +82,7 @@ TEST_CASE("while nobody waits, freed memory goes to an idle GPU's driver, behind
   CHECK(eventually([&] { return !holder.parts.gate.closed(); }));
   CHECK(holder.rotad.quiet());
   CHECK(holder.parts.ledger.live_bytes(0) == 0);
-  Holder::launch();  // no thread is kept out
+  Holder::launch();  // no thread waits at the gate
 }
 
 TEST_CASE("while the GPU works, freed memory stays, and the gate opens again after each look") {
@@ -117,7 +117,8 @@ TEST_CASE("while anything captures, freed memory stays and the capture is left a
   holder.free_in_order();
   REQUIRE(holder.parts.contexts.begin_capture(stream, false, captures(true)) == api::CUDA_SUCCESS);
   holder.finish();
-  // Long enough for the monitor to look twice, which nothing else shows: looking during a capture must leave no trace.
+  // Long enough for the monitor to check twice, which nothing else shows: checking during a capture must leave no
+  // trace.
   std::this_thread::sleep_for(600ms);
   CHECK(frees.load() == 0);
   CHECK(holder.driver.broken_captures.load() == 0);

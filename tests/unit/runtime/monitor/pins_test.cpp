@@ -250,7 +250,7 @@ TEST_CASE("memory stays in place for as long as a library takes to load, however
   gate::out_of_place.store(true);
   const auto begun = std::chrono::steady_clock::now();
   Loading loading(program.monitor);
-  // Longer than it is kept in place.
+  // Longer than it stays pinned.
   REQUIRE(eventually([&] { return std::chrono::steady_clock::now() - begun > std::chrono::milliseconds(5500); }));
   CHECK(loading.waits());
   gate::out_of_place.store(false);

@@ -56,7 +56,7 @@ TEST_CASE("a drain without progress gives way to a process that this one shares 
   Process process;
   process.hold();
   process.press();
-  process.seen.standing = 0;  // the gate holds nothing back: it would wait for a long kernel
+  process.seen.standing = 0;  // no call waits at the gate: it would wait for a long kernel
   SECTION("which waits") {
     process.seen.sharer_waits = true;
     process.run(Machine::kSharersPatience / 2);
@@ -429,7 +429,7 @@ TEST_CASE("a process that was stopped while its grant came and went asks again")
   process.look();
   CHECK(process.machine.phase() == Phase::kWaiting);
   CHECK(process.did(Act::kWant));
-  // Not each time that it looks.
+  // Not at each check.
   process.run(500ms);
   CHECK_FALSE(process.did(Act::kWant));
   process.seen.lease = {.grant = 2, .held = 1};
