@@ -25,7 +25,7 @@ namespace {
 // `rota ci` answers within 60 s.
 constexpr auto kPatience = 70s;
 
-// This process's connection, for a forked child.
+// This process's connection, for a forked child to close.
 constinit InheritedSocket open_admission;
 
 std::chrono::nanoseconds since(std::chrono::steady_clock::time_point begin) {
@@ -62,7 +62,7 @@ AdmissionRequest first_on(int device) {
 }
 
 bool is_value(const char* variable, const char* text) {
-  // Set to nothing it hides all GPUs.
+  // Set to an empty value it hides all GPUs.
   return variable == nullptr ? *text == '\0' : *variable != '\0' && std::strcmp(variable, text) == 0;
 }
 
@@ -86,7 +86,7 @@ bool Admission::send(const AdmissionRequest& request) const noexcept {
          ::send(connection_.get(), &request, sizeof request, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof request);
 }
 
-// Another file may have its number by now.
+// Another file may have the descriptor's number by now.
 void Admission::hang_up() noexcept {
   const int descriptor = connection_.release();
   open_admission.forget(descriptor);

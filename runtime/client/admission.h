@@ -2,14 +2,14 @@
 // when a plugin says that the next test begins, the process asks `rota ci` and waits for its answer. With its
 // option --gpus-per-test it also asks, before cuInit, which GPUs are its own.
 //
-// The conversation is one message each way on the socket that ROTA_ADMISSION names; who asks, and which test that is,
-// `rota ci` finds out itself. It answers within a minute, whether or not there is enough memory, and the end of the
-// connection frees what was reserved for the process. Without an answer (it has ended, or is unresponsive) the process
-// goes on.
+// The conversation is one message each way on the socket that ROTA_ADMISSION names; `rota ci` itself finds out which
+// process asks, and for which test. It answers within a minute, whether or not there is enough memory, and the end of
+// the connection frees what was reserved for the process. Without an answer (`rota ci` has ended, or is unresponsive)
+// the process goes on.
 //
-// GPUs are given by CUDA_VISIBLE_DEVICES, which the driver reads in cuInit. ROTA_CI_GPUS holds the value that the
-// variable has as far as rota is concerned: the command's own at first, then what was given. A process in which the two
-// differ has chosen for itself, and is not asked about.
+// GPUs are given by CUDA_VISIBLE_DEVICES, which the driver reads in cuInit. ROTA_CI_GPUS holds the value that rota
+// expects there: the command's own at first, then the one that was given. A process in which the two differ has chosen
+// for itself, and does not ask.
 #pragma once
 
 #include <atomic>
@@ -47,15 +47,15 @@ inline constexpr char kAdmissionGranted = 'g';
 
 class Admission {
  public:
-  // Before a context is created on this GPU. Only the first call of a process waits, and those that come meanwhile.
+  // Before a context is created on this GPU. Only the first call of a process waits, and calls that come meanwhile.
   void enter(int device) noexcept {
     if (!entered_.load(std::memory_order_acquire)) ask_first(device);
   }
-  // Before cuInit. `own`: they are not to be those of the process that started this one.
+  // Before cuInit. `own`: the GPUs must not be those of the process that started this one.
   void choose_gpus(bool own) noexcept {
     if (!chosen_.load(std::memory_order_acquire)) ask_for_gpus(own);
   }
-  // A test begins in this process, or has ended; they do nothing before enter().
+  // next(): a test begins in this process. done(): one has ended. Both do nothing before enter().
   void next() noexcept;
   void done() noexcept;
 

@@ -1,6 +1,6 @@
 // What wakes the monitor: its own bell, rung by the program's threads, and the event word of the lease page, changed by
 // rotad. It sleeps on both at once (futex_waitv, Linux 5.16); where that is missing it sleeps on the lease page and
-// checks the bell 50 times a second.
+// polls the bell 50 times a second.
 #pragma once
 
 #include <atomic>

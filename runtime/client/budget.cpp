@@ -15,7 +15,7 @@ namespace {
 
 // How long the first question waits for rotad, which itself waits for NVML for less (scheduler/server/measure.cpp).
 constexpr std::chrono::milliseconds kFirstAnswer{250};
-// By then rotad has heard what was given back. A judgment.
+// By then rotad has read what was given back. A judgment.
 constexpr std::chrono::seconds kHeard{1};
 
 std::uint64_t less(std::uint64_t bytes, std::uint64_t part) {
@@ -56,9 +56,9 @@ Budget::Bytes Budget::live(int device) const {
   return {bytes, less(bytes, fixed), fixed, memory_.needed_bytes(device)};
 }
 
-// What the threads that do not ask have. Under the lock.
-Budget::Bytes Budget::settled(int device, const Slot& slot) const {
-  return less(live(device), less(slot.unsettled, slot.granted ? slot.own : Bytes{}));
+// The process's bytes without those of threads that ask. Under the lock.
+Budget::Bytes Budget::without_pending(int device, const Slot& slot) const {
+  return less(live(device), less(slot.pending, slot.granted ? slot.own : Bytes{}));
 }
 
 bool Budget::may_take(int device, std::uint64_t bytes, memory::Kind kind, FunctionRef<void()> release,
@@ -71,8 +71,8 @@ bool Budget::may_take_extents(int device, std::uint64_t bytes, std::uint64_t unc
   return granted(device, {.swapped = bytes}, {.device = uncounted, .movable = uncounted}, release, nullptr);
 }
 
-// Whether limits grant what the process has, `own` included, which this thread has just reserved. What else it is about
-// to reserve is asked for, too, if anything is.
+// Whether limits grant what the process has, `own` included, which this thread has just reserved. If it has to ask, it
+// also asks for `uncounted`, which it is about to reserve.
 bool Budget::granted(int device, const Bytes& own, const Bytes& uncounted, FunctionRef<void()> release,
                      bool* for_others) {
   Slot& here = slot(device);
@@ -80,22 +80,22 @@ bool Budget::granted(int device, const Bytes& own, const Bytes& uncounted, Funct
   if (within(live(device), granted())) return true;
   // A handler that jumps out of the wait would leave `asking` locked, for ever and for all threads. rotad answers soon.
   const HeldSignals held;
-  struct Unsettled {  // until this thread has its answer, even if it is cancelled while it waits
-    Unsettled(Budget& quota, Slot& slot, const Bytes& own) : quota(quota), slot(slot), own(own) {
+  struct Pending {  // until this thread has its answer, even if it is cancelled while it waits
+    Pending(Budget& quota, Slot& slot, const Bytes& own) : quota(quota), slot(slot), own(own) {
       const std::lock_guard lock(quota.mutex_);
-      slot.unsettled = each_of(slot.unsettled, own, std::plus<>());
+      slot.pending = each_of(slot.pending, own, std::plus<>());
     }
-    ~Unsettled() {
+    ~Pending() {
       const std::lock_guard lock(quota.mutex_);
-      settle();
+      end();
     }
-    void settle() {  // with the lock
-      slot.unsettled = less(slot.unsettled, std::exchange(own, {}));
+    void end() {  // with the lock
+      slot.pending = less(slot.pending, std::exchange(own, {}));
     }
     Budget& quota;
     Slot& slot;
     Bytes own;
-  } unsettled(*this, here, own);
+  } pending(*this, here, own);
   const std::lock_guard asking(here.asking);
   struct Asking {
     ~Asking() {  // with the lock
@@ -110,8 +110,8 @@ bool Budget::granted(int device, const Bytes& own, const Bytes& uncounted, Funct
   const Asking ended{here};
   here.own = own;
   for (;;) {
-    // What other threads are about to ask for is in the ledger, too, and may be refused.
-    const Bytes wanted = less(live(device), less(here.unsettled, own));
+    // Bytes for which other threads are about to ask are in the ledger, too, and may be refused.
+    const Bytes wanted = less(live(device), less(here.pending, own));
     if (released_ || within(wanted, granted())) break;
     if (++asks_ == 0) ++asks_;
     here.awaited = asks_;
@@ -127,15 +127,15 @@ bool Budget::granted(int device, const Bytes& own, const Bytes& uncounted, Funct
     }
     if (released_ || here.granted || within(wanted, granted())) break;
     // There may have been a free in the meantime.
-    const Bytes again = less(live(device), less(here.unsettled, own));
+    const Bytes again = less(live(device), less(here.pending, own));
     if (!within(wanted, again)) continue;
     if (for_others != nullptr) *for_others = here.full;
-    // Both at once: no thread sees one without the other.
+    // Both under one lock: no thread sees one without the other.
     release();
-    unsettled.settle();
+    pending.end();
     return false;
   }
-  unsettled.settle();
+  pending.end();
   return true;
 }
 
@@ -143,7 +143,7 @@ bool Budget::wait_for_others(int device) {
   Slot& here = slot(device);
   {
     const std::lock_guard lock(mutex_);
-    if (here.unsettled.device == 0) return false;
+    if (here.pending.device == 0) return false;
   }
   const HeldSignals held;
   const std::lock_guard asking(here.asking);
@@ -168,7 +168,7 @@ bool Budget::wait_until_known(int device, bool afresh) {
     bell_.ring();
   }
   if (known()) return true;
-  here.afresh = true;  // the answer is still to come, and it is of a reading that begins after the context was made
+  here.afresh = true;  // the answer to come is of a reading that begins after the context was made
   if (here.wait_until == Clock::time_point{}) here.wait_until = Clock::now() + kFirstAnswer;
   lock.unlock();
   const HeldSignals held;  // the wait ends with the lock held
@@ -243,7 +243,7 @@ void Budget::answer(int device, const protocol::Reserved& answer) {
     Slot& here = slot(device);
     here.granted_bytes.store({answer.device_bytes, answer.movable_bytes, answer.fixed_bytes, answer.swapped_bytes});
     here.answered = answer.number;
-    here.given_back = 0;  // rotad has heard of it: it reads in order
+    here.given_back = 0;  // rotad knows of it: it reads in order
     if (here.awaited == answer.number) {
       here.granted = answer.granted != 0;
       here.full = answer.full != 0;
@@ -279,16 +279,16 @@ Budget::Has Budget::tighten(int device, std::uint64_t left) {
   return has;
 }
 
-// Lowers first and then looks: a thread that has reserved in the meantime either was covered by the previous grant,
-// which the second look shows, or is not covered and asks.
+// Lowers the grant and then reads the ledger again: a thread that has reserved in the meantime either was covered by
+// the previous grant, which the second reading shows, or is not covered and asks.
 Budget::Bytes Budget::tighten_locked(int device, Slot& slot) {
   const Bytes before = slot.granted_bytes.load();
-  Bytes kept = least_of(settled(device, slot), before);
+  Bytes covered = least_of(without_pending(device, slot), before);
   for (;;) {
-    slot.granted_bytes.store(kept);
-    const Bytes now = least_of(settled(device, slot), before);
-    if (within(now, kept)) return kept;
-    kept = most_of(now, kept);
+    slot.granted_bytes.store(covered);
+    const Bytes now = least_of(without_pending(device, slot), before);
+    if (within(now, covered)) return covered;
+    covered = most_of(now, covered);
   }
 }
 
@@ -319,7 +319,7 @@ void Budget::wait_for_promise(int device, Waiters* counted) {
   waiters_.wait(place, lock, std::chrono::steady_clock::time_point::max(), done, [] {});
 }
 
-// A waiting thread has been counted before it looked, and looks under the lock.
+// A waiting thread is counted before it checks, and checks under the lock.
 void Budget::changed() {
   if (waiters_.count() == 0) return;
   const std::lock_guard lock(promise_mutex_);

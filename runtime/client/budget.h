@@ -1,16 +1,17 @@
 // What this process may take on each GPU, asked once before it is taken: what limits grant (those that it shares with
 // others, and what others have there: scheduler/limits/quota.h), and, while it holds the GPU, what it was promised with
-// its turn (scheduler/core/policy/admission.h). With it the threads that ask for more, and wait until they may.
+// its turn (scheduler/core/policy/admission.h). It also has the threads that ask for more and wait until they may take
+// it.
 //
-// A thread reserves its bytes in the ledger, or for extents in the swap backend, then looks here whether they are
-// covered; the monitor lowers a grant, or publishes the promise of a new turn, then looks at the ledger. The stores and
+// A thread reserves its bytes in the ledger, or for extents in the swap backend, then checks here whether they are
+// covered; the monitor lowers a grant, or publishes the promise of a new turn, then reads the ledger. The stores and
 // loads are in one total order, so one of the two notices: the thread asks or waits, or the monitor does not open the
 // gate (machine.h).
 //
-// The two differ in what may be waited for. Of limits one thread at a time asks for what is not granted, and the answer
-// depends on nobody's GPU work: at worst it takes as long as others are given to say what they do not need. A promise
-// may take others' turns, so a thread waits for it as in front of the gate, and not inside. Without the lease there is
-// none: none of this process's memory needs to be on the GPU, and its next turn covers what it has by then.
+// The two differ in what a thread may wait for. For limits, one thread at a time asks for what is not granted, and the
+// answer depends on no GPU work: at worst it takes as long as others are given to say what they do not need. A promise
+// may take others' turns, so a thread waits for it outside the gate. Without the lease there is no promise: none of
+// this process's memory needs to be on the GPU, and its next turn covers what it has by then.
 #pragma once
 
 #include <array>
@@ -37,7 +38,7 @@ class Budget {
   static constexpr std::uint64_t kUnlimited = protocol::kUnlimited;
   struct Bytes {
     std::uint64_t device = 0;   // in all
-    std::uint64_t movable = 0;  // the part of it that can leave the GPU
+    std::uint64_t movable = 0;  // the part of it that can be evicted
     std::uint64_t fixed = 0;    // the part of it that cannot
     std::uint64_t swapped = 0;  // what extents take
   };
@@ -54,22 +55,22 @@ class Budget {
   bool may_take(int device, std::uint64_t bytes, memory::Kind kind, FunctionRef<void()> release,
                 bool* for_others = nullptr);
   // Whether limits allow what extents are about to take; `release` gives it back. `uncounted`: what will lie in them
-  // and is not in the ledger yet, which is asked for by the way.
+  // and is not in the ledger yet, which is asked for at the same time.
   bool may_take_extents(int device, std::uint64_t bytes, std::uint64_t uncounted, FunctionRef<void()> release);
   // Waits until the promise covers what the process has there.
   void wait_for_promise(int device) { wait_for_promise(device, nullptr); }
   // Asks for the whole GPU, which has this many bytes, and waits until they are promised or nothing can forbid them any
   // more.
   void wait_for_all(int device, std::uint64_t bytes);
-  // The process's bytes on the GPU may have become fewer.
+  // The process may have fewer bytes on the GPU than before.
   void changed();
-  // The reservation of a thread that asks, and may be refused, is possibly in the way in the ledger: returns when that
-  // thread has its answer. False: no thread asks.
+  // The reservation of a thread that asks, and may be refused, possibly fills the ledger: returns when that thread has
+  // its answer. False: no thread asks.
   bool wait_for_others(int device);
   // Logs one line, once, about what was refused last.
   void explain(int device);
   // Waits until rotad has said what the limits on this GPU are, at most a quarter of a second, and only the first time.
-  // `afresh`: and what this process's contexts take there, measured after this call. False: it has not said so.
+  // `afresh`: also what this process's contexts take there, measured after this call. False: rotad has not answered.
   bool wait_until_known(int device, bool afresh = false);
   // The part of the grant that the ledger does not use; kUnlimited where nothing is limited.
   std::uint64_t spare(int device) const;
@@ -95,7 +96,7 @@ class Budget {
   std::optional<Ask> take_ask(int device);
   // Whether rotad has to be asked to measure there; returned once.
   bool take_measure(int device);
-  // It has measured there.
+  // rotad has measured there.
   void measured(int device);
   // rotad's answer; its bytes are the grant from now on.
   void answer(int device, const protocol::Reserved& answer);
@@ -113,9 +114,9 @@ class Budget {
   // whole GPU.
   std::uint64_t needed(int device) const;
   bool covered(int device) const { return needed(device) <= promised(device); }
-  // Threads that wait for that.
+  // How many threads wait for a promise.
   std::uint32_t waiting() const { return waiters_.count(); }
-  // Any thread: nobody waits from now on.
+  // Any thread: no thread waits from now on.
   void release_all();
 
  private:
@@ -136,28 +137,27 @@ class Budget {
   struct Slot {
     std::atomic<std::uint64_t> promised{kUnlimited};
     Waiters want_all;                     // threads,
-    std::atomic<std::uint64_t> total{0};  // and what all of it is
+    std::atomic<std::uint64_t> total{0};  // and the GPU's size
     Granted granted_bytes;
     std::mutex asking;  // held by the thread that asks
     // Under the lock below:
     bool decided = false;       // limit() or open() was called for the rotad that serves now
-    Bytes unsettled;            // reserved in the ledger by threads that ask or wait to ask
+    Bytes pending;              // reserved in the ledger by threads that ask or wait to ask
     std::optional<Ask> ask;     // not sent yet
     std::uint32_t awaited = 0;  // number of the ask that has no answer; 0: none
-    bool granted = false;       // it has one, which the thread that asked has not seen yet
+    bool granted = false;       // the answer has come, and the thread that asked has not seen it yet
     std::string why;            // the last refusal
     bool full = false;          // that answer: refused because of others' memory
-    Bytes own;                  // that thread's part of `unsettled`
+    Bytes own;                  // that thread's part of `pending`
     std::uint32_t answered = 0;
     std::uint64_t given_back = 0;  // by tighten(), while rotad still says that `left_then` is left
     std::uint64_t left_then = protocol::kUnlimited;
     Clock::time_point given_back_at{};
-    bool known = false;    // it is known what rotad enforces on this GPU,
-    bool served = false;   // because it has answered for it
-    bool measure = false;  // it has to be asked once more, which was not sent yet
-    bool afresh = false;   // somebody has asked for that since the last context was made
-    Clock::time_point
-        wait_until{};  // the first question, and so until when an answer is waited for; 0: nobody has asked
+    bool known = false;              // it is known what rotad enforces on this GPU,
+    bool served = false;             // because it has answered for it
+    bool measure = false;            // it has to be asked once more, which was not sent yet
+    bool afresh = false;             // a thread has asked for that since the last context was made
+    Clock::time_point wait_until{};  // until when the first question waits for an answer; 0: no thread has asked
   };
   Slot& slot(int device) { return slots_[static_cast<std::size_t>(device)]; }
   const Slot& slot(int device) const { return slots_[static_cast<std::size_t>(device)]; }
@@ -165,7 +165,7 @@ class Budget {
   // `counted`: where it counts meanwhile; may be null.
   void wait_for_promise(int device, Waiters* counted);
   Bytes live(int device) const;
-  Bytes settled(int device, const Slot& slot) const;
+  Bytes without_pending(int device, const Slot& slot) const;
   Bytes tighten_locked(int device, Slot& slot);
   void open_locked(Slot& slot);
 

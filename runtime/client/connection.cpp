@@ -31,12 +31,12 @@ using protocol::Message;
 constexpr std::chrono::milliseconds kBetweenChecks{50};
 constexpr int kStoppedInARow = 4;
 // After a longer time between two checks of what rotad has not read, this process may itself have been stopped.
-constexpr std::chrono::seconds kLongestBetweenLooks{3};
+constexpr std::chrono::seconds kLongestBetweenChecks{3};
 // Messages that rotad has not read, beyond the two hundred or so that the socket holds: far more than a program sends
 // while rotad is merely slow. A judgment.
 constexpr std::size_t kMostUnsent = 1024;
 
-// This process's connection, for a forked child.
+// This process's connection, for a forked child to close.
 constinit InheritedSocket open_socket;
 
 // The caller zeroes the message before receiving, so that fields which a rotad of another version omits are zero.
@@ -90,7 +90,7 @@ Connection::Attempt Connection::open(std::chrono::milliseconds patience, bool re
                           search.skipped[0].path)};
     }
     const char* path = search.candidate.path;
-    // So many wait to be accepted already that the kernel accepts no more.
+    // So many connections wait to be accepted that the kernel takes no more.
     if (search.error == ETIMEDOUT) return {nullptr, nullptr, protocol::unresponsive_text(path, {})};
     return {nullptr, nullptr, fmt::format("{}: {}", *path != '\0' ? path : "ROTA_SOCKET", error_text(search.error))};
   }
@@ -179,16 +179,16 @@ std::string Connection::read_welcome() {
 
 std::chrono::nanoseconds Connection::unread_for(turn::Time now) {
   int bytes = 0;
-  // What the peer has not read, for a Unix socket. Where the kernel does not say, rotad reads.
+  // The bytes that the peer has not read, for a Unix socket. Where the kernel does not say, rotad counts as reading.
   if (ioctl(descriptor_.get(), SIOCOUTQ, &bytes) != 0) bytes = 0;
-  // A rotad that is merely behind takes something away whenever something is added. What is unread for the first time
-  // counts from now.
+  // A rotad that is merely behind reads something whenever something is written. The time begins when something is
+  // first seen unread.
   const bool takes = bytes < unread_bytes_ || (bytes == unread_bytes_ && written_);
   const bool reads = takes || bytes == 0 || unread_bytes_ == 0;
-  if (reads || now - looked_at_ > kLongestBetweenLooks) unread_since_ = now;
+  if (reads || now - checked_at_ > kLongestBetweenChecks) unread_since_ = now;
   unread_bytes_ = bytes;
   written_ = false;
-  looked_at_ = now;
+  checked_at_ = now;
   return now - unread_since_;
 }
 
@@ -286,7 +286,7 @@ turn::Lease Connection::lease(turn::GpuMask task) const {
       if (grant == 0 || (seen.grant != 0 && grant != seen.grant)) return;
       seen.grant = grant;
       seen.held |= turn::GpuMask{1} << index;
-      // They are the same on all GPUs of the task, unless rotad is about to change them: then the gang drains.
+      // These are the same on all GPUs of the task, unless rotad is about to change them: then the gang drains.
       seen.gang = std::max(seen.gang, gpu(index).gang.load());
       seen.step = std::max(seen.step, gpu(index).gang_step.load());
       seen.ends |= gpu(index).gang_ends.load() == grant;

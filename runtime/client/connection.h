@@ -33,8 +33,8 @@ class Connection {
   // How long a program waits for rotad's welcome, which takes far less than a millisecond unless the machine is busy. A
   // judgment.
   static constexpr std::chrono::milliseconds kPatience{1000};
-  // Finds rotad, says hello and waits for the welcome; not that long for a rotad that is seen to be stopped. `returns`:
-  // this process has lost a rotad.
+  // Finds rotad, says hello and waits for the welcome; shorter if rotad is seen to be stopped. `returns`: this process
+  // has lost a rotad.
   static Attempt open(std::chrono::milliseconds patience = kPatience, bool returns = false,
                       const protocol::SocketCandidates& places = protocol::socket_candidates());
   // Whether the welcome has come that open() did not wait for. kNo: it never will, for that reason.
@@ -52,7 +52,7 @@ class Connection {
   bool has_unsent() const { return !unsent_.empty(); }
   // For how long rotad has read nothing of what was sent to it; 0: it reads. To be asked at least every few seconds.
   std::chrono::nanoseconds unread_for(turn::Time now);
-  // Who listens at the other end, and where.
+  // The process that listens at the other end, and where.
   protocol::Listener rotad() const { return protocol::listener_of(descriptor_.get()); }
   const std::string& socket() const { return socket_; }
   // A message of a kind that this client knows; other messages of a newer rotad are skipped.
@@ -73,8 +73,8 @@ class Connection {
   // What rotad says of a GPU, by its index of it.
   const protocol::GpuLease& gpu(int index) const { return lease_->gpus[index]; }
   // How much of this process's memory has to be evicted from a GPU, by rotad's index: before the lease is given back,
-  // or at once where this process swaps and does not hold the GPU. Memory that has left since rotad wrote that, by the
-  // usage page, counts.
+  // or at once where this process swaps and does not hold the GPU. Memory that was evicted since rotad wrote that,
+  // according to the usage page, counts.
   std::uint64_t to_clear(int index) const;
   // Whether memory that is evicted from this GPU may be handed over (protocol::Kind::kHandOver).
   bool hands_over(int index) const { return gpu(index).hands_over.load() != 0; }
@@ -82,7 +82,7 @@ class Connection {
   std::uint32_t watch(turn::GpuMask gpus = kAll) const;
   // Until when this process has one of its GPUs to itself, because it asked for that; 0: others may run there.
   turn::Time alone_until() const { return latest(&protocol::GpuLease::alone_until_ns, kAll); }
-  // Until when the memory of a task that holds these GPUs must have left; 0: no time is set.
+  // Until when the memory of a task that holds these GPUs must be evicted; 0: no time is set.
   turn::Time give_back_by(turn::GpuMask task) const { return latest(&protocol::GpuLease::give_back_by_ns, task); }
   // If the task that has these GPUs has the next turn: when the present holders begin to drain; 0: it is not next, or
   // that is not known.
@@ -100,7 +100,7 @@ class Connection {
  private:
   Connection(int descriptor, std::string socket);
   bool say_hello(bool returns);
-  // Whether something has arrived within that time.
+  // Whether something arrives within that time.
   bool hears_within(std::chrono::milliseconds patience) const;
   // Returns the reason for a failure; empty: success.
   std::string read_welcome();
@@ -109,7 +109,7 @@ class Connection {
   Sent write(const protocol::Message& message, int descriptor);
   // The latest of what rotad says of the GPUs that it serves.
   turn::Time latest(std::atomic<std::uint64_t> protocol::GpuLease::* time, turn::GpuMask gpus) const;
-  // Receives the next message on the socket; memory that came with it is put aside.
+  // Receives the next message on the socket; stores memory that came with it.
   Received receive_new(protocol::Message& message);
 
   Descriptor descriptor_;
@@ -123,10 +123,10 @@ class Connection {
   turn::GpuMask served_ = 0;                          // GPUs that rotad has given an index
   std::deque<protocol::Message> unread_;              // arrived before memory that was searched for
   std::deque<protocol::Message> unsent_;
-  int unread_bytes_ = 0;  // of what was sent, when that was last looked at
+  int unread_bytes_ = 0;  // of what was sent, at the last check
   bool written_ = false;  // since then
   turn::Time unread_since_{0};
-  turn::Time looked_at_{0};
+  turn::Time checked_at_{0};
   struct Extent {
     int index;  // rotad's index of the GPU
     driver::Handed handed;

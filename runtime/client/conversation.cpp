@@ -36,7 +36,7 @@ void Conversation::send(const Message& message) {
   if (connection_ && !connection_->send(message)) went();
 }
 
-// --- rotad comes and goes
+// --- rotad starts and ends
 
 Conversation::First Conversation::find_first(bool silent) {
   Connection::Attempt attempt;
@@ -84,7 +84,7 @@ void Conversation::give_up() {
 }
 
 void Conversation::connect() {
-  if (unanswered_) return;  // that one is still asked
+  if (unanswered_) return;  // that one may still answer
   Connection::Attempt attempt = Connection::open(kSoonWelcomed, true, places_);
   connection_ = std::move(attempt.connection);
   unanswered_ = std::move(attempt.unanswered);
@@ -235,7 +235,7 @@ void Conversation::added(const protocol::GpuAdded& added) {
   }
 }
 
-// From now on new memory there is as the mode says; what is there already stays what it is.
+// From now on new memory there is of the GPU's mode; existing memory stays what it is.
 void Conversation::is_served(Gpu& gpu) {
   if (std::exchange(gpu.refused, false)) {
     parts_.budget.limit(gpu.device);
@@ -339,7 +339,7 @@ void Conversation::send_introductions() {
   if (connection_) parts_.introductions.told();
 }
 
-// Nobody is asked about a GPU that rotad does not serve.
+// rotad is not asked about a GPU that it does not serve.
 void Conversation::send_room_requests() {
   if (!connection_) return;
   for (auto& [device, request] : parts_.rooms.take_untold()) {
@@ -383,7 +383,7 @@ void Conversation::send_asks() {
   }
 }
 
-// --- room for a turn
+// --- memory for a turn
 
 void Conversation::publish_promises(turn::GpuMask held) {
   for (const Gpu& gpu : gpus_) {

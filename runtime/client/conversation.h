@@ -1,7 +1,7 @@
 // The conversation with rotad: finds it, says which GPUs this process has touched and what it needs there, and hears
-// what it may have. Only the monitor's thread uses it, and before that thread is started whoever starts it.
+// what it may have. Only the monitor's thread uses it, and before that the thread that starts the monitor.
 //
-// What a rotad's coming and going means for the rest of the process is the Listener's matter.
+// The Listener decides what the start and end of a rotad mean for the rest of the process.
 #pragma once
 
 #include <atomic>
@@ -29,14 +29,14 @@ class Conversation {
   class Listener {
    public:
     virtual ~Listener() = default;
-    // A rotad has welcomed this process: before anything is said to it.
+    // A rotad has welcomed this process, and nothing has been sent to it yet.
     virtual void rotad_came(Connection& connection) = 0;
     virtual void rotad_went() = 0;
     // An attempt to find a rotad after one was lost has succeeded, or not.
     virtual void rotad_is_back(bool is) = 0;
-    // It serves this process on the GPU, or does not for now.
+    // rotad serves this process on the GPU, or does not for now.
     virtual void serves(int device, bool is) = 0;
-    // Memory that streams have passed since it was freed is to be counted as free.
+    // Counts memory as free whose frees the streams have passed.
     virtual void count_freed() = 0;
     // Another process, of the same trust domain, asks for what this one has exported.
     virtual void introduced(Descriptor&& socket) = 0;
@@ -77,11 +77,11 @@ class Conversation {
   bool said_silent() const { return said_silent_; }
   static protocol::Message message_of(const protocol::SessionEntry& session);
 
-  // The first attempt, or another one while the program waits for a rotad. `silent`: one has already been waited for in
-  // vain, and is not waited for again as long.
+  // The first attempt, or another one while the program waits for a rotad. `silent`: the process has already waited for
+  // one that did not answer, and does not wait as long again.
   enum class First {
     kServed,
-    kSilent,  // by one that will, as soon as it answers
+    kSilent,  // a rotad is there and serves the process once it answers
     kNone,
     kWait,  // ask again after a while
   };
@@ -91,8 +91,8 @@ class Conversation {
   void connect();
   // A rotad that had not answered may have done so, or may have ended.
   void look_for_welcome();
-  // The process takes no turns rather than wait for a rotad that answers nothing; it is asked again at once, and may
-  // answer later.
+  // The process runs without turns rather than wait for a rotad that does not answer. rotad is asked again at once, and
+  // may answer later.
   void hang_up();
   // The same if rotad does not read what is said to it, while the process `waits` for its turn: one that runs loses
   // nothing by a rotad that does not read for a while.
@@ -110,13 +110,13 @@ class Conversation {
   void send_asks();
   void send_introductions();
   void send_room_requests();
-  // What the process needs on these GPUs for its turn with this grant; and for which of them that has changed since
-  // rotad was told, of those that `has` names by device.
+  // Tells rotad what the process needs on these GPUs for its turn with this grant.
   void ask_room(turn::GpuMask gpus, std::uint32_t grant);
+  // The GPUs of those in `has` for which that has changed since rotad was told.
   turn::GpuMask unasked(Devices has, std::uint32_t grant) const;
-  // Of these GPUs those on which the process has more than it is promised.
+  // The GPUs of these on which the process has more than it is promised.
   turn::GpuMask lacking(Devices has) const;
-  // While a lease of these GPUs lasts, rotad's promise is the allowance.
+  // While a lease of these GPUs lasts, the process may have what rotad has promised.
   void publish_promises(turn::GpuMask held);
 
  private:
@@ -136,7 +136,7 @@ class Conversation {
   const std::vector<protocol::SessionEntry>& sessions_;
   Listener& listener_;
   std::unique_ptr<Connection> connection_;
-  // Where the first was searched for: the program may change its environment later.
+  // Where the first rotad was searched for: the program may change its environment later.
   protocol::SocketCandidates places_{};
   std::unique_ptr<Connection> unanswered_;  // to a rotad that has not answered yet
   bool said_silent_ = false;

@@ -29,9 +29,9 @@ bool begins_like_one(std::string_view name) {
   return std::ranges::any_of(kPrefixes, [name](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
-// How long a process looks at most, in all, whether host memory that it registers is a shared mapping: with thousands
-// of mappings each look takes milliseconds. A judgment.
-constexpr std::int64_t kLooksFor = std::chrono::nanoseconds(std::chrono::milliseconds(20)).count();
+// How long a process searches at most, in all, whether host memory that it registers is a shared mapping: with
+// thousands of mappings each search takes milliseconds. A judgment.
+constexpr std::int64_t kSearchesFor = std::chrono::nanoseconds(std::chrono::milliseconds(20)).count();
 
 using Variables = FunctionRef<const char*(const char*)>;
 
@@ -41,7 +41,7 @@ std::string_view value_of(Variables variable, const char* name) {
   return value == nullptr ? std::string_view() : std::string_view(value);
 }
 
-// Of the first that is set to a number above 0; 0: none is.
+// The value of the first that is set to a number above 0; 0: none is.
 std::uint64_t number_of(Variables variable, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     const std::string_view text = value_of(variable, name);
@@ -52,7 +52,7 @@ std::uint64_t number_of(Variables variable, std::initializer_list<const char*> n
   return 0;
 }
 
-// What one launcher says.
+// What one launcher says about its ranks.
 struct Ranks {
   const char* prefix;      // of the gang's name
   std::string key;         // the same in all ranks of one launch, and in no other; empty: it has not started this
@@ -71,7 +71,7 @@ std::string joined(std::initializer_list<std::string_view> parts) {
   return text;
 }
 
-// In this order: a launcher may itself have been started by a later one.
+// In this order: a launcher may itself have been started by one further down.
 std::array<Ranks, 4> launchers(Variables variable) {
   const auto value = [variable](const char* name) { return value_of(variable, name); };
   const auto number = [variable](std::initializer_list<const char*> names) { return number_of(variable, names); };
@@ -90,7 +90,7 @@ std::array<Ranks, 4> launchers(Variables variable) {
             number({"SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"})}}};
 }
 
-// FNV-1a: any good mixing will do, as long as all ranks, perhaps of different builds, mix alike.
+// FNV-1a. Any good hash will do, as long as all ranks, perhaps of different builds, use the same.
 std::uint64_t hash(std::string_view text) {
   std::uint64_t value = 0xcbf29ce484222325;
   for (const char byte : text) value = (value ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
@@ -105,7 +105,7 @@ protocol::Gang hashed_gang(const char* prefix, std::string_view key) {
   return gang;
 }
 
-// By the environment of this moment: a program that starts its own ranks sets it in each, before its libraries read it.
+// Reads the environment now: a program that starts its own ranks sets it in each, before its libraries read it.
 Launch launch_of_now() {
   return launched_gang([](const char* variable) -> const char* { return std::getenv(variable); });  // NOLINT
 }
@@ -116,7 +116,7 @@ bool is_collective_kernel(const char* name) {
   if (name == nullptr) return false;
   const std::string_view whole(name);
   if (begins_like_one(whole)) return true;
-  // A function of C++ outside of any namespace: _Z, L where it is static, its name's length and its name.
+  // A C++ function outside of any namespace: _Z, L if it is static, its name's length and its name.
   if (!whole.starts_with("_Z")) return false;
   const std::size_t length = whole.starts_with("_ZL") ? 3 : 2;
   const std::size_t source = whole.find_first_not_of("0123456789", length);
@@ -152,12 +152,12 @@ bool GangEvidence::kernel_found(const char* name) {
 }
 
 bool GangEvidence::host_registered(const void* address) {
-  if (decided_.load(std::memory_order_relaxed) || looked_for_.load() >= kLooksFor || !sharers().says_anything()) {
+  if (decided_.load(std::memory_order_relaxed) || searched_for_.load() >= kSearchesFor || !sharers().says_anything()) {
     return false;
   }
   const auto begin = std::chrono::steady_clock::now();
   const std::optional<Mapping> mapping = mapping_at(reinterpret_cast<std::uintptr_t>(address));
-  looked_for_.fetch_add((std::chrono::steady_clock::now() - begin).count());
+  searched_for_.fetch_add((std::chrono::steady_clock::now() - begin).count());
   return mapping && mapping->shared && memory_shared();
 }
 

@@ -4,8 +4,8 @@
 //
 // - It is one of the ranks that a launcher has started on this machine, and it has looked up a collective kernel by
 //   name. Such a kernel waits for those of the other ranks. Looking up is not launching. NCCL looks up its kernels when
-//   a communicator is made, not when the library is loaded (unless with CUDA_MODULE_LOADING=EAGER), so whoever has done
-//   so is about to launch some. At that time launches are not seen yet, and no launch costs more for it.
+//   a communicator is made, not when the library is loaded (unless with CUDA_MODULE_LOADING=EAGER), so a process that
+//   has done so is about to launch some. At that time launches are not seen yet, and no launch costs more for it.
 // - Its GPU work can reach memory that other processes reach too: GPU memory that it has opened or exported, or host
 //   memory that is a shared mapping and registered. There kernels of one process may wait for what those of another
 //   write. The others are the ranks of its launch or, without a launcher, the processes of the innermost `rota run`.
@@ -21,11 +21,11 @@
 
 namespace rota::client {
 
-// By the list in cuda_headers/policy.toml. The name as in the module, mangled or not; may be null.
+// According to the list in cuda_headers/policy.toml. The name as in the module, mangled or not; may be null.
 bool is_collective_kernel(const char* name);
 
 struct Launch {
-  // Of all ranks of this launch, but for why; none: there is no launcher, or only one rank.
+  // The gang of all ranks of this launch, without `why`; none: there is no launcher, or only one rank.
   std::optional<protocol::Gang> gang;
   bool several_machines = false;  // the launcher says so; then there is no gang, since rotad sees only some ranks
   bool says_anything() const { return gang || several_machines; }
@@ -39,12 +39,12 @@ class GangEvidence {
   explicit GangEvidence(std::string session = {});
 
   // By any thread: a kernel was looked up by name; GPU memory is shared with another process; host memory was
-  // registered. Whether that has decided the matter.
+  // registered. Each returns whether that has decided whether there is a gang.
   bool kernel_found(const char* name);
   bool memory_shared() { return decide(protocol::GangWhy::kMemory); }
   bool host_registered(const void* address);
 
-  // --- the monitor, or who connects before it runs
+  // --- the monitor, or the thread that connects before the monitor runs
   void connected() { told_ = false; }
   // What rotad has not been told on this connection. Where a gang would be on several machines, the user is told.
   std::optional<protocol::Gang> take_untold();
@@ -57,8 +57,8 @@ class GangEvidence {
   const std::string session_;
   std::optional<protocol::Gang> gang_;  // written once, before known_; none then: it would be on several machines
   std::atomic<bool> known_{false};
-  std::atomic<bool> decided_{false};         // no more evidence is collected
-  std::atomic<std::int64_t> looked_for_{0};  // ns
+  std::atomic<bool> decided_{false};           // no more evidence is collected
+  std::atomic<std::int64_t> searched_for_{0};  // ns
   bool told_ = false;
   bool said_ = false;  // why there is none
 };

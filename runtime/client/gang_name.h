@@ -15,7 +15,7 @@ namespace rota::client {
 inline constexpr std::size_t kGangNameBytes = 31;
 static_assert(kGangNameBytes < protocol::kNameLength);
 
-// For messages: what is right.
+// For messages: the correct form.
 inline constexpr const char* kGangForm =
     "use NAME or NAME:SIZE, with a name of 1 to 31 printable characters and no colon and a size from 1 to 256, as in "
     "train:4";

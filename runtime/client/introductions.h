@@ -22,12 +22,11 @@ class Introductions {
 
   // --- the program's threads, outside the gate
 
-  // From now on each rotad knows that this process answers to this number. Whether it is to be told to one for the
-  // first time.
+  // From now on each rotad is told that this is the process's number. Returns whether this is the first call.
   bool announce(const Number& number);
   // Returns once rotad has been told, if there is one within that time.
   void wait_until_announced(Clock::time_point until);
-  // Begins to ask for a socket to the process of this number. The request's number.
+  // Requests a socket to the process with this number. Returns the request's number.
   std::uint32_t ask(const Number& number);
   // A socket to it; nothing: rotad knows of none, or there was no answer in time. Ends the request.
   struct Answer {
@@ -43,7 +42,7 @@ class Introductions {
   // All of it has been sent.
   void told();
   void answered(std::uint32_t request, Descriptor&& socket);
-  // A rotad has come, which knows nothing of it.
+  // Another rotad serves this process, and knows nothing of it.
   void connected();
 
  private:

@@ -47,8 +47,8 @@ class Published {
   bool others_leave(int device) const;
   bool others_can_leave(int device) const;
   bool others_can_later(int device) const;
-  // Whether rotad revokes the lease soon if it is not given back. By then a wait for memory has to be over, which ends
-  // 0.2 s after nothing more is coming.
+  // Whether rotad revokes the lease soon if it is not given back. A wait for memory has to end by then; it ends 0.2 s
+  // after the last memory has become free.
   bool turn_ends(int device, turn::Time now) const;
   // Whether programs have had more there than fits, a short time ago.
   bool crowded(int device, turn::Time now);

@@ -30,7 +30,7 @@ class RoomRequests {
   void connected();
   // Returned once to each rotad, with the device that it concerns.
   std::vector<std::pair<int, protocol::AwaitRoom>> take_untold();
-  // It could not be told yet.
+  // The request could not be sent yet.
   void untold(std::uint32_t number);
   void answered(const protocol::TryAgain& answer);
 
@@ -40,7 +40,7 @@ class RoomRequests {
     protocol::AwaitRoom request;
     bool told = false;
     std::optional<bool> answer;
-    Clock::time_point heard;  // from a rotad, or asked
+    Clock::time_point heard;  // when a rotad has last answered, or the request was made
   };
   std::mutex mutex_;
   std::map<std::uint32_t, Open> open_;

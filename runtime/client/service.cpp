@@ -9,7 +9,7 @@ namespace {
 // A little more than rotad takes to refuse a GPU that it has to ask another rotad for (scheduler/core/claims.h).
 // Without an answer by then the process has native memory there until there is one.
 constexpr auto kAnswersWithin = 2500ms;
-// How often a thread that waits checks whether it is time to say so.
+// How often a waiting thread checks whether it is time to log that.
 constexpr auto kBetweenLines = 200ms;
 
 }  // namespace
@@ -61,23 +61,23 @@ std::string Service::reason() const {
   return reason_;
 }
 
-bool Service::settled(int device) const {
+bool Service::is_known(int device) const {
   const Known known = known_[static_cast<std::size_t>(device)].load(std::memory_order_acquire);
   return known == Known::kServed || given_up_.load(std::memory_order_acquire) || (known == Known::kRefused && !waits());
 }
 
 void Service::wait_until_known(int device, Waiting& waiting) {
-  if (settled(device)) return;
+  if (is_known(device)) return;
   const auto begun = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
   if (!waits()) {
-    if (changed_.wait_for(lock, kAnswersWithin, [&] { return settled(device); })) return;
-    // Not once more with each allocation.
+    if (changed_.wait_for(lock, kAnswersWithin, [&] { return is_known(device); })) return;
+    // Later allocations do not wait again.
     Known nothing = Known::kNothing;
     known_[static_cast<std::size_t>(device)].compare_exchange_strong(nothing, Known::kRefused);
     return;
   }
-  while (!changed_.wait_for(lock, kBetweenLines, [&] { return settled(device); })) {
+  while (!changed_.wait_for(lock, kBetweenLines, [&] { return is_known(device); })) {
     lock.unlock();
     waiting.stands(std::chrono::steady_clock::now() - begun);
     lock.lock();

@@ -23,9 +23,9 @@ class Service {
   void serves(int device);
   // For now; `why` is rotad's reason.
   void refuses(int device, const std::string& why);
-  // There is no rotad (any more) that could answer: whoever waits for an answer goes on.
+  // There is no rotad (any more) that could answer: threads that wait for an answer go on.
   void nobody_answers();
-  // Nobody waits from now on: the process ends, or runs without a rotad for good.
+  // No thread waits from now on: the process ends, or runs without a rotad from now on.
   void give_up();
 
   // --- any thread
@@ -41,7 +41,7 @@ class Service {
  private:
   enum class Known : std::uint8_t { kNothing, kServed, kRefused };
   void set(int device, Known known);
-  bool settled(int device) const;
+  bool is_known(int device) const;
 
   const bool waits_for_rotad_;
   std::atomic<bool> was_served_{false};

@@ -11,7 +11,7 @@ namespace {
 // Changes of usage below 1/64 of a GPU are not worth a message.
 constexpr std::uint64_t kFraction = 64;
 
-// Nearly always it is there already, and storing it costs more than seeing that.
+// Nearly always the value is there already, and storing costs more than comparing.
 template <typename Value>
 void show(std::atomic<Value>& shown, std::type_identity_t<Value> value) {
   if (shown.load() != value) shown.store(value);

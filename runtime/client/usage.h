@@ -39,20 +39,20 @@ class Usage {
   void connected(protocol::UsagePage* page);
   void lost();
   void set_index(int device, int index);  // rotad's
-  // How much of this process's memory the driver had no room for although the process holds the GPU, and how much the
+  // For how much of this process's memory the driver had no memory although the process holds the GPU, and how much the
   // driver reported free then. Bytes; 0: nothing.
   void set_short(int device, std::uint64_t bytes, std::uint64_t free_bytes);
   // What this process, a member of a gang, does there (GpuUsage::gang_rest).
   void set_gang_rest(int device, std::uint64_t word);
-  // Whether extents can leave the GPU: not for now, because it is not proven that no work of this process uses them or
-  // the driver did not release them; or never again. Returns what it was before.
+  // Whether extents can be evicted: not for now, because it is not proven that no work of this process uses them or the
+  // driver did not release them; or never again. Returns what it was before.
   enum class Pinned { kNo, kForNow, kForGood };
   // `why`: of kForGood.
   Pinned set_pinned(int device, Pinned pinned, protocol::PinAll why = protocol::PinAll::kNo) {
     slots_[static_cast<std::size_t>(device)].why.store(why);
     return slots_[static_cast<std::size_t>(device)].pinned.exchange(pinned);
   }
-  // Extents have left the GPU, or come back: bytes that were copied, and that went without a copy. For `rota status`
+  // Extents have been evicted, or restored: bytes that were copied, and bytes that needed no copy. For `rota status`
   // and metrics.
   void moved_out(int device, std::uint64_t copied, std::uint64_t spared, turn::Time time);
   void moved_in(int device, std::uint64_t copied, turn::Time time);

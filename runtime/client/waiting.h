@@ -46,12 +46,12 @@ std::string who_holds();
 // rotad: then only the GPU that all waiting programs want can be meant, and pids say nothing to it.
 std::string holder_of(const protocol::Snapshot& all, std::int32_t own_pid);
 
-// For what memory a process waits, if rotad passes it over because its memory would not fit, and which programs have
-// what stays there; otherwise empty.
+// If rotad passes a process over because its memory would not fit: for what memory it waits, and which programs have
+// memory that stays there. Otherwise empty.
 std::string room_for(const protocol::Snapshot& all, std::int32_t own_pid);
 
-// What nobody can evict from a GPU, in bytes: contexts, what other programs have that stays, and what programs without
-// rota have. Nothing: no rotad says so within a quarter of a second, or it serves nobody there.
+// The bytes on a GPU that cannot be evicted: contexts, pinned memory of other programs, and what programs without rota
+// have. Nothing: no rotad says so within a quarter of a second, or it serves nobody there.
 std::optional<std::uint64_t> taken_for_good(const Uuid& uuid);
 
 // Who has memory on a GPU, by rotad's index of it: "pid 12 (memhog, alice) 3.0 GiB, …", the three largest first; empty

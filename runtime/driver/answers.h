@@ -1,4 +1,4 @@
-// What a result of the driver says about the driver itself.
+// What some results of the driver mean.
 #pragma once
 
 #include "generated/driver_types.h"

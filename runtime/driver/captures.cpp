@@ -47,7 +47,7 @@ api::CUresult Contexts::begin_capture(api::CUstream stream, bool per_thread, Fun
   return result;
 }
 
-// Waits before a capture begins until threads that synchronize, or are about to, have returned. Not longer than this:
+// Before a capture begins, waits until threads that synchronize, or are about to, have returned. Not longer than this:
 // one may be waiting for work that waits for this very thread.
 void Contexts::forbid_synchronizing() {
   const pid_t own = own_tid();
@@ -70,7 +70,7 @@ std::optional<api::CUresult> Contexts::synchronize(api::CUcontext context) {
   const Counted synchronizing(synchronizing_);
   if (others_capture()) return std::nullopt;
   const api::CUresult result = real::cuCtxSynchronize();
-  // Something captures without rota's knowledge.
+  // A capture is under way that rota does not know of.
   return result == api::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ? std::nullopt : std::optional(result);
 }
 

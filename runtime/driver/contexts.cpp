@@ -207,7 +207,7 @@ bool Contexts::end_track(State& state, Context& context, api::CUstream stream) {
   // during a capture, since a query by a thread that is not in RELAXED mode invalidates captures (measured). The mode
   // is set for a capture that begins in the meantime.
   auto mode = api::CU_STREAM_CAPTURE_MODE_RELAXED;
-  if (context.last.size() >= context.look_at && state.captures.empty() &&
+  if (context.last.size() >= context.check_at && state.captures.empty() &&
       real::cuThreadExchangeStreamCaptureMode(&mode) == api::CUDA_SUCCESS) {
     sweep_last(context);
     real::cuThreadExchangeStreamCaptureMode(&mode);
@@ -222,12 +222,12 @@ bool Contexts::end_track(State& state, Context& context, api::CUstream stream) {
 bool Contexts::sweep_last(Context& context) {
   std::erase_if(context.last, [&](api::CUevent event) {
     if (real::cuEventQuery(event) == api::CUDA_ERROR_NOT_READY) return false;
-    // Reached, or lost with a failed context, in which nothing runs any more.
+    // The event was reached, or its context has failed and runs nothing any more.
     context.spare.push_back(event);
     ++context.reached;
     return true;
   });
-  context.look_at = std::max(kFewLast, 2 * context.last.size());
+  context.check_at = std::max(kFewLast, 2 * context.last.size());
   return context.last.empty();
 }
 

@@ -84,7 +84,7 @@ class Contexts {
   // That call would end a capture of any mode in its context, also one that another thread begins meanwhile (cuMemFree
   // ends only GLOBAL ones). Returns the driver's result.
   std::optional<api::CUresult> synchronize(api::CUcontext context);
-  // Whether a call puts nothing on the GPU: it goes into a capture, or there is no context.
+  // Whether a call submits nothing to the GPU: it goes into a capture, or there is no context.
   bool submits_nothing(const Call& call) const;
 
   // --- the monitor (a thread in RELAXED capture mode, all signals blocked)
@@ -98,7 +98,7 @@ class Contexts {
   struct Progress {
     bool looked = false;  // false: the lock was not available
     bool done = false;    // everything before the last mark of these GPUs has finished
-    // How many marks have been passed in their contexts, of those that the GPU did not pass at once: changes while it
+    // How many marks have been passed in these contexts, except for those that the GPU passed at once: changes while it
     // makes progress.
     std::uint64_t reached = 0;
   };
@@ -147,9 +147,9 @@ class Contexts {
     int device = 0;
     bool primary = false;
     std::vector<Track> tracks = std::vector<Track>(1);  // the first belongs to the whole context
-    api::CUstream own = nullptr;     // before CUDA 12.5: rota's own blocking stream, once it was created
-    std::vector<api::CUevent> last;  // behind the work of destroyed streams, in no order
-    std::size_t look_at = kFewLast;  // at how many of them it is worthwhile to check which are reached
+    api::CUstream own = nullptr;      // before CUDA 12.5: rota's own blocking stream, once it was created
+    std::vector<api::CUevent> last;   // behind the work of destroyed streams, in no order
+    std::size_t check_at = kFewLast;  // how many of them make a check worthwhile
     std::vector<api::CUevent> spare;
     std::uint64_t reached = 0;  // marks, see Progress
   };
@@ -159,7 +159,7 @@ class Contexts {
     pid_t tid = 0;  // of a per-thread stream, whose handle is the same in every thread; otherwise 0
     std::uint64_t number = 0;
   };
-  // Marks kept per track: enough to show progress within a long queue, few enough to cost nothing.
+  // Marks stored per track: enough to show progress within a long queue, few enough to cost nothing.
   static constexpr std::size_t kMarkers = 32;
 
   struct State {

@@ -11,7 +11,7 @@
 
 namespace rota::driver {
 
-// Events that keep no time, of any context. Any thread may call.
+// Events without timing, of any context. Any thread may call.
 class SpareEvents {
  public:
   // An event of `context`, which is current; null if none is unused and the driver refused to make one.
@@ -23,7 +23,7 @@ class SpareEvents {
   void forget(api::CUcontext context);
 
  private:
-  // A program that is some thousand frees ahead of the GPU will be again in its next iteration.
+  // A program that is some thousand frees ahead of the GPU is likely to be so again in its next iteration.
   static constexpr std::size_t kMost = 4096;
 
   std::mutex mutex_;

@@ -10,7 +10,7 @@ namespace rota::driver {
 std::uint32_t gpu_number(int device);
 // Asks the driver and the kernel: the place in the kernel's list in /proc, else among the GPUs that this process sees.
 std::uint32_t find_gpu_number(int device);
-// Sets the number that rotad says.
+// Sets the number that rotad has sent.
 void set_gpu_number(int device, std::uint32_t number);
 
 }  // namespace rota::driver

@@ -10,7 +10,7 @@
 namespace rota::driver {
 
 // A descriptor that keeps GPU memory alive, or of a socket that does so for another process's memory. The child of a
-// fork must not keep it, so all of them are in a table.
+// fork must close it, so all such descriptors are in a table.
 class MemoryDescriptor {
  public:
   // Empty if the process has few descriptors left or the table is full: then the descriptor has been closed.

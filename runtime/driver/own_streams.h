@@ -29,7 +29,7 @@ inline api::CUevent make_event() {
   return real::cuEventCreate(&event, api::CU_EVENT_DISABLE_TIMING) == api::CUDA_SUCCESS ? event : nullptr;
 }
 
-// Records it behind all work in the stream so far.
+// Records the event behind all work in the stream so far.
 inline api::CUresult record(api::CUevent event, api::CUstream stream, bool per_thread) {
   return per_thread ? real::cuEventRecord_ptsz(event, stream) : real::cuEventRecord(event, stream);
 }

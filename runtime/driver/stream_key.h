@@ -11,7 +11,7 @@ namespace rota::driver {
 
 using StreamKey = std::tuple<api::CUstream, api::CUcontext, pid_t>;
 
-// `current`: the current context. Not looked at where of_current_context() says no.
+// `current`: the current context. Ignored where of_current_context() is false.
 inline StreamKey key_of(api::CUstream handle, bool per_thread, api::CUcontext current) {
   const api::CUstream stream = meant(handle, per_thread);
   if (!of_current_context(stream)) return {stream, nullptr, 0};

@@ -1,4 +1,4 @@
-// Contexts come and go: which GPUs this process touches, what can be drained, whose memory ends.
+// Contexts begin and end: which GPUs this process uses, what can be drained, which memory ends.
 #include <cstdint>
 
 #include "generated/driver_real.h"
@@ -38,7 +38,7 @@ CUresult make(const CUcontext* context, CUdevice device, bool primary, Call&& ca
 }
 
 // What a call has done to a context: nothing, ended everything in it, although its handle is that of a context, or
-// ended it altogether.
+// ended it.
 enum class Fate : std::uint8_t { kStays, kBeginsAnew, kEnded };
 
 // Runs a call that may end `context`, and removes what has ended from rota's records, as `judge` says of the result,

@@ -47,7 +47,7 @@ static_assert(sizeof(RotaGatedCall) ==
 extern const unsigned char rota_gated_stubs[];
 void rota_gated_go_on(RotaGatedCall* call, void* function);
 
-// A thread that is cancelled in there leaves the scope: the frames of the stubs can be unwound.
+// If a thread is cancelled in the function the scope is left: the frames of the stubs can be unwound.
 [[gnu::visibility("hidden"), gnu::used]] void rota_gated_call(RotaGatedCall* call) {
   rota::gate::Scope scope({rota::Symbol::k_cuGetExportTable, nullptr, false, false, rota::driver::Reaches::kAll});
   if (scope.refused()) {

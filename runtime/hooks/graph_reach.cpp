@@ -1,5 +1,5 @@
-// What tells rota on which GPUs the nodes of graphs work (runtime/gate/graph_reach.h). While the process has used only
-// one GPU, they are on that one, and nothing is looked up.
+// Records on which GPUs the nodes of graphs work (runtime/gate/graph_reach.h). While the process has used only one GPU,
+// they are on that one, and nothing is looked up.
 #include <cstddef>
 
 #include "generated/driver_gates.h"

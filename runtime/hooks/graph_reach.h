@@ -1,5 +1,5 @@
-// For what adds nodes to graphs: those that copy or set memory are shown to what knows on which GPUs graphs work
-// (runtime/gate/graph_reach.h).
+// For functions that add nodes to graphs: nodes that copy or set memory are recorded, so that it is known on which GPUs
+// graphs work (runtime/gate/graph_reach.h).
 #pragma once
 
 #include "generated/driver_types.h"

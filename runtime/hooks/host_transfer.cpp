@@ -19,9 +19,9 @@ using api::CUresult;
 
 namespace {
 
-// Between the host and memory of another GPU than the current context's, which the driver has refused with `result`: so
-// it does for memory that is mapped for its own GPU only. The copy is made with the memory's context: in the same
-// stream or, where that is one of whichever context is current, once its work has finished.
+// A copy between the host and memory of another GPU than the current context's, which the driver has refused with
+// `result`, as it does if the memory is mapped only for its own GPU. The copy is made with the memory's context: in the
+// same stream or, if the handle means a stream of the current context, once that stream's work has finished.
 template <typename Copy, typename Async>
 CUresult with_own_context(CUresult result, CUdeviceptr address, api::CUstream stream, Copy&& copy, Async&& async) {
   const Runtime& parts = runtime();

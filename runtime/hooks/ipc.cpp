@@ -32,7 +32,7 @@ CUresult memory_opened(CUresult result) {
   return opened(result);
 }
 
-// A handle of rota's leads to memory that rota maps; any other is the driver's matter.
+// A handle of rota's leads to memory that rota maps; any other goes to the driver.
 template <typename Call>
 CUresult open(CUdeviceptr* address, const api::CUipcMemHandle& handle, unsigned int flags, const Call& call) {
   using Time = memory::Opened::Clock::time_point;
@@ -44,7 +44,7 @@ CUresult open(CUdeviceptr* address, const api::CUipcMemHandle& handle, unsigned 
   return memory_opened(opened ? *opened : call());
 }
 
-// Wherever it is: it is brought into place, and pinned there, when somebody opens it.
+// Exports memory wherever it is: it is restored, and pinned, when another process opens it.
 CUresult export_own(api::CUipcMemHandle* handle, CUdeviceptr address) {
   memory::Memory& memory = runtime().memory;
   const CUresult result = memory.export_own(handle, address);

@@ -23,13 +23,13 @@ api::CUresult cuLibraryGetKernel(api::CUkernel* pKernel, api::CUlibrary library,
 
 namespace {
 
-// The driver may have written up to `room` handles: as many as `count` says.
+// The driver has written as many handles as `count` says, `capacity` at most.
 template <typename Handle, typename Count, typename Name>
-api::CUresult enumerated(api::CUresult result, const Handle* handles, unsigned int room, Count&& count,
+api::CUresult enumerated(api::CUresult result, const Handle* handles, unsigned int capacity, Count&& count,
                          Name&& name_of) {
   unsigned int there = 0;
   if (result != api::CUDA_SUCCESS || handles == nullptr || count(&there) != api::CUDA_SUCCESS) return result;
-  for (unsigned int index = 0; index < std::min(room, there); ++index) {
+  for (unsigned int index = 0; index < std::min(capacity, there); ++index) {
     const char* name = nullptr;
     if (name_of(&name, handles[index]) == api::CUDA_SUCCESS && name != nullptr) runtime().monitor.kernel_found(name);
   }

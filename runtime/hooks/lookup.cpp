@@ -214,7 +214,7 @@ int emulated_proc_address(const char* name, int version, unsigned long long flag
     if (std::strcmp(entry.base, name) != 0) continue;
     known = true;
     if (entry.version > version || entry.form != wanted_form) continue;
-    // With a driver, only functions that it has; without one, every thunk answers by itself.
+    // With a driver, only functions that the driver has; without one, every thunk answers itself.
     if (driver_found() && !available(entry.symbol)) continue;
     best = &entry;  // rows of a form come in the order of versions
   }

@@ -18,13 +18,13 @@ using protocol::Pin;
 
 namespace {
 
-// The driver's handle of memory that stays where it is from now on, which is in place and held there.
+// Pins memory, which is in place and held there, and returns the driver's handle of it.
 Handle pinned(Handle handle, Pin why) {
   runtime().monitor.shares(protocol::kSharesOwn);
   return OwnPhysical::is_ours(handle) ? runtime().memory.own_physical().pin(handle, why) : handle;
 }
 
-// What the driver refuses does not stay pinned.
+// If the driver refuses the call, the memory does not stay pinned.
 template <typename Call>
 CUresult with_pinned(Handle handle, Pin why, const Call& call) {
   const gate::MappingScope scope;
@@ -35,7 +35,8 @@ CUresult with_pinned(Handle handle, Pin why, const Call& call) {
   return result;
 }
 
-// The same for a call that waits for other processes: nothing is held back meanwhile. 0 for memory that is lost.
+// The same before a call that waits for other processes, during which no lock or gate is held. 0 for memory that is
+// lost.
 Handle pinned_before(Handle handle, Pin why) {
   if (!OwnPhysical::is_ours(handle)) return pinned(handle, why);
   const gate::MappingScope scope;

@@ -79,7 +79,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const api::CUmemPoolProps* poolProp
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  // Forgotten first: once the driver has destroyed it, the handle may be another thread's new pool.
+  // Forgotten before the call: once the driver has destroyed the pool, the handle may be another thread's new pool.
   memory::Memory& memory = runtime().memory;
   const std::optional<Pools::Pool> known = memory.pools().forget(pool);
   const auto served = memory.serving(pool);

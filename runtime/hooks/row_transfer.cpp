@@ -46,7 +46,8 @@ Sides sides_of(const api::CUDA_MEMCPY3D_PEER& copy) {
            copy.srcArray)};
 }
 
-// The contexts of what is copied; of the host, the other side's. Where none is known they stay as they are.
+// Names the contexts of both sides; for the host, that of the other side. Where none is known the fields stay as they
+// are.
 void name_own_contexts(api::CUDA_MEMCPY3D_PEER& copy, const Sides& sides) {
   const Runtime& parts = runtime();
   const auto context_of = [&](CUdeviceptr side) {
@@ -60,7 +61,7 @@ void name_own_contexts(api::CUDA_MEMCPY3D_PEER& copy, const Sides& sides) {
   copy.dstContext = destination != nullptr ? destination : source;
 }
 
-// What the driver has refused with `result`, if memory that swaps is copied.
+// Makes a copy that the driver has refused with `result`, if it is of swap memory.
 template <typename Copy, typename Call, typename Peer>
 [[gnu::cold, gnu::noinline]] CUresult with_own_contexts(CUresult result, CUstream stream, const Copy& shape,
                                                         const Call& call, const Peer& peer) {
@@ -104,9 +105,9 @@ template <typename Peer, typename Host>
   if (has_rows(to_array ? shape.dstArray : shape.srcArray)) {
     if (!parts.memory.swaps(to_array ? shape.srcDevice : shape.dstDevice, 1)) return result;
     const std::unique_ptr<std::byte[]> bytes(new (std::nothrow) std::byte[shape.WidthInBytes]);
-    return bytes == nullptr ? result : by_host(bytes.get());  // of a count beyond any array
+    return bytes == nullptr ? result : by_host(bytes.get());  // null: the count is larger than any array
   }
-  // In the default streams, so it is not tried again with another context current.
+  // The copy is in a default stream, so it is not tried again with another context current.
   return with_own_contexts(result, stream, shape, [result] { return result; }, peer);
 }
 

@@ -7,7 +7,7 @@
 
 namespace rota::overrides {
 
-// The fields that a copy of planes of rows has and a copy of rows has not.
+// The fields that only a copy of several planes of rows has.
 struct Planes {
   std::size_t source = 0;  // the first
   std::size_t source_height = 0;
@@ -58,7 +58,7 @@ inline const api::CUDA_MEMCPY3D_PEER& with_contexts(const api::CUDA_MEMCPY3D_PEE
   return copy;
 }
 
-// Bytes between linear memory and an array of one row, without what lies on either side.
+// A copy of so many bytes between linear memory and an array of one row; the addresses and arrays are still to be set.
 inline api::CUDA_MEMCPY3D_PEER row_of(std::size_t bytes, api::CUmemorytype source, api::CUmemorytype destination) {
   api::CUDA_MEMCPY3D_PEER copy{};
   copy.srcMemoryType = source;

@@ -54,7 +54,7 @@ CUresult copy_by_host(CUdeviceptr destination, api::CUcontext to, CUdeviceptr so
   return result;
 }
 
-// Its result if it is made through the host.
+// Makes a refused copy through the host, if that is necessary, and returns its result.
 CUresult by_host_instead(CUresult result, CUdeviceptr destination, api::CUcontext to, CUdeviceptr source,
                          api::CUcontext from, std::size_t bytes, api::CUstream stream) {
   const memory::Memory& memory = runtime().memory;

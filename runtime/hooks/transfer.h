@@ -41,8 +41,8 @@ api::CUresult copy(api::CUstream stream, api::CUdeviceptr destination, api::CUde
 // The driver judges copies of memory that is mapped for its own GPU only, as swapped memory is, by the current context,
 // whatever stream they are in, also while that captures (measured on two H200s, 580.159.04). Returns, for such a copy
 // that the driver has refused, the memory's context, with which the driver accepts it in the same stream. Null: there
-// is none, since the stream is one of whichever context is current, or the memory of both sides is on different GPUs.
-// The address of what is no device memory is 0.
+// is none, since the stream's handle means one of the current context, or the two sides are on different GPUs. Pass
+// address 0 for what is not device memory.
 api::CUcontext own_context(api::CUdeviceptr destination, api::CUdeviceptr source, api::CUstream stream);
 
 // A copy with unified addressing between the host and swapped memory, which the driver has refused with `result`

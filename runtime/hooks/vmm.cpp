@@ -116,7 +116,7 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, std::size_t size, const api::CUmemAcces
     if (result == api::CUDA_SUCCESS) runtime().monitor.settle_reach();
     return result;
   }
-  // It stays in place from the moment that something other than GPUs may use it.
+  // The memory stays in place from the moment at which something other than GPUs may use it.
   const gate::MappingScope scope;
   if (scope.refused()) return gate::refusal.load();
   const CUresult result = set().value_or(api::CUDA_ERROR_INVALID_VALUE);

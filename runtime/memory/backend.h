@@ -17,7 +17,7 @@ namespace rota::memory {
 // Where an allocation is made.
 struct Place {
   api::CUcontext context =
-      nullptr;  // the allocation ends with this context; null: with none, which only extents support
+      nullptr;  // the allocation ends with this context; null: it ends with none, which only extents support
   int device = 0;
 };
 
@@ -40,15 +40,16 @@ class Backend {
   // In the context of `place`, which is current; `bytes` is not 0. Returns the driver's result; does not wait for the
   // GPU.
   virtual api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) = 0;
-  // The allocation is in the ledger: moves it to where plain memory would be. A failure costs time, not correctness.
-  virtual void settle(const Place& place, api::CUdeviceptr address, std::uint64_t bytes) = 0;
-  // The monitor, with nothing of this process running on the GPU and its gate closed: moves its memory off the GPU, so
-  // that others have `bytes` more of it there, or as much as possible; and back to it before work runs. Unified Memory
-  // is only begun to be moved, and counts as `bytes`: page faults bring the rest.
+  // Called once the allocation is in the ledger: moves it to where plain memory would be. A failure costs time, not
+  // correctness.
+  virtual void place_allocation(const Place& place, api::CUdeviceptr address, std::uint64_t bytes) = 0;
+  // Called by the monitor, with nothing of this process running on the GPU and its gate closed. evict() moves memory
+  // off the GPU until others can have `bytes` more there, or as far as possible; restore() moves it back before work
+  // runs. Of Unified Memory both only start the transfers, and count what they have started: page faults move the rest.
   virtual Moved evict(int device, std::uint64_t bytes, const Move& move) = 0;
   virtual Moved restore(int device, const Move& move) = 0;
-  // Allows or forbids (CU_MEM_ACCESS_FLAGS_PROT_NONE) the use of a pool's span from this GPU. The context of `place` is
-  // current, if it has one. Waits for no work.
+  // Allows or forbids (CU_MEM_ACCESS_FLAGS_PROT_NONE) the use of a pool's span by the GPU of this ordinal. The context
+  // of `place` is current, if it has one. Waits for no work.
   virtual void set_access(const Place&, api::CUdeviceptr, std::uint64_t, int, api::CUmemAccess_flags) {}
   // The context has ended, and with it what the backend had in it.
   virtual void context_ended(api::CUcontext) {}
@@ -56,10 +57,10 @@ class Backend {
 
 // A backend's reservation for one allocation, given back at the end of the scope unless the allocation has taken it
 // over, even if the thread is cancelled.
-class BackendRoom {
+class BackendReservation {
  public:
-  BackendRoom(Backend& backend, int device, std::uint64_t bytes, std::uint64_t uncounted,
-              const void* frame = __builtin_dwarf_cfa())
+  BackendReservation(Backend& backend, int device, std::uint64_t bytes, std::uint64_t uncounted,
+                     const void* frame = __builtin_dwarf_cfa())
       : backend_(backend),
         bytes_(bytes),
         undo_(
@@ -68,14 +69,14 @@ class BackendRoom {
         held_(backend.reserve(device, bytes, uncounted)) {
     if (held_) undo_.begin();
   }
-  BackendRoom(const BackendRoom&) = delete;
-  BackendRoom& operator=(const BackendRoom&) = delete;
-  // Whether there is any.
+  BackendReservation(const BackendReservation&) = delete;
+  BackendReservation& operator=(const BackendReservation&) = delete;
+  // Whether the backend has reserved the bytes.
   explicit operator bool() const { return held_; }
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address) {
     return allocate([&] { return backend_.allocate(place, address, bytes_); });
   }
-  // Allocates in another way of the backend's, which takes the reservation over if it succeeds.
+  // Allocates by `how`, another function of the backend's, which takes the reservation over if it succeeds.
   template <typename How>
   api::CUresult allocate(const How& how) {
     if (!held_) return api::CUDA_ERROR_OUT_OF_MEMORY;

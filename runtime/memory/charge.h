@@ -1,5 +1,5 @@
-// What an allocation or a free has changed in the ledger before the driver has been asked, and what is undone unless
-// that succeeds.
+// Changes that an allocation or a free makes to the ledger before it calls the driver, and that are undone unless the
+// call succeeds.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,10 @@
 
 namespace rota::memory {
 
-// Bytes that are reserved in the ledger for an allocation; none, if it is false. commit() once they belong to an entry.
+// Bytes that are reserved in the ledger for an allocation; false: none are. commit() once they belong to an entry.
 class Charge : public Undo {
  public:
-  // Of bytes that are about to be reserved: begin() once they are. `frame`: that of the function which holds the
-  // charge.
+  // For bytes that are about to be reserved: begin() once they are. `frame`: of the function that holds the charge.
   Charge(Ledger& ledger, int device, std::uint64_t bytes, Kind kind, const void* frame = __builtin_dwarf_cfa())
       : Undo(&release, &ledger, device, bytes,
              static_cast<std::uint32_t>(kind.route) << 8 | static_cast<std::uint32_t>(kind.backing), frame),
@@ -37,7 +36,7 @@ class Charge : public Undo {
   Kind kind_;
 };
 
-// The entry that begins at an address, while it is being freed: live again unless that succeeds.
+// The entry that begins at an address, while it is being freed: it is live again unless commit() is called.
 class Freeing {
  public:
   Freeing(Ledger& ledger, std::uint64_t address) : ledger_(ledger), taken_(ledger.begin_free(address)), open_(taken_) {}
@@ -45,11 +44,11 @@ class Freeing {
   Freeing(const Freeing&) = delete;
   Freeing& operator=(const Freeing&) = delete;
 
-  // False: there is none, or another thread frees it.
+  // False: no entry begins there, or another thread is freeing it.
   explicit operator bool() const { return taken_.has_value(); }
   const Allocation& operator*() const { return *taken_; }
   const Allocation* operator->() const { return &*taken_; }
-  // It is freed, or will be.
+  // The memory is freed, or will be.
   void commit() { open_ = false; }
   void cancel() {
     if (open_) ledger_.cancel_free(*taken_);

@@ -159,7 +159,7 @@ bool Deferred::free_extents(FunctionRef<bool(api::CUdeviceptr)> is_extents) {
   return free_those([&](const Block& block) { return !block.captured && is_extents(block.allocation.address); });
 }
 
-// Frees those whose use is over. Returns whether there were any.
+// Frees those of the blocks whose use is over. Returns whether there were any.
 bool Deferred::free_those(FunctionRef<bool(const Block&)> which) {
   Lock lock(state_->mutex);
   for (bool any = false;; any = true) {
@@ -172,7 +172,7 @@ bool Deferred::free_those(FunctionRef<bool(const Block&)> which) {
     const Id id = next->first;
     const Allocation allocation = next->second.allocation;
     const bool in_ledger = next->second.in_ledger;
-    lock.unlock();  // the driver may wait, and other threads look at these blocks
+    lock.unlock();  // the driver may wait, and other threads use these blocks
     // Removed from the ledger afterwards: if the driver has reused the address by then, that entry is a different one.
     give_back_(allocation.address);
     if (in_ledger) ledger_.finish_free(allocation);

@@ -1,7 +1,7 @@
 // Memory that the program has freed in the order of a stream and that the driver takes only by a call that waits: the
-// driver's cuMemFreeAsync refuses converted memory, and its cuMemFree waits for all of the GPU's work. While it waits,
-// launches, copies, allocations and event records of every other thread of the process wait too (measured on an H200),
-// so a separate thread would not help either: a kernel that waits for the host would hang the program.
+// driver's cuMemFreeAsync refuses converted memory, and its cuMemFree waits for the work of the memory's context. While
+// it waits, launches, copies, allocations and event records of every other thread of the process wait too (measured on
+// an H200), so a separate thread would not help either: a kernel that waits for the host would hang the program.
 //
 // So a freed block waits here and remains an entry of the ledger. An event behind the stream's work shows when the
 // program's use of it is over; from then on its bytes count as free, and the block itself
@@ -54,8 +54,8 @@ class Deferred {
   void add_unused(api::CUdeviceptr address, const Place& place, std::uint64_t bytes = 0);
   // Whether a block begins here: for the program the address is freed, for the driver it is not.
   bool holds(api::CUdeviceptr address) const;
-  // Checks which blocks' use is over; their bytes count as free from then on. Returns their GPUs. Where another thread
-  // is asking the driver about a block, its answer is waited for.
+  // Checks which blocks' use is over; their bytes count as free from then on. Returns their GPUs. If another thread is
+  // asking the driver about a block, waits for the answer.
   std::vector<int> sweep();
   // Returns a block of exactly this size whose use is over, for reuse by the program: it is no longer an entry. Queries
   // the driver about a few blocks of that size and no others.
@@ -65,12 +65,12 @@ class Deferred {
   // Frees every block whose use is over, or those of one owner. Waits for the GPU and makes others wait: call it where
   // nothing runs there.
   void free_unused(const std::optional<Owner>& owner = std::nullopt);
-  // The same for blocks that `is_extents` identifies: freeing them never waits, so this may be called at any time.
-  // Except for blocks that were freed during a capture, which may still refer to them. Returns whether there were any.
+  // The same for blocks that `is_extents` identifies, except those that were freed during a capture, which may still
+  // refer to them. Freeing extents never waits, so this may be called at any time. Returns whether it has freed any.
   bool free_extents(FunctionRef<bool(api::CUdeviceptr)> is_extents);
 
-  // A context is about to be destroyed: from now on none of its blocks is freed in the driver, and frees under way have
-  // finished. The second call says whether it is gone.
+  // context_ending(): a context is about to be destroyed. From now on none of its blocks is freed in the driver, and
+  // frees under way have finished. context_ended() says whether it was destroyed.
   void context_ending(api::CUcontext context);
   void context_ended(api::CUcontext context, bool gone);
 

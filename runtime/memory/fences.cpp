@@ -109,7 +109,7 @@ void Fences::retire(const Queue& queue, Fence upto, const Passed& passed) {
   if (points.points.empty()) queues_.erase(known);
 }
 
-void Fences::look(Lock& lock, const Queue& queue, const Passed& passed) {
+void Fences::query(Lock& lock, const Queue& queue, const Passed& passed) {
   Fence not_passed = last_.load() + 1;
   for (int question = 0;; ++question) {
     const auto known = queues_.find(queue);
@@ -128,26 +128,26 @@ void Fences::look(Lock& lock, const Queue& queue, const Passed& passed) {
   }
 }
 
-void Fences::look(Lock& lock, const Passed& passed) {
+void Fences::query(Lock& lock, const Passed& passed) {
   std::vector<Queue> all;
   all.reserve(queues_.size());
   for (const auto& [queue, points] : queues_) all.push_back(queue);
-  for (const Queue& queue : all) look(lock, queue, passed);
+  for (const Queue& queue : all) query(lock, queue, passed);
   destroy_surplus(lock);
 }
 
-void Fences::look_after_free(Lock& lock, const Queue& queue, const Passed& passed) {
+void Fences::query_after_free(Lock& lock, const Queue& queue, const Passed& passed) {
   const auto known = queues_.find(queue);
   if (known == queues_.end()) return;
   const Points& before = known->second;
-  if (before.points.size() < before.look_at && before.bytes < before.look_at_bytes) return;
+  if (before.points.size() < before.query_at && before.bytes < before.query_at_bytes) return;
   if (ending_.contains(before.points.front().event_context)) return;
   const Fence fence = before.points[(before.points.size() - 1) / 2].fence;
   if (reached(lock, queue, fence)) retire(queue, fence, passed);
   // So that a stream with much work queued is not queried at each free.
   if (const auto after = queues_.find(queue); after != queues_.end()) {
-    after->second.look_at = std::max(kFew, 2 * after->second.points.size());
-    after->second.look_at_bytes = std::max(kMuch, 2 * after->second.bytes);
+    after->second.query_at = std::max(kFew, 2 * after->second.points.size());
+    after->second.query_at_bytes = std::max(kMuch, 2 * after->second.bytes);
   }
   destroy_surplus(lock);
 }

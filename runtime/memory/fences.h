@@ -70,28 +70,28 @@ class Fences {
   // The event is no longer used.
   void release(api::CUcontext context, api::CUevent event);
 
-  // Queries what the streams have passed, with `lock` released during the queries. An idle stream costs one query, a
+  // Asks the driver what the streams have passed, with `lock` released meanwhile. An idle stream costs one query, a
   // busy one two or a few.
-  void look(Lock& lock, const Passed& passed);
+  void query(Lock& lock, const Passed& passed);
   // The same after a free, for its stream only, once a query has become worthwhile: once for several frees.
-  void look_after_free(Lock& lock, const Queue& queue, const Passed& passed);
+  void query_after_free(Lock& lock, const Queue& queue, const Passed& passed);
 
-  // A context is about to be destroyed. Then called with whether it has ended: its events have ended, too, and their
-  // points passed.
+  // context_ending(): a context is about to be destroyed. context_ended() says whether it was; if so, its events have
+  // ended with it, and their points count as passed.
   void context_ending(Lock& lock, api::CUcontext context);
   bool is_ending(api::CUcontext context) const { return ending_.contains(context); }
   void context_ended(api::CUcontext context, bool gone, const Passed& passed);
 
  private:
-  // When a query after a free is worthwhile: this many points, or this many bytes (some spans') behind them.
+  // When a query after a free is worthwhile: this many points, or this many bytes (several spans) behind them.
   static constexpr std::size_t kFew = 64;
   static constexpr std::uint64_t kMuch = std::uint64_t{256} << 20;
 
   struct Points {
     std::deque<Point> points;  // in order of their fences
     std::uint64_t bytes = 0;
-    std::size_t look_at = kFew;
-    std::uint64_t look_at_bytes = kMuch;
+    std::size_t query_at = kFew;
+    std::uint64_t query_at_bytes = kMuch;
   };
   struct Held {
     api::CUevent event = nullptr;
@@ -107,7 +107,7 @@ class Fences {
   // Makes a driver call about a context, with `lock` released, in RELAXED capture mode.
   template <typename Question>
   void ask(Lock& lock, api::CUcontext context, const Question& question);
-  void look(Lock& lock, const Queue& queue, const Passed& passed);
+  void query(Lock& lock, const Queue& queue, const Passed& passed);
 
   driver::SpareEvents& events_;
   std::atomic<Fence> last_{0};

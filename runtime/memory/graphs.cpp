@@ -11,7 +11,7 @@ void Graphs::allocate_on(int device) {
   if ((devices_.load(std::memory_order_relaxed) & bit) == 0) devices_.fetch_or(bit, std::memory_order_relaxed);
 }
 
-bool Graphs::look(int device) {
+bool Graphs::poll(int device) {
   if (device < 0 || device >= kMaxDevices) return false;
   if ((devices_.load(std::memory_order_relaxed) >> device & 1) == 0) return false;
   const driver::RelaxedCapture relaxed;
@@ -30,11 +30,11 @@ bool Graphs::look(int device) {
   return true;
 }
 
-std::vector<int> Graphs::look() {
+std::vector<int> Graphs::poll() {
   std::vector<int> changed;
   if (!any()) return changed;
   for (int device = 0; device < kMaxDevices; ++device) {
-    if (look(device)) changed.push_back(device);
+    if (poll(device)) changed.push_back(device);
   }
   return changed;
 }

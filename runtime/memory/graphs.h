@@ -23,11 +23,11 @@ class Graphs {
   void allocate_on(int device);
   // Whether any does.
   bool any() const { return devices_.load(std::memory_order_relaxed) != 0; }
-  // Asks the driver what a GPU's graphs have reserved and charges that; returns whether it has changed. Needs no
+  // Asks the driver what a GPU's graphs have reserved, and charges that. Returns whether it has changed. Needs no
   // context. Does nothing if no graph allocates there.
-  bool look(int device);
+  bool poll(int device);
   // The same for every GPU on which graphs allocate: those where it has changed.
-  std::vector<int> look();
+  std::vector<int> poll();
 
  private:
   struct State {

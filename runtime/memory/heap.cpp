@@ -15,7 +15,7 @@ void Heap::add(const Span& span) {
 }
 
 std::vector<Heap::Span> Heap::empty_spans() {
-  settle();
+  join_apart();
   std::vector<Span> empty;
   for (const auto& [address, span] : spans_) {
     if (span.used != 0) continue;
@@ -75,7 +75,7 @@ void Heap::unlist(Blocks::iterator block) {
   charged_ -= what.charge;
 }
 
-// Nearly always a stream soon gives something back again.
+// Keeps a few idle streams listed: nearly always a stream soon gives something back again.
 void Heap::forget_if_idle(Streams::iterator stream) {
   if (stream->second.blocks.empty() && stream->second.apart == 0 && pending_.size() > kFewStreams) {
     pending_.erase(stream);
@@ -87,7 +87,7 @@ bool Heap::alike(const Block& first, const Block& second) {
   return first.state == State::kFree || (first.stream == second.stream && first.stream != 0);
 }
 
-// Joins it with its neighbours; the block is not in the indexes before and is afterwards.
+// Joins a block with its neighbours and adds it to the indexes, in which it was not.
 void Heap::join(Blocks::iterator block) {
   const auto absorb = [this](Blocks::iterator into, Blocks::iterator next) {
     into->second.bytes += next->second.bytes;
@@ -150,7 +150,7 @@ Heap::Taken Heap::use(BySize& blocks, BySize::iterator listed, std::uint64_t byt
   return taken;
 }
 
-// A block that stands apart, and has exactly this size.
+// A block that is apart and has exactly this size.
 std::optional<Heap::Taken> Heap::take_apart(Streams::iterator own, std::uint64_t bytes) {
   const Stream stream = own->first;
   std::vector<Apart>& alike = apart_[slot_of(stream, bytes)];
@@ -187,20 +187,20 @@ std::optional<Heap::Taken> Heap::take(std::uint64_t bytes, Stream stream) {
   if (const auto taken = take_own(bytes, stream)) return taken;
   if (const auto own = stream != 0 ? pending_.find(stream) : pending_.end();
       own != pending_.end() && own->second.apart != 0) {
-    settle(stream);
-    // It may have been forgotten: all of it had been passed.
+    join_apart(stream);
+    // The stream may have been forgotten, if it had passed all its fences.
     const auto still = pending_.find(stream);
     const auto taken = still != pending_.end() ? take_fitting(still->second.blocks, bytes) : std::nullopt;
     if (taken) return taken;
   }
   if (const auto taken = take_fitting(free_, bytes)) return taken;
   if (all_apart_ == 0) return std::nullopt;
-  settle();
+  join_apart();
   return take_fitting(free_, bytes);
 }
 
 std::optional<Heap::Taken> Heap::take_behind(std::uint64_t bytes) {
-  settle();
+  join_apart();
   bytes = rounded(bytes);
   BySize* in = nullptr;
   BySize::iterator best;
@@ -233,7 +233,7 @@ void Heap::give(std::uint64_t address, Stream stream, Fence fence, std::uint64_t
 
 void Heap::give_behind_its_own(std::uint64_t address, Stream stream, Fence fence, std::uint64_t charge) {
   if (stream == 0) return give(address, stream, fence, charge);
-  if (all_apart_ == kMostApart) settle();
+  if (all_apart_ == kMostApart) join_apart();
   const auto block = unuse(address, stream, fence, charge);
   if (block == blocks_.end()) return;
   const std::uint64_t bytes = block->second.bytes;
@@ -246,20 +246,20 @@ void Heap::give_behind_its_own(std::uint64_t address, Stream stream, Fence fence
 }
 
 // Of one stream, or of all.
-void Heap::settle(std::optional<Stream> stream) {
+void Heap::join_apart(std::optional<Stream> stream) {
   if (all_apart_ == 0) return;
-  std::vector<Apart> settled;
+  std::vector<Apart> joined;
   for (std::uint64_t slots = slots_; slots != 0; slots &= slots - 1) {
     const int slot = std::countr_zero(slots);
     std::vector<Apart>& alike = apart_[static_cast<std::size_t>(slot)];
     const auto other = [&](const Apart& each) { return each.stream != *stream; };
     const auto first = stream ? std::stable_partition(alike.begin(), alike.end(), other) : alike.begin();
-    settled.insert(settled.end(), first, alike.end());
+    joined.insert(joined.end(), first, alike.end());
     alike.erase(first, alike.end());
     if (alike.empty()) slots_ &= ~(std::uint64_t{1} << slot);
   }
-  all_apart_ -= settled.size();
-  for (const Apart& each : settled) {
+  all_apart_ -= joined.size();
+  for (const Apart& each : joined) {
     Block& what = each.block->second;
     charged_ -= what.charge;
     if (what.fence == 0) what = {.bytes = what.bytes};

@@ -6,13 +6,13 @@
 // since later work of a stream runs after earlier work; other streams can have it once the fence is passed, or wait for
 // the fence.
 //
-// Sizes and addresses are multiples of kGranule. Neighbours of a span join when they are of the same state: free ones,
-// and pending ones of one stream, which then wait for the later fence of the two.
+// Sizes and addresses are multiples of kGranule. Neighbouring blocks of a span join when their state is the same: free
+// ones, and pending ones of one stream, which then wait for the later fence of the two.
 //
-// Most programs soon ask for the same size again in the same stream. So a pending block first stands *apart*, as it
-// was given back, for an allocation of exactly its size in its stream: that changes no index. It joins its neighbours
-// when nothing else of its stream fits, since a stream's own memory comes before what is free for all; when nothing
-// fits at all, when many stand apart, and before spans are looked through.
+// Most programs soon ask for the same size again in the same stream. So a pending block first stays *apart*, as it was
+// given back, for an allocation of exactly its size in its stream: that changes no index. It joins its neighbours when
+// nothing else of its stream fits, since a stream's own memory comes before what is free for all; when nothing fits at
+// all; when many blocks are apart; and before empty spans are listed.
 #pragma once
 
 #include <array>
@@ -53,36 +53,37 @@ class Heap {
   static std::uint64_t rounded(std::uint64_t bytes) { return round_up(bytes, kGranule); }
 
   void add(const Span& span);
-  // The spans that hold no block and nothing pending, in order of address.
+  // The spans with no block in use and nothing pending, in order of address.
   std::vector<Span> empty_spans();
-  // One of those.
+  // `span`: the address of an empty span.
   void remove(std::uint64_t span);
 
   // Takes a block of at least `bytes` (not 0): one of just that size that this stream has given back, otherwise the
   // smallest that it has given back, otherwise the smallest that is free. Nothing if there is no such block.
   std::optional<Taken> take(std::uint64_t bytes, Stream stream);
-  // The same, only if nothing has to be joined for it and the stream has given it back.
+  // The same, but only a block that this stream has given back, and only if nothing has to be joined for it.
   std::optional<Taken> take_own(std::uint64_t bytes, Stream stream);
   // The same for blocks that are pending in any stream: the caller makes its stream wait for `fence` before the block
   // is used.
   std::optional<Taken> take_behind(std::uint64_t bytes);
   // Gives a taken block back; `charge` bytes of it stay charged until the fence is passed (0 if there is none).
   void give(std::uint64_t address, Stream stream, Fence fence, std::uint64_t charge);
-  // The same behind a fence of its own, with which passed() names this address: so that it may stand apart.
+  // The same behind a fence that belongs to this block alone: passed() is called with the two. So the block may stay
+  // apart.
   void give_behind_its_own(std::uint64_t address, Stream stream, Fence fence, std::uint64_t charge);
   // The block was not used after all.
   void put_back(const Taken& taken) { give(taken.address, taken.stream, taken.fence, taken.charge); }
   // The stream has passed this fence, whose own block was given back at `address`. Returns the bytes that are no longer
   // charged.
   std::uint64_t passed(Fence fence, std::uint64_t address);
-  // Joins what stands apart with its neighbours.
-  void settle() { settle(std::nullopt); }
+  // Joins blocks that are apart with their neighbours.
+  void join_apart() { join_apart(std::nullopt); }
 
   std::uint64_t used_bytes() const { return used_; }
   std::uint64_t reserved_bytes() const { return reserved_; }  // of all spans
   std::uint64_t pending_charge() const { return charged_; }
-  std::uint64_t empty_bytes() const { return empty_; }  // of empty_spans(), once settle() has joined neighbours
-  // Of the spans without a block in use: those, and the ones that only wait for fences.
+  std::uint64_t empty_bytes() const { return empty_; }  // of empty_spans(), once join_apart() has joined neighbours
+  // Of all spans without a block in use: empty ones, and those that only wait for fences.
   std::uint64_t unused_bytes() const { return unused_; }
   // The streams that have something pending, and a few that had.
   std::size_t streams() const { return pending_.size(); }
@@ -93,7 +94,7 @@ class Heap {
     std::uint64_t bytes = 0;
     State state = State::kFree;
     Stream stream = 0;
-    Fence fence = 0;  // 0 where it stands apart: passed since
+    Fence fence = 0;  // 0 while it is apart: passed since
     std::uint64_t charge = 0;
     bool apart = false;  // pending, and in no index
   };
@@ -108,7 +109,7 @@ class Heap {
   // What a stream has given back.
   struct Pending {
     BySize blocks;
-    std::size_t apart = 0;  // how many more stand apart
+    std::size_t apart = 0;  // how many more are apart
   };
   struct Apart {
     Stream stream = 0;
@@ -130,7 +131,7 @@ class Heap {
   Taken use(BySize& blocks, BySize::iterator listed, std::uint64_t bytes);
   std::optional<Taken> take_apart(Streams::iterator own, std::uint64_t bytes);
   std::optional<Taken> take_fitting(BySize& blocks, std::uint64_t bytes);
-  void settle(std::optional<Stream> stream);
+  void join_apart(std::optional<Stream> stream);
   void forget_if_idle(Streams::iterator stream);
   static std::size_t slot_of(Stream stream, std::uint64_t bytes) {
     return (bytes / kGranule + stream) * 0x9e3779b97f4a7c15u >> 58;

@@ -21,8 +21,8 @@ bool add_within(std::atomic<std::uint64_t>& sum, std::uint64_t bytes, std::uint6
   return true;
 }
 
-// How many addresses an entry covers: a handle only itself.
-std::uint64_t extent(const Allocation& allocation) {
+// How many addresses an entry covers. A handle covers only itself.
+std::uint64_t covered(const Allocation& allocation) {
   return (allocation.address & kHandleBit) != 0 ? 1 : allocation.bytes;
 }
 
@@ -104,8 +104,8 @@ void Ledger::cancel(int device, std::uint64_t bytes, Kind kind) {
   settle(device, bytes, kind);
 }
 
-// What is reserved is pending before it is in the sums: if nothing becomes pending meanwhile, the sums hold nothing
-// that is and is not known here.
+// A reservation becomes pending before it is in the sums. So if the pending bytes have not changed meanwhile, the sums
+// hold no other pending bytes than those read here.
 Ledger::Settled Ledger::settled(int device) const {
   if (!known(device)) return {};
   const Sum& sum = sums_[static_cast<std::size_t>(device)];
@@ -122,7 +122,7 @@ std::uint64_t Ledger::bytes_by(int device, Route route) const {
   return known(device) ? sums_[static_cast<std::size_t>(device)].by_route[static_cast<std::size_t>(route)].load() : 0;
 }
 
-// What a charged entry owned that has been removed.
+// Releases the bytes of an entry that has been removed.
 void Ledger::let_go(const Allocation& gone) {
   if (!gone.charged) return;
   release(gone.device, gone.bytes, gone.kind);
@@ -131,12 +131,12 @@ void Ledger::let_go(const Allocation& gone) {
 
 std::size_t Ledger::level_of(const Allocation& allocation) {
   std::size_t level = 0;
-  while (extent(allocation) > std::uint64_t{1} << kSizeBits[level]) ++level;
+  while (covered(allocation) > std::uint64_t{1} << kSizeBits[level]) ++level;
   return level;
 }
 
 std::pair<std::uint64_t, std::uint64_t> Ledger::regions(std::size_t level, const Allocation& allocation) {
-  const std::uint64_t last = allocation.address + std::max<std::uint64_t>(extent(allocation), 1) - 1;
+  const std::uint64_t last = allocation.address + std::max<std::uint64_t>(covered(allocation), 1) - 1;
   return {allocation.address >> kRegionBits[level], last >> kRegionBits[level]};
 }
 
@@ -167,7 +167,7 @@ void Ledger::Shard::add_note(std::uint64_t region, const Note& note) {
   }
 }
 
-// Removes its note from the region that it reached into.
+// Removes the note of an entry from the region that it reached into.
 void Ledger::removed(std::size_t level, const Allocation& gone) {
   changes_.fetch_add(1, std::memory_order_acq_rel);
   const auto [first, last] = regions(level, gone);
@@ -327,7 +327,7 @@ std::optional<Allocation> Ledger::find_in(std::size_t level, std::uint64_t addre
     auto entry = place.entries.upper_bound(address);
     if (entry != place.entries.begin()) {
       --entry;
-      if (address - entry->first < extent(entry->second)) return entry->second;
+      if (address - entry->first < covered(entry->second)) return entry->second;
     }
     if (const auto found = place.notes.find(region); found != place.notes.end()) note = found->second;
   }
@@ -335,7 +335,7 @@ std::optional<Allocation> Ledger::find_in(std::size_t level, std::uint64_t addre
   Shard& before = shard(level, region - 1);
   const std::lock_guard lock(before.mutex);
   const auto entry = before.entries.find(note->address);
-  if (entry == before.entries.end() || address - entry->first >= extent(entry->second)) return std::nullopt;
+  if (entry == before.entries.end() || address - entry->first >= covered(entry->second)) return std::nullopt;
   return entry->second;
 }
 
@@ -391,7 +391,7 @@ void Ledger::take_at(std::uint64_t address, Kind kind) {
   }
 }
 
-// Every shard, one lock after the other: contexts rarely end.
+// Locks every shard in turn: contexts rarely end.
 std::size_t Ledger::drop(const Owner& owner) {
   std::size_t dropped = 0;
   for (std::size_t level = 0; level < kRegionBits.size(); ++level) {

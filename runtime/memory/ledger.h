@@ -6,7 +6,7 @@
 // removes it releases them, once.
 //
 // Entries are found by any address inside them. They lie in levels by size, each cut into regions at least as large as
-// its entries: an entry touches two regions at most. It is kept in the shard of the region that it begins in, and the
+// its entries: an entry touches two regions at most. It lies in the shard of the region in which it begins, and the
 // region that it reaches into, if any, has a note of it. So a look-up takes one lock per level in use, two where the
 // address is just behind a region's edge, and threads contend only if their addresses share a shard. Which level holds
 // the entry that begins at an address is nearly always seen without a lock.
@@ -36,7 +36,7 @@ using rota::kMaxDevices;
 // Charged to no GPU: host memory, and memory that another process exported and is charged for.
 inline constexpr int kNobody = -1;
 
-// Which function gave it.
+// Which function allocated it.
 inline constexpr std::size_t kRoutes = 10;
 enum class Route : std::uint8_t {
   kPlain,     // cuMemAlloc or cuMemAllocPitch
@@ -98,7 +98,8 @@ inline constexpr Kind Kind::kMovingPhysical{Route::kPhysical, Backing::kSwapped}
 inline constexpr Kind Kind::kMovingMapping{Route::kMapping, Backing::kSwapped};
 inline constexpr Kind Kind::kGraph{Route::kGraph, Backing::kDevice};
 
-// Arrays have handles that are host addresses. They are kept beyond every address, so that none can lie "inside" one.
+// Handles of arrays are host addresses. This bit puts them beyond every device address, so that no address lies
+// "inside" an array.
 inline constexpr std::uint64_t kHandleBit = std::uint64_t{1} << 63;
 inline std::uint64_t address_of_handle(const void* handle) {
   return reinterpret_cast<std::uintptr_t>(handle) | kHandleBit;
@@ -110,7 +111,7 @@ struct Owner {
     kNone,
     kContext,   // freed when the context is destroyed
     kPool,      // a pool's: outlives contexts (measured on an H200: even the reset of a primary one)
-    kPhysical,  // a mapping: `id` is physical.h's number of the piece, or own_physical.h's
+    kPhysical,  // a mapping: `id` is the allocation's number in physical.h or own_physical.h
   };
   Kind kind = Kind::kNone;
   std::uint64_t id = 0;
@@ -156,10 +157,11 @@ class Ledger {
   // The same for memory that the driver has already allocated: it exists, whatever the limit says.
   void charge(int device, std::uint64_t bytes, Kind kind);
   void release(int device, std::uint64_t bytes, Kind kind);
-  // What was reserved is there now, or is not to be. It was pending until then: the driver has not given it yet.
+  // Reserved memory is *pending* until the driver has given it. settle(): it has. cancel(): it will not, and the
+  // bytes are released.
   void settle(int device, std::uint64_t bytes, Kind kind);
   void cancel(int device, std::uint64_t bytes, Kind kind);
-  // live_bytes() and fixed_bytes() without what is pending of memory that cannot be evicted.
+  // live_bytes() and fixed_bytes() without pending memory that cannot be evicted.
   struct Settled {
     std::uint64_t bytes = 0;
     std::uint64_t fixed = 0;
@@ -188,7 +190,7 @@ class Ledger {
   // The program's use of an entry that is being freed is over, although the driver has not freed it yet: its bytes are
   // no longer charged.
   void uncharge(const Allocation& allocation);
-  // Of the entry that holds `address`.
+  // For the entry that contains `address`.
   void set_synchronous(std::uint64_t address, bool synchronous);
   // For every entry in the range: the program wants it on this GPU or elsewhere (-1), or withdraws that (nothing).
   void set_placed(std::uint64_t address, std::uint64_t bytes, std::optional<int> device);

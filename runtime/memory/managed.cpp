@@ -26,26 +26,26 @@ ManagedBackend::Suitability ManagedBackend::suitability(int device) {
 api::CUresult ManagedBackend::allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) {
   const api::CUresult result = real::cuMemAllocManaged(address, bytes, api::CU_MEM_ATTACH_GLOBAL);
   if (result == api::CUDA_ERROR_NOT_SUPPORTED) {
-    // As a vGPU may whose attributes promise it.
+    // A vGPU may refuse although its attributes promise managed memory.
     suitability_[static_cast<std::size_t>(place.device)].store(Suitability::kNoManaged, std::memory_order_relaxed);
   }
   return result;
 }
 
-void ManagedBackend::settle(const Place& place, api::CUdeviceptr address, std::uint64_t bytes) {
+void ManagedBackend::place_allocation(const Place& place, api::CUdeviceptr address, std::uint64_t bytes) {
   const driver::RelaxedCapture relaxed;
   unified::advise(address, bytes, api::CU_MEM_ADVISE_SET_PREFERRED_LOCATION, place.device);
   // While others have the GPU, nothing is moved there.
   if (bytes < unified::kWorthMoving) return;
-  const auto bring_now = [&] {
+  const auto prefetch = [&] {
     if (const api::CUstream stream = streams_.in(place.context); stream != nullptr) {
       unified::prefetch(address, bytes, place.device, stream);
     }
   };
-  turns_->if_our_turn(place.device, bring_now);
+  turns_->if_our_turn(place.device, prefetch);
 }
 
-// Any GPU can use Unified Memory; advised, it stays where it is and is mapped on the other GPU (peers.h).
+// Any GPU can use Unified Memory. With this advice it stays where it is and is mapped on the other GPU (peers.h).
 void ManagedBackend::set_access(const Place&, api::CUdeviceptr address, std::uint64_t bytes, int accessing,
                                 api::CUmemAccess_flags flags) {
   const driver::RelaxedCapture relaxed;
@@ -57,7 +57,7 @@ void ManagedBackend::set_access(const Place&, api::CUdeviceptr address, std::uin
 
 namespace {
 
-// Starts to move the ranges, in the stream. The current context is the stream's.
+// Starts to move the allocations, in the stream. The current context is the stream's.
 Moved prefetch(int to, const Move& move) {
   Moved moved;
   for (const Allocation& range : move.ranges) {

@@ -15,18 +15,18 @@ namespace rota::memory {
 
 class ManagedBackend final : public Backend {
  public:
-  // Before there is memory.
+  // Call it before memory is allocated.
   void set_turns(Turns& turns) { turns_ = &turns; }
 
   Backing backing() const override { return Backing::kUnified; }
-  // False if the GPU cannot page by itself: all managed memory there is moved at each launch, and the CPU may not touch
-  // any of it during that.
+  // False if the GPU has no managed memory, or cannot page it by itself: the driver then moves all of it at each
+  // launch, and the CPU may not touch any meanwhile.
   bool serves(int device) override { return suitability(device) == Suitability::kSuitable; }
   // The driver is asked once for each GPU; a refused allocation changes the answer.
   enum class Suitability : std::uint8_t { kUnknown, kSuitable, kNoManaged, kNoPaging };
   Suitability suitability(int device);
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) override;
-  void settle(const Place& place, api::CUdeviceptr address, std::uint64_t bytes) override;
+  void place_allocation(const Place& place, api::CUdeviceptr address, std::uint64_t bytes) override;
   void set_access(const Place& place, api::CUdeviceptr address, std::uint64_t bytes, int accessing,
                   api::CUmemAccess_flags flags) override;
   Moved evict(int device, std::uint64_t bytes, const Move& move) override;

@@ -103,7 +103,7 @@ std::uint64_t Memory::capacity(int ordinal) {
   Device& entry = device(ordinal);
   if (entry.total_bytes == 0) return kNoLimit;
   // Swapped memory must all fit on the GPU at once.
-  if (backing == Backing::kSwapped) return less(entry.total_bytes, beside(ordinal));
+  if (backing == Backing::kSwapped) return less(entry.total_bytes, all_contexts(ordinal));
   if (!settings_.oversubscribe) return less(entry.total_bytes, contexts(ordinal));
   const std::lock_guard lock(devices_mutex_);
   if (!host_bytes_) host_bytes_ = available_to("self");
@@ -115,7 +115,7 @@ std::uint64_t Memory::contexts(int ordinal) const {
   return turns_->context_bytes(ordinal);
 }
 
-std::uint64_t Memory::beside(int ordinal) const {
+std::uint64_t Memory::all_contexts(int ordinal) const {
   return std::max(contexts(ordinal), turns_->all_context_bytes(ordinal));
 }
 
@@ -183,29 +183,29 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
   const Kind kind{Route::kPlain, backend.backing()};
   if (kind.converted()) {
     if (!has_converted_.load(std::memory_order_relaxed)) has_converted_.store(true, std::memory_order_relaxed);
-    const api::CUresult refused = refused_by_driver();  // below it may not be called at all
+    const api::CUresult refused = refused_by_driver();  // the code below may not call it at all
     if (refused != api::CUDA_SUCCESS) return refused;
   }
-  if (kind.backing == Backing::kSwapped) see_to_a_byte(place);
+  if (kind.backing == Backing::kSwapped) ensure_a_byte(place);
   const bool shares = kind.backing == Backing::kSwapped ? bytes < kOwnExtent : may_reuse && bytes < kOwnAllocation;
   if (shares && kind.converted()) {
     const api::CUresult result = stream_ordered_.allocate(
         {.place = place, .gpu_bytes = device(place.device).total_bytes, .bytes = bytes, .backing = kind.backing},
         backend,
         [&](std::uint64_t more, const void* frame) {
-          RefusedBy by = RefusedBy::kNobody;  // the allocation alone is tried next
+          RefusedBy by = RefusedBy::kNobody;  // the allocation is tried by itself next
           return reserve_or_wait(place.device, more, Kind::kShared, by, frame);
         },
         address);
     if (result == api::CUDA_SUCCESS) {
       changed(place.device);
-      if (kind.backing == Backing::kUnified) peers_.settled(place, *address, bytes);
+      if (kind.backing == Backing::kUnified) peers_.placed(place, *address, bytes);
     }
-    // The driver is asked for more than the request. It may grant the allocation by itself, or others may free memory.
+    // The driver was asked for a whole span. It may grant the allocation by itself, or others may free memory.
     if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
   }
-  // Memory that was freed and has not been returned to the driver yet has its bytes on the GPU already.
-  BackendRoom room(backend, place.device, bytes, bytes);
+  // Freed memory that has not been returned to the driver needs no reservation: its bytes are on the GPU already.
+  BackendReservation reservation(backend, place.device, bytes, bytes);
   const auto call = [&] {
     if (may_reuse && kind.converted() && deferred_.any()) {
       if (const auto again = deferred_.reuse(place, bytes)) {
@@ -213,14 +213,14 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
         return api::CUDA_SUCCESS;
       }
     }
-    return room.allocate(place, address);
+    return reservation.allocate(place, address);
   };
   const api::CUresult result = allocate_counted(
       {.bytes = bytes, .owner = Owner::of(place.context), .device = place.device, .kind = kind}, call,
-      [&] { return *address; }, !room);
+      [&] { return *address; }, !reservation);
   if (result != api::CUDA_SUCCESS) return result;
-  backend.settle(place, *address, bytes);
-  if (kind.backing == Backing::kUnified) peers_.settled(place, *address, bytes);
+  backend.place_allocation(place, *address, bytes);
+  if (kind.backing == Backing::kUnified) peers_.placed(place, *address, bytes);
   return result;
 }
 
@@ -323,8 +323,9 @@ api::CUresult Memory::free_waiting(api::CUdeviceptr address, bool capturing, con
   if (!deferred_.any()) return free(address, call, capturing);
   const std::optional<Allocation> freed = ledger_.find(address);
   const api::CUresult result = free(address, call, capturing);
-  // The call has just waited for the work of its memory's context, so what was freed there before it can go, too; for
-  // the rest of the program it is as if this call had come a moment later. Other contexts may still be busy.
+  // The call has just waited for the work of its memory's context, so what was freed there before can be freed in the
+  // driver, too; for the rest of the program it is as if this call had come a moment later. Other contexts may still be
+  // busy.
   if (result == api::CUDA_SUCCESS && freed && !freed->kind.stream_ordered()) collect_deferred(freed->owner);
   return result;
 }
@@ -368,7 +369,7 @@ api::CUresult Memory::explained(api::CUresult result, api::CUdeviceptr address, 
   const std::optional<Allocation> owner = ledger_.find(address);
   if (!owner || !owner->kind.converted()) return result;
   exports_.store(true, std::memory_order_relaxed);
-  backend(owner->device);  // to be told
+  backend(owner->device);  // which reports that
   {
     const std::lock_guard lock(devices_mutex_);
     if (!explained_.insert(function).second) return result;
@@ -459,10 +460,10 @@ void Memory::context_ended(api::CUcontext context) {
   {
     const std::lock_guard lock(devices_mutex_);
     if (const auto kept = kept_bytes_.find(context); kept != kept_bytes_.end()) {
-      swap_.take_beside(kept->second.device, kBlockBytes);
+      swap_.take_overhead(kept->second.device, kGranularity);
       kept_bytes_.erase(kept);
     }
-    byte_seen_to_.store(nullptr, std::memory_order_relaxed);
+    last_with_a_byte_.store(nullptr, std::memory_order_relaxed);
   }
   ledger_.drop(Owner::of(context));
   for (int ordinal = 0; ordinal < kMaxDevices; ++ordinal) {

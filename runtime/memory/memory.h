@@ -47,7 +47,7 @@ class Memory final : public Residency, Contents {
 
   Memory(Ledger& ledger, Settings settings);
 
-  // Set by the client: whether a rotad serves this process (the automatic choice is then managed memory).
+  // Set by the client: whether a rotad serves this process. Without one the automatic choice is native memory.
   void set_served(bool served);
 
   // --- overrides; results are the driver's own, or CUDA_ERROR_OUT_OF_MEMORY where a limit is exceeded. None waits for
@@ -78,10 +78,10 @@ class Memory final : public Residency, Contents {
   api::CUresult allocate_async(const AsyncCall& wanted, const RealCall& call);
   // Frees by the real call `call`, however the memory was allocated. `capturing`: some stream of this process captures.
   api::CUresult free(std::uint64_t address, const RealCall& call, bool capturing = false);
-  // cuMemFree: the same by a call that waits for all of the GPU's work, unless the memory is a pool's.
+  // cuMemFree: the same by a call that waits for the work of the memory's context, unless the memory is a pool's.
   api::CUresult free_waiting(api::CUdeviceptr address, bool capturing, const RealCall& call);
-  // cuMemFreeAsync: `call` is the real one. Converted memory is freed once the stream has come this far. `capturing`:
-  // some stream of this process captures.
+  // cuMemFreeAsync: `call` is the real one. Converted memory is freed once the stream has reached this point.
+  // `capturing`: some stream of this process captures.
   api::CUresult free_async(api::CUdeviceptr address, api::CUstream stream, bool per_thread, const RealCall& call,
                            bool capturing = false);
   api::CUresult info(std::size_t* free_bytes, std::size_t* total_bytes);
@@ -95,7 +95,7 @@ class Memory final : public Residency, Contents {
   Shown shown(int device, std::uint64_t total, std::uint64_t free);
   // Whether any limit applies to this process, as far as it knows. Does not ask rotad.
   bool limited() const { return settings_.limit_bytes != kNoLimit || turns_->limited(); }
-  // The most that this process may have on a GPU, alone or together with others; kNoLimit: there is no limit.
+  // The most that this process may have on a GPU, by itself or together with others; kNoLimit: there is no limit.
   std::uint64_t limit(int device) const;
   // Passes on the driver's result of `function` for memory at `address`. If the driver refused, perhaps because the
   // memory is Unified Memory, which the program does not know, one line per function says so, and the process's later
@@ -111,11 +111,12 @@ class Memory final : public Residency, Contents {
   api::CUresult release_physical(Physical::Handle handle, const RealCall& call);
   // `call` is the real one, for all of the range or for a part of it.
   api::CUresult unmap(std::uint64_t address, std::uint64_t bytes, const OwnPhysical::UnmapPart& call);
-  // A graph has received a node that allocates on this GPU; and a call by which graphs take memory or give it back.
+  // graph_allocates(): a graph has received a node that allocates on this GPU. graph_memory_changed(): a call was made
+  // by which graphs take memory or give it back.
   void graph_allocates(int device) { graphs_.allocate_on(device); }
   void graph_memory_changed() {
     if (!graphs_.any()) return;
-    for (const int device : graphs_.look()) changed(device);
+    for (const int device : graphs_.poll()) changed(device);
   }
   Physical& physical() { return physical_; }
   OwnPhysical& own_physical() { return own_physical_; }
@@ -155,18 +156,18 @@ class Memory final : public Residency, Contents {
   // For tests.
   SwapBackend& swap() { return swap_; }
 
-  // --- legacy IPC of memory that rota moves; nothing: it is the driver's matter
+  // --- legacy IPC of memory that rota moves; an empty result: the driver has to answer
 
   // Whether this address is in plain memory for which rota makes handles itself.
   bool exports(api::CUdeviceptr address) const;
-  // How threads of rota's hold memory in place that others open. Before there is any.
+  // How threads of rota's hold in place the memory that others open. Call it before any is exported.
   void hold_exports_by(Exports::Hold hold) { swap_.exports().set_hold(hold); }
-  // By which number the handles name this process.
+  // The number by which the handles name this process.
   protocol::ProcessNumber exporter() { return swap_.exports().number(); }
-  // Of such memory, wherever it is. While others have it open it stays on the GPU.
+  // Makes a handle of such memory, wherever it is. While others have the memory open it stays on the GPU.
   api::CUresult export_own(api::CUipcMemHandle* handle, api::CUdeviceptr address);
-  // `introduce`: a socket to the process of this number by that time; empty: there is none. Nothing: nor will there
-  // ever be one. Not inside the gate.
+  // `introduce` returns a socket to the process with this number, before `until`; an empty one: there is none yet;
+  // nothing: there never will be one. Call it outside the gate.
   using Introduce =
       FunctionRef<std::optional<Descriptor>(const protocol::ProcessNumber& number, Opened::Clock::time_point until)>;
   std::optional<api::CUresult> open(api::CUdeviceptr* address, const api::CUipcMemHandle& handle, unsigned flags,
@@ -174,8 +175,8 @@ class Memory final : public Residency, Contents {
   std::optional<api::CUresult> close(api::CUdeviceptr address);
   bool is_opened(api::CUdeviceptr address) const { return opened_.find(address).has_value(); }
 
-  // Memory that rota moves and that is in place and held there stays from now on until it is freed: what is allocated
-  // at the address, and what the program has mapped at any of these.
+  // From now on memory that rota moves stays on the GPU until it is freed: what is allocated at the address, and what
+  // the program has mapped in the range. It has to be in place and held there.
   void pin(api::CUdeviceptr address, std::uint64_t bytes, protocol::Pin why);
 
   // The program has advised or prefetched a range to a GPU or elsewhere (unified::kHost), or has withdrawn its advice
@@ -188,9 +189,9 @@ class Memory final : public Residency, Contents {
   api::CUresult enable_peer_access(api::CUcontext peer, const RealCall& call);
   api::CUresult disable_peer_access(api::CUcontext peer, const RealCall& call);
 
-  // Whether a synchronous set or copy, which the driver would make wait for earlier work because of managed memory,
-  // touches only memory of the GPU as the program sees it, some of it converted. Ranges that the ledger does not know
-  // do not count. Costs one load as long as nothing was ever converted.
+  // Whether a synchronous set or copy would wait for earlier work only because rota has made memory Unified Memory: for
+  // the program all that the call touches is memory of one GPU. False for addresses that the ledger does not know.
+  // Costs one load as long as nothing was ever converted.
   bool only_converted_makes_it_wait(api::CUdeviceptr destination) const;
   bool only_converted_makes_it_wait(api::CUdeviceptr destination, api::CUdeviceptr source) const;
 
@@ -205,8 +206,8 @@ class Memory final : public Residency, Contents {
 
   // A green context is about to be destroyed, and its null stream with it.
   void green_context_ending() { streams_.forget_null_streams(); }
-  // Memory of a context around its end: created before the driver is called, told at once if the context is gone, since
-  // the driver may reuse its handle.
+  // What happens to a context's memory when the context ends. Created before the driver is called; gone() is called as
+  // soon as the driver has destroyed the context, since it may reuse the handle.
   class ContextEnd {
    public:
     ContextEnd(Memory& memory, api::CUcontext context);
@@ -234,7 +235,7 @@ class Memory final : public Residency, Contents {
   std::uint64_t resident_bytes(int device) const override { return swap_.resident_bytes(device); }
   std::uint64_t out_bytes(int device) const override { return swap_.out_bytes(device); }
   std::uint64_t needed_bytes(int device) const override {
-    return swap_.needed_bytes(device) + swap_.beside_bytes(device);
+    return swap_.needed_bytes(device) + swap_.overhead_bytes(device);
   }
   // One load, once that has been decided.
   protocol::MemoryMode mode(int device) override;
@@ -271,12 +272,12 @@ class Memory final : public Residency, Contents {
     swap_.host().follow(usage, lease, std::move(tell));
   }
   std::uint64_t host_bytes() const override { return swap_.host().bytes(); }
-  std::uint64_t kept_host_bytes() const override { return swap_.host().kept_bytes(); }
+  std::uint64_t kept_host_bytes() const override { return swap_.host().cached_bytes(); }
   bool host_limited() const override { return swap_.host().limited(); }
   std::uint64_t host_excess() const override { return swap_.host().excess(); }
   bool host_low() override { return swap_.host().low(); }
   void count_copies() override { swap_.count_copies(); }
-  void needs_no_more_host() override { swap_.host().lack(0); }
+  void needs_no_more_host() override { swap_.host().set_deficit(0); }
   bool prepare_host(const std::vector<Overcommitment>& all) override { return swap_.prepare_host(all); }
   bool has_prepared_host() const override { return swap_.host().has_prepared(); }
   void drop_prepared_host() override { swap_.host().drop_prepared(); }
@@ -301,11 +302,11 @@ class Memory final : public Residency, Contents {
     std::uint64_t total_bytes = 0;
     std::atomic<bool> served{false};  // by a rotad
     std::atomic<protocol::MemoryMode> mode{protocol::MemoryMode::kUnknown};
-    std::uint64_t turn_began = 0;                 // the ledger's clock when the turn began; used only by the monitor
-    std::map<unsigned, std::size_t> pitch_unit;   // by element size
-    std::atomic<std::int64_t> free_looked_at{0};  // roomy(): when the driver was last asked, in ns,
-    std::atomic<bool> much_free{false};           // and whether much of the GPU was free
-    std::atomic<std::uint64_t> others{0};         // others(), as last found
+    std::uint64_t turn_began = 0;                  // the ledger's clock when the turn began; used only by the monitor
+    std::map<unsigned, std::size_t> pitch_unit;    // by element size
+    std::atomic<std::int64_t> free_sampled_at{0};  // much_is_free(): when the driver was last asked, in ns,
+    std::atomic<bool> much_free{false};            // and whether much of the GPU was free
+    std::atomic<std::uint64_t> others{0};          // others(), as last found
   };
 
   static bool here(Place& place);
@@ -321,39 +322,39 @@ class Memory final : public Residency, Contents {
   std::uint64_t capacity(int ordinal);
   // What this process's contexts, modules and heaps have there.
   std::uint64_t contexts(int ordinal) const;
-  // And what those of other processes and programs without rota have: neither makes room for anything.
-  std::uint64_t beside(int ordinal) const;
-  // The most that the program can have beyond `own`, which it has, where its memory is not the driver's own. `free`: by
-  // the driver.
-  std::uint64_t movable_room(int ordinal, std::uint64_t own, std::uint64_t free);
+  // The same of all processes, and what programs without rota have: nothing of this can be evicted.
+  std::uint64_t all_contexts(int ordinal) const;
+  // The most that this process can have beyond the `own` bytes that it has, where its memory is not native. `free`: the
+  // driver's figure.
+  std::uint64_t obtainable(int ordinal, std::uint64_t own, std::uint64_t free);
   // What others have there, by the driver's figure alone.
   std::uint64_t others(int ordinal, std::uint64_t own, std::uint64_t free);
-  // What the byte takes that keep_a_byte() is still to allocate in the current context or, if that is elsewhere, in
-  // any.
-  std::uint64_t unkept_byte(int ordinal);
-  // For more room on a GPU: frees extents that nothing of the program uses, and what pools keep there. Returns whether
-  // there were any.
+  // What keep_a_byte() will take on this GPU for the current context or, if that is on another GPU, for any context. 0:
+  // it has allocated its byte.
+  std::uint64_t missing_byte(int ordinal);
+  // To gain memory on a GPU: frees extents that the program does not use, and unused memory of pools. Returns whether
+  // there were such extents.
   bool free_unused(int ordinal) override;
   bool in_use(std::uint64_t address, std::uint64_t bytes) override;
   bool lives(std::uint64_t address, std::uint64_t id) override;
   // `pending`: the bytes that the call has charged and the driver is to give (Ledger::settled).
   api::CUresult with_room(int ordinal, std::uint64_t pending, const RealCall& call);
-  // What refuses an attempt at an allocation because of memory that others may free; kNobody: it was not refused, or
-  // not for that.
+  // Who refuses an attempt at an allocation because of memory that others may free; kNobody: it was not refused, or not
+  // for that.
   enum class RefusedBy : std::uint8_t { kNobody, kDriver, kRotad };
-  // As reserve(); but says nothing if rotad refuses because of others' memory, and sets `by`.
+  // Like reserve(), but if rotad refuses because of others' memory, logs nothing and sets `by`.
   Charge reserve_or_wait(int device, std::uint64_t bytes, Kind kind, RefusedBy& by,
                          const void* frame = __builtin_dwarf_cfa());
-  // An attempt at an allocation, which charges for it itself: `first`, and again where others may have freed memory.
-  // While this waits nothing is charged.
+  // One attempt at an allocation, which charges for it. with_waiting() makes the `first` one, and more when others may
+  // have freed memory. While it waits nothing is charged.
   using Attempt = FunctionRef<api::CUresult(bool first, RefusedBy& by)>;
   api::CUresult with_waiting(int ordinal, std::uint64_t bytes, Attempt attempt);
   void say_refused(int ordinal, RefusedBy by = RefusedBy::kDriver);
-  bool roomy(const StreamOrdered::Wanted& wanted);
+  bool may_grow(const StreamOrdered::Wanted& wanted);
   bool much_is_free(const Place& place, std::uint64_t gpu_bytes);
   api::CUresult allocate_from(Backend& backend, const Place& place, api::CUdeviceptr* address, std::uint64_t bytes,
                               bool may_reuse);
-  // `hopeless`: the allocation cannot succeed, however much room others make.
+  // `hopeless`: the allocation cannot succeed, however much others evict.
   api::CUresult allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address,
                                  bool hopeless = false);
   api::CUresult allocate_captured(const AsyncCall& wanted, const RealCall& call);
@@ -372,17 +373,18 @@ class Memory final : public Residency, Contents {
   api::CUresult free_a_byte(const Place& place);
   static api::CUresult refused_by_driver();
   api::CUdeviceptr keep_a_byte(const Place& place);
-  void see_to_a_byte(const Place& place);
+  void ensure_a_byte(const Place& place);
   api::CUdeviceptr twin_of(const Block& block);
   bool is_kept(std::uint64_t address) const;
-  // An event behind all work in the stream so far; or the driver's error. That of `before`, if it can be.
+  // Records an event behind all work in the stream so far: that of `before` again, if possible. Returns the driver's
+  // error.
   api::CUresult record_behind(api::CUstream stream, bool per_thread, StreamOrdered::Behind* behind,
                               const StreamOrdered::Behind& before = {});
   api::CUresult free_claimed(std::uint64_t address, const RealCall& call, bool capturing);
   api::CUresult free_async_claimed(api::CUdeviceptr address, api::CUstream stream, bool per_thread,
                                    const RealCall& call, bool capturing);
   std::size_t pitch_unit(const Place& place, unsigned element_bytes);
-  // The part that rota may move to the GPU and off it, except for the program's own managed memory.
+  // The allocations that rota may move to the GPU and off it, except for the program's own managed memory.
   std::vector<Allocation> movable(int ordinal) const;
   void context_ended(api::CUcontext context);
   void trim_to_thresholds();
@@ -407,18 +409,18 @@ class Memory final : public Residency, Contents {
   std::atomic<bool> exports_{false};  // a function refused converted memory: allocations stay native from then on
   std::set<std::string> explained_;   // functions; under the lock below
   // What extents are rounded up to, and what the driver takes for a byte.
-  static constexpr std::uint64_t kBlockBytes = std::uint64_t{2} << 20;
+  static constexpr std::uint64_t kGranularity = std::uint64_t{2} << 20;
   struct KeptByte {
     api::CUdeviceptr address;
     int device;
   };
-  std::map<api::CUcontext, KeptByte> kept_bytes_;      // keep_a_byte(); under the same
-  std::atomic<api::CUcontext> byte_seen_to_{nullptr};  // the last context that was found to have one
+  std::map<api::CUcontext, KeptByte> kept_bytes_;          // keep_a_byte(); under the same
+  std::atomic<api::CUcontext> last_with_a_byte_{nullptr};  // the last context that was found to have one
   std::atomic<bool> has_converted_{false};
   std::atomic<bool> has_pool_of_driver_{false};  // memory came from one
   std::atomic<bool> has_synchronous_{false};     // some memory that rota has to make calls wait for
   std::array<Device, kMaxDevices> devices_;
-  // Freed by the program, and open in other processes: nothing else gets it meanwhile.
+  // Memory that the program has freed and other processes have open: nothing else gets it meanwhile.
   struct HeldBack {
     Allocation taken;
     StreamOrdered::Behind behind;

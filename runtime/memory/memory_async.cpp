@@ -64,27 +64,27 @@ api::CUresult Memory::allocate_captured(const AsyncCall& wanted, const RealCall&
   return result;
 }
 
-// Asks the driver from time to time. An eighth leaves other programs what they are likely to need before it is found
-// out that they have not enough. Judgements.
+// Asks the driver from time to time. An eighth of the GPU is likely to be enough for other programs until rota notices
+// that they need more. Judgements.
 bool Memory::much_is_free(const Place& place, std::uint64_t gpu_bytes) {
-  constexpr std::int64_t kLooks = 50'000'000;
+  constexpr std::int64_t kSamplePeriodNs = 50'000'000;
   constexpr std::uint64_t kPart = 8;
   Device& entry = devices_[static_cast<std::size_t>(place.device)];
   const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-  if (now - entry.free_looked_at.load(std::memory_order_relaxed) >= kLooks) {
+  if (now - entry.free_sampled_at.load(std::memory_order_relaxed) >= kSamplePeriodNs) {
     std::size_t free = 0;
     std::size_t total = 0;
     const driver::CurrentContext current(place.context);
     const bool told = current && real::cuMemGetInfo_v2(&free, &total) == api::CUDA_SUCCESS;
     entry.much_free.store(told && free >= gpu_bytes / kPart, std::memory_order_relaxed);
-    entry.free_looked_at.store(now, std::memory_order_relaxed);
+    entry.free_sampled_at.store(now, std::memory_order_relaxed);
   }
   return entry.much_free.load(std::memory_order_relaxed);
 }
 
 // Whether freed blocks may wait in the quick list while the pool grows: nobody waits for that memory, and no limit is
 // near.
-bool Memory::roomy(const StreamOrdered::Wanted& wanted) {
+bool Memory::may_grow(const StreamOrdered::Wanted& wanted) {
   const int device = wanted.place.device;
   if (wanted.backing != Backing::kSwapped || limited() || turns_->overcommitted(device)) return false;
   const std::uint64_t most = capacity(device);
@@ -105,11 +105,11 @@ api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const Strea
     real::cuEventDestroy_v2(behind.event);
   }
   has_converted_.store(true, std::memory_order_relaxed);
-  if (wanted.backing == Backing::kSwapped) see_to_a_byte(wanted.place);
+  if (wanted.backing == Backing::kSwapped) ensure_a_byte(wanted.place);
   const int device = wanted.place.device;
   bool limited = false;
   StreamOrdered::Wanted how = wanted;
-  how.roomy = !call.capturing && roomy(wanted);
+  how.may_grow = !call.capturing && may_grow(wanted);
   const auto take = [&] {
     return stream_ordered_.allocate(
         how, server,
@@ -124,7 +124,7 @@ api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const Strea
   // Within the limits, so only the driver has refused it.
   const bool swapped = wanted.backing == Backing::kSwapped;
   if (result == api::CUDA_ERROR_OUT_OF_MEMORY && swapped && !limited &&
-      BackendRoom(server, device, wanted.bytes, wanted.bytes)) {
+      BackendReservation(server, device, wanted.bytes, wanted.bytes)) {
     result = with_room(device, 0, take);
     if (result == api::CUDA_ERROR_OUT_OF_MEMORY) say_refused(device);
   }
@@ -146,12 +146,12 @@ api::CUresult Memory::free_stream_ordered(Freeing& taken) {
 api::CUresult Memory::record_behind(api::CUstream stream, bool per_thread, StreamOrdered::Behind* behind,
                                     const StreamOrdered::Behind& before) {
   const driver::KnownStream known = streams_.identify(stream, per_thread);
-  // Nearly always its own already. Asking is a driver call.
+  // The stream's context is nearly always current already; finding that out costs a driver call.
   std::optional<driver::CurrentContext> made_current;
   if (!driver::of_current_context(stream)) made_current.emplace(known.context);
   if (known.context == nullptr || (made_current && !*made_current)) {
     if (driver::of_current_context(stream)) return api::CUDA_ERROR_INVALID_CONTEXT;
-    api::CUcontext none = nullptr;  // its context may have failed, and the driver answers with that
+    api::CUcontext none = nullptr;  // the stream's context may have failed, and the driver then says so
     const api::CUresult refused = real::cuStreamGetCtx(driver::meant(stream, per_thread), &none);
     return refused != api::CUDA_SUCCESS ? refused : api::CUDA_ERROR_INVALID_HANDLE;
   }
@@ -161,7 +161,8 @@ api::CUresult Memory::record_behind(api::CUstream stream, bool per_thread, Strea
   if (behind->event == nullptr) {
     int lowest = 0;
     int highest = 0;
-    const api::CUresult failed = real::cuCtxGetStreamPriorityRange(&lowest, &highest);  // as all calls, if it has
+    const api::CUresult failed =
+        real::cuCtxGetStreamPriorityRange(&lowest, &highest);  // fails, as all calls do, if the context has failed
     return failed != api::CUDA_SUCCESS ? failed : api::CUDA_ERROR_OUT_OF_MEMORY;
   }
   Rollback taken([event = behind->event, again] {
@@ -218,7 +219,7 @@ api::CUresult Memory::free_async_claimed(api::CUdeviceptr address, api::CUstream
   }
   // The driver does not take managed memory here. An event behind the stream's work shows when it can be freed.
   // A capture that begins meanwhile in another stream forbids queries of events, which are made in relaxed mode, and
-  // not their recording (as read; only measured for threads in relaxed mode).
+  // not their recording (according to the documentation; measured only for threads in relaxed mode).
   std::optional<driver::RelaxedCapture> relaxed;
   if (capturing) relaxed.emplace();
   StreamOrdered::Behind behind;
@@ -255,9 +256,8 @@ void Memory::add_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute
   }
   if (!stream_ordered_.any()) return;
   StreamOrdered::Marks marks = stream_ordered_.marks(pool);
-  // The driver returns unused memory above the threshold when the program waits for something; rota does when the pool
-  // is queried. Programs query at each allocation, so the streams are asked how far they are only if that can return
-  // anything.
+  // The driver returns unused memory above the threshold when the program waits for something; rota returns it when the
+  // pool is queried. Some programs query at each allocation, so streams are queried only if that can return anything.
   if (marks.above_threshold) {
     stream_ordered_.learn_threshold(pool);
     marks = stream_ordered_.marks(pool);

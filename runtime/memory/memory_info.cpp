@@ -34,7 +34,7 @@ api::CUresult Memory::info(std::size_t* free_bytes, std::size_t* total_bytes) {
 Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free) {
   turns_->refresh(ordinal);
   sweep_deferred();
-  if (graphs_.any()) graphs_.look(ordinal);
+  if (graphs_.any()) graphs_.poll(ordinal);
   const SharedLimit shared = turns_->shared_limit(ordinal);  // known once rotad has sent it
   Shown seen{
       .total = std::min({total, settings_.limit_bytes, shared.total}), .free = 0, .own = ledger_.live_bytes(ordinal)};
@@ -50,7 +50,7 @@ Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free
     left = std::min(left, without(settings_.limit_bytes - taken, seen.own));
   }
   const bool moves = backend(ordinal).backing() != Backing::kDevice;
-  if (moves && usable != 0) left = std::min(left, movable_room(ordinal, seen.own, free));
+  if (moves && usable != 0) left = std::min(left, obtainable(ordinal, seen.own, free));
   seen.free = moves ? left : std::min(left, free);
   return seen;
 }
@@ -59,16 +59,16 @@ Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free
 // that can be evicted counts as free, since rotad has them evict it. What cannot be evicted does not: contexts, what
 // programs without rota have, and what others have that stays. Extents are larger than what has been allocated in them,
 // and all of them must be on the GPU at once.
-std::uint64_t Memory::movable_room(int ordinal, std::uint64_t own, std::uint64_t free) {
-  std::uint64_t left = without(device(ordinal).total_bytes, beside(ordinal));
+std::uint64_t Memory::obtainable(int ordinal, std::uint64_t own, std::uint64_t free) {
+  std::uint64_t left = without(device(ordinal).total_bytes, all_contexts(ordinal));
   left = without(left, turns_->fixed_of_others_bytes(ordinal));
   // Without a rotad nobody evicts memory.
   if (!device(ordinal).served.load(std::memory_order_relaxed)) left = without(left, others(ordinal, own, free));
   if (backend(ordinal).backing() != Backing::kSwapped) return without(left, own);
-  const std::uint64_t needed = needed_bytes(ordinal) + unkept_byte(ordinal);
+  const std::uint64_t needed = needed_bytes(ordinal) + missing_byte(ordinal);
   const std::uint64_t taken = std::max(own, ledger_.fixed_bytes(ordinal) + needed);
-  const std::uint64_t room = without(left, taken);
-  return room - room % kBlockBytes;
+  const std::uint64_t rest = without(left, taken);
+  return rest - rest % kGranularity;
 }
 
 // What other processes use. The driver does not say how much of this process's Unified Memory is on the GPU: it may be
@@ -76,7 +76,7 @@ std::uint64_t Memory::movable_room(int ordinal, std::uint64_t own, std::uint64_t
 // reading allows.
 std::uint64_t Memory::others(int ordinal, std::uint64_t own, std::uint64_t free) {
   const bool swaps = backend(ordinal).backing() == Backing::kSwapped;
-  const std::uint64_t extents = swaps ? swap_.resident_bytes(ordinal) + swap_.beside_bytes(ordinal) : 0;
+  const std::uint64_t extents = swaps ? swap_.resident_bytes(ordinal) + swap_.overhead_bytes(ordinal) : 0;
   const std::uint64_t stays = ledger_.fixed_bytes(ordinal) + extents;
   const std::uint64_t in_use = without(device(ordinal).total_bytes, free);
   const std::uint64_t there = without(in_use, contexts(ordinal));
@@ -88,14 +88,14 @@ std::uint64_t Memory::others(int ordinal, std::uint64_t own, std::uint64_t free)
   return found;
 }
 
-std::uint64_t Memory::unkept_byte(int ordinal) {
+std::uint64_t Memory::missing_byte(int ordinal) {
   Place place;
   const bool asks_there = here(place) && place.device == ordinal;
   const std::lock_guard lock(devices_mutex_);
   const auto kept = [&](const auto& each) {
     return asks_there ? each.first == place.context : each.second.device == ordinal;
   };
-  return std::ranges::any_of(kept_bytes_, kept) ? 0 : kBlockBytes;
+  return std::ranges::any_of(kept_bytes_, kept) ? 0 : kGranularity;
 }
 
 int Memory::device_of(api::CUdeviceptr address, bool* booked) const {

@@ -25,8 +25,8 @@ api::CUresult Memory::export_own(api::CUipcMemHandle* handle, api::CUdeviceptr a
   return api::CUDA_SUCCESS;
 }
 
-// Memory that others have open is freed once nobody has: until then the driver could not give it to anybody else, so it
-// stays charged, and its addresses serve nothing. Whether it is held back.
+// Memory that others have open is freed once none of them has it open: until then the driver could not give it to
+// anybody else, so it stays charged, and its addresses serve nothing. Returns whether the memory is held back.
 bool Memory::hold_back(const Allocation& taken, const StreamOrdered::Behind& behind, bool captured) {
   const std::lock_guard lock(held_back_mutex_);
   const std::optional<std::uint64_t> serial = swap_.exports().ends(taken.address);
@@ -44,7 +44,7 @@ void Memory::free_shared(const Allocation& taken, const StreamOrdered::Behind& b
   if (taken.kind.route != Route::kShared || !hold_back(taken, behind)) stream_ordered_.free(taken, behind);
 }
 
-// Whether its stream has passed the free; then the event is given back. A thread of rota's.
+// Whether the stream has passed the free; if so, the event is given back. Called by a thread of rota's.
 bool Memory::passed(const StreamOrdered::Behind& behind) {
   if (!driver::reached(behind.event)) return false;
   if (!events_.give_back(behind.context, behind.event)) real::cuEventDestroy_v2(behind.event);
@@ -56,7 +56,7 @@ void Memory::give_up_extents(const Allocation& taken) {
   swap_.free(taken.address);
 }
 
-// The lock is held so that its context does not end meanwhile: another's memory may then be there.
+// The lock keeps the memory's context from ending meanwhile: its address could then belong to another allocation.
 void Memory::closed_by_others(std::uint64_t serial) {
   int device = kNobody;
   {
@@ -81,7 +81,7 @@ void Memory::closed_by_others(std::uint64_t serial) {
 // The extent of small allocations goes back to the driver once nothing is left in it.
 void Memory::opened_by_others(std::uint64_t address) {
   std::optional<Block> block;
-  if (find_block(address, &block) && block && block->span_bytes != 0) stream_ordered_.keep_no_plain(block->device);
+  if (find_block(address, &block) && block && block->span_bytes != 0) stream_ordered_.cache_no_plain(block->device);
 }
 
 void Memory::forget_held_back(api::CUcontext context) {
@@ -101,7 +101,7 @@ std::optional<api::CUresult> Memory::open(api::CUdeviceptr* address, const api::
   if (swap_.exports().is_own(*exported)) return api::CUDA_ERROR_INVALID_CONTEXT;
   protocol::ProcessNumber number{};
   std::copy(std::begin(exported->process), std::end(exported->process), number.words);
-  see_to_a_byte(place);  // queries of the memory are answered by it
+  ensure_a_byte(place);  // queries of the memory are answered by it
   return opened_.open(
       *exported, place, [&](Opened::Clock::time_point until) { return introduce(number, until); }, address);
 }

@@ -9,7 +9,7 @@ namespace rota::memory {
 using protocol::MemoryMode;
 
 void Memory::set_served(bool served) {
-  // What was decided without knowing that is decided again.
+  // What was decided before this was known is decided again.
   for (int ordinal = 0; ordinal < kMaxDevices; ++ordinal) set_served(ordinal, served);
 }
 
@@ -61,25 +61,26 @@ MemoryMode Memory::decide(int ordinal) {
   return managed;
 }
 
-// The one place that says who serves plain memory.
+// The one place that says which backend serves plain memory.
 Backend& Memory::backend(int ordinal) {
   const MemoryMode mode = decide(ordinal);
   std::atomic<MemoryMode>& known = devices_[static_cast<std::size_t>(ordinal)].mode;
   if (known.load(std::memory_order_relaxed) != mode && known.exchange(mode) != mode) {
-    const char* lacks = mode == MemoryMode::kNativeNoManaged  ? "has no managed memory"
-                        : mode == MemoryMode::kNativeNoPaging ? "cannot page managed memory by itself (no concurrent "
-                                                                "managed access, as under WSL and on some vGPUs)"
-                                                              : nullptr;
-    if (lacks != nullptr) {
+    const char* limitation = mode == MemoryMode::kNativeNoManaged ? "has no managed memory"
+                             : mode == MemoryMode::kNativeNoPaging
+                                 ? "cannot page managed memory by itself (no concurrent "
+                                   "managed access, as under WSL and on some vGPUs)"
+                                 : nullptr;
+    if (limitation != nullptr) {
       // A user who requested Unified Memory should know that there is none.
       log::message(settings_.backend == Choice::kManaged ? log::Level::kWarn : log::Level::kInfo,
-                   "GPU {} {}: memory there stays native and cannot be moved out for other programs",
-                   driver::gpu_number(ordinal), lacks);
+                   "GPU {} {}: memory there stays native and cannot be evicted for other programs",
+                   driver::gpu_number(ordinal), limitation);
     }
     const bool refuses = settings_.backend == Choice::kSwap && mode != MemoryMode::kSwap && swap_.serves(ordinal);
     if (const char* where = refuses ? protocol::untested_where(swap_.untried(ordinal)) : nullptr; where != nullptr) {
       log::warn("GPU {}: ROTA_MEMORY=swap has not been tested {}: memory there is {}", driver::gpu_number(ordinal),
-                where, lacks != nullptr ? "native" : "Unified Memory");
+                where, limitation != nullptr ? "native" : "Unified Memory");
     }
     changed(ordinal);
   }

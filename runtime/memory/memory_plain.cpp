@@ -7,7 +7,7 @@
 
 namespace rota::memory {
 
-// For a part of a span, which stays, or extents, whose release never waits. The driver's cuMemFree waits for the work
+// Frees a part of a span, which stays, or extents, whose release never waits. The driver's cuMemFree waits for the work
 // of the memory's context, host functions included, and for no other context's; so does cuCtxSynchronize (measured on
 // an H100, 580.159.04), which takes 0.3 us there if nothing runs, where a free and its allocation take 4.4. A plain
 // byte is freed instead where a synchronization might do something else: to a capture (Contexts::synchronize), or to a
@@ -48,15 +48,16 @@ api::CUresult Memory::free_a_byte(const Place& place) {
   api::CUresult result = real::cuMemAlloc_v2(&stand_in, 1);
   if (result == api::CUDA_ERROR_OUT_OF_MEMORY) return real::cuCtxSynchronize();
   if (result != api::CUDA_SUCCESS) return result;
-  see_to_a_byte(place);
+  ensure_a_byte(place);
   result = real::cuMemFree_v2(stand_in);
   if (result != api::CUDA_SUCCESS) deferred_.add_unused(stand_in, place);
   return result;
 }
 
-// What allocates plain memory or frees any has to fail where the driver's own call would: during a capture that forbids
-// it, which that ends, and where the current context has failed or is no more. So does the free of address 0, which
-// does nothing else, needs no context, waits for nobody and takes 30 ns (measured on an H100 and an H200, 580.159.04).
+// A call that allocates or frees plain memory has to fail where the driver's own call would: during a capture that
+// forbids such calls, which the attempt ends, and where the current context has failed or has ended. A free of address
+// 0 fails there too, does nothing else, needs no context, waits for nothing and takes 30 ns (measured on an H100 and an
+// H200, 580.159.04).
 api::CUresult Memory::refused_by_driver() {
   return real::cuMemFree_v2(0);
 }
@@ -75,18 +76,18 @@ api::CUdeviceptr Memory::keep_a_byte(const Place& place) {
   if (real::cuMemAlloc_v2(&kept, 1) != api::CUDA_SUCCESS) return 0;
   const std::lock_guard lock(devices_mutex_);
   const auto [entry, first] = kept_bytes_.try_emplace(place.context, KeptByte{kept, place.device});
-  if (first) swap_.add_beside(place.device, kBlockBytes);
+  if (first) swap_.add_overhead(place.device, kGranularity);
   if (!first) deferred_.add_unused(kept, place);
   return entry->second.address;
 }
 
 // Called before each allocation and free, so nearly always without a lock or a driver call.
-void Memory::see_to_a_byte(const Place& place) {
-  if (byte_seen_to_.load(std::memory_order_relaxed) == place.context) return;
+void Memory::ensure_a_byte(const Place& place) {
+  if (last_with_a_byte_.load(std::memory_order_relaxed) == place.context) return;
   const driver::CurrentContext its_own(place.context);
   if (!its_own || keep_a_byte(place) == 0) return;
   const std::lock_guard lock(devices_mutex_);
-  if (kept_bytes_.contains(place.context)) byte_seen_to_.store(place.context, std::memory_order_relaxed);
+  if (kept_bytes_.contains(place.context)) last_with_a_byte_.store(place.context, std::memory_order_relaxed);
 }
 
 // Memory that has outlived every context with a byte gets one in the context that asks.

@@ -17,7 +17,7 @@ namespace {
 // How often an allocation waits for the answer to another thread's request before it is refused. A judgment.
 constexpr int kMostOthers = 64;
 
-// Who allows so much, and how to get more.
+// Who has set this limit, and how to get more.
 std::pair<const char*, const char*> origin_of(std::uint64_t limit) {
   const char* const text = std::getenv("ROTA_SESSION");  // NOLINT(concurrency-mt-unsafe)
   const auto sessions = protocol::parse_sessions(text == nullptr ? "" : text);
@@ -47,12 +47,12 @@ Charge Memory::reserve_or_wait(int ordinal, std::uint64_t bytes, Kind kind, Refu
   const std::uint64_t most = capacity(ordinal);
   if (ledger_.limit(ordinal) != limit) ledger_.set_limit(ordinal, limit);
   if (ledger_.capacity(ordinal) != most) ledger_.set_capacity(ordinal, most);
-  if (graphs_.any()) graphs_.look(ordinal);
+  if (graphs_.any()) graphs_.poll(ordinal);
   // Memory that was freed in a stream is in use until the stream reaches the free: the driver refuses then, too, and
   // does not wait (measured on an H200 for cuMemAlloc and cuMemAllocAsync after a cuMemFreeAsync of plain memory). And
   // requests of other threads that are still pending may be refused.
   bool swept = false;
-  bool alone = false;  // no request is pending, so the memory in the way is in use
+  bool none_pending = false;  // no request is pending, so the memory in the way is in use
   for (int tries = 0; tries < kMostOthers; ++tries) {
     const bool fits = ledger_.reserve(ordinal, bytes, kind);
     bool for_others = false;
@@ -69,8 +69,8 @@ Charge Memory::reserve_or_wait(int ordinal, std::uint64_t bytes, Kind kind, Refu
       }
       return charge;
     }
-    if (alone) break;
-    alone = !turns_->wait_for_others(ordinal);
+    if (none_pending) break;
+    none_pending = !turns_->wait_for_others(ordinal);
   }
   account::refused(limit <= most ? account::OutOfMemory::kLimit : account::OutOfMemory::kTooLarge);
   static log::Once once;
@@ -146,10 +146,10 @@ api::CUresult Memory::with_room(int ordinal, std::uint64_t pending, const RealCa
   };
   const bool freed = free_unused(ordinal);
   if ((swap_.drop_kept(ordinal) != 0 || freed) && again()) return result;
-  const bool cleared =
+  const bool others_evict =
       device(ordinal).served.load(std::memory_order_relaxed) && backend(ordinal).backing() == Backing::kSwapped;
   const auto coming = [&] { return turns_->others_leave(ordinal); };
-  if (cleared && driver::retry_while_freed(again, coming)) return result;
+  if (others_evict && driver::retry_while_freed(again, coming)) return result;
   turns_->make_room(ordinal, pending, again);
   return result;
 }
@@ -159,7 +159,7 @@ api::CUresult Memory::with_waiting(int ordinal, std::uint64_t bytes, Attempt att
   api::CUresult result = attempt(true, by);
   if (by == RefusedBy::kNobody) [[likely]]
     return result;
-  changed(ordinal);  // what was charged meanwhile is not in anybody's way
+  changed(ordinal);  // what was charged meanwhile no longer counts against others
   Refused what{.bytes = bytes, .by_rotad = by == RefusedBy::kRotad};
   turns_->await_room(ordinal, what, [&] {
     by = RefusedBy::kNobody;
@@ -172,14 +172,14 @@ api::CUresult Memory::with_waiting(int ordinal, std::uint64_t bytes, Attempt att
   return result;
 }
 
-// For good.
+// The refusal is final.
 void Memory::say_refused(int ordinal, RefusedBy by) {
   if (by == RefusedBy::kRotad) {
     account::refused(account::OutOfMemory::kLimit);
     turns_->explain_refusal(ordinal);
     return;
   }
-  // What other processes have that cannot leave; without a rotad nobody says.
+  // What other processes have that cannot be evicted; 0 without a rotad.
   const bool full = turns_->fixed_of_others_bytes(ordinal) != 0;
   account::refused(full ? account::OutOfMemory::kFull : account::OutOfMemory::kDriver);
   turns_->say_full(ordinal);

@@ -17,9 +17,9 @@ using driver::Handed;
 using driver::MemoryDescriptor;
 using driver::SharedDescriptor;
 
-// How memory goes to other processes and comes from them. Either may be empty: then it does not.
+// How memory is handed to other processes and taken from them. `give` and `take` may each be empty: then it is not.
 struct Exchange {
-  // Whether anybody takes memory now. To be asked first: making a descriptor takes the driver up to 3 ms while other
+  // Whether anybody takes memory now. This is asked first: making a descriptor takes the driver up to 3 ms while other
   // processes create memory (measured on an H100).
   std::function<bool()> gives = [] { return true; };
   // Offers an extent to other processes.
@@ -34,17 +34,18 @@ struct Exchange {
 // No error of the driver's means that: it may answer any of them to any call.
 using Answer = std::optional<api::CUresult>;
 
-// How a move proceeds: runs a step with the context current, if it still exists; and whether to give up.
+// How a move proceeds. `within` runs a step with the context current, if that still exists; `stopping` says whether to
+// give up.
 struct Move {
   std::function<bool(FunctionRef<void()> step)> within = {};
   std::function<bool()> stopping = {};
   // Whether no work of the process runs. Only then is host memory unpinned: the driver waits for kernels first, and
   // launches by all threads wait with it (measured on an H100), so a kernel that waits for one would never end.
   std::function<bool()> idle = {};
-  // `within` without making the context current, which the driver may refuse; false: it has ended, and its work with
-  // it.
+  // Like `within`, but does not make the context current, which the driver may refuse. False: the context has ended,
+  // and its work with it.
   std::function<bool(FunctionRef<void()> step)> while_alive = {};
-  api::CUstream stream = nullptr;  // of that context; used in such steps only, as all else that belongs to it
+  api::CUstream stream = nullptr;  // of that context; used only within such steps, like all that belongs to it
   Exchange exchange = {};
   // The context in which to check what memory contains; null: all of it counts as changed.
   api::CUcontext context = nullptr;
@@ -61,11 +62,11 @@ struct Overcommitment {
 struct Moved {
   std::uint64_t bytes = 0;         // copied
   std::uint64_t without_copy = 0;  // of memory evicted unchanged or unused, or cached, and of fresh memory that came
-  std::uint64_t spared = 0;        // of that: memory that left unchanged, unused or as zeros
-  std::uint64_t taken_over = 0;    // of memory that came: in memory that another process has handed over
+  std::uint64_t spared = 0;        // of that: memory that was evicted unchanged, unused or as zeros
+  std::uint64_t taken_over = 0;    // of memory that was restored: into memory that another process has handed over
   std::uint64_t lacking = 0;       // bytes for which the driver has no memory
   bool lacks_host = false;         // the host has no memory for what should be evicted: it stays where it was
-  bool failed = false;             // the driver refused, or a copy failed: what had to move stays where it was
+  bool failed = false;             // the driver refused, or a copy failed: the memory stays where it was
   api::CUresult error = api::CUDA_SUCCESS;  // the driver's error, unless a context ended
 };
 

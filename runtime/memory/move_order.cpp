@@ -11,8 +11,8 @@ namespace rota::memory {
 
 namespace {
 
-// The size of the blocks in which Unified Memory moves.
-constexpr std::uint64_t kBlock = std::uint64_t{2} << 20;
+// The unit in which Unified Memory moves.
+constexpr std::uint64_t kMoveUnit = std::uint64_t{2} << 20;
 
 void sort_for_bringing(std::vector<Allocation>& ranges, std::uint64_t since) {
   std::erase_if(ranges, [](const Allocation& range) { return range.bytes < unified::kWorthMoving; });
@@ -26,16 +26,16 @@ void sort_for_bringing(std::vector<Allocation>& ranges, std::uint64_t since) {
 
 }  // namespace
 
-std::vector<Allocation> to_bring(std::vector<Allocation> ranges, std::uint64_t since, std::uint64_t room) {
+std::vector<Allocation> to_bring(std::vector<Allocation> ranges, std::uint64_t since, std::uint64_t capacity) {
   sort_for_bringing(ranges, since);
   std::vector<Allocation> brought;
   for (Allocation& range : ranges) {
-    if (range.bytes > room) {
-      range.bytes = room / kBlock * kBlock;
+    if (range.bytes > capacity) {
+      range.bytes = capacity / kMoveUnit * kMoveUnit;
       if (range.bytes != 0) brought.push_back(range);
       break;
     }
-    room -= range.bytes;
+    capacity -= range.bytes;
     brought.push_back(range);
   }
   return brought;
@@ -48,7 +48,7 @@ std::vector<Allocation> to_move_out(std::vector<Allocation> ranges, std::uint64_
   for (Allocation& range : ranges) {
     if (bytes == 0) break;
     // The end of a range, since it is brought from its beginning.
-    const std::uint64_t wanted = std::min(range.bytes, round_up(bytes, kBlock));
+    const std::uint64_t wanted = std::min(range.bytes, round_up(bytes, kMoveUnit));
     range.address += range.bytes - wanted;
     range.bytes = wanted;
     bytes -= std::min(bytes, wanted);

@@ -10,7 +10,7 @@ class NativeBackend final : public Backend {
   Backing backing() const override { return Backing::kDevice; }
   bool serves(int) override { return true; }
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) override;
-  void settle(const Place&, api::CUdeviceptr, std::uint64_t) override {}
+  void place_allocation(const Place&, api::CUdeviceptr, std::uint64_t) override {}
   // It is never evicted.
   Moved evict(int, std::uint64_t, const Move&) override { return {}; }
   Moved restore(int, const Move&) override { return {}; }

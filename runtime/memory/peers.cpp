@@ -10,7 +10,7 @@
 
 namespace rota::memory {
 
-// Including ranges that are being freed: they may be reused without a driver call.
+// Includes allocations that are being freed: they may be reused without a driver call.
 void Peers::advise(const Place& owner, api::CUmem_advise advice, int device) const {
   const driver::RelaxedCapture relaxed;
   for (const Kind& kind : {Kind::kConverted, Kind::kShared}) {
@@ -32,8 +32,8 @@ bool Peers::reaches(int device, int owner) const {
   });
 }
 
-// The access is added to the list before the ledger is read, and a fresh range to the ledger before the list is read:
-// so one of the two threads advises.
+// The access is added to the list before the ledger is read, and a new allocation to the ledger before the list is
+// read: so at least one of the two threads advises.
 void Peers::enabled(const Place& accessing, const Place& owner) {
   if (accessing.device == owner.device) return;
   const std::lock_guard lock(mutex_);
@@ -44,7 +44,7 @@ void Peers::enabled(const Place& accessing, const Place& owner) {
   if (!known) advise(owner, api::CU_MEM_ADVISE_SET_ACCESSED_BY, accessing.device);
 }
 
-void Peers::settled(const Place& owner, std::uint64_t address, std::uint64_t bytes) {
+void Peers::placed(const Place& owner, std::uint64_t address, std::uint64_t bytes) {
   if (!any_.load()) return;
   const std::lock_guard lock(mutex_);
   std::set<int> advised;
@@ -93,8 +93,8 @@ void Peers::context_ended(api::CUcontext context) {
   for (const auto& [accessing, owner] : unreached) {
     if (!reaches(accessing, owner)) mapped_(accessing, owner, false);
   }
-  // There may be no current context any more. The owner's exists as long as its access is on the list: its end passes
-  // through here, too, and contexts end one after the other.
+  // There may be no current context any more. The owner's context exists as long as the access is on the list: its end
+  // is reported here, too, and contexts end one after the other.
   for (;;) {
     const auto next = std::find_if(accesses_.begin(), accesses_.end(),
                                    [&](const Access& access) { return access.accessing.context == context; });

@@ -29,14 +29,15 @@ class Peers {
 
   Peers(const Ledger& ledger, Mapped mapped) : ledger_(ledger), mapped_(std::move(mapped)) {}
 
-  // --- the program's threads, with some context current. A call of the driver's for each range of the owner's.
+  // --- the program's threads, with some context current. One driver call for each allocation of the owner's.
 
   // `accessing`, a context and its GPU, may use the memory of `owner` from now on.
   void enabled(const Place& accessing, const Place& owner);
   void disabled(const Place& accessing, api::CUcontext owner);
-  // A fresh range of converted memory, which the ledger has. One load while nobody has peer access.
-  void settled(const Place& owner, std::uint64_t address, std::uint64_t bytes);
-  // Its access, and that of others to its memory, ends with it.
+  // A new allocation of converted memory is in the ledger: advises it for the GPUs with access. One load while nobody
+  // has peer access.
+  void placed(const Place& owner, std::uint64_t address, std::uint64_t bytes);
+  // A context's access, and that of others to its memory, ends with it.
   void context_ended(api::CUcontext context);
 
  private:

@@ -6,28 +6,28 @@
 
 namespace rota::memory {
 
-std::uint64_t Physical::fresh(Handle handle, const Piece& piece) {
+std::uint64_t Physical::fresh(Handle handle, const Allocated& what) {
   if (const auto stale = state_->handles.find(handle); stale != state_->handles.end()) {
     // The driver has reused the number: the old handle was released in a way that rota does not see.
-    if (const auto old = state_->pieces.find(stale->second); old != state_->pieces.end()) {
-      drop(stale->second, &Piece::handles, old->second.handles);
+    if (const auto old = state_->allocated.find(stale->second); old != state_->allocated.end()) {
+      drop(stale->second, &Allocated::handles, old->second.handles);
     }
   }
   const std::uint64_t number = ++state_->last;
-  state_->pieces[number] = piece;
+  state_->allocated[number] = what;
   state_->handles[handle] = number;
   return number;
 }
 
-int Physical::drop(std::uint64_t number, std::uint64_t Piece::* count, std::uint64_t how_many) {
-  const auto found = state_->pieces.find(number);
-  if (found == state_->pieces.end()) return kNobody;
-  Piece& piece = found->second;
-  piece.*count -= std::min(piece.*count, how_many);
-  if (piece.handles > 0 || piece.mappings > 0) return kNobody;
-  const int device = piece.device;
-  ledger_.release(device, piece.bytes, Kind::kPhysical);
-  state_->pieces.erase(found);
+int Physical::drop(std::uint64_t number, std::uint64_t Allocated::* count, std::uint64_t how_many) {
+  const auto found = state_->allocated.find(number);
+  if (found == state_->allocated.end()) return kNobody;
+  Allocated& what = found->second;
+  what.*count -= std::min(what.*count, how_many);
+  if (what.handles > 0 || what.mappings > 0) return kNobody;
+  const int device = what.device;
+  ledger_.release(device, what.bytes, Kind::kPhysical);
+  state_->allocated.erase(found);
   return device;
 }
 
@@ -40,7 +40,7 @@ void Physical::imported(Handle handle) {
   const std::lock_guard lock(state_->mutex);
   // A descriptor of this process's own memory may come back as the same handle: it counts once more.
   if (const auto known = state_->handles.find(handle); known != state_->handles.end()) {
-    ++state_->pieces[known->second].handles;
+    ++state_->allocated[known->second].handles;
     return;
   }
   fresh(handle, {.device = kNobody, .bytes = 0, .handles = 1});
@@ -50,10 +50,10 @@ void Physical::retained(Handle handle, std::uint64_t address) {
   const std::optional<Allocation> mapping = ledger_.find(address);
   if (!mapping || mapping->owner.kind != Owner::Kind::kPhysical) return;
   const std::lock_guard lock(state_->mutex);
-  const auto piece = state_->pieces.find(mapping->owner.id);
-  if (piece == state_->pieces.end()) return;
-  ++piece->second.handles;
-  state_->handles[handle] = piece->first;  // perhaps released before, and so no longer in the table
+  const auto what = state_->allocated.find(mapping->owner.id);
+  if (what == state_->allocated.end()) return;
+  ++what->second.handles;
+  state_->handles[handle] = what->first;  // perhaps released before, and so no longer in the table
 }
 
 api::CUresult Physical::release(Handle handle, FunctionRef<api::CUresult()> call, int* freed) {
@@ -64,16 +64,16 @@ api::CUresult Physical::release(Handle handle, FunctionRef<api::CUresult()> call
     const std::lock_guard lock(state_->mutex);
     if (const auto found = state_->handles.find(handle); found != state_->handles.end()) {
       number = found->second;
-      if (--state_->pieces[number].handles == 0) state_->handles.erase(found);
+      if (--state_->allocated[number].handles == 0) state_->handles.erase(found);
     }
   }
   const api::CUresult result = call();
   if (number == 0) return result;
   const std::lock_guard lock(state_->mutex);
   if (result == api::CUDA_SUCCESS) {
-    *freed = drop(number, &Piece::handles, 0);
-  } else if (const auto piece = state_->pieces.find(number); piece != state_->pieces.end()) {
-    ++piece->second.handles;
+    *freed = drop(number, &Allocated::handles, 0);
+  } else if (const auto what = state_->allocated.find(number); what != state_->allocated.end()) {
+    ++what->second.handles;
     state_->handles.try_emplace(handle, number);
   }
   return result;
@@ -86,10 +86,10 @@ void Physical::mapped(std::uint64_t address, std::uint64_t bytes, Handle handle)
     const std::lock_guard lock(state_->mutex);
     const auto found = state_->handles.find(handle);
     if (found == state_->handles.end()) return;
-    Piece& piece = state_->pieces[found->second];
-    ++piece.mappings;
+    Allocated& what = state_->allocated[found->second];
+    ++what.mappings;
     mapping.owner = {Owner::Kind::kPhysical, found->second};
-    mapping.device = piece.device;
+    mapping.device = what.device;
   }
   ledger_.add(mapping);
 }
@@ -99,9 +99,9 @@ api::CUresult Physical::unmap(std::uint64_t address, std::uint64_t size, Functio
   bool any = false;
   {
     const std::lock_guard lock(state_->mutex);
-    any = !state_->pieces.empty();
+    any = !state_->allocated.empty();
   }
-  if (!any) return call();  // the ledger would look through all of its shards
+  if (!any) return call();  // the ledger would search all of its shards
   // Removed from the ledger first: once the driver has unmapped them, another thread may map something else there.
   const std::vector<Allocation> mappings = ledger_.take_range(address, size, Kind::kMapping);
   Rollback stay([&] {
@@ -112,7 +112,7 @@ api::CUresult Physical::unmap(std::uint64_t address, std::uint64_t size, Functio
   stay.commit();
   const std::lock_guard lock(state_->mutex);
   for (const Allocation& mapping : mappings) {
-    const int device = drop(mapping.owner.id, &Piece::mappings, 1);
+    const int device = drop(mapping.owner.id, &Allocated::mappings, 1);
     if (device != kNobody) freed->push_back(device);
   }
   return result;

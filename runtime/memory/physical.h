@@ -2,7 +2,7 @@
 // is create, map, release the handle, use, unmap: so both are counted, or a program could exceed the limit by releasing
 // early. An allocation is charged as a whole; its mappings are entries of the ledger that are not charged.
 //
-// What of it rota moves is not here: swap/own_physical.h.
+// Such memory that rota moves is in swap/own_physical.h instead.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ class Physical {
                       std::vector<int>* freed);
 
  private:
-  struct Piece {
+  struct Allocated {
     int device = kNobody;
     std::uint64_t bytes = 0;
     std::uint64_t handles = 0;
@@ -48,14 +48,15 @@ class Physical {
   // their own numbers.
   struct State {
     std::mutex mutex;
-    std::map<std::uint64_t, Piece> pieces;
+    std::map<std::uint64_t, Allocated> allocated;
     std::map<Handle, std::uint64_t> handles;
     std::uint64_t last = 0;
   };
 
-  // With the lock held. Removes one handle or mapping; returns the GPU whose bytes are freed by it, or kNobody.
-  int drop(std::uint64_t number, std::uint64_t Piece::* count, std::uint64_t how_many);
-  std::uint64_t fresh(Handle handle, const Piece& piece);
+  // With the lock held. Removes `how_many` handles or mappings; returns the GPU whose bytes are freed by it, or
+  // kNobody.
+  int drop(std::uint64_t number, std::uint64_t Allocated::* count, std::uint64_t how_many);
+  std::uint64_t fresh(Handle handle, const Allocated& what);
 
   Ledger& ledger_;
   std::unique_ptr<State> state_;

@@ -1,9 +1,9 @@
 // The quick list of stream-ordered memory: blocks that their program has freed and that an allocation of just the same
-// size, in the same pool and stream, will probably take again. Such a block stays booked everywhere as if it were in
-// use, so that neither the free nor the allocation changes any table. What that saves is cache misses: a program that
-// works between its allocations finds none of rota's tables in the processor's caches, and pays for each line of them.
+// size, in the same pool and stream, will probably take again. Such a block counts everywhere as if it were in use, so
+// that neither the free nor the allocation changes any table. What that saves is cache misses: a program that works
+// between its allocations finds none of rota's tables in the processor's caches, and pays for each line of them.
 //
-// It holds no block for long: all are freed properly when anything else is to be known or done (StreamOrdered::flush).
+// It holds no block for long: all are freed properly before anything else is asked or done (StreamOrdered::flush).
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 
 namespace rota::memory {
 
-// Of blocks that the owner knows by `Block`, a pointer or an iterator. Not thread-safe.
+// `Block`: a pointer or an iterator by which the owner knows a block. Not thread-safe.
 template <typename Block>
 class QuickList {
  public:
@@ -52,7 +52,7 @@ class QuickList {
     }
     return false;
   }
-  // Whether there is one that is as large in a heap.
+  // Whether the list has a block that is of the same size in a heap.
   bool has_as_large(const Like& like) const {
     const std::vector<Entry>& same = entries_[slot_of(like)];
     return std::any_of(same.begin(), same.end(), [&](const Entry& entry) {

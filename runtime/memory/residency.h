@@ -1,4 +1,4 @@
-// What the code that takes turns asks of memory: what of it is on each GPU, and that it be evicted and restored.
+// What the code that takes turns asks of memory: how much of it is on each GPU, and that it be evicted and restored.
 // Memory (memory.h) implements it, a test as it likes; turns.h is the other direction.
 //
 // Bytes everywhere. `device` is the driver's ordinal, from 0 to below kMaxDevices unless something else is said.
@@ -29,8 +29,8 @@ class Residency {
  public:
   virtual ~Residency() = default;
 
-  // Who takes turns with this memory, as long as it lives; null: nobody. Before memory is allocated, and once none is
-  // any more.
+  // Who takes turns with this memory, for as long as that object lives; null: nobody. Call it before memory is
+  // allocated, and once no more is.
   virtual void set_turns(Turns* turns) = 0;
 
   // --- figures; any thread, with any lock held. They are loads, except for mode().
@@ -40,15 +40,15 @@ class Residency {
   // What rotad is told of a GPU.
   struct Sums {
     std::uint64_t live = 0;                                  // the ledger's
-    std::uint64_t fixed = 0;                                 // of that, what cannot leave the GPU
+    std::uint64_t fixed = 0;                                 // of that, what cannot be evicted
     std::uint64_t resident = 0;                              // extents on the GPU
-    std::uint64_t pinned = 0;                                // of them, those that stay for a reason of their own,
+    std::uint64_t pinned = 0;                                // of them, those that are pinned,
     std::array<std::uint64_t, protocol::kPins> pinned_by{};  // by protocol::Pin
     friend bool operator==(const Sums&, const Sums&) = default;
   };
   virtual Sums sums(int device) const = 0;
-  // Extents on the GPU, used or not; those that are elsewhere; and what has to be there at once when this process runs,
-  // in use or about to be, with what rota has there for itself.
+  // resident_bytes(): extents on the GPU, used or not. out_bytes(): those that are evicted. needed_bytes(): what has to
+  // be on the GPU at once when this process runs: extents in use or about to be, and what rota has there for itself.
   virtual std::uint64_t resident_bytes(int device) const = 0;
   virtual std::uint64_t out_bytes(int device) const = 0;
   virtual std::uint64_t needed_bytes(int device) const = 0;
@@ -56,7 +56,8 @@ class Residency {
   virtual protocol::MemoryMode mode(int device) = 0;
   // Whether there has ever been an extent.
   virtual bool has_extents() const = 0;
-  // The GPUs whose work may use memory of this one, itself included; and all those whose memory work of these may use.
+  // reachers(): the GPUs whose work may use memory of this one, itself included. reachable(): the GPUs whose memory
+  // work of these may use.
   virtual Devices reachers(int device) const = 0;
   virtual Devices reachable(Devices devices) const = 0;
 
@@ -76,17 +77,17 @@ class Residency {
   virtual bool if_in_place(Devices devices, FunctionRef<void()> work) = 0;
   // The same for work that opens these GPUs' gates: from then on memory there may be written.
   virtual bool use_if_in_place(Devices devices, FunctionRef<void()> open) = 0;
-  // Nothing: some thread is inside, for ever if a signal handler has interrupted it there and does not return.
+  // Nothing: another thread holds the lock, perhaps for ever: a signal handler may have interrupted it and not return.
   virtual std::optional<bool> try_use_if_in_place(Devices devices, FunctionRef<void()> open) = 0;
-  // From now on nothing leaves the GPU: it may be accessed without any call that rota sees.
+  // From now on nothing is evicted: the memory may be accessed without any call that rota sees.
   virtual void pin_all(protocol::PinAll why) = 0;
-  // Why that is so; nothing has pinned it: kNo.
+  // Why pin_all() was called; kNo: it was not.
   virtual protocol::PinAll pinned_all() const = 0;
   bool all_pinned() const { return pinned_all() != protocol::PinAll::kNo; }
 
   // --- frees; any thread, with no lock held, except for collect_deferred()
 
-  // Set by the client: whether a rotad serves this process on the GPU. What was allocated by then stays what it is. Any
+  // Set by the client: whether a rotad serves this process on the GPU. Existing allocations stay what they are. Any
   // ordinal.
   virtual void set_served(int device, bool served) = 0;
   // Whether memory that was freed in stream order still has to be freed in the driver.
@@ -96,45 +97,47 @@ class Residency {
   virtual bool sweep_deferred() = 0;
   // Frees in the driver what the streams have passed. Only while the gate is closed and nothing of this process runs on
   // a GPU (a drain has said so), with some context current, and under the lock that keeps contexts from being
-  // destroyed: the driver's free waits for running work, and every other call of the process with it. With an owner, a
-  // context: only what is that context's, right after the driver's own wait for its work.
+  // destroyed: the driver's free waits for running work, and every other call of the process with it. With an owner,
+  // which is a context: frees only that context's memory, right after the driver itself has waited for its work.
   virtual void collect_deferred(const std::optional<Owner>& owner = std::nullopt) = 0;
-  // The driver has no room: gives memory back to it that is kept for later allocations. Returns the bytes.
+  // The driver is out of memory: gives back to it what is cached for later allocations. Returns the bytes.
   virtual std::uint64_t drop_kept(int device) = 0;
 
   // --- extents; the monitor, with nothing of this process running on the GPU and its gate closed
 
-  // Moves them off the GPU, so that others have `bytes` more of it there, or as much as possible; and back to it before
-  // work runs.
+  // evict() moves extents off the GPU until others can have `bytes` more there, or as far as possible; restore() moves
+  // them back before work runs.
   virtual Moved evict(int device, std::uint64_t bytes, const Move& move) = 0;
   virtual Moved restore(int device, const Move& move) = 0;
   // An error that cannot be cleared has ended all work of this context: releases its memory and no longer waits for any
   // of it. Null: all contexts of the GPU have ended so; releases what belongs to none. Returns the bytes that were on
   // the GPU. Under the lock that keeps contexts from being destroyed.
   virtual std::uint64_t context_failed(api::CUcontext context, int device) = 0;
-  // What is out will never come back: releases everything, so that others have the room; it stays out of place.
+  // What is evicted will never be restored: releases everything, so that others can have the memory. All of it stays
+  // out of place.
   virtual void release_all() = 0;
   // A context of rota's own, in which extents were moved, has ended.
   virtual void own_context_ended(api::CUcontext context) = 0;
 
   // --- Unified Memory; the monitor
 
-  // When the lease has come back: what is to move to the GPU, in this order (move_order.h). Not what the program wants
-  // elsewhere; up to `most` bytes together with what cannot move.
+  // When the lease has come back: what is to move to the GPU, in this order (move_order.h), except for what the program
+  // wants elsewhere. At most `most` bytes together with what cannot move.
   virtual std::vector<Allocation> to_bring(int device, std::uint64_t most) = 0;
   // Starts moving it. `stream` and the current context belong to `device`. Returns the bytes requested.
   virtual std::uint64_t bring(int device, api::CUstream stream, const std::vector<Allocation>& ranges) = 0;
-  // Before the lease goes to a process that needs the room: starts moving this many bytes to the host, or as many as
+  // Before the lease goes to a process that needs the memory: starts moving this many bytes to the host, or as many as
   // there are. Returns the bytes requested.
   virtual std::uint64_t move_out(int device, api::CUstream stream, std::uint64_t bytes) = 0;
 
   // --- host memory that holds extents; the monitor, with no lock held
 
-  // rotad's pages, by which it says how much there may be; null: there is none, and no limit. The pages are never
-  // unmapped. `tell` is called, by any thread, when rotad has to look at what is said there.
+  // rotad's pages, which say how much there may be; null: there are none, and no limit. The pages are never unmapped.
+  // `tell` is called, by any thread, when rotad has to read what this process has written there.
   virtual void follow_host_share(protocol::UsagePage* usage, const protocol::LeasePage* lease,
                                  std::function<void()> tell) = 0;
-  // What there is, the part that holds nothing, whether there is a limit, and how much is to go because of it.
+  // In this order: how much there is, the part that holds nothing, whether there is a limit, and how much has to be
+  // released because of it.
   virtual std::uint64_t host_bytes() const = 0;
   virtual std::uint64_t kept_host_bytes() const = 0;
   virtual bool host_limited() const = 0;
@@ -145,22 +148,22 @@ class Residency {
   virtual void count_copies() = 0;
   // This process waits for no more host memory than it has.
   virtual void needs_no_more_host() = 0;
-  // Prepares a little more for extents on these GPUs that have none yet, up to as many bytes as may have to leave.
+  // Prepares a little more for extents on these GPUs that have none yet, up to as many bytes as may have to be evicted.
   // False: there is enough, or the host has none to spare. Calls no driver.
   virtual bool prepare_host(const std::vector<Overcommitment>& all) = 0;
   virtual bool has_prepared_host() const = 0;
   virtual void drop_prepared_host() = 0;
-  // With some context current, and no work of the process running: releases what holds nothing; and all without which
-  // nothing is lost, until it adds up to so many bytes, with `unused_too` also copies of what came in and was not used
-  // yet. Returns the bytes.
+  // With some context current, and no work of the process running. trim_host() releases what holds nothing.
+  // give_host_back() releases `bytes`, or as much as it can without losing anything; with `unused_too` also copies of
+  // extents that were restored and not used yet. Both return the bytes.
   virtual std::uint64_t trim_host() = 0;
   virtual std::uint64_t give_host_back(std::uint64_t bytes, bool unused_too) = 0;
 
   // --- what other processes open; the monitor
 
-  // One that opens this process's memory is at the other end.
+  // A process that opens this process's memory is at the other end.
   virtual void serve_opener(Descriptor&& socket) = 0;
-  // The process exits: nobody is answered any more. Waits at most for as long as an answer takes, or a second.
+  // The process exits: gives no more answers. Waits for an answer that is being given, at most a second.
   virtual void stop_serving() = 0;
 };
 

@@ -14,8 +14,8 @@
 
 namespace rota::memory {
 
-// A pool's figures in bytes. Written with the lock of StreamOrdered held, read without: who reads what is current and
-// then the high mark finds none that is lower, and no less reserved than used.
+// A pool's figures in bytes. Written with the lock of StreamOrdered held, read without. A thread that reads a current
+// figure and then its high mark finds no lower mark, and no less reserved than used.
 struct alignas(64) PoolFigures {
   std::atomic<std::uint64_t> used{0};
   std::atomic<std::uint64_t> used_high{0};
@@ -55,7 +55,7 @@ class FiguresOfPools {
 
 // Under the lock of StreamOrdered.
 struct ServedPool {
-  // As what its blocks are booked.
+  // The kind under which its blocks are in the ledger.
   Kind kind() const { return handle == nullptr ? Kind::kShared : Kind::kServed; }
 
   api::CUmemoryPool handle = nullptr;
@@ -64,14 +64,14 @@ struct ServedPool {
   std::map<api::CUcontext, Heap> heaps;          // by the context that their spans end with
   std::map<int, api::CUmemAccess_flags> access;  // of other GPUs to its spans
   bool shared = false;                           // there has been access: its spans serve no other pool
-  std::uint64_t keep = UINT64_MAX;               // bytes of unused spans to keep; the rest is freed
+  std::uint64_t keep = UINT64_MAX;               // bytes of unused spans to cache; the rest is freed
   // The pool's release threshold, once the driver has been asked; and how often the program may have changed it.
   std::optional<std::uint64_t> threshold;
   std::uint64_t threshold_changes = 0;
   std::uint64_t unpaid = 0;  // bytes of blocks in use that may still be refused, and count for nothing until then
   std::uint64_t grown = 0;   // bytes by which it has grown rather than empty the quick list, and not yet given back
   std::uint64_t quick = 0;   // bytes of blocks in the quick list (quick_list.h), which the heaps say are in use
-  PoolFigures own_figures;   // if there is no slot
+  PoolFigures own_figures;   // used if FiguresOfPools has no slot
   PoolFigures* figures = &own_figures;
 
   struct Sums {

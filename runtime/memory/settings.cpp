@@ -48,9 +48,7 @@ Settings settings_from_environment() {
       settings.limit_bytes = 0;
       log::error(
           "ROTA_GPU_MEM_LIMIT is '{}', which is not a size: every allocation of GPU memory is refused; use bytes with "
-          "an optional K, M, "
-          "G "
-          "or T, as in 8G, or unset it",
+          "an optional K, M, G or T, as in 8G, or unset it",
           value);
     }
   }

@@ -9,7 +9,7 @@ namespace rota::memory {
 
 // How plain allocations (cuMemAlloc, cuMemAllocPitch) are served.
 enum class Choice {
-  kAuto,  // where a rotad serves this process as kSwap, with `oversubscribe` managed; native otherwise
+  kAuto,  // as kSwap where a rotad serves this process (managed with `oversubscribe`), native otherwise
   kManaged,
   kNative,
   kSwap,  // native memory that rota moves (swap/swap.h); managed where a GPU has no virtual memory management
@@ -26,7 +26,7 @@ struct Settings {
   bool oversubscribe = false;
   // Whether this process moves memory to the host itself before it gives its turn to another one that needs the memory.
   bool move_out = true;
-  // Plain allocations of up to `small_bytes` stay the driver's where others are converted, all together up to
+  // Plain allocations of up to `small_bytes` stay native where others are converted, all together up to
   // `small_total_bytes` on each GPU: flags and counters, which are not worth moving and which programs pass to
   // functions that refuse Unified Memory.
   std::uint64_t small_bytes = std::uint64_t{64} << 10;

@@ -26,7 +26,7 @@ const char* several_processes() {
   return nullptr;
 }
 
-struct Look {
+struct Search {
   const char* launcher;
   std::string library;  // the evidence
 };
@@ -36,16 +36,16 @@ std::string_view name_of(const dl_phdr_info* library) {
   return path.substr(path.rfind('/') + 1);
 }
 
-int look_at(dl_phdr_info* library, std::size_t, void* data) {
-  auto& look = *static_cast<Look*>(data);
+int find_sharer(dl_phdr_info* library, std::size_t, void* data) {
+  auto& search = *static_cast<Search*>(data);
   const std::string_view name = name_of(library);
   const bool counts =
-      Sharers::for_sharing_only(name) || (look.launcher != nullptr && Sharers::for_several_processes(name));
-  if (counts) look.library = name;
+      Sharers::for_sharing_only(name) || (search.launcher != nullptr && Sharers::for_several_processes(name));
+  if (counts) search.library = name;
   return counts ? 1 : 0;
 }
 
-int look_for_watching(dl_phdr_info* library, std::size_t, void* data) {
+int find_watcher(dl_phdr_info* library, std::size_t, void* data) {
   const std::string_view name = name_of(library);
   if (!Sharers::for_watching(name)) return 0;
   *static_cast<std::string*>(data) = name;
@@ -83,7 +83,7 @@ bool Sharers::watched() {
   const Watched known = watched_.load(std::memory_order_relaxed);
   if (known != Watched::kNotAsked) return known == Watched::kYes;
   std::string library;
-  const Watched now = dl_iterate_phdr(look_for_watching, &library) != 0 ? Watched::kYes : Watched::kNo;
+  const Watched now = dl_iterate_phdr(find_watcher, &library) != 0 ? Watched::kYes : Watched::kNo;
   if (watched_.exchange(now) == Watched::kNotAsked && now == Watched::kYes) {
     log::info("{} is loaded: this process's memory stays native, so that the tool sees the bounds of each allocation",
               library);
@@ -108,12 +108,12 @@ bool Sharers::found() {
   unsigned long long loaded = 0;
   dl_iterate_phdr(count_loaded, &loaded);
   if (loaded != 0 && loaded_.exchange(loaded, std::memory_order_relaxed) == loaded) return false;
-  Look look{several_processes(), {}};
-  if (dl_iterate_phdr(look_at, &look) == 0) return false;
+  Search search{several_processes(), {}};
+  if (dl_iterate_phdr(find_sharer, &search) == 0) return false;
   if (!found_.exchange(true)) {
-    log::info("{} is loaded{}{}: this process's memory stays native, because other processes may open it", look.library,
-              for_sharing_only(look.library) ? "" : " and there are several processes, by ",
-              for_sharing_only(look.library) ? "" : look.launcher);
+    log::info("{} is loaded{}{}: this process's memory stays native, because other processes may open it",
+              search.library, for_sharing_only(search.library) ? "" : " and there are several processes, by ",
+              for_sharing_only(search.library) ? "" : search.launcher);
   }
   return true;
 }

@@ -1,5 +1,5 @@
-// Nodes of maps that stand by for the next entry. What a program allocates and frees all the time enters
-// and leaves several maps of rota's each time, and malloc and free would take as long as the maps themselves.
+// Nodes of maps that are ready for the next entry. Each allocation and free of a program changes several maps of
+// rota's, and malloc and free of their nodes would take as long as the maps themselves.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace rota::memory {
 template <typename Map>
 class SpareNodes {
  public:
-  // A new entry, whose key is not there yet, at best right before `hint`.
+  // Adds an entry, whose key is not there yet, best right before `hint`.
   typename Map::iterator add(Map& into, typename Map::iterator hint, const typename Map::key_type& key,
                              const typename Map::mapped_type& value) {
     return spare_.empty() ? into.emplace_hint(hint, key, value) : into.insert(hint, taken(key, value));

@@ -81,26 +81,27 @@ std::optional<Heap::Taken> StreamOrdered::take(const Wanted& wanted, PoolPointer
   std::optional<Heap::Taken> taken;
   // While there is enough memory the list is not emptied: a program whose allocations change from step to step soon
   // finds all of their sizes there. But a pool beyond its threshold lists nothing more.
-  const bool roomy = wanted.roomy && quick_.bytes() < most_grown(wanted.gpu_bytes) &&
-                     (*pool)->sums().reserved + wanted.bytes < (*pool)->threshold.value_or(0);
-  if (wanted.pool != nullptr && quick_.size() != 0 && !roomy) {
-    // As little as possible leaves the list: it serves what comes.
+  const bool may_grow = wanted.may_grow && quick_.bytes() < most_grown(wanted.gpu_bytes) &&
+                        (*pool)->sums().reserved + wanted.bytes < (*pool)->threshold.value_or(0);
+  if (wanted.pool != nullptr && quick_.size() != 0 && !may_grow) {
+    // The list is emptied only if nothing else serves, since it serves later allocations.
     if (!quick_.has_as_large({wanted.pool, stream, wanted.bytes})) taken = try_to(&Heap::take_own);
-    if (!taken) flush_and_look(lock);
+    if (!taken) flush_and_query(lock);
   }
   if (!taken) taken = try_to(&Heap::take);
   if (!taken && (*pool)->heaps.contains(home)) {
-    fences_.look(lock, [&](const Fences::Point& point) { passed(point, nullptr); });
+    fences_.query(lock, [&](const Fences::Point& point) { passed(point, nullptr); });
     taken = try_to(&Heap::take);
   }
   if (taken) note(wanted, **pool, *taken, is_paid(wanted, *taken));
   return taken;
 }
 
-// A block that was taken from the heap, as the program sees it. Unpaid: pay() says what becomes of it.
+// Records a block that was taken from the heap, as the program sees it. If it is unpaid, pay() decides what becomes of
+// it.
 void StreamOrdered::note(const Wanted& wanted, ServedPool& pool, const Heap::Taken& taken, bool paid) {
   if (!paid) pool.unpaid += taken.bytes;
-  // Extents move whatever is in use in them. Managed memory in the list would be moved for nothing.
+  // Extents move as a whole, whatever is in use in them. Managed memory that is only listed would be moved for nothing.
   const bool quick = wanted.pool != nullptr && wanted.backing == Backing::kSwapped;
   const Live live{.bytes = wanted.bytes,
                   .buffer_id = ++last_buffer_id_,
@@ -181,7 +182,7 @@ void StreamOrdered::enter(const Wanted& wanted, const Heap::Taken& taken, api::C
   *into = taken.address;
 }
 
-// A new span, and the block at its beginning.
+// Adds a span, and takes a block of what is free then.
 api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool, Backend& backend, Heap::Taken* taken) {
   const driver::RelaxedCapture relaxed;
   const driver::PushedContext pushed(wanted.place.context);
@@ -210,7 +211,7 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
       address = *again;
       return api::CUDA_SUCCESS;
     }
-    return BackendRoom(backend, home.device, bytes, 0).allocate(home, &address);
+    return BackendReservation(backend, home.device, bytes, 0).allocate(home, &address);
   };
   api::CUresult result = get();
   if (result == api::CUDA_ERROR_OUT_OF_MEMORY && bytes != round_up(wanted.bytes, kSmallSpan)) {
@@ -218,11 +219,11 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
     result = get();
   }
   if (result != api::CUDA_SUCCESS) return result;
-  backend.settle(home, address, bytes);
+  backend.place_allocation(home, address, bytes);
   const std::lock_guard lock(mutex_);
   any_.store(true, std::memory_order_relaxed);
-  // What the list would have given instead.
-  if (wanted.roomy) pool->grown += std::min(bytes, quick_.bytes());
+  // So much the list would have freed instead.
+  if (wanted.may_grow) pool->grown += std::min(bytes, quick_.bytes());
   pool->grown = std::min(pool->grown, most_grown(wanted.gpu_bytes));
   Heap& heap = pool->heaps[home.context];
   if (home.context != nullptr) pools_of_[home.context].insert(pool);
@@ -237,7 +238,8 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
   return api::CUDA_SUCCESS;
 }
 
-// If memory is short: a block that another stream has not passed yet, for which this stream is made to wait.
+// When memory is short, takes a block whose free another stream has not passed yet, and makes this stream wait for
+// that.
 std::optional<Heap::Taken> StreamOrdered::take_behind(const Wanted& wanted, const PoolPointer& pool,
                                                       const Reserve& reserve) {
   if (wanted.pool == nullptr || !may_wait_for_others(wanted.pool)) return std::nullopt;
@@ -295,9 +297,9 @@ api::CUresult StreamOrdered::allocate(const Wanted& wanted, Backend& backend, co
   }
   if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
   const driver::RelaxedCapture relaxed;
-  if (wanted.roomy) {  // there was less memory than it seemed
+  if (wanted.may_grow) {  // there was less memory than it seemed
     Wanted scarce = wanted;
-    scarce.roomy = false;
+    scarce.may_grow = false;
     if (const auto taken = take(scarce, &pool); taken && pay(scarce, pool, *taken, reserve)) {
       enter(scarce, *taken, address);
       return api::CUDA_SUCCESS;
@@ -323,7 +325,7 @@ void StreamOrdered::free(const Allocation& allocation, const Behind& behind) {
     return;
   }
   const Fences::Queue queue = Fences::queue_of(stream_of(behind.context, behind.number), behind.fence);
-  fences_.look_after_free(lock, queue, [&](const Fences::Point& point) { passed(point, nullptr); });
+  fences_.query_after_free(lock, queue, [&](const Fences::Point& point) { passed(point, nullptr); });
 }
 
 // With the lock held. False: there is nothing to give back, and the event is still the caller's.
@@ -394,7 +396,7 @@ std::vector<int> StreamOrdered::sweep() {
   std::set<int> devices;
   Lock lock(mutex_);
   flush();
-  fences_.look(lock, [&](const Fences::Point& point) { passed(point, &devices); });
+  fences_.query(lock, [&](const Fences::Point& point) { passed(point, &devices); });
   return {devices.begin(), devices.end()};
 }
 
@@ -473,7 +475,7 @@ void StreamOrdered::context_ended(api::CUcontext context, bool gone) {
     pools_of_.erase(context);
     context_numbers_.erase(context);
     last_context_ = {};
-    // Whether a device's reset resets this in its pools is not documented.
+    // It is not documented whether the reset of a device resets the thresholds of its pools.
     for (const auto& [handle, pool] : pools_) forget_threshold(*pool);
   }
   fences_.context_ended(context, gone, [&](const Fences::Point& point) { passed(point, nullptr); });

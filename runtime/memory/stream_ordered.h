@@ -3,18 +3,18 @@
 // leave it. The pools themselves remain the driver's, which is asked for their handles, policies and thresholds.
 //
 // Each pool has a heap (heap.h), whose spans come from a backend. Memory that is freed in a stream is available to that
-// stream at once, and to all when the stream has passed the free, which an event shows; at a shortage an allocation's
-// stream waits for it, if the pool's policy allows that. Unused spans go to `Deferred`, which frees them where that
-// makes no thread wait. The usual allocation and the usual free take a lock for a moment, and make no driver call under
-// it, since threads queue for the driver's own lock (fences.h).
+// stream at once, and to all when the stream has passed the free, which an event shows. When memory is short, an
+// allocation's stream waits for that, if the pool's policy allows it. Unused spans go to `Deferred`, which frees them
+// where that makes no thread wait. The usual allocation and the usual free take a lock for a moment, and make no driver
+// call under it, since threads queue for the driver's own lock (fences.h).
 //
 // A pool's memory outlives contexts, both the driver's and memory served from extents: such a pool has one heap, which
 // all contexts of its GPU share. Unified Memory ends with the context that it was allocated in: there each context has
 // its own heap.
 //
-// The quick list (quick_list.h) comes before all that: many blocks serve an allocation like the one that they had.
+// The quick list (quick_list.h) comes before all that: many freed blocks soon serve an allocation like their last one.
 //
-// Small plain memory comes from separate heaps, one per context: a piece of Unified Memory for each allocation would
+// Small plain memory comes from separate heaps, one per context: Unified Memory of its own for each allocation would
 // cost three driver calls.
 #pragma once
 
@@ -45,7 +45,7 @@ namespace rota::memory {
 // Any thread may call each function.
 class StreamOrdered {
  public:
-  // Reserves this many bytes, or none. `frame`: that of the function which holds the charge. May wait.
+  // Reserves this many bytes, or none. `frame`: of the function that holds the charge. May wait.
   using Reserve = FunctionRef<Charge(std::uint64_t bytes, const void* frame)>;
 
   struct Wanted {
@@ -53,7 +53,7 @@ class StreamOrdered {
     api::CUmemoryPool pool = nullptr;         // null: plain memory
     std::uint64_t pool_maximum = UINT64_MAX;  // bytes that the pool may take
     std::uint64_t gpu_bytes = 0;              // the GPU's size, which determines the size of a span
-    bool roomy = false;                       // the pool may grow rather than empty the quick list
+    bool may_grow = false;                    // the pool may grow rather than empty the quick list
     std::uint64_t bytes = 0;                  // not 0
     api::CUstream stream = nullptr;
     bool per_thread = false;
@@ -80,8 +80,8 @@ class StreamOrdered {
 
   // --- the quick list (quick_list.h): the same, with the block's entry in the ledger left as it is
 
-  // Whoever frees a block that the list might take claims it first, however it is then freed. False: it is no such
-  // block, or is freed already. Undone unless it is freed.
+  // A thread that frees a block which the list might take claims it first, however the block is then freed. False: it
+  // is no such block, or is freed already. The claim is undone unless the block is freed.
   class Claim {
    public:
     Claim(Claim&& other) noexcept
@@ -106,14 +106,14 @@ class StreamOrdered {
     Claimed claimed_;
   };
   Claim claim(std::uint64_t address);
-  // The same, where the list takes it: otherwise nothing is claimed. `before`: what it was received behind; its event
-  // can be recorded once more, if it is of the stream's context. `pool`: learn_threshold() has to be called for it
-  // before the list takes anything from it; or null.
+  // The same, but only for a block that the list takes. `before`: the point behind which the block was received; its
+  // event can be recorded once more, if it is of the stream's context. `pool`: learn_threshold() has to be called for
+  // it before the list takes anything from it; or null.
   Claim claim_quickly(std::uint64_t address, Behind* before, api::CUmemoryPool* pool);
   // Frees it; takes the event.
   void quick_free(std::uint64_t address, const Behind& behind);
-  // The most bytes of blocks in the list, on a GPU of this size: more, and all of it is freed properly. And up to what
-  // pools grow rather than empty it.
+  // most_listed(): the most bytes of blocks in the list, on a GPU of this size; beyond that all of them are freed
+  // properly. most_grown(): up to how many bytes in the list pools grow rather than empty it.
   static std::uint64_t most_listed(std::uint64_t gpu_bytes);
   static std::uint64_t most_grown(std::uint64_t gpu_bytes);
   // False: no block in the list is like this.
@@ -156,13 +156,14 @@ class StreamOrdered {
   void trim(api::CUmemoryPool pool, std::uint64_t keep);
   // The same for the pool's release threshold.
   void trim_to_threshold(api::CUmemoryPool pool);
-  // At a shortage on a GPU: all unused spans there, of plain memory as well.
+  // When a GPU is short of memory: releases all unused spans there, of plain memory as well.
   void trim_all(int device);
-  // From now on unused spans of plain memory on this GPU go back at once.
-  void keep_no_plain(int device);
+  // From now on unused spans of plain memory on this GPU are released at once.
+  void cache_no_plain(int device);
   // Releases unused spans by which pools of this GPU have grown rather than empty the list.
   void give_back_grown(int device);
-  // Asks the driver for the threshold unless it is known. It is the program's to change, by a call that says so here.
+  // learn_threshold() asks the driver for the threshold unless it is known. threshold_changed(): the program has set
+  // it.
   void learn_threshold(api::CUmemoryPool pool);
   void threshold_changed(api::CUmemoryPool pool);
   // The pools with spans that do not end with a context.
@@ -174,14 +175,15 @@ class StreamOrdered {
   // A high mark begins anew at what is current.
   using Figure = std::atomic<std::uint64_t> PoolFigures::*;
   void reset_high(api::CUmemoryPool pool, Figure high, Figure current);
-  // What serves a pool that the program is about to destroy; null: nothing. And the driver has destroyed it: its memory
-  // stays until freed, but its handle may be another thread's new pool by now.
+  // serving(): what serves a pool that the program is about to destroy; null: nothing. pool_destroyed(): the driver has
+  // destroyed the pool. Its memory stays until freed, but its handle may be another thread's new pool by now.
   std::shared_ptr<ServedPool> serving(api::CUmemoryPool pool) const;
   void pool_destroyed(const std::shared_ptr<ServedPool>& pool);
-  // The program has got a new pool: what served one of its handle serves it no longer.
+  // The program has made a pool: what served an earlier one with the same handle does not serve it.
   void pool_made(api::CUmemoryPool pool) { pool_destroyed(serving(pool)); }
 
-  // A context is about to be destroyed: its events are not touched from now on. Then says whether it has ended.
+  // context_ending(): a context is about to be destroyed, and its events are not touched from now on. context_ended()
+  // says whether it was.
   void context_ending(api::CUcontext context);
   void context_ended(api::CUcontext context, bool gone);
 
@@ -202,8 +204,8 @@ class StreamOrdered {
     Heap::Fence behind = 0;      // the stream received the block behind this fence of its own
     ServedPool* pool = nullptr;  // where it can be freed quickly
     enum class Use : std::uint8_t { kUsed, kClaimed, kFreed } use = Use::kUsed;
-    // kFreed: behind what. Otherwise, where that was so before: behind what the stream received it, instead of
-    // `behind`.
+    // kFreed: the point behind which it was freed. Otherwise, if it has come from the quick list: the point behind
+    // which the stream received it, instead of `behind`.
     Behind last{};
   };
   using Lives = std::map<std::uint64_t, Live>;  // by address
@@ -219,7 +221,7 @@ class StreamOrdered {
   bool give_back(const Allocation& allocation, std::uint64_t charge, Behind behind);
   void free_properly(std::uint64_t address, const Behind& behind);
   void flush(std::vector<Fences::Queue>* queues = nullptr);
-  void flush_and_look(Lock& lock);
+  void flush_and_query(Lock& lock);
   Claim::Claimed claim(Live& live);
   Claim::Claimed claimed(std::uint64_t address);
   Claim::Claimed claimed_quickly(std::uint64_t address, Behind* before, api::CUmemoryPool* pool);

@@ -104,7 +104,8 @@ void StreamOrdered::reset_high(api::CUmemoryPool pool, Figure high, Figure curre
 
 void StreamOrdered::trim(ServedPool& pool, std::uint64_t keep) {
   std::uint64_t reserved = pool.sums().reserved;
-  // Other processes may have had plain memory that is not kept open (keep_no_plain), and GPUs that of pools.
+  // Not reusable: plain memory that other processes may have had open (cache_no_plain), and memory of pools to which
+  // other GPUs have had access.
   const bool reusable = !pool.shared && (pool.handle != nullptr || pool.keep != 0);
   for (auto& [context, heap] : pool.heaps) {
     if (reserved <= keep) break;
@@ -125,7 +126,7 @@ void StreamOrdered::trim_empty(ServedPool& pool) {
   if (pool.keep == UINT64_MAX) return;
   std::uint64_t empty = 0;
   for (auto& [context, heap] : pool.heaps) {
-    heap.settle();
+    heap.join_apart();
     empty += heap.empty_bytes();
   }
   if (empty > pool.keep) trim(pool, pool.sums().reserved - (empty - pool.keep));
@@ -148,7 +149,7 @@ void StreamOrdered::trim_all(int device) {
   if (const auto pool = plain_.find(device); pool != plain_.end()) trim(*pool->second, 0);
 }
 
-void StreamOrdered::keep_no_plain(int device) {
+void StreamOrdered::cache_no_plain(int device) {
   const std::lock_guard lock(mutex_);
   pool_of(nullptr, device)->keep = 0;
 }

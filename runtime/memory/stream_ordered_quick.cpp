@@ -10,7 +10,8 @@ namespace rota::memory {
 
 namespace {
 
-// The most that the list holds, which is a part of the GPU: then all of it is freed properly. Judgements.
+// The most that the list holds, in blocks and as a part of the GPU: beyond that all of it is freed properly.
+// Judgements.
 constexpr std::size_t kMostBlocks = 1024;
 constexpr std::uint64_t kMuch = std::uint64_t{256} << 20;
 constexpr std::uint64_t kPart = 128;
@@ -84,12 +85,12 @@ void StreamOrdered::quick_free(std::uint64_t address, const Behind& behind) {
   auto found = live_at(address);
   if (found != live_.end() &&
       (quick_.size() >= kMostBlocks || quick_.bytes() >= most_listed(found->second.pool->gpu_bytes))) {
-    flush_and_look(lock);
+    flush_and_query(lock);
     found = live_at(address);
   }
   if (found == live_.end() || stream == 0 || found->second.pool->destroyed()) return free_properly(address, behind);
   Live& live = found->second;
-  // Its context may have ended, and then it is not here any more.
+  // The event of an earlier use is null if its context has ended.
   if (live.last.event != behind.event) fences_.release(live.last.context, live.last.event);
   live.use = Live::Use::kFreed;
   live.behind = 0;
@@ -139,12 +140,12 @@ void StreamOrdered::flush(std::vector<Fences::Queue>* queues) {
   }
 }
 
-// As after a free of each.
-void StreamOrdered::flush_and_look(Lock& lock) {
+// Empties the list, then queries streams as after a free of each block.
+void StreamOrdered::flush_and_query(Lock& lock) {
   std::vector<Fences::Queue> queues;
   flush(&queues);
   for (const Fences::Queue& queue : queues) {
-    fences_.look_after_free(lock, queue, [&](const Fences::Point& point) { passed(point, nullptr); });
+    fences_.query_after_free(lock, queue, [&](const Fences::Point& point) { passed(point, nullptr); });
   }
 }
 

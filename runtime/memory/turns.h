@@ -39,7 +39,7 @@ class Turns {
   // --- work
 
   // Runs the work if this process may use the GPU now, and keeps the gate from closing meanwhile; otherwise does
-  // nothing. Never waits. It is asked once with the lock of swapped ranges held; that work calls nothing.
+  // nothing. Never waits. One caller holds the lock of swapped ranges; its work calls nothing.
   virtual void if_our_turn(int device, OwnWork work) = 0;
   // Waits for the work of a context, as cuMemFree of memory in it does, and returns the driver's answer. No value: it
   // has not waited, since that would disturb something else.
@@ -116,8 +116,8 @@ class Turns {
 
   // The bytes that this process has in the ledger for the GPU have changed.
   virtual void changed(int device) = 0;
-  // resident_bytes() or pinned_bytes() (residency.h) have changed: called before the driver is asked for more and after
-  // it has taken something back.
+  // resident_bytes() or Sums::pinned (residency.h) has changed: called before the driver is asked for more and after it
+  // has taken something back.
   virtual void resident_changed(int device) = 0;
   // An allocation has ended up out of place; the gate is closed. With the lock of the ranges held.
   virtual void out_of_place(int device) = 0;

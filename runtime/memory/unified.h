@@ -14,7 +14,7 @@ inline constexpr std::uint64_t kWorthMoving = std::uint64_t{64} << 10;
 // Used instead of a GPU's ordinal.
 inline constexpr int kHost = -1;  // CU_DEVICE_CPU
 
-// Starts moving the range to a GPU or to kHost, in the order of the stream, which belongs to the current context.
+// Starts moving the memory to a GPU or to kHost, in the order of the stream, which belongs to the current context.
 api::CUresult prefetch(api::CUdeviceptr address, std::uint64_t bytes, int to, api::CUstream stream);
 
 // `device` is what the advice names. Waits for no work (measured).

@@ -51,7 +51,7 @@ inline Capture memory(const void* data, std::uint64_t count, std::uint32_t eleme
   if (data == nullptr) return Capture::absent();
   const std::uint64_t most = kMaxCaptureBytes / element_bytes;
   if (count > most) {
-    // A single element that is too long is cut; otherwise whole elements are kept.
+    // A single element that is too long is cut; otherwise whole elements are recorded.
     const std::uint32_t bytes = most == 0 ? kMaxCaptureBytes : static_cast<std::uint32_t>(most * element_bytes);
     return {data, static_cast<std::uint16_t>(bytes | CaptureWord::kCutOff)};
   }

@@ -36,7 +36,7 @@ class Recorder {
     Writer* const writer = writer_of_this_process();
     if (thread.end != nullptr) writer->give_back(thread.cursor, thread.end);
     thread.cursor = thread.end = nullptr;
-    // The records for the new thread's name and the time need room, too; a left-over stretch may be too short for all.
+    // The records for the new thread's name and the time need space, too; a left-over stretch may be too short for all.
     const std::uint32_t needed = bytes + kThreadRecordBytes + RecordWord::kOverhead;
     for (;;) {
       const Writer::Stretch stretch = writer->take();
@@ -56,7 +56,7 @@ class Recorder {
     }
   }
 
-  // Once a second or so.
+  // About once a second.
   void refresh(Thread& thread, std::uint64_t ticks) {
     thread.refresh_at = ticks + nominal_ticks_per_second(thread.clock);
     if (Writer* const writer = writer_.load(std::memory_order_acquire)) writer->refresh_calibration();
@@ -64,7 +64,7 @@ class Recorder {
 
   void thread_ends(Thread& thread, Writer* writer) {
     // Programs name their threads late: the current name is the one to show.
-    if (writer != nullptr && has_room(thread, kThreadRecordBytes)) name_thread(thread);
+    if (writer != nullptr && has_space(thread, kThreadRecordBytes)) name_thread(thread);
     if (writer != nullptr && thread.end != nullptr) writer->give_back(thread.cursor, thread.end);
     thread.cursor = thread.end = nullptr;
   }
@@ -96,10 +96,10 @@ class Recorder {
     if (DIR* const tasks = opendir("/proc/self/task")) {
       while (const dirent* const task = readdir(tasks)) {
         const auto id = static_cast<std::uint32_t>(std::strtoul(task->d_name, nullptr, 10));
-        if (id != 0 && has_room(thread, 2 * kThreadRecordBytes + RecordWord::kOverhead)) name_other(thread, id);
+        if (id != 0 && has_space(thread, 2 * kThreadRecordBytes + RecordWord::kOverhead)) name_other(thread, id);
       }
       closedir(tasks);
-      if (has_room(thread, kThreadRecordBytes + RecordWord::kOverhead)) {
+      if (has_space(thread, kThreadRecordBytes + RecordWord::kOverhead)) {
         name_thread(thread);
         begin_epoch(thread);
       }
@@ -125,7 +125,7 @@ class Recorder {
     return writer;
   }
 
-  static bool has_room(const Thread& thread, std::uint32_t bytes) {
+  static bool has_space(const Thread& thread, std::uint32_t bytes) {
     return thread.end != nullptr && thread.end - thread.cursor >= static_cast<std::ptrdiff_t>(bytes);
   }
 

@@ -42,7 +42,7 @@ template <class To, class From>
   }
 }
 
-// A row's capture without names: what two functions have in common that record the same.
+// A row's capture without names: functions that record the same have the same.
 struct Recorded {
   std::int8_t parameter;
   bool at_return;
@@ -133,7 +133,7 @@ struct Body<Api, kHasStatus, Result(Parameters...), kRecorded...> {
     constexpr Recorded one = kAll[kIndex];
     return captured<one>(words[one.parameter < 0 ? kResultWord : one.parameter], words);
   }
-  // Of a call that did not return zero.
+  // For a call that did not return zero.
   template <std::size_t kIndex>
   [[gnu::always_inline]] static Capture capture_failed([[maybe_unused]] const std::uint64_t* words) {
     if constexpr (kHasStatus && kAll[kIndex].parameter >= 0) {

@@ -1,5 +1,5 @@
 // One trace file while it is written: reserves space, maps it, and hands out chunks. Threads come here only when a
-// chunk is full, and then take a lock; the writer does not look at what they write into their chunks.
+// chunk is full, and then take a lock; the writer does not read what they write into their chunks.
 #pragma once
 
 #include <sys/types.h>

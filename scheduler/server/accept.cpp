@@ -1,4 +1,4 @@
-// Connections as they come.
+// Accepts connections.
 #include <fmt/format.h>
 #include <sys/socket.h>
 

@@ -1,7 +1,7 @@
-// What counts on each GPU for contexts that nothing measures, of users who could invent processes to have more of them.
-// All of them together count as a quarter of the GPU at most, or several users could make a GPU look full of contexts.
-// Nobody gets more than three quarters of what the others leave of that, as in budget.h. A context that counts for less
-// than it takes refuses nobody memory; the driver may then refuse what rotad has granted.
+// What is charged on each GPU for contexts that nothing measures, of users who could invent processes to have more of
+// them. All of these contexts together count as a quarter of the GPU at most, or several users could make a GPU look
+// full of contexts. Nobody gets more than three quarters of what the others leave of that quarter, as in budget.h. A
+// context that counts for less than it takes refuses nobody memory; the driver may then refuse what rotad has granted.
 #pragma once
 
 #include <algorithm>

@@ -215,7 +215,7 @@ Result<bool> leave_books(const std::string& path, const Books& books) {
     return Descriptor(open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   };
   Descriptor file = create();
-  // Of a rotad at this place, whose lock this one has, that was killed.
+  // Such a file is of a rotad that was killed: this one has its lock.
   if (!file && errno == EEXIST && unlink(name.c_str()) == 0) file = create();
   if (!file) return Error{fmt::format("cannot create {}: {}", name, strerror(errno))};
   auto written = write_whole(file.get(), text_of(books));

@@ -1,5 +1,5 @@
-// What a rotad that is ended with SIGTERM leaves to the next rotad at the same socket: what the next one cannot learn
-// from the programs. It is a file next to the socket, which the next rotad reads once and removes.
+// What a rotad that is ended with SIGTERM leaves to the next rotad at the same socket, since the next one cannot learn
+// it from the programs: a file next to the socket, which the next rotad reads once and removes.
 //
 //   rota-books 1
 //   boot 0b6a...                                    the machine's boot id; a file of an earlier boot is ignored
@@ -25,7 +25,7 @@
 //   end 7                                           number of lines before this one
 //
 // Lines that begin with another word, and what follows the last known field of a line (but for texts at its end), are
-// of a later version of rotad, and ignored.
+// of a later version of rotad and are ignored.
 #pragma once
 
 #include <sys/types.h>

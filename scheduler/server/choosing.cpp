@@ -23,7 +23,7 @@ std::string session_key(const TrustDomain& domain, const char* id) {
 }  // namespace
 
 void Server::on_stay(Connection& connection) {
-  // They outlive their connections, so each process counts once, and all of them within the descriptors set aside.
+  // Such processes outlive their connections, so each counts once, and all of them within the descriptors set aside.
   const pid_t pid = connection.peer().pid;
   if (connection.stays || !connection.peer().process) return;
   if (staying_.contains(pid)) return;
@@ -36,7 +36,7 @@ void Server::on_stay(Connection& connection) {
   watch_stayer(pid, std::move(process), std::move(share));
 }
 
-// Until the process ends. False: its user has too many already.
+// Watches the process until it ends. False: its user has too many already.
 bool Server::watch_stayer(pid_t pid, Descriptor process, Budget::Share share) {
   if (pid != 0 && staying_.contains(pid)) return true;
   if (!share) return false;

@@ -29,23 +29,23 @@ namespace event = scheduler::event;
 
 namespace {
 
-// How long the rotad that has a GPU may take to say where it listens: it is asked within its event loop. Without that
-// it is known by its process and user only.
+// How long the rotad that has a GPU may take to say where it listens: it answers from its event loop. Until then only
+// its process and user are known.
 constexpr auto kSaysWhoItIs = 250ms;
 // Between two attempts to take a lock whose holder cannot be connected to (it is in another network namespace, or is
 // just ending): doubled each time.
 constexpr auto kFirstRetry = 10ms;
 constexpr auto kLastRetry = 1000ms;
-constexpr auto kBetweenLooks = 1000ms;
+constexpr auto kBetweenChecks = 1000ms;
 // A driver may be loaded after rotad has been started. Without one, each attempt may have the kernel look for it.
-constexpr auto kBetweenLooksForGpus = 10s;
+constexpr auto kBetweenGpuSearches = 10s;
 
-// Cut where it is too long, and visibly.
+// Cuts a text that is too long, and marks the cut.
 std::string at_most(const std::string& text, std::size_t most) {
   return text.size() <= most ? text : text.substr(0, most - 3) + "...";
 }
 
-// Whether programs of this rotad's user get through to the machine's rotad.
+// Whether programs of this rotad's user can connect to the machine's rotad.
 bool machine_can_be_reached() {
   const Descriptor probe(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   return probe && connect_at(probe.get(), protocol::machine_socket()) == 0;
@@ -105,12 +105,12 @@ void Server::serve_gpu(Client& client, const protocol::AddGpu& named) {
   if (!answers_when_read(client, index, added)) tell(client, added);
 }
 
-// For a later rotad, however this one ends. If the file cannot be created, the later one does not wait.
+// Leaves a note for a later rotad, however this one ends. If the file cannot be created, the later one does not wait.
 void Server::note_clients() const {
   const Descriptor note(::open(clients_note().c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
 }
 
-// What a client is told, within a message's text.
+// What a client is told. Fits into a message's text.
 std::string Server::elsewhere_text(const Elsewhere& elsewhere) {
   if (!elsewhere.problem.empty()) return elsewhere.problem;
   const HolderLink* link = elsewhere.link.get();
@@ -141,7 +141,7 @@ void Server::claim(Claims::Actions actions) {
                      std::make_move_iterator(actions.end()));
   if (claiming_) return;  // the caller above takes them
   {
-    // Also if one of them throws: the others are carried out with the next.
+    // Also reset if one of the actions throws: the others are carried out with the next.
     const struct Claiming {
       explicit Claiming(bool& set) : claiming(set) { claiming = true; }
       ~Claiming() { claiming = false; }
@@ -195,7 +195,7 @@ void Server::carry_out(const Claims::Action& action) {
   }
 }
 
-// Whose client waits for the GPU: the first one's.
+// The user of the first client that waits for the GPU.
 uid_t Server::first_to_name(const std::string& gpu) const {
   for (const auto& [who, unused] : named_) {
     const auto client = clients_.find(who.first);
@@ -228,7 +228,7 @@ void Server::try_lock(const std::string& gpu) {
       if (found != elsewhere_.end() && !std::exchange(found->second.answered, true)) say_holder(gpu);
     });
   };
-  // One that says who it is later than that is asked then.
+  // A rotad that says who it is only later is asked then.
   const auto says = [this, gpu, later] {
     later([this, gpu] {
       const auto found = elsewhere_.find(gpu);
@@ -254,7 +254,8 @@ void Server::try_lock(const std::string& gpu) {
     });
     return;
   }
-  // That rotad may be just ending. It has then ended by the next attempt or the one after, before anybody is told.
+  // That rotad may just be ending. It will then have ended by the next attempt or the one after, before any client is
+  // told.
   if (there.retry >= 8 * kFirstRetry || !there.problem.empty()) heard();
   there.timer = std::make_unique<asio::steady_timer>(io_, there.retry);
   there.retry = std::min<std::chrono::milliseconds>(there.retry * 2, kLastRetry);
@@ -290,7 +291,7 @@ void Server::refuse_gpu(Client& client, const std::string& gpu) {
   publish(client);  // wakes it
 }
 
-// The program looks for a rotad anew, and finds the machine's first.
+// The program searches for a rotad again, and finds the machine's first.
 void Server::send_away(Client& client) {
   const std::uint32_t number = client.connection;
   remove_client(client.id, "another rotad serves it");
@@ -315,26 +316,26 @@ void Server::withdraw() {
     }
   }
   for (const auto& [number, gang] : gangs_) gangs_due_.insert(number);
-  settle_gangs();
-  schedule_look();
+  check_gangs();
+  schedule_gang_check();
   for (const auto& [id, client] : clients_) publish(*client);
-  look_if_quiet();
+  check_if_quiet();
 }
 
-// After each step: whether the last holder has given back.
-void Server::look_if_quiet() {
+// After each step: checks whether the last holder has given back.
+void Server::check_if_quiet() {
   if (!claims_.withdrawing() || letting_go_) return;
   const bool held = std::ranges::any_of(clients_, [&](const auto& entry) {
     return std::ranges::any_of(entry.second->tasks, [&](const Task& task) { return holds(task) && !task.overdue; });
   });
   if (held) return;
-  letting_go_ = true;  // in a moment: this may be in the middle of a client's message
+  letting_go_ = true;  // posted, since a client's message may be in progress
   asio::post(io_, [this] {
     if (!stopped_) claim(claims_.quiet());
   });
 }
 
-// Their pages say so before their connections end: a program that loses its rotad would run on.
+// The clients' pages say so before their connections end: a program that only loses its rotad would run on.
 void Server::take_back() {
   for (const auto& [id, client] : clients_) {
     bool any = false;
@@ -344,7 +345,7 @@ void Server::take_back() {
               client->pid);
     publish(*client);
   }
-  look_if_quiet();
+  check_if_quiet();
 }
 
 void Server::let_go() {
@@ -378,12 +379,12 @@ void Server::let_go() {
   }
 }
 
-// The machine's rotad has all GPUs from its start on, or from when the driver is there; those that users' rotads have
-// once these end, or a program asks for them. Until they are known, they are looked for again and again.
+// The machine's rotad has all GPUs from its start on, or once the driver is loaded; GPUs that users' rotads have once
+// these end, or once a program asks for them. Until the GPUs are known, NVML is asked for them again and again.
 void Server::take_all_gpus() {
   if (!is_machine() || place_lost_ || nvml_released_ || now() < all_gpus_at_) return;
   if (all_gpus_.empty()) {
-    all_gpus_at_ = now() + kBetweenLooksForGpus;
+    all_gpus_at_ = now() + kBetweenGpuSearches;
     all_gpus_meter_.ask({Uuid{}});
   } else {
     keep_all_gpus();
@@ -392,14 +393,14 @@ void Server::take_all_gpus() {
 
 void Server::keep_all_gpus() {
   if (place_lost_ || all_gpus_.empty()) return;
-  all_gpus_at_ = now() + kBetweenLooks;
+  all_gpus_at_ = now() + kBetweenChecks;
   for (const Uuid& uuid : all_gpus_) gpus_.keep(uuid);
 }
 
 // While clients wait for what other users' rotads have, the machine's rotad may have been started.
 void Server::look_for_machine() {
-  if (is_machine() || named_.empty() || now() < machine_looked_at_ + kBetweenLooks) return;
-  machine_looked_at_ = now();
+  if (is_machine() || named_.empty() || now() < machine_checked_at_ + kBetweenChecks) return;
+  machine_checked_at_ = now();
   claim(claims_.machine_is_there(machine_can_be_reached()));
 }
 

@@ -1,4 +1,5 @@
-// What the server keeps per client and per process that asked it to stay; private to the server's own files.
+// What the server stores for each client, and for each process that asked it to stay; private to the server's own
+// files.
 #pragma once
 
 #include <asio/posix/stream_descriptor.hpp>
@@ -43,9 +44,9 @@ struct Server::Client : Program {
   std::uint32_t connection = 0;  // 0: it closed although the process is alive
   scheduler::Time orphaned_at{};
   uid_t uid = 0;
-  bool in_own_container = false;            // in rotad's: its user is who it says
+  bool in_own_container = false;            // in rotad's container: its user is the one it names
   bool says_it_returns = false;             // Hello::returns
-  bool numbered = false;                    // counts among those of its payer in Server::domains_
+  bool numbered = false;                    // counts among its payer's clients in Server::domains_
   bool hands_over = false;                  // takes over memory of others in its domain, and hands it over to them
   std::vector<protocol::Session> sessions;  // that it has named, the outermost first
   std::string session;                      // the outermost of them; empty: none
@@ -66,13 +67,13 @@ struct Server::Client : Program {
   PacedLines revocation_lines;
   PacedLines refusal_lines;
   scheduler::Quota::HostUse host;    // as last reported
-  std::uint64_t in_host_memory = 0;  // at least so much, when that last mattered,
+  std::uint64_t in_host_memory = 0;  // its process had at least so much, when that was last checked,
   scheduler::Time resident_at{};     // which was then
-  std::uint64_t spare_said = 0;      // that could be given back, when its page was last read
+  std::uint64_t spare_said = 0;      // reclaimable bytes, when its page was last read
   Page<protocol::LeasePage> lease;
   Page<protocol::UsagePage> usage;
   Burst burst;                                            // of its moves on all GPUs
-  std::optional<protocol::SeriesKey> series;              // whose it is, once it uses a GPU
+  std::optional<protocol::SeriesKey> series;              // the series in which it counts, once it uses a GPU
   std::map<std::uint32_t, Tracked> tracked;               // by GPU index
   protocol::Moves moved{};                                // as they were last counted,
   scheduler::Time moved_at{};                             // which was then

@@ -25,8 +25,8 @@ constexpr std::uint64_t kLatest = std::chrono::nanoseconds(std::chrono::hours(24
 }  // namespace
 
 // Whether two clients that both share something may share it with each other. What a client says of itself has no
-// effect on those of other domains. Memory and events pass to a process that opens them, or to one that rota has not
-// seen doing so; the latter is assumed only of processes that were started together or are ranks of one job.
+// effect on clients of other domains. A process gets memory and events of another by opening them, which rota may not
+// see; that it has done so unseen is assumed only of processes that were started together or are ranks of one job.
 bool Server::may_share_with(const Client& client, const Client& other) {
   if (client.domain != other.domain) return false;
   if (((client.shares | other.shares) & protocol::kSharesOfOthers) != 0) return true;
@@ -57,7 +57,7 @@ void Server::publish(Client& client) {
       regrants = regrants || page.gpus[gpu].grant.load() != shown_grant(task, gpu);
     }
   }
-  // By value, not by adding: what follows may fail for want of memory.
+  // Set, not incremented: what follows may fail for want of memory.
   const std::uint32_t change = page.grants_change | 1;
   if (regrants) page.grants_change = change;
   for (const Task& task : client.tasks) publish(client, task);
@@ -91,7 +91,7 @@ void Server::publish(const Client& client, const Task& task) {
     lease.too_much_bytes = too_much_[gpu];
     lease.hands_over = hands_over(client, gpu);
     lease.clearing = scheduler::has(core_.clearing_gpus(), gpu);
-    lease.movable = others_can_clear(client, gpu);
+    lease.movable = others_can_evict(client, gpu);
     lease.fixed_for_now = scheduler::has(core_.later_gpus(), gpu);
     lease.watch = watch;
     lease.waiters = state.waiters;
@@ -120,7 +120,7 @@ void Server::publish_contexts_to_all() {
   for (const auto& [id, client] : clients_) {
     publish_contexts_of(*client, gpus);
     for (const std::uint32_t gpu : client->gpus()) {
-      client->lease->gpus[gpu].movable = others_can_clear(*client, gpu);
+      client->lease->gpus[gpu].movable = others_can_evict(*client, gpu);
       client->lease->gpus[gpu].fixed_for_now = scheduler::has(published_.later, gpu);
     }
   }
@@ -151,9 +151,9 @@ void Server::publish_too_much(std::uint32_t gpu) {
 
 void Server::read_usage(Client& client) {
   const protocol::UsagePage& page = *client.usage;
-  bool lacks = false;
-  for (const std::uint32_t gpu : client.gpus()) lacks = lacks || page.gpus[gpu].short_bytes.load() != 0;
-  if (lacks) read_others();
+  bool deficit = false;
+  for (const std::uint32_t gpu : client.gpus()) deficit = deficit || page.gpus[gpu].short_bytes.load() != 0;
+  if (deficit) read_others();
   for (const std::uint32_t gpu : client.gpus()) {
     tell_usage(client, gpu);
     tell_pinned(client, gpu);
@@ -168,8 +168,8 @@ void Server::read_usage(Client& client) {
 void Server::tell_pinned(Client& client, std::uint32_t gpu) {
   const protocol::GpuUsage& usage = client.usage->gpus[gpu];
   const auto why = static_cast<protocol::PinAll>(usage.pinned_all.load(std::memory_order_relaxed));
-  // Of a process that is pinned as a whole also what it allocates later. One without a context has to make one first,
-  // and is not pinned any more then.
+  // If a process is pinned as a whole, so is what it allocates later. A process without a context has to make one
+  // first, and is then no longer pinned.
   const bool all = why != protocol::PinAll::kNo && why != protocol::PinAll::kNoContext;
   const scheduler::Bytes bytes =
       all ? protocol::kMaxGpuBytes
@@ -178,7 +178,7 @@ void Server::tell_pinned(Client& client, std::uint32_t gpu) {
   carry_out(apply(scheduler::limit::Pin{client.id, gpu, bytes}).outcome);
 }
 
-// What others wait for it to free.
+// The memory that others wait for this client to free.
 scheduler::Bytes Server::stays_of(const Client& client, std::uint32_t gpu) {
   const protocol::GpuUsage& usage = client.usage->gpus[gpu];
   const scheduler::Bytes fixed = usage.fixed_bytes.load(std::memory_order_relaxed);
@@ -187,7 +187,7 @@ scheduler::Bytes Server::stays_of(const Client& client, std::uint32_t gpu) {
 }
 
 void Server::tell_stays(Client& client, std::uint32_t gpu) {
-  // Who was there before this rotad is as old as it says, and anybody else as its connection.
+  // A client that was there before this rotad is as old as it says, any other as old as its connection.
   const scheduler::Time said(static_cast<std::int64_t>(std::min<std::uint64_t>(client.usage->began_ns, INT64_MAX)));
   const bool is_older = client.connected_at < others_come_back_until_ && said != scheduler::Time{};
   const scheduler::Quota::Stays now{.gang = client.gang,
@@ -233,7 +233,7 @@ void Server::read_activity(Program& program) {
   for (Task& task : client.tasks) {
     if (task.gang == 0) tell_activity(task.activity, activity_of(client, task, shares));
   }
-  // All that are members are of the same gang.
+  // All tasks that are members are of the same gang.
   const auto member = std::ranges::find_if(client.tasks, [](const Task& task) { return task.gang != 0; });
   if (member == client.tasks.end()) return;
   Gang& gang = *gang_of(*member);
@@ -278,7 +278,7 @@ scheduler::event::Activity Server::activity_of(const Gang& gang) const {
   return all;
 }
 
-// `last`: what of it the core was told last.
+// `last`: what the core was told last.
 void Server::tell_activity(LastActivity& last, const scheduler::event::Activity& activity) {
   const LastActivity news{activity.calls, activity.samples, activity.switches, std::uint64_t{activity.shares}};
   if (std::exchange(last, news) != news) step(activity);
@@ -302,8 +302,8 @@ void Server::read_others() {
   others_pass_.try_now();
 }
 
-// Where many clients are evicting memory, each that has evicted some is a decision of the core's: others have their
-// turn in between. Returns whether all have been read.
+// Where many clients evict memory, each page that shows it leads to a decision of the core's: so other work is done in
+// between. Returns whether all pages have been read.
 bool Server::read_some_others() {
   constexpr int kBetweenClocks = 8;
   const std::chrono::nanoseconds until = processor_time() + kAtOnce;

@@ -224,8 +224,8 @@ std::string trimmed(std::string_view text) {
   return begin == text.npos ? "" : std::string(text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin));
 }
 
-// For the commonest mistake, a value without quotes, what to write instead; nothing for others, for which the parser's
-// words have to do.
+// What to write instead, for the commonest mistake, a value without quotes. Nothing for other mistakes: the parser's
+// own text is shown.
 std::string why_no_value(const std::string& path, toml::source_position at) {
   std::ifstream file(path);
   std::string line;

@@ -26,7 +26,7 @@ struct LimitSettings {
   bool operator==(const LimitSettings&) const = default;
 };
 
-// Where figures for Prometheus are to be had.
+// Where rotad offers figures to Prometheus.
 struct MetricsSettings {
   std::string listen;                                            // ListenAddress; empty: nowhere
   bool allow_remote = false;                                     // it may be an address that other machines reach
@@ -39,7 +39,7 @@ struct MetricsSettings {
 enum class Visibility { kAll, kOwn };
 
 struct Config {
-  // As on the command line, which takes precedence.
+  // These are also options of the command line, which take precedence.
   std::optional<scheduler::Mode> mode;
   std::optional<std::chrono::nanoseconds> quantum;  // 0: automatic
   std::optional<std::chrono::nanoseconds> grace;
@@ -51,7 +51,7 @@ struct Config {
   MetricsSettings metrics;
 };
 
-// What rotad goes by: the command line, then the file, then the defaults.
+// The settings that apply: of the command line, then the file, then the defaults.
 struct Configuration {
   scheduler::Settings settings;
   LimitSettings limits;

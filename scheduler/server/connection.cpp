@@ -22,7 +22,7 @@ using protocol::Message;
 
 namespace {
 
-// Made now: there is no memory for it when it is needed.
+// Made in advance: there would be no memory for it when it is needed.
 const std::string kNoMemory = "rotad lacks the memory to serve this program: try again, or end some programs";
 
 }  // namespace
@@ -53,7 +53,7 @@ void Connection::read() {
     self->reading_ = false;
     if (error == asio::error::operation_aborted) return;
     if (error) return self->fail();
-    // Many that wait for the same user's time take some of it.
+    // Charged too, since many may wait for the same user's time.
     self->charged("serve a client", [&] { self->read(); });
   });
   reading_ = true;
@@ -163,7 +163,7 @@ void Connection::flush() {
   }
 }
 
-// A long answer lets others have their turn in between.
+// Other work is done between the parts of a long answer.
 void Connection::flush_later() {
   asio::post(socket_.get_executor(), [self = shared_from_this()] { self->flush_now(); });
   writing_ = true;
@@ -200,7 +200,7 @@ void Connection::close() {
     share = {};
     return;
   }
-  // It counts as the peer's until it is closed.
+  // The socket counts as the peer's until it is closed.
   const bool taken = guarded("leave a connection to a worker process", [&] {
     workers_.close(std::move(socket), domain_.payer(),
                    [counts = std::make_shared<Budget::Share>(std::move(share))](JobOutcome) {});

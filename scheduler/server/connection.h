@@ -1,4 +1,4 @@
-// One accepted socket: reads messages, a few at a time so that no peer crowds out the others, and answers. While an
+// One accepted socket: reads messages, a few at a time so that no peer keeps the others waiting, and answers. While an
 // answer waits for a peer that does not read, nothing more is read from that peer, so no queue grows.
 #pragma once
 
@@ -72,7 +72,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const Peer& peer() const { return peer_; }
   Peer& peer() { return peer_; }
   const TrustDomain& domain() const { return domain_; }
-  // Root, in rotad's own container: nothing is kept from it.
+  // Root, in rotad's own container: nothing is hidden from it.
   bool is_root() const { return root_; }
 
   std::uint32_t client = 0;                          // after hello; 0 before
@@ -88,7 +88,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void flush();
   void flush_later();
   void flush_now();
-  // Does this for the peer, within its user's part of the time.
+  // Does this for the peer, and charges its user's part of the time.
   template <typename Work>
   void charged(const char* what, const Work& work);
 

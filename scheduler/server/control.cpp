@@ -51,7 +51,7 @@ Control::Control(asio::io_context& io, Listener listener, std::string path, Trus
       id_(id_of(path_)) {}
 
 void Control::listen_anew(Descriptor listener) {
-  // Who has not been accepted may have sent descriptors (bare_packet.h).
+  // Peers that have not been accepted may have sent descriptors (bare_packet.h).
   workers_.close(Descriptor(listener_.release()), std::to_string(geteuid()), [](JobOutcome) {});
   listener_.assign(listener.release());
   id_ = id_of(path_);
@@ -66,7 +66,7 @@ void Control::stop() {
   if (stopped_) return;
   stopped_ = true;
   if (!inherited_ && is_at(path_, id_)) unlink(path_.c_str());
-  // As with the clients' socket: what nobody has accepted is left to the end of the process.
+  // As with the clients' socket: connections that were not accepted are closed when the process ends.
   const int listener = listener_.release();
   if (!inherited_) shutdown(listener, SHUT_RDWR);
   accept_again_.cancel();
@@ -79,7 +79,7 @@ void Control::accept() {
     Descriptor socket(accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket) {
       guarded("serve the control socket", [&] { accept_one(std::move(socket)); });
-      // If that failed, nobody knows what is in its queue.
+      // If that failed, what is in the socket's queue is not known.
       if (socket && !end_and_empty(socket.get())) socket.release();
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       // The peer waits in the backlog: try again in a moment rather than spin on a socket that stays readable.
@@ -114,7 +114,7 @@ void Control::accept_one(Descriptor&& socket) {
               "settings");
     return;
   }
-  // The oldest has had its time: no peer can keep others out by staying.
+  // The oldest session ends: no peer can keep others out by staying connected.
   if (sessions_.size() >= kMaxSessions) sessions_.erase(sessions_.begin());
   sessions_.emplace(number, std::move(session));
   read(number);

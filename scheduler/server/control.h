@@ -1,7 +1,7 @@
 // The control socket, on which settings are changed and rotad is stopped. It is separate from the clients' socket, so
-// that a container that is given that one cannot change everybody's settings. The kernel's credentials of the peer
-// decide: root, the user that rotad runs as, and members of that user's group may use it, each in rotad's own
-// container. Where the socket is inherited, its group is the one.
+// that a container that has the clients' socket cannot change everybody's settings. The kernel's credentials of the
+// peer decide: root, the user that rotad runs as, and members of that user's group may use it, each in rotad's own
+// container. Where the socket is inherited, members of the socket's group may use it instead.
 #pragma once
 
 #include <asio/io_context.hpp>
@@ -30,7 +30,7 @@ class Control {
   ~Control();
 
   void start() { accept(); }
-  // At another socket of the same path, since the first is no longer there.
+  // Listens at another socket of the same path, since the first is no longer there.
   void listen_anew(Descriptor listener);
   // Closes everything and removes the socket.
   void stop();

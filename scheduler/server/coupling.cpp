@@ -1,4 +1,4 @@
-// Begins and ends the core's clients that a client's tasks are, and couples tasks as its wants say.
+// Begins and ends the core's clients, one for each task of a client, and couples tasks as the client requests.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ Bytes Leases::context_bytes(const Program& client, GpuIndex gpu) const {
   return task->gang == 0 ? core_.context_bytes(task->id, gpu) : task->parts.at(gpu).context;
 }
 
-// The limits' lines in the event log have the client's number, the core's have the task's.
+// In the event log the limits' lines have the client's number, the core's lines the task's.
 void Leases::join(const Program& client, const Task& task) {
   owners_[task.id] = client.id;
   remark(fmt::format("task {} client {} pid {}", task.id, client.id, client.pid));
@@ -74,7 +74,7 @@ void Leases::on_want(Program& client, const protocol::Want& want, bool reclaims)
     return;
   }
   if (Task& task = *client.tasks.of(together); is_to_join(client, task) && !holds(task)) {
-    task.wants = true;  // of the gang's next turn, which is about to begin
+    task.wants = true;  // in the gang's next turn, which is about to begin
     gangs_due_.insert(client.gang);
     publish_changes(modelled_now());
     return;
@@ -83,7 +83,7 @@ void Leases::on_want(Program& client, const protocol::Want& want, bool reclaims)
                    want.alone != 0});
 }
 
-// Whether the GPUs are one task now.
+// Makes the GPUs one task. Returns whether they are.
 bool Leases::couple(Program& client, GpuMask gpus) {
   for (const Task& task : client.tasks) {
     if ((task.gpus & gpus) == 0 || !holds(task)) continue;
@@ -103,8 +103,8 @@ bool Leases::couple(Program& client, GpuMask gpus) {
   return true;
 }
 
-// The core's new clients are told all that is known before the old ones leave, so nobody gets in between. For that long
-// what they have counts twice, which keeps others out rather than letting them in.
+// The core is told all that is known of its new clients before the old ones leave, so that no other client is granted a
+// GPU in between. Meanwhile what they have counts twice, which keeps others out rather than letting them in.
 void Leases::replace(Program& client, const Tasks::Change& change,
                      const std::vector<std::pair<GpuIndex, Bytes>>& contexts) {
   GpuMask told = change.came;

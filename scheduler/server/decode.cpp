@@ -14,7 +14,7 @@ namespace {
 using protocol::Kind;
 using protocol::Message;
 
-// What only rotad sends.
+// From this kind on only rotad sends messages.
 constexpr unsigned kFirstOfRotads = 100;
 
 Error unknown(const Message& message) {

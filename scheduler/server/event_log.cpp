@@ -81,7 +81,7 @@ void EventLog::add(const std::string& lines) {
   if (!fits && file_) end("it is full");
 }
 
-// What follows a part that is missing could not be played.
+// If writing fails the log ends: what followed the missing part could not be replayed.
 void EventLog::flush() {
   if (!file_ || unwritten_.empty()) return;
   if (write_all(file_.get(), unwritten_)) {

@@ -17,7 +17,7 @@ class EventLog {
  public:
   static constexpr std::uint64_t kMaxBytes = std::uint64_t{64} << 20;
 
-  // Nothing is logged.
+  // An object that logs nothing.
   EventLog() = default;
   // Replaces an existing file, but not the log of a rotad that runs; readable only by its owner, since it tells who
   // used what when.
@@ -29,7 +29,7 @@ class EventLog {
              const scheduler::Quota& quota, const scheduler::LimitDecisions& decisions);
   // A line that the core ignores.
   void remark(const std::string& text, scheduler::Time now);
-  // What was written is in the file.
+  // Afterwards all that was written is in the file.
   void flush();
   EventLog(EventLog&&) noexcept = default;
   EventLog& operator=(EventLog&&) noexcept = default;

@@ -1,5 +1,5 @@
-// What the members of gangs have: the core is told of all of it as of one client, and each of them what of that is its
-// own.
+// The memory of gangs' members: the core is told of all of it as of one client, and each member is told its own part of
+// what the core decides.
 #include <algorithm>
 
 #include "scheduler/server/gangs.h"
@@ -20,17 +20,17 @@ Bytes Leases::sum(const Gang& gang, GpuIndex gpu, const Of& of) const {
   return all;
 }
 
-// Whose memory is missing on a GPU that a client of the core holds; null: nobody's.
-Program* Leases::lacking_on(ClientId id, GpuIndex gpu) const {
+// The program with the largest deficit on a GPU that a client of the core holds; null: none has one.
+Program* Leases::deficit_on(ClientId id, GpuIndex gpu) const {
   const auto gang = gangs_in_core_.find(id);
   if (gang == gangs_in_core_.end()) return find_task(id).program;
   Program* most = nullptr;
-  Bytes lacking = 0;
+  Bytes deficit = 0;
   for_each_member(*gangs_.at(gang->second), [&](Program& client, const Task& task) {
     const auto part = task.parts.find(gpu);
-    if (part == task.parts.end() || part->second.usage.shortage <= lacking) return;
+    if (part == task.parts.end() || part->second.usage.shortage <= deficit) return;
     most = &client;
-    lacking = part->second.usage.shortage;
+    deficit = part->second.usage.shortage;
   });
   return most;
 }
@@ -68,12 +68,12 @@ void Leases::say_usage(Task& task, const event::Usage& usage) {
       contexts += part->second.context;
       swappers += its.resident != 0 ? 1 : 0;
     });
-    // What the driver has refused does not fit together with what is there, programs without rota included. Of Unified
-    // Memory neither counts.
+    // What the driver has refused does not fit together with what is there, programs without rota included. Unified
+    // Memory counts in neither.
     const scheduler::GpuState there = core_.gpu(usage.gpu);
     const Bytes needed = all.resident + all.shortage + contexts;
     if (swappers > 1 && all.shortage != 0 && needed + there.outside > there.total) {
-      gang->crowded = usage.gpu;
+      gang->overcommitted = usage.gpu;
       gangs_due_.insert(gang->number);
     }
   }
@@ -89,7 +89,7 @@ void Leases::say_asked(Task& task, GpuIndex gpu, Bytes bytes) {
   step(event::Ask{task.id, gpu, bytes});
 }
 
-// ---- and what it says, as each of them is told
+// ---- and what the core says, as each member is told
 
 namespace {
 
@@ -103,7 +103,7 @@ bool can_leave(const Task::Part& part) {
 
 }  // namespace
 
-// While all members' pages are written nothing changes: what they have is summed up once, not once for each.
+// While all members' pages are written nothing changes: so the sums are computed once, not once for each member.
 Leases::OnGpu Leases::all_on(const Gang& gang, GpuIndex gpu) const {
   const auto count = [&] {
     OnGpu all;
@@ -121,7 +121,7 @@ Leases::OnGpu Leases::all_on(const Gang& gang, GpuIndex gpu) const {
   return kept->second;
 }
 
-// Of what the gang is promised, what the others of its members on this GPU have or have asked for is theirs.
+// What the gang is promised, less what its other members on this GPU have or have asked for.
 Bytes Leases::promised_bytes(const Task& task, GpuIndex gpu) const {
   const Bytes promised = core_.promised_bytes(task.id, gpu);
   const Gang* const gang = gang_of(task);
@@ -133,9 +133,9 @@ Bytes Leases::resident_bytes(const Task& task, GpuIndex gpu) const {
   return task.gang == 0 ? core_.resident_bytes(task.id, gpu) : task.parts.at(gpu).usage.resident;
 }
 
-// Whether memory of others can be evicted while this program holds the GPU. Of other members that is so once they take
-// their turns by themselves, as they will if it is missing here (say_usage).
-bool Leases::others_can_clear(const Program& program, GpuIndex gpu) const {
+// Whether memory of others can be evicted while this program holds the GPU. Other members can evict theirs once they
+// take turns by themselves, as they will if memory is missing here (say_usage).
+bool Leases::others_can_evict(const Program& program, GpuIndex gpu) const {
   if (scheduler::has(core_.movable_gpus(), gpu)) return true;
   const Task* const task = program.tasks.on(gpu);
   const Gang* const gang = task == nullptr ? nullptr : gang_of(*task);
@@ -143,7 +143,7 @@ bool Leases::others_can_clear(const Program& program, GpuIndex gpu) const {
   return all_on(*gang, gpu).can_leave > (can_leave(task->parts.at(gpu)) ? 1U : 0U);
 }
 
-// The first members evict theirs first.
+// Members evict in their order: the first ones first.
 Bytes Leases::bytes_to_clear(const Program& client, const Task& task, GpuIndex gpu) const {
   Bytes bytes = core_.bytes_to_clear(task.id, gpu);
   const Gang* const gang = gang_of(task);

@@ -20,15 +20,15 @@ namespace event = scheduler::event;
 
 namespace {
 
-// How long the first members of a gang wait for the others, where it is known how many there are.
+// How long the first members of a gang wait for the others, if it is known how many there are.
 constexpr std::chrono::seconds kWaitForAll{60};
-// The same for one whose programs had all come under an earlier rotad: they reconnect at once.
+// The same for a gang whose programs had all come under an earlier rotad: they reconnect at once.
 constexpr std::chrono::seconds kWaitForReturn{1};
 // After so many turns in a row that had to be revoked, the members take turns by themselves for so long: their work
 // waits for something that rotad does not see. Judgments.
 constexpr unsigned kMostRevoked = 3;
-// How long the turn of a gang, or of a program that is to join one, is drained where it ends for the gang's own sake,
-// since its work may wait for a program that is to join or has given back already. A judgment.
+// How long the turn of a gang, or of a program that is to join one, is drained if it ends for the gang's own sake: its
+// work may wait for a program that is to join or has given back already. A judgment.
 constexpr std::chrono::milliseconds kOwnDrain{500};
 constexpr std::chrono::minutes kApart{10};
 // How much of a drain counts as part of the hand-over, by which the length of turns is measured: others' turns become
@@ -87,7 +87,7 @@ void Leases::on_gang(Program& client, const protocol::Gang& named) {
   publish_changes(modelled_now());
 }
 
-// Of a client that has ended.
+// For a client that has ended.
 void Leases::leave_gang(const Program& client) {
   const auto found = gangs_.find(client.gang);
   if (found == gangs_.end()) return;
@@ -95,12 +95,12 @@ void Leases::leave_gang(const Program& client) {
   gangs_due_.insert(found->first);
 }
 
-// For as long as its GPUs become other tasks. False: the gang holds a grant, which ends first.
+// Takes a client out of its gang while its GPUs become other tasks. False: the gang holds a grant, which ends first.
 bool Leases::leave_gang_to_couple(Program& client) {
   const auto found = gangs_.find(client.gang);
   if (found == gangs_.end()) return true;
   Gang& gang = *found->second;
-  gangs_due_.insert(gang.number);  // those that come of it are members again at once
+  gangs_due_.insert(gang.number);  // the new tasks are members again at once
   if (gang.must_end = holds(gang); gang.must_end) return false;
   std::vector<OfTask> others;
   for_each_member(gang, [&](Program& other, Task& task) {
@@ -120,21 +120,21 @@ bool Leases::holds(const Gang& gang) const {
   return state != nullptr && state->held != 0;
 }
 
-// After each step, for those that it concerned.
-void Leases::settle_gangs() {
-  if (settling_gangs_ || gangs_due_.empty()) return;
-  const Within settling(settling_gangs_);
+// After each step: checks the gangs that it concerned.
+void Leases::check_gangs() {
+  if (checking_gangs_ || gangs_due_.empty()) return;
+  const Within checking(checking_gangs_);
   while (!gangs_due_.empty()) {
     const auto found = gangs_.find(*gangs_due_.begin());
     gangs_due_.erase(gangs_due_.begin());
     if (found == gangs_.end()) continue;
     Gang& gang = *found->second;
-    part_if_crowded(gang);
+    part_if_overcommitted(gang);
     form(gang);
-    look_at(gang);
+    check(gang);
     if (!gang.clients.empty() || gang.id != 0) continue;
     gang_numbers_.erase(gang.key);
-    looks_.erase({gang.look_at, gang.number});
+    checks_.erase({gang.check_at, gang.number});
     gangs_.erase(found);
   }
 }
@@ -145,8 +145,8 @@ bool Leases::is_to_join(const Program& client, const Task& task) const {
   return task.gang == 0 && gang != gangs_.end() && is_needed(*gang->second);
 }
 
-// Whether its clients' tasks are to be its members. One alone needs no gang, unless others are known to come: then it
-// does not begin without them.
+// Whether the tasks of the gang's clients are to be its members. A single client needs no gang, unless others are known
+// to come: then it does not begin without them.
 bool Leases::is_needed(const Gang& gang) const {
   const bool others_come = !gang.whole && gang.size > 1;
   return (gang.clients.size() > 1 || others_come) && !is_apart(gang);
@@ -156,7 +156,7 @@ bool Leases::is_apart(const Gang& gang) const {
   return now() < gang.apart_until;
 }
 
-// `within` 0: it may keep what it holds.
+// Asks a task to give back what it holds, within this time. 0: it need not.
 void Leases::withdraw(Task& task, scheduler::Time within) {
   const bool on = within != scheduler::Time{};
   if (std::exchange(task.withdrawn, on) != on) step(event::Withdraw{task.id, within});
@@ -194,12 +194,12 @@ void Leases::form(Gang& gang) {
   }
 }
 
-// The core's clients cannot lose a GPU, so a new one takes the place of the gang's. As in replace(), what the members
-// have counts twice for a moment.
+// The core's clients cannot lose a GPU, so a new client of the core replaces the gang's. As in replace(), what the
+// members have counts twice for a moment.
 void Leases::rebuild(Gang& gang, const std::vector<OfTask>& members) {
   std::vector<OfTask> leaving;
   for_each_member(gang, [&](Program& client, Task& task) { leaving.push_back({&client, &task}); });
-  // It is tried again with the next step that concerns the gang. Of one without programs nothing does.
+  // Otherwise it is tried again with the next step that concerns the gang. No step concerns a gang without programs.
   if (!may_grow() && !(members.empty() && leaving.empty())) return;
   const Within changing(coupling_);
   std::vector<ClientId> ended;
@@ -231,7 +231,7 @@ void Leases::rebuild(Gang& gang, const std::vector<OfTask>& members) {
     task->gang = gang.number;
     gang.gpus |= task->gpus;
   }
-  // What all of them have, then for each GPU once what that comes to: there may be hundreds.
+  // First what each member has, then the sum once for each GPU: there may be hundreds of members.
   for (const auto& [client, task] : members) {
     for (const GpuIndex gpu : GpuSet(task->gpus)) task->parts[gpu].usage = usage_of(*client, gpu);
     changed_.insert(client->id);
@@ -257,7 +257,7 @@ void Leases::rebuild(Gang& gang, const std::vector<OfTask>& members) {
              gang.clients.size());
 }
 
-// A member that takes its turns by itself again.
+// A member takes its turns by itself again.
 void Leases::become_alone(Program& client, Task& task) {
   const auto parts = std::exchange(task.parts, {});
   task.gang = 0;
@@ -274,7 +274,7 @@ void Leases::become_alone(Program& client, Task& task) {
 
 // ---- its turns
 
-// `running`: its work runs, by a grant of an earlier rotad.
+// `running`: its work runs under a grant of an earlier rotad.
 void Leases::want_together(Gang& gang, bool urgent, bool running) {
   if (withdraw_by() || gang.id == 0 || holds(gang) || !is_whole(gang)) return;
   bool any = false;
@@ -284,7 +284,7 @@ void Leases::want_together(Gang& gang, bool urgent, bool running) {
   step(event::Want{gang.id, gpus, running && any, urgent, false});
 }
 
-// Whether all of its clients have come to a GPU, or have had the time to. Some may have ended since.
+// Whether all of its clients have named a GPU, or have had the time to. Some may have ended since.
 bool Leases::is_whole(Gang& gang) {
   const auto has_come = [&](ClientId id) {
     const Program* const client = program(id);
@@ -302,33 +302,33 @@ bool Leases::is_whole(Gang& gang) {
               gang.clients.size(), gang.size, kWaitForAll.count());
     return gang.whole = true;
   }
-  look_later(gang, left);
+  check_later(gang, left);
   return false;
 }
 
-void Leases::look_later(Gang& gang, scheduler::Time in) {
-  looks_.erase({gang.look_at, gang.number});
-  gang.look_at = now() + in;
-  looks_.insert({gang.look_at, gang.number});
+void Leases::check_later(Gang& gang, scheduler::Time in) {
+  checks_.erase({gang.check_at, gang.number});
+  gang.check_at = now() + in;
+  checks_.insert({gang.check_at, gang.number});
 }
 
-std::optional<scheduler::Time> Leases::next_look() const {
-  if (looks_.empty()) return std::nullopt;
-  return looks_.begin()->first;
+std::optional<scheduler::Time> Leases::next_check() const {
+  if (checks_.empty()) return std::nullopt;
+  return checks_.begin()->first;
 }
 
-void Leases::look_if_due() {
+void Leases::check_if_due() {
   bool any = false;
-  for (; !looks_.empty() && looks_.begin()->first <= now(); any = true) {
-    gangs_due_.insert(looks_.begin()->second);
-    looks_.erase(looks_.begin());
+  for (; !checks_.empty() && checks_.begin()->first <= now(); any = true) {
+    gangs_due_.insert(checks_.begin()->second);
+    checks_.erase(checks_.begin());
   }
   if (any) publish_changes(modelled_now());
 }
 
-void Leases::look_at(Gang& gang) {
+void Leases::check(Gang& gang) {
   if (gang.id == 0) {
-    if (is_apart(gang) && gang.clients.size() > 1) look_later(gang, gang.apart_until - now());
+    if (is_apart(gang) && gang.clients.size() > 1) check_later(gang, gang.apart_until - now());
     return;
   }
   const scheduler::ClientState state = *core_.client(gang.id);
@@ -349,8 +349,8 @@ void Leases::look_at(Gang& gang) {
     words.push_back(rest_of(client, task));
   });
   const scheduler::Time drained_for = modelled_now() - gang.drain.began();
-  const bool in_vain = gang.must_end && gang.drain.drains() && drained_for >= kOwnDrain;
-  if (all_gave_back || in_vain) {
+  const bool futile = gang.must_end && gang.drain.drains() && drained_for >= kOwnDrain;
+  if (all_gave_back || futile) {
     if (gang.drain.drains()) gang.draining += std::min<scheduler::Time>(drained_for, kLongestCounted);
     return step(event::GiveBack{gang.id, state.grant});
   }
@@ -363,7 +363,7 @@ void Leases::look_at(Gang& gang) {
       const scheduler::Time latest = gang.drain.began() + kOwnDrain;
       next = next ? std::min(*next, latest) : latest;
     }
-    if (next) look_later(gang, real(*next) - now());
+    if (next) check_later(gang, real(*next) - now());
   }
 }
 
@@ -377,7 +377,7 @@ void Leases::gave_back(const Program& client, Task& task, std::uint32_t grant) {
   publish_changes(modelled_now());
 }
 
-// As the core has decided.
+// The core has decided about the gang.
 void Leases::decided(Gang& gang, const scheduler::Decision& decision) {
   using scheduler::Change;
   gangs_due_.insert(gang.number);
@@ -396,13 +396,14 @@ void Leases::decided(Gang& gang, const scheduler::Decision& decision) {
   gang.apart_until = now() + kApart;
   log::warn(
       "gang {}: its programs could not be brought to rest together {} times: for {} minutes they take their turns by "
-      "themselves, or run beside the others",
+      "themselves, or run concurrently with the others",
       gang.name, kMostRevoked, kApart.count());
 }
 
-// Some of its members' memory would be missing in each of its turns.
-void Leases::part_if_crowded(Gang& gang) {
-  const std::optional<GpuIndex> gpu = std::exchange(gang.crowded, std::nullopt);
+// If its members' memory does not fit on a GPU, some would be missing in each of its turns: they take turns by
+// themselves.
+void Leases::part_if_overcommitted(Gang& gang) {
+  const std::optional<GpuIndex> gpu = std::exchange(gang.overcommitted, std::nullopt);
   if (!gpu || is_apart(gang)) return;
   gang.apart = protocol::GangApart::kNoRoom;
   gang.apart_until = now() + kApart;

@@ -44,8 +44,8 @@ class GpuChoice {
     std::chrono::nanoseconds until;
   };
 
-  // Returns the `count` of these GPUs with most capacity left, in their order, and reserves them for the chooser. What
-  // the chooser had reserved before is free again. The error: the chooser's user would have more than kMostOfUser.
+  // Returns the `count` of these GPUs with the most capacity left, in their order, and reserves them for the chooser.
+  // Earlier reservations of the chooser end. The error: the chooser's user would have more than kMostOfUser.
   Result<std::vector<Uuid>> choose(const Chooser& who, std::vector<Gpu> gpus, std::size_t count,
                                    std::chrono::nanoseconds now);
   // A program of these sessions has named the GPU. This ends one of the sessions' reservations of it, if possible the
@@ -56,7 +56,7 @@ class GpuChoice {
   std::size_t reserved(const Uuid& uuid, std::chrono::nanoseconds now);
   // The oldest first.
   const std::vector<Reserved>& all(std::chrono::nanoseconds now);
-  // One that an earlier rotad has made.
+  // Adds a reservation that an earlier rotad has made.
   void keep(Reserved reserved) { reserved_.push_back(std::move(reserved)); }
 
  private:

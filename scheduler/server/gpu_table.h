@@ -1,10 +1,9 @@
 // The GPUs that this daemon manages at the moment: UUID to index, each under a lock that excludes other daemons.
 //
-// How large a GPU is, its programs say, and they may lie. If NVML knows the GPU, a figure that differs from NVML's by
-// more than an eighth does not count (CUDA and NVML do not agree to the byte about what the driver sets aside).
-// Otherwise what root or rotad's own user says counts, and if neither says anything the figure that the most users
-// give, of two the larger one. Too small a figure would refuse memory that is there; with one that is too large the
-// driver refuses.
+// Programs say how large a GPU is, and may lie. If NVML knows the GPU, a figure that differs from NVML's by more than
+// an eighth does not count (CUDA and NVML do not agree to the byte about what the driver sets aside). Otherwise what
+// root or rotad's own user says counts, and if neither says anything the figure that the most users give, of two the
+// larger one. Too small a figure would refuse memory that is there; with one that is too large the driver refuses.
 //
 // A client can name GPUs that do not exist, and where NVML is missing nothing tells them from others. So a user has a
 // budget of GPUs that nothing confirms: a quarter of all, and never more than half of what is still free, so that
@@ -57,17 +56,17 @@ class GpuTable {
         machine_(machine),
         asked_(std::move(asked)) {}
 
-  // The lock of a GPU, as a path (LockFile).
+  // The path of a GPU's lock (LockFile).
   std::string lock_of(const Uuid& uuid) const;
-  // Takes the lock, without a client so far; or who else has it. The error: there is no room
-  // for one more, or not for one of this user's; or no lock.
+  // Takes the lock, without a client so far; or says who else has it. The error: the table or this user's part of it is
+  // full, or the lock cannot be taken.
   Result<std::optional<LockFile::Taken>> take(const Uuid& uuid, uid_t user);
   // NVML knows the GPU, and says how large it is and which number it has.
   void confirm(std::uint32_t index, std::uint64_t bytes, std::optional<std::uint32_t> number = {});
-  // How people call it: as nvidia-smi numbers it.
+  // The number that people use: nvidia-smi's.
   std::uint32_t number(std::uint32_t index) const;
-  // A program of this user says how large it is; `trusted`: of root or of rotad's own user. Returns whether that is the
-  // first time that one says something else than what counts.
+  // A program of this user says how large it is; `trusted`: of root or of rotad's own user. Returns whether this is the
+  // first time that a program contradicts what counts.
   bool says(std::uint32_t index, const std::string& payer, std::uint64_t bytes, bool trusted = false);
   // How large it is, as far as is known.
   std::uint64_t bytes(std::uint32_t index) const;
@@ -79,7 +78,7 @@ class GpuTable {
   // From now on the lock of this GPU stays here, whether or not it has clients. Returns whether it is here already:
   // otherwise another daemon has it, and this is to be tried again.
   bool keep(const Uuid& uuid);
-  // No lock stays without clients any more.
+  // From now on no lock stays here without clients.
   void keep_none() { kept_.clear(); }
   // The index of a GPU that was taken, for one more client.
   std::uint32_t add_client(const protocol::AddGpu& gpu);
@@ -87,10 +86,10 @@ class GpuTable {
   bool remove_client(std::uint32_t index);
   // Nothing where no GPU has this index now.
   const GpuEntry* at(std::uint32_t index) const;
-  // Makes lock files again that something has removed, with their folder; names hold the locks until then. Logs what it
-  // did, and each time anew why it could not.
+  // Creates lock files again that something has removed, with their folder; names hold the locks until then. Logs what
+  // it did, and each new reason why it could not.
   void keep_locks();
-  // Tells whoever has asked that these GPUs are about to be free.
+  // Tells those that have asked that these GPUs are about to be free.
   void tell(const protocol::DoorYielded& yielded);
 
  private:

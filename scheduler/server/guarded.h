@@ -1,5 +1,5 @@
-// What a handler of the event loop throws (std::bad_alloc, or asio's errors when the kernel lacks memory) ends what the
-// handler was about, and not rotad.
+// An exception in a handler of the event loop (std::bad_alloc, or asio's errors when the kernel is out of memory) ends
+// the work of that handler, and not rotad.
 #pragma once
 
 #include <exception>

@@ -23,7 +23,7 @@ std::unique_ptr<HolderLink> HolderLink::connect(asio::io_context& io, const std:
   return std::make_unique<HolderLink>(io, std::move(socket), peer, workers, std::move(heard));
 }
 
-// Anybody may have bound the name: nothing that comes from there is trusted.
+// Any process may have bound the name: nothing that comes from there is trusted.
 HolderLink::HolderLink(asio::io_context& io, Descriptor socket, const ucred& peer, Workers& workers, Heard heard)
     : socket_(io.get_executor(), std::move(socket), std::to_string(peer.uid), workers),
       heard_(std::move(heard)),

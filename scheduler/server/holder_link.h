@@ -1,5 +1,5 @@
 // The other side of a GPU's lock name (protocol/lock_door.h): a connection to the rotad that has a GPU which this one's
-// clients want. It ends when that one lets the GPU go.
+// clients want. It ends when that rotad lets the GPU go.
 #pragma once
 
 #include <sys/socket.h>
@@ -24,7 +24,7 @@ class HolderLink {
     std::function<void(const protocol::DoorYielded&)> yielded;
     std::function<void()> gone;  // may destroy the link
   };
-  // Null: nobody listens at the name of the lock `path` that can be reached from here.
+  // Null: no rotad that can be reached from here listens at the name of the lock `path`.
   static std::unique_ptr<HolderLink> connect(asio::io_context& io, const std::string& path, Workers& workers,
                                              Heard heard);
   HolderLink(asio::io_context& io, Descriptor socket, const ucred& peer, Workers& workers, Heard heard);
@@ -34,7 +34,7 @@ class HolderLink {
 
   pid_t pid() const { return pid_; }  // by the kernel; 0: not known here
   uid_t uid() const { return uid_; }
-  // What it has said of itself; nothing: it has said nothing so far, or is of an older release.
+  // What that rotad has said of itself; nothing: it has said nothing so far, or is of an older release.
   const std::optional<protocol::DoorHolder>& holder() const { return holder_; }
   void ask();
 

@@ -38,7 +38,7 @@ void Server::look_after_clients() {
   take_all_gpus();
   remove_lost();
   while (!gone_.empty()) forget_client(gone_.begin()->first);
-  if (next_looked_after_ == 0) look_at_pages();
+  if (next_looked_after_ == 0) read_pages();
   measure();
   follow_outside();
   host_pass_.run();
@@ -51,7 +51,7 @@ void Server::look_after_clients() {
   }
 }
 
-// As many as there is time for; the others with the next message or whatever comes after that.
+// Removes as many as there is time for, and the others later, after other work.
 void Server::remove_lost() {
   const std::chrono::nanoseconds until = processor_time() + kAtOnce;
   std::vector<ClientId> lost;
@@ -68,8 +68,8 @@ void Server::remove_lost() {
   }
 }
 
-// A few clients at a time, so that others do not wait for it.
-void Server::look_at_pages() {
+// Reads a few clients' pages at a time, so that other work does not wait for it.
+void Server::read_pages() {
   constexpr int kMost = 64;
   auto next = clients_.lower_bound(next_looked_after_);
   const std::chrono::nanoseconds until = processor_time() + kAtOnce;
@@ -80,7 +80,7 @@ void Server::look_at_pages() {
   next_looked_after_ = next == clients_.end() ? 0 : next->first;
   if (next_looked_after_ == 0) return;
   asio::post(io_, [this] {
-    if (!stopped_ && !guarded("look after clients", [this] { look_at_pages(); })) next_looked_after_ = 0;
+    if (!stopped_ && !guarded("look after clients", [this] { read_pages(); })) next_looked_after_ = 0;
   });
 }
 

@@ -31,7 +31,7 @@ std::string take_variable(const char* name) {
   return text;
 }
 
-// -1: it is none.
+// -1: the text is no number.
 int number_in(const std::string& text) {
   int number = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -44,7 +44,7 @@ int option_of(int socket, int option) {
   return getsockopt(socket, SOL_SOCKET, option, &value, &size) == 0 ? value : -1;
 }
 
-// Empty, unless it is a socket with a path.
+// The path of a socket; empty: it has none, or this is no socket.
 std::string path_of(int socket) {
   sockaddr_un address{};
   socklen_t size = sizeof address;
@@ -77,7 +77,7 @@ Result<Inherited> take_inherited() {
   const std::string process = take_variable("LISTEN_PID");
   const std::string count = take_variable("LISTEN_FDS");
   const std::string names = take_variable("LISTEN_FDNAMES");
-  // Meant for this process, and not for one that started it.
+  // Otherwise they were meant for a process that started this one.
   if (number_in(process) != getpid()) return all;
   const int descriptors = number_in(count);
   if (descriptors < 0 || descriptors > kMost) {

@@ -1,5 +1,5 @@
-// Listeners that whoever starts rotad has made for it, as systemd's socket units do (sd_listen_fds(3)). They outlive
-// this process: programs that connect between two rotads wait for the second.
+// Listeners that the process which starts rotad has made for it, as systemd does for socket units (sd_listen_fds(3)).
+// They outlive this process: programs that connect between two rotads wait for the second.
 #pragma once
 
 #include <string>

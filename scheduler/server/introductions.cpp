@@ -13,7 +13,7 @@ namespace rota::server {
 using protocol::Kind;
 using protocol::Message;
 
-// Zeros: it has no number any more.
+// Zeros: the client has no number any more.
 void Server::announce(Client& client, const protocol::ProcessNumber& number) {
   const auto [first, end] = announced_.equal_range(client.announced);
   const auto before = std::find_if(first, end, [&](const auto& each) { return each.second == client.id; });

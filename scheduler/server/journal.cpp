@@ -45,8 +45,8 @@ std::string journal_socket_of(int stream) {
       length <= offsetof(sockaddr_un, sun_path)) {
     return {};
   }
-  const std::size_t room = length - offsetof(sockaddr_un, sun_path);
-  const std::string path(address.sun_path, strnlen(address.sun_path, room));
+  const std::size_t most = length - offsetof(sockaddr_un, sun_path);
+  const std::string path(address.sun_path, strnlen(address.sun_path, most));
   return path.ends_with(kLines) ? path.substr(0, path.size() - kLines.size()) + "/socket" : "";
 }
 

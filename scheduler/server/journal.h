@@ -1,5 +1,5 @@
-// Lines of the log with fields that the journal keeps apart (systemd.journal-fields(7)), by its native protocol: one
-// datagram for each entry.
+// Lines of the log with fields that the journal stores separately (systemd.journal-fields(7)), by its native protocol:
+// one datagram for each entry.
 #pragma once
 
 #include <string>
@@ -11,11 +11,11 @@
 
 namespace rota::server {
 
-// Names as the journal takes them (capital letters, digits, underscores) and values. Of fields of one name all count.
+// Names as the journal takes them (capital letters, digits, underscores) and values. A name may occur several times.
 using JournalFields = std::vector<std::pair<std::string_view, std::string>>;
 
-// Where entries go to the journal that `stream` writes lines to: its other end has the name of the journal's socket for
-// lines, and the one for entries is beside it. Empty: the stream is no such connection.
+// The socket for entries of the journal that `stream` writes lines to. The stream's other end is the journal's socket
+// for lines, and the socket for entries is in the same folder. Empty: the stream is no such connection.
 std::string journal_socket_of(int stream);
 
 // An entry. `priority`: syslog's, 3 for an error to 7 for debugging.
@@ -25,7 +25,7 @@ class Journal {
  public:
   // `socket`: its path.
   explicit Journal(std::string socket) : path_(std::move(socket)) {}
-  // False: nobody is there, or the journal does not read: the line has to go another way.
+  // False: the journal is not there, or does not read: the line has to be written elsewhere.
   bool send(const std::string& entry);
 
  private:

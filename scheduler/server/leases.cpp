@@ -39,8 +39,8 @@ void Leases::step(const scheduler::Event& event) {
 }
 
 void Leases::publish_changes(scheduler::Time time) {
-  if (coupling_ || settling_gangs_) return;
-  settle_gangs();
+  if (coupling_ || checking_gangs_) return;
+  check_gangs();
   sums_.clear();
   const Within writing(keeps_sums_);
   publish_all(time);
@@ -55,7 +55,7 @@ Leases::Lease Leases::lease_of(const Program& program, const Task& task) const {
   }
   const std::optional<scheduler::Time> by = withdraw_by();
   if (state.held == 0 || !by) return lease;
-  // As if somebody waited and its turn were over: another rotad is to have the GPUs.
+  // As if another client waited and the turn were over: another rotad is to have the GPUs.
   state.waiters = std::max<std::uint32_t>(state.waiters, 1);
   if (state.drain_at.count() == 0 || state.drain_at > modelled_now()) state.drain_at = modelled_now();
   if (lease.give_back_by.count() == 0 || lease.give_back_by > *by) lease.give_back_by = *by;

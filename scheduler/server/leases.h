@@ -1,5 +1,6 @@
-// Which of the core's clients each task is, coupled over several GPUs or in a gang (gangs.h), and what its lease is.
-// A state machine without a clock, sockets or pages: the server gives it those (server.h), and a test others.
+// Which client of the core each task is, also where GPUs are coupled or tasks are in a gang (gangs.h), and what its
+// lease is. A state machine without a clock, sockets or pages: the server provides those (server.h), and so does a
+// test.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ struct Program {
   pid_t pid = 0;
   std::string name;
   TrustDomain domain{0};
-  scheduler::DomainId domain_number = 0;  // whose shares of a GPU its tasks' are part of
+  scheduler::DomainId domain_number = 0;  // of whose share of a GPU its tasks have a part
   std::uint32_t gang = 0;                 // that it has named; 0: none
   Tasks tasks;
   GpuSet gpus() const { return tasks.gpus(); }  // that it has added
@@ -41,7 +42,7 @@ struct GangVerdict {
 };
 
 class Leases {
- protected:  // for whoever owns it, and for tests of what it keeps
+ protected:  // for the owner, and for tests of its state
   struct Gang;
   struct OfTask {
     Program* program = nullptr;
@@ -53,7 +54,7 @@ class Leases {
   Leases(const Leases&) = delete;
   Leases& operator=(const Leases&) = delete;
 
-  // ---- what it has to be given
+  // ---- what the owner provides
 
   virtual Program* program(scheduler::ClientId id) const = 0;  // null: it has ended
   virtual scheduler::Time now() const = 0;                     // real
@@ -61,16 +62,16 @@ class Leases {
   virtual scheduler::Time real(scheduler::Time modelled) const = 0;
   // Whether there is memory to begin and end tasks with.
   virtual bool may_grow() = 0;
-  // Another rotad is to have the GPUs: by when holders have to give back, in the core's time; nothing: none is.
+  // If another rotad is to have the GPUs: by when holders have to give back, in the core's time; otherwise nothing.
   virtual std::optional<scheduler::Time> withdraw_by() const = 0;
   virtual scheduler::SessionId session_of(const Program& program) const = 0;
-  // What a program says of its memory on a GPU, for whichever client of the core; and, if its task is one of a gang,
-  // of how far it has come to rest.
+  // What a program says of its memory on a GPU (`client` is not set); and, if its task is in a gang, how far it has
+  // come to rest.
   virtual scheduler::event::Usage usage_of(const Program& program, scheduler::GpuIndex gpu) const = 0;
   virtual scheduler::GangDrain::Word rest_of(const Program& program, const Task& task) const = 0;
   // Tells the core what the program has done on its GPUs.
   virtual void read_activity(Program& program) = 0;
-  // What is on these GPUs is of other clients of the core than before.
+  // Memory on these GPUs belongs to other clients of the core than before.
   virtual void coupled(scheduler::GpuMask gpus) = 0;
   // A task of this program on this GPU has become a member of a gang, which is this client of the core from now on.
   virtual void joined_gang(const Program& /*member*/, scheduler::GpuIndex /*gpu*/, scheduler::ClientId /*gang*/) {}
@@ -81,7 +82,7 @@ class Leases {
   virtual void decided(Program& program, const scheduler::Decision& decision) = 0;
   virtual void remark(const std::string& text) = 0;
   virtual unsigned number_of(scheduler::GpuIndex gpu) const = 0;  // as nvidia-smi's
-  // Writes the pages of those in `changed_`.
+  // Writes the pages of the programs in `changed_`.
   virtual void publish_all(scheduler::Time time) = 0;
 
   // ---- leases.cpp
@@ -97,10 +98,10 @@ class Leases {
   };
   Lease lease_of(const Program& program, const Task& task) const;
   std::uint32_t shown_grant(const Task& task, scheduler::GpuIndex gpu) const;  // 0: nothing, or not any more
-  // The core's client of a GPU that the program names for the first time; say_gpu() follows.
-  // `last_grant`: the latest that an earlier rotad gave.
+  // Begins the core's client for a GPU that the program names for the first time; say_gpu() follows. `last_grant`: the
+  // latest that an earlier rotad gave.
   void begin_task(Program& program, scheduler::GpuIndex gpu, std::uint32_t last_grant = 0);
-  // Of a program that has ended.
+  // For a program that has ended.
   void end_tasks(const Program& program);
   void on_give_back(Program& program, const protocol::GiveBack& given);
   void tell_usage(Program& program, scheduler::GpuIndex gpu);
@@ -123,10 +124,10 @@ class Leases {
   void for_each_task_of(scheduler::ClientId id, const std::function<void(Program&, Task&)>& visit) const;
   bool holds(const Gang& gang) const;
   bool is_apart(const Gang& gang) const;
-  void settle_gangs();
+  void check_gangs();
   // When some gang has to be checked although nothing happens, in real time.
-  std::optional<scheduler::Time> next_look() const;
-  void look_if_due();
+  std::optional<scheduler::Time> next_check() const;
+  void check_if_due();
 
   // ---- gang_memory.cpp
 
@@ -135,14 +136,14 @@ class Leases {
   scheduler::Bytes promised_bytes(const Task& task, scheduler::GpuIndex gpu) const;
   scheduler::Bytes resident_bytes(const Task& task, scheduler::GpuIndex gpu) const;
   scheduler::Bytes bytes_to_clear(const Program& program, const Task& task, scheduler::GpuIndex gpu) const;
-  bool others_can_clear(const Program& program, scheduler::GpuIndex gpu) const;
-  Program* lacking_on(scheduler::ClientId id, scheduler::GpuIndex gpu) const;
+  bool others_can_evict(const Program& program, scheduler::GpuIndex gpu) const;
+  Program* deficit_on(scheduler::ClientId id, scheduler::GpuIndex gpu) const;
 
   scheduler::Core core_;
   std::map<std::uint32_t, std::unique_ptr<Gang>> gangs_;
   std::set<std::uint32_t> gangs_due_;      // that have to be checked
   std::set<scheduler::ClientId> changed_;  // whose pages have to be written, within one step
-  std::uint32_t last_number_ = 0;          // of the core's clients, and of what else is to differ from them
+  std::uint32_t last_number_ = 0;          // of the core's clients, and of others whose numbers differ from theirs
   bool coupling_ = false;                  // pages are written once all has been carried out
   mutable bool keeps_sums_ = false;        // all members' pages or rows are being written
 
@@ -163,9 +164,9 @@ class Leases {
   void rebuild(Gang& gang, const std::vector<OfTask>& members);
   void become_alone(Program& program, Task& task);
   void want_together(Gang& gang, bool urgent, bool running = false);
-  void part_if_crowded(Gang& gang);
-  void look_at(Gang& gang);
-  void look_later(Gang& gang, scheduler::Time in);
+  void part_if_overcommitted(Gang& gang);
+  void check(Gang& gang);
+  void check_later(Gang& gang, scheduler::Time in);
   void gave_back(const Program& program, Task& task, std::uint32_t grant);
   void decided(Gang& gang, const scheduler::Decision& decision);
 
@@ -183,10 +184,10 @@ class Leases {
   // By key: what an earlier rotad knew of gangs, until their programs are back or count as dead.
   std::map<std::string, GangVerdict> earlier_verdicts_;
   std::map<scheduler::ClientId, std::uint32_t> gangs_in_core_;  // by the core's client
-  std::set<std::pair<scheduler::Time, std::uint32_t>> looks_;   // when which gang has to be checked
+  std::set<std::pair<scheduler::Time, std::uint32_t>> checks_;  // when which gang has to be checked
   // all_on(): of gangs, by their numbers, as long as `keeps_sums_` and no step has been taken.
   mutable std::map<std::pair<std::uint32_t, scheduler::GpuIndex>, OnGpu> sums_;
-  bool settling_gangs_ = false;
+  bool checking_gangs_ = false;
   std::uint32_t last_gang_ = 0;
 };
 

@@ -59,7 +59,7 @@ std::vector<std::string> warnings_about(const Configuration& configuration) {
                     "file is read again",
                     configuration.file, name));
   }
-  // A cgroup may come later, with the service or the job whose it is.
+  // A cgroup may come later, with its service or job.
   for (const auto& [path, unused] : configuration.limits.cgroups) {
     const auto exists = [&](const Cgroup& hierarchy) {
       std::error_code ignored;
@@ -122,8 +122,8 @@ std::vector<Quota::Membership> LimitBook::memberships(scheduler::ClientId client
   return all;
 }
 
-// The cgroups that rotad.toml limits, and those with a memory limit, in which memory that is moved out of a GPU has to
-// fit.
+// The cgroups that rotad.toml limits, and those with a memory limit, into which memory that is evicted from a GPU has
+// to fit.
 std::vector<Quota::Membership> LimitBook::cgroups_of(pid_t pid) const {
   std::vector<Quota::Membership> all;
   if (pid == 0) return all;
@@ -160,9 +160,9 @@ Quota::Membership LimitBook::membership(const protocol::Session& session, const 
           fmt::format("session {}", session.name[0] == '\0' ? session.id : session.name), limits, remedy};
 }
 
-// Memory that has been moved out of the GPUs is no longer available on the host although it is reserved, and its size
-// is not known. So while something is reserved, the limit falls when others take host memory but rises only to what is
-// left, as if all that is reserved were still to be moved out. What programs could give back at once counts as left.
+// Evicted memory is no longer available on the host although it is reserved, and its size is not known. So while
+// something is reserved, the limit falls when others take host memory but rises only to what is left, as if all that is
+// reserved were still to be evicted. Memory that programs could give back at once counts as left.
 void LimitBook::follow_host(const Quota& quota,
                             const std::function<void(const std::string& account, const Limits& limits)>& set) const {
   for (const Quota::Entry* entry : quota.shared_accounts()) {

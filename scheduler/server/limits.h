@@ -17,7 +17,7 @@
 
 namespace rota::server {
 
-// What is named and not there, and what one setting tells although another hides it: lines for the log.
+// Lines for the log: names in the configuration that do not exist, and settings that publish what others hide.
 std::vector<std::string> warnings_about(const Configuration& configuration);
 
 class LimitBook {
@@ -29,13 +29,13 @@ class LimitBook {
   void change(LimitSettings settings);
   const LimitSettings& settings() const { return settings_; }
 
-  // The accounts that this process is charged to from its hello on. `pid` 0: it cannot be seen, so its cgroup is not
+  // The accounts to which this process is charged from its hello on. `pid` 0: it cannot be seen, so its cgroup is not
   // known. `user`: the user's name, as UserNames has it; empty: its number.
   std::vector<scheduler::Quota::Membership> memberships(scheduler::ClientId client, pid_t pid, uid_t uid,
                                                         const TrustDomain& domain, std::string user = {}) const;
   // And those from the moment at which it names its session.
   scheduler::Quota::Membership membership(const protocol::Session& session, const TrustDomain& domain) const;
-  // Calls `set` for the host and cgroups with a limit on memory whose limits are others by what they have left now.
+  // Calls `set` for the host and for cgroups with a memory limit, where what is left now changes their limits.
   void follow_host(const scheduler::Quota& quota,
                    const std::function<void(const std::string& account, const scheduler::Limits& limits)>& set) const;
 

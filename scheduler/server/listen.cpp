@@ -25,7 +25,7 @@ namespace {
 // Descriptors that must stay free besides the connections: the listener, locks, logs, worker processes, and the two
 // pages of a client that says hello.
 constexpr std::size_t kReservedDescriptors = 96;
-// For libraries, stacks and the heap, which takes its larger pieces as mappings.
+// For libraries, stacks and the heap, which maps its larger allocations.
 constexpr std::size_t kReservedMappings = 4096;
 // Processes that ask rotad to stay.
 constexpr std::size_t kMostStayers = 4096;
@@ -110,7 +110,7 @@ Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, Options optio
                                               : make_lock_place(options.lock_directory);
   if (!locks) return locks.error();
   const std::string owner = fmt::format("rotad pid {} at {}", getpid(), options.socket);
-  // For this user's rotads alone: whoever may read a file can lock it.
+  // Only for this user's rotads: a process that may read a file can lock it.
   auto lock = LockFile::take(options.socket + ".lock", owner, 0600);
   if (!lock) return lock.error();
   if (const auto* taken = std::get_if<LockFile::Taken>(&*lock)) {
@@ -167,7 +167,7 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
                [this](const ControlRequest& request) { return carry(request); }),
       housekeeping_(io),
       deadline_(io),
-      look_(io),
+      gang_check_(io),
       wake_(io),
       late_reading_(io),
       forced_reading_(io),
@@ -181,7 +181,7 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
       idle_since_(now()),
       limits_pass_(io, "publish what limits leave", [this] { publish_limits_to_all(); }),
       shares_pass_(io, "share the host's memory out", [this] { share_host_now(); }),
-      takers_pass_(io, "publish who takes memory over", [this] { publish_hand_overs(); }),
+      recipients_pass_(io, "publish who takes memory over", [this] { publish_hand_overs(); }),
       contexts_pass_(io, "publish what contexts take", [this] { publish_contexts_to_all(); }),
       host_pass_(io, "follow the host's memory", [this] { follow_host(); }),
       rooms_pass_(io, "read what stays on a GPU", [this] { tell_stays_of_all(); }),

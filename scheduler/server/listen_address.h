@@ -18,7 +18,7 @@ struct ListenAddress {
   bool loopback = false;  // only programs of this machine reach it
 };
 
-// Nothing: it is no such text. Names are not looked up, since what they mean depends on where they are looked up.
+// Nothing: it is no such text. Names are not resolved, since their meaning depends on where they are resolved.
 inline std::optional<ListenAddress> parse_listen_address(const std::string& text) {
   const auto colon = text.rfind(':');
   if (colon == std::string::npos) return std::nullopt;

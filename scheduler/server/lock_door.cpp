@@ -14,7 +14,7 @@ namespace rota::server {
 
 namespace {
 
-// Anyone may come; more than so many are sent off, and come again.
+// Any process may connect; beyond these numbers they are turned away, and may try again.
 constexpr std::ptrdiff_t kMostVisitors = 64;
 constexpr std::ptrdiff_t kMostOfOneUser = 16;
 
@@ -35,8 +35,8 @@ LockDoor::LockDoor(asio::io_context& io, Descriptor name, Workers& workers,
 
 LockDoor::~LockDoor() {
   *alive_ = false;
-  // The name is to be free at once, so this socket is closed here. Nobody connects any more from here on, and what
-  // those have sent who were not accepted goes with their own sockets.
+  // The name is to be free at once, so this socket is closed here. From here on no process can connect, and what
+  // unaccepted visitors have sent is closed with their own sockets.
   shutdown(listener_.native_handle(), SHUT_RDWR);
   for (;;) {
     Descriptor late(accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));

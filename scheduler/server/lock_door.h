@@ -1,5 +1,5 @@
-// The holder's side of a GPU's lock name (protocol/lock_door.h): says who has the GPU, and hears the machine's rotad
-// ask for it.
+// The holder's side of a GPU's lock name (protocol/lock_door.h): says who has the GPU, and is asked for it by the
+// machine's rotad.
 #pragma once
 
 #include <sys/types.h>
@@ -18,16 +18,16 @@ namespace rota::server {
 
 class LockDoor {
  public:
-  // `name`: the listening socket. `holder`: what is said to whoever comes. `asked`: root, or a process
-  // of this one's user, asks for the GPU.
+  // `name`: the listening socket. `holder`: what each visitor is told. `asked`: root, or a process of this one's user,
+  // asks for the GPU.
   LockDoor(asio::io_context& io, Descriptor name, Workers& workers, std::function<protocol::DoorHolder()> holder,
            std::function<void(uid_t)> asked);
-  // Whoever has connected learns that the GPU is free: the lock itself has to be free by then.
+  // Visitors learn that the GPU is free: the lock itself has to be free by then.
   ~LockDoor();
   LockDoor(const LockDoor&) = delete;
   LockDoor& operator=(const LockDoor&) = delete;
 
-  // To those that have asked.
+  // Tells the visitors that have asked.
   void tell(const protocol::DoorYielded& yielded);
 
  private:

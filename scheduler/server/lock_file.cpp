@@ -25,7 +25,7 @@
 namespace rota::server {
 namespace {
 
-// Of rotads and people who ask at the same moment who has a GPU.
+// Rotads and people that ask at the same moment who has a GPU.
 constexpr int kBacklog = 32;
 
 Descriptor open_or_make(const std::string& path, mode_t mode) {
@@ -54,19 +54,19 @@ std::string first_line(int file) {
   return line.empty() ? "another rotad" : line;
 }
 
-// Whether a process with this pid runs as neither of these users. Its real user, which no program that it starts
-// changes.
+// Whether the process with this pid runs as neither the owner nor root. Judges by the real user, which a setuid program
+// does not change.
 bool is_others(long pid, uid_t owner) {
   std::ifstream status(fmt::format("/proc/{}/status", pid));
   for (std::string word; status >> word;) {
     uid_t user = 0;
     if (word == "Uid:" && status >> user) return user != owner && user != 0;
   }
-  return true;  // it has ended, and whoever inherited the lock from it is no rotad
+  return true;  // it has ended, and a process that inherited the lock from it is no rotad
 }
 
-// Whoever may read a file can lock it. Whether only processes of users other than the file's owner have it locked, as
-// far as the kernel says: no rotad of the owner's.
+// Any process that may read a file can lock it. Returns whether only processes of users other than the file's owner
+// have locked it, according to the kernel: no rotad of the owner's.
 bool only_others_hold(const struct stat& file) {
   std::ifstream locks("/proc/locks");
   const std::string wanted = fmt::format("{:02x}:{:02x}:{}", major(file.st_dev), minor(file.st_dev), file.st_ino);
@@ -184,7 +184,7 @@ Result<std::variant<LockFile, LockFile::Taken>> LockFile::take(const std::string
     }
     if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) return Error{fmt::format("cannot lock {}: {}", path, strerror(errno))};
-      // Theirs is a lock of a file without a name from now on.
+      // From now on they have locked a file without a name.
       if (info.st_uid == geteuid() && only_others_hold(info) && unlink(path.c_str()) == 0) continue;
       return std::variant<LockFile, Taken>(Taken{first_line(file.get())});
     }

@@ -1,4 +1,4 @@
-// "Only one daemon may have this": a locked file that also names its owner. The kernel releases the lock when the
+// A lock that only one daemon can have: a locked file that also names its owner. The kernel releases the lock when the
 // process ends, however that happens.
 //
 // The owner of the folder can unlink or rename files in it. So a GPU's lock is primarily a *name*: an abstract socket
@@ -38,7 +38,7 @@ class LockFile {
                                                               mode_t mode);
   // Only the name.
   static Result<std::variant<LockFile, Taken>> take_name(const std::string& path);
-  // A connection to whoever has the name (protocol/lock_door.h), which does not block; none: nobody, or nobody in this
+  // A non-blocking connection to the process that has the name (protocol/lock_door.h); none: no process has it in this
   // network namespace.
   static Descriptor connect_to_name(const std::string& path);
 
@@ -46,11 +46,11 @@ class LockFile {
   bool is_there() const;
   // There is a file, or was before something removed it: not only a name.
   bool has_file() const { return static_cast<bool>(file_); }
-  // Makes and locks the file again, which something has removed. Nothing: it has; else who has locked another one
-  // there meanwhile. The name is kept.
+  // Creates and locks the file again after something has removed it. Returns nothing, or who has locked another file
+  // there meanwhile. The name stays.
   Result<std::optional<Taken>> make_again(const std::string& owner, mode_t mode);
 
-  // The socket that holds the name; -1: there is only a file. Whoever listens there keeps the name as long as he does.
+  // The socket that holds the name; -1: there is only a file. A duplicate of it holds the name, too.
   int name_socket() const { return name_ ? name_.get() : -1; }
 
  private:
@@ -64,14 +64,14 @@ class LockFile {
 struct LockPlace {
   std::string folder;
   bool files = true;    // false: the folder does not exist, or this user may not write there; names only
-  bool chosen = false;  // somebody has named it: this rotad makes it where it is missing
+  bool chosen = false;  // the user has named it: this rotad creates it if it is missing
 };
 // The same for every user, root or not. Creates nothing.
 LockPlace default_lock_place();
 // Makes the folder (mode 0755) unless it is there.
 Result<LockPlace> make_lock_place(const std::string& path);
-// What cleans /tmp may have removed the folder: makes a chosen one again, and checks whether the machine's is there.
-// Returns whether it has made it.
+// A program that cleans /tmp may have removed the folder: creates a chosen one again, and checks whether the machine's
+// is there. Returns whether it has created it.
 Result<bool> renew(LockPlace& place);
 
 }  // namespace rota::server

@@ -35,7 +35,7 @@ spdlog::level::level_enum spdlog_level(Level level) {
 
 // Whether a line can be written without waiting: a pipe that nobody reads, or a terminal that is held, must not stop
 // rotad. A pipe then accepts PIPE_BUF bytes.
-bool has_room() {
+bool can_write() {
   pollfd standard_error{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
   return poll(&standard_error, 1, 0) != 0;
 }
@@ -91,18 +91,18 @@ bool enabled(Level level) {
 
 void write(Level level, const std::string& line, const JournalFields& fields) {
   const std::lock_guard lock(writing);
-  // Paths, names and what the system says of them are in it.
+  // It may contain paths and names of other users' choosing.
   const std::string text = printable(line);
   const std::string shown = text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
   if (entries && lost == 0 && entries->send(journal_entry(priority_of(spdlog_level(level)), shown, fields))) return;
-  if (!has_room()) {
+  if (!can_write()) {
     ++lost;
     return;
   }
   if (lost != 0) {
     spdlog::warn("{}{} lines are missing here: nobody read standard error", journal_level(spdlog::level::warn), lost);
     lost = 0;
-    if (!has_room()) {
+    if (!can_write()) {
       ++lost;
       return;
     }

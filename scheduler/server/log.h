@@ -17,7 +17,7 @@ enum class Level { kDebug, kInfo, kWarn, kError };
 // goes to the journal, which adds that.
 void start(const std::string& level, bool dated = true);
 bool enabled(Level level);
-// `fields`: what the journal keeps apart (server/README.md names them); they go nowhere else.
+// `fields`: what the journal stores separately (server/README.md names them); they are written nowhere else.
 void write(Level level, const std::string& line, const JournalFields& fields = {});
 
 template <typename... Arguments>

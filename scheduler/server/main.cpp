@@ -41,7 +41,7 @@ rota::Result<std::string> default_socket() {
                      "there; name another place with --socket, and in ROTA_SOCKET for the programs"};
 }
 
-// A terminal that closes sends SIGHUP as well: it must not end the turns of everybody.
+// A terminal that closes also sends SIGHUP, which must not end everybody's turns.
 void reload_at_hangups(asio::signal_set& hangups, rota::server::Server& server) {
   hangups.async_wait([&hangups, &server](std::error_code error, int) {
     if (error) return;
@@ -50,7 +50,7 @@ void reload_at_hangups(asio::signal_set& hangups, rota::server::Server& server) 
   });
 }
 
-// Programs ask the first rotad that they find: one at a later place than this one's is not in the way.
+// Programs use the first rotad that they find: one at a later place than this one's does not matter.
 void warn_of_another(const std::string& socket) {
   rota::protocol::SocketCandidates earlier = rota::protocol::socket_candidates();
   const rota::protocol::SocketCandidate* const first = earlier.list;
@@ -66,7 +66,7 @@ void warn_of_another(const std::string& socket) {
       search.candidate.path, socket);
 }
 
-// The command line's part of the configuration: nothing where it does not say.
+// The command line's part of the configuration: nothing for options that are not given.
 struct CommandLine {
   std::string file;
   std::optional<rota::scheduler::Mode> mode;
@@ -258,7 +258,7 @@ int main(int argc, char** argv) try {
     fprintf(stderr, "rotad: %s\n", inherited.error().text.c_str());
     return 1;
   }
-  // Where they are cannot be chosen any more.
+  // The paths of inherited listeners cannot be chosen.
   const auto is_there = [](const auto& listener, std::string& path, const char* option) {
     if (!listener.socket) return true;
     if (path.empty()) path = listener.path;

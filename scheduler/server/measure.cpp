@@ -30,7 +30,7 @@ constexpr auto kEvery = 1s;
 // How long a client that names a GPU waits for a reading of it: NVML starts in less time. Less than clients wait for
 // the answer (runtime/client/budget.cpp). A judgment.
 constexpr auto kReading = 200ms;
-// How long all programs wait at most while NVML is closed for somebody who asks for that. A judgment.
+// How long all programs wait at most while NVML is closed on request. A judgment.
 constexpr auto kCloses = 300ms;
 // How often to retry without NVML: a driver may be installed or loaded while rotad runs.
 constexpr auto kAgain = 30s;
@@ -39,7 +39,8 @@ constexpr auto kStale = 10s;
 // The driver counts in blocks of 2 MiB.
 constexpr scheduler::Bytes kBlock = 2 << 20;
 // The most that the driver takes for a process's contexts and counts for no process: 6.5 to 8 MiB have been seen (H200,
-// 580.159.04). A reading's total and its processes are of different moments, which may not be mistaken for that.
+// 580.159.04). A reading's total and its processes are of different moments, and the difference must not be mistaken
+// for such memory.
 constexpr scheduler::Bytes kUncounted = 16 << 20;
 constexpr scheduler::Bytes kUncountedFraction = 1024;  // of a GPU, if that is less
 constexpr scheduler::Bytes kUncountedInAll = 256;      // of all processes, as a fraction of a GPU
@@ -89,7 +90,7 @@ void Server::measure() {
   measuring_since_ = now();
 }
 
-// Without NVML nothing of rotad's is in the way of a driver that is unloaded: it uses no GPU itself.
+// Without NVML rotad does not keep the driver from being unloaded: it uses no GPU itself.
 Result<std::string> Server::use_nvml(bool use) {
   if (use) {
     if (!std::exchange(nvml_released_, false))
@@ -120,7 +121,7 @@ Result<std::string> Server::use_nvml(bool use) {
   return std::string("NVML is closed: rotad uses it again once a program uses a GPU, or with `rota control nvml use`");
 }
 
-// Returns whether a reading is to come that begins from now on.
+// Requests a reading. Returns whether one that begins after this call is to come.
 bool Server::measure_soon() {
   if (!measuring_problem_.empty()) return false;  // in its own time
   if (measuring_since_) {
@@ -141,7 +142,7 @@ bool Server::measure_soon() {
   return true;
 }
 
-// Requests there would be refused because of contexts that may have ended since the last reading.
+// Requests on these GPUs would be refused because of contexts that may have ended since the last reading.
 void Server::measure_for_requests(const std::set<scheduler::GpuIndex>& gpus) {
   const bool soon = measure_soon();
   for (const scheduler::GpuIndex gpu : gpus) {
@@ -156,7 +157,8 @@ bool Server::is_measurable(const Client& client, std::uint32_t gpu) const {
 }
 
 // Measures for a client that has named a GPU, and says whether the answer comes with the reading. By then it is also
-// known what others have there: otherwise two clients that do not fit next to that would be admitted together.
+// known what others have there: otherwise two clients that do not both fit next to others' memory would be admitted
+// together.
 bool Server::answers_when_read(const Client& client, std::uint32_t gpu, const protocol::Message& added) {
   const scheduler::Time since = now();
   if (!measure_soon() || silent_.contains(gpu)) return false;
@@ -171,7 +173,7 @@ bool Server::answers_when_read(const Client& client, std::uint32_t gpu, const pr
   return true;
 }
 
-// Those for whom the reading takes too long are answered without it.
+// Clients for which the reading takes too long are answered without it.
 void Server::answer_late() {
   while (!late_.empty() && late_.front().until <= now()) {
     const auto late = unanswered_.find(late_.front().of);
@@ -189,8 +191,8 @@ void Server::answer_late() {
   });
 }
 
-// There is a reading that was asked for at this time. One during which a client has allocated is not used
-// (take_measurement): another follows at once.
+// A reading that was asked for at this time has come. If a client has allocated during it, it is not used for that
+// client (take_measurement), and another follows at once.
 void Server::answer_read(scheduler::Time asked) {
   std::erase_if(unanswered_, [&](const auto& entry) {
     const auto& [of, each] = entry;
@@ -217,7 +219,8 @@ void Server::answer_all() {
 void Server::tell_added(scheduler::ClientId id, const protocol::Message& added) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) return;
-  // First, whenever all clients' pages are written: the program may ask what is free as soon as it has its answer.
+  // First, without waiting for the pass over all clients' pages: the program may ask what is free as soon as it has its
+  // answer.
   const std::uint32_t gpu = added.body.gpu_added.index;
   publish_too_much(gpu);
   publish_contexts_of(*found->second, scheduler::bit(gpu));
@@ -225,8 +228,8 @@ void Server::tell_added(scheduler::ClientId id, const protocol::Message& added) 
   tell(*found->second, added);
 }
 
-// What was assumed for the client's contexts counts no longer where no reading can show them. A process that is not
-// named in a complete list has none yet: what is assumed for the one that it is about to have goes on counting.
+// What was assumed for the client's contexts no longer counts where no reading can show them. A process that a complete
+// list does not name has no context yet: what is assumed for the one that it is about to have continues to count.
 void Server::count_not_measured(const Client& client) {
   for (const std::uint32_t gpu : client.gpus()) {
     const auto measured = client.measured.find(gpu);
@@ -358,13 +361,13 @@ void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Byte
   const bool part = process != 0 && measured.known && has_uncounted(client, gpu);
   const scheduler::Bytes fixed = counted_by_driver(*client.usage, gpu);
   measured.current = measured.known && !part;
-  // It is not known which of the two the driver has seen.
+  // It is not known which of the two figures the driver has seen.
   if (fixed != measured.fixed_when_asked && ++measured.passed_over < kMostPassedOver) return;
   measured.passed_over = 0;
   scheduler::Bytes context = process - std::min(process, std::max(fixed, measured.fixed_when_asked));
   if (part) context = std::max(context, measured.context);
-  // Memory that is leaving, or that the client hands over, is counted by the client and not by the driver for a moment.
-  // So one reading alone lowers nothing.
+  // Memory that is being evicted or handed over is for a moment counted by the client and not by the driver. So one
+  // reading by itself lowers nothing.
   const bool lower = measured.known && process != 0 && context + kBlock <= measured.context;
   const std::optional<scheduler::Bytes> before = std::exchange(measured.lower, std::nullopt);
   if (lower && !before) {
@@ -379,7 +382,7 @@ void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Byte
   measured.current = !part;
   if (!news) return;
   measured.context = context;
-  log::debug("client {}: {} bytes on GPU {} beside its allocations", client.id, context, gpus_.number(gpu));
+  log::debug("client {}: {} bytes on GPU {} besides its allocations", client.id, context, gpus_.number(gpu));
   assumed_contexts_.set(client.id, client.domain.payer(), gpu, 0);
   say_gpu(client, gpu, core_.gpu(gpu).total, context);
   carry_out(apply(limit::Measured{client.id, gpu, context}).outcome);
@@ -388,8 +391,8 @@ void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Byte
   publish(client);
 }
 
-// What earlier connections of the same process count there, up to this much: a process has its contexts once, however
-// many connections it makes. Of processes that cannot be seen, those of one domain count as one.
+// What is counted there for earlier connections of the same process, up to `enough`: a process has its contexts once,
+// however many connections it makes. Processes that cannot be seen count as one for each domain.
 scheduler::Bytes Server::contexts_before(const Client& client, std::uint32_t gpu, scheduler::Bytes enough) const {
   scheduler::Bytes sum = 0;
   const auto same = by_process_.find(process_of(client, gpu));
@@ -402,7 +405,7 @@ scheduler::Bytes Server::contexts_before(const Client& client, std::uint32_t gpu
   return sum;
 }
 
-// Root, and rotad's own user.
+// Whether the client's user is root or rotad's own.
 bool Server::is_trusted(const Client& client) {
   return client.in_own_container && (client.uid == 0 || client.uid == geteuid());
 }
@@ -411,8 +414,9 @@ std::tuple<pid_t, std::string, std::uint32_t> Server::process_of(const Client& c
   return {client.pid, client.pid == 0 ? client.domain.key() : std::string(), gpu};
 }
 
-// Of what a client says that its context takes, as long as nothing measures it: no more than is assumed of one that
-// says nothing, and the same for all connections of a process together. Processes that cannot be seen may be several.
+// What is believed of the size that a client gives for its context, as long as nothing measures it: no more than is
+// assumed for a client that gives none, for all connections of a process together. Processes that cannot be seen may be
+// several.
 scheduler::Bytes Server::believed_context(const Client& client, std::uint32_t gpu, scheduler::Bytes said) const {
   const scheduler::Bytes total = gpus_.least_bytes(gpu);
   const scheduler::Bytes assumed = scheduler::assumed_context(total);
@@ -425,8 +429,8 @@ scheduler::Bytes Server::believed_context(const Client& client, std::uint32_t gp
   return std::max<scheduler::Bytes>(std::min({said != 0 ? said : assumed, assumed, left}), 1);
 }
 
-// What the driver and the kernel say of the process, for a client that says it has more than it was granted. For one
-// connection of a process.
+// For a client that says it has more than it was granted: tells the limits what the driver and the kernel say of the
+// process. Once for each process, whatever its connections.
 void Server::confirm(Client& client, std::uint32_t gpu) {
   if (client.pid == 0 || !quota_.claims(client.id, gpu)) return;
   const auto same = by_process_.find(process_of(client, gpu));

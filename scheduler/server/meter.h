@@ -19,9 +19,9 @@ class Meter {
     std::vector<GpuReading> gpus;  // those that could be read
     std::string problem;           // why none can be; one line
   };
-  // On the meter's thread. With no GPU: what is kept open may be closed.
+  // Called on the meter's thread. With no GPU: what is open may be closed.
   using Read = std::function<Answer(const std::vector<Uuid>&)>;
-  // On the meter's thread, with each answer; not after the destructor has begun.
+  // Called on the meter's thread with each answer; not after the destructor has begun.
   using Answered = std::function<void(Answer)>;
 
   Meter(Read read, Answered answered);
@@ -34,11 +34,11 @@ class Meter {
   // any other that waits behind it.
   bool ask(std::vector<Uuid> gpus);
 
-  // Closes what is kept open, and drops what waits to be asked; its answer does not come. Waits for that so long at
-  // most: false, it is still open, since the driver takes its time, and will be closed.
+  // Closes what is open, and cancels a query that waits. Waits for `patience` at most; false: it is still open, since
+  // the driver takes longer, and will be closed.
   bool close(std::chrono::milliseconds patience);
 
-  // By the machine's NVML, which is opened with the first question about a GPU and closed with one about none.
+  // Reads by the machine's NVML, which is opened by the first query of a GPU and closed by a query of none.
   static Read by_nvml();
   // Which GPUs the machine has, whatever is asked: their UUIDs alone. NVML is closed again at once.
   static Read gpus_by_nvml();

@@ -43,8 +43,8 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// Peers that say nothing, or read nothing: for so long, and so many. One more pushes the oldest out, so a scraper that
-// has just connected is served whatever others do.
+// How long, and how many, peers may say nothing or read nothing. One more takes the place of the oldest, so a scraper
+// that has just connected is served whatever others do.
 constexpr auto kPatience = 10s;
 constexpr std::size_t kMostPeers = 16;
 constexpr std::size_t kMostRequestBytes = 8192;
@@ -62,7 +62,7 @@ Result<Descriptor> listen_on(const std::string& text) {
   if (!address) return Error{fmt::format("'{}' is not an address with a port", text)};
   Descriptor socket(::socket(address->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int yes = 1;
-  // Connections that have ended keep the port for a minute otherwise.
+  // Otherwise connections that have ended occupy the port for a minute.
   if (socket) setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   const auto* const where = reinterpret_cast<const sockaddr*>(&address->address);
   if (socket && bind(socket.get(), where, address->length) == 0 && listen(socket.get(), 64) == 0) return socket;
@@ -82,7 +82,7 @@ Result<Descriptor> listen_on(const std::string& text) {
   return Error{fmt::format("cannot serve metrics at {}: {}{}", text, strerror(error), remedy)};
 }
 
-// By a rename: who reads the file sees the old text or the new one. Nothing: it was done.
+// By a rename: a reader of the file sees the old text or the new one. Nothing: it was written.
 std::optional<std::string> write_file(const std::string& path, const std::string& text) {
   const std::string partial = path + ".partial";
   unlink(partial.c_str());
@@ -91,7 +91,7 @@ std::optional<std::string> write_file(const std::string& path, const std::string
     unlink(partial.c_str());
     return fmt::format("cannot {} {}: {}", what, path, strerror(error));
   };
-  // Nobody else's file or link, should others be able to write into the folder.
+  // Never another user's file or link, in case others can write into the folder.
   const Descriptor file(::open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
   if (!file) return failed("create");
   for (std::size_t at = 0; at < text.size();) {
@@ -197,7 +197,7 @@ void MetricsServer::Shared::write_file_from_now_on() {
 // `listening`: null if the address has not changed.
 void MetricsServer::Shared::change(const MetricsSettings& all, const std::shared_ptr<Descriptor>& listening) {
   if (listening != nullptr) {
-    // Those that have connected and were not accepted yet.
+    // Takes in peers that have connected and were not accepted yet.
     if (listener.is_open()) guarded("serve metrics", [&] { take_in_all(); });
     accept_again.cancel();
     std::error_code ignored;
@@ -228,7 +228,7 @@ void MetricsServer::Shared::accept_later() {
   });
 }
 
-// False: descriptors or memory are lacking.
+// False: there are no descriptors or no memory.
 bool MetricsServer::Shared::take_in_all() {
   constexpr int kAtOnce = 16;
   for (int i = 0; i < kAtOnce; ++i) {
@@ -368,7 +368,7 @@ void MetricsServer::Shared::write_now() {
 
 void MetricsServer::Shared::run() {
   guarded("serve metrics", [&] { start(); });
-  // What a handler throws ends what it was about.
+  // An exception in a handler ends only that handler's work.
   for (bool ended = false; !ended;) ended = guarded("serve metrics", [&] { io.run(); });
   if (wrote_file) unlink(settings.textfile.c_str());
   peers.clear();

@@ -1,6 +1,6 @@
 // Serves figures to Prometheus over HTTP, and writes them into a file, on a thread of its own. It has a copy of a
-// snapshot, which it asks for when somebody wants figures and the one that it has is older than a second: so rotad's
-// loop never waits for a scraper, and does nothing for metrics while there is none.
+// snapshot, and asks for a new one when figures are wanted and its own is older than a second: so rotad's loop never
+// waits for a scraper, and does nothing for metrics while there is none.
 //
 // HTTP is what a scraper needs and no more: one GET for each connection. Libraries for it, such as cpp-httplib, occupy
 // one of their few threads for each connection, so that peers that say nothing keep others out, and Debian has that one
@@ -20,15 +20,15 @@ namespace rota::server {
 
 class MetricsServer {
  public:
-  // On the server's thread: publish() is to be called before long.
+  // Called on the server's thread: asks that publish() be called soon.
   using Ask = std::function<void()>;
 
-  // Listens where the settings say. The error says what is in the way, and what helps.
+  // Listens where the settings say. The error says what prevents it, and what helps.
   static Result<std::unique_ptr<MetricsServer>> open(const MetricsSettings& settings, Ask ask);
   // Starts the thread; false: it cannot be started.
   bool start();
-  // Other settings from now on. Who has connected is served, whichever address that was. With an error, as of open(),
-  // everything stays as it was.
+  // Other settings from now on. Peers that have connected are served, whichever address they used. With an error, as of
+  // open(), everything stays as it was.
   Result<bool> change(const MetricsSettings& settings);
   // Removes the file. Waits for the thread for two seconds at most: a file system may hang.
   ~MetricsServer();

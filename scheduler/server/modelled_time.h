@@ -1,7 +1,7 @@
 // The core's time, as opposed to real time. With a simulated GPU whose time is stretched (ROTA_SIM_TIME_SCALE real
 // seconds per modelled second, as simgpu reads it) quanta and patience have to be stretched like the work that they
-// measure, so the core uses modelled time. With a real GPU both are the same. The time that a lost connection may take
-// to come back, and the idle time after which a daemon ends, are always real time.
+// measure, so the core uses modelled time. With a real GPU both are the same. The time within which a lost connection
+// may come back, and the idle time after which a daemon ends, are always real time.
 #pragma once
 
 #include <chrono>

@@ -93,8 +93,8 @@ bool is_ours(const void* address) {
   return search.found;
 }
 
-// The library that is at the same place now: another driver may have been installed since the first was loaded, which
-// the loader goes on giving out under its name, and which does not work with that driver.
+// The library that is at the same path now. Another driver may have been installed since the library was loaded; the
+// loader would still return the old library for that name, which does not work with the new driver.
 void* as_installed(void* loaded) {
   link_map* map = nullptr;
   if (dlinfo(loaded, RTLD_DI_LINKMAP, static_cast<void*>(&map)) != 0 || map->l_name[0] != '/') return loaded;
@@ -183,7 +183,7 @@ std::vector<Uuid> Nvml::gpus() const {
   for (unsigned number = 0; number < count; ++number) {
     Device device = nullptr;
     char text[96] = "";
-    // One that has failed keeps its number, and says nothing.
+    // A GPU that has failed keeps its number, and answers nothing.
     if (functions_->by_number(number, &device) != kSuccess || functions_->uuid(device, text, sizeof text) != kSuccess) {
       continue;
     }
@@ -195,7 +195,7 @@ std::vector<Uuid> Nvml::gpus() const {
 std::optional<GpuReading> Nvml::read(const Uuid& uuid) const {
   Device device = nullptr;
   const std::string gpu = uuid_text(uuid);
-  // A client names a MIG instance by the instance's own.
+  // A client names a MIG instance by the instance's own UUID.
   if (functions_->by_uuid(gpu.c_str(), &device) != kSuccess &&
       functions_->by_uuid(("MIG" + gpu.substr(gpu.find('-'))).c_str(), &device) != kSuccess) {
     return std::nullopt;
@@ -229,7 +229,7 @@ void Nvml::read_processes(void* device, GpuReading& reading) const {
     std::map<pid_t, std::uint64_t> bytes;
     std::set<pid_t> unknown;  // how much they have
   };
-  // Whether the driver tells.
+  // Returns whether the driver answers.
   const auto read = [&]<class Process>(int (*function)(Device, unsigned*, Process*), Listed& listed) {
     // Others may start while it is asked.
     std::vector<Process> entries(32);

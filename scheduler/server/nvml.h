@@ -1,5 +1,5 @@
 // What NVML reports about a GPU's memory: how much is in use, and by which process. Only the real library is queried,
-// never rota's own, which programs have in front of it.
+// never rota's own, which programs have loaded before it.
 //
 // Every call may take milliseconds, and seconds on a GPU with problems: never call these on the server's thread
 // (meter.h).
@@ -25,11 +25,11 @@ struct GpuReading {
   std::uint64_t total = 0;
   std::uint64_t free = 0;
   std::uint64_t used = 0;  // by any process, including Unified Memory that is there
-  // By pid as this process sees it: contexts, modules, heaps and the driver's own memory, without Unified Memory; what
-  // graphics programs (a display server) have there included. Nothing where the driver does not say whose memory it is,
-  // or names processes as they are called in another pid namespace.
+  // By pid as this process sees it: contexts, modules, heaps and the driver's own memory, also of graphics programs (a
+  // display server), without Unified Memory. Nothing where the driver does not say whose memory it is, or names
+  // processes by the pids of another namespace.
   std::optional<std::map<pid_t, std::uint64_t>> processes;
-  // Of some process in the list the driver does not say how much it has.
+  // The driver does not say how much some process in the list has.
   bool some_unknown = false;
   std::optional<std::uint32_t> number;  // nvidia-smi's; of a MIG instance, its GPU's
 };

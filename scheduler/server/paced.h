@@ -1,6 +1,6 @@
-// Work whose cost grows with the number of clients. It is done at once where it can be, and otherwise a little later,
-// for all who wanted it by then, so that it takes no more than a small part of rotad's time however often it is wanted.
-// Work that may take long is done in parts, and others have their turn in between.
+// Work whose cost grows with the number of clients. It is done at once if possible, and otherwise a little later, once
+// for all requests until then, so that it takes no more than a small part of rotad's time however often it is
+// requested. Work that may take long is done in parts, with other work in between.
 #pragma once
 
 #include <asio/io_context.hpp>
@@ -17,10 +17,10 @@ namespace rota::server {
 
 class Paced {
  public:
-  // It rests for so many times as long as it took. A judgment.
+  // How many times as long as the work took the pause after it is. A judgment.
   static constexpr int kRest = 8;
 
-  // `pass` does all of it; or a part of it, and returns whether that was the last.
+  // `pass` does all of the work; or a part of it, and returns whether that was the last part.
   template <typename Pass>
   Paced(asio::io_context& io, const char* what, Pass pass) : timer_(io), what_(what) {
     if constexpr (std::is_same_v<std::invoke_result_t<Pass>, bool>) {
@@ -34,11 +34,11 @@ class Paced {
   }
 
   void run() {
-    if (midway_) again_ = true;  // what is done already may have been too early
+    if (midway_) again_ = true;  // the parts that are done may have been done too early
     if (midway_ || waits_ || try_now()) return;
     wait(next_);
   }
-  // Does nothing where it would have to wait. Returns whether it was done, or begun.
+  // Does nothing if the work would have to wait. Returns whether the work was done, or begun.
   bool try_now() {
     if (running_ || midway_ || std::chrono::steady_clock::now() < next_) return false;
     part();
@@ -53,7 +53,7 @@ class Paced {
       waits_ = midway_ = false;
       if (!error) part();
     });
-    waits_ = true;  // now: there may have been no memory for that
+    waits_ = true;  // set only now: there may have been no memory for the wait
   }
   void part() {
     const std::chrono::nanoseconds before = processor_time();

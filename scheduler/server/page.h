@@ -24,7 +24,7 @@ class Page {
   Layout* operator->() const { return layout_; }
   Layout& operator*() const { return *layout_; }
 
-  // What the client gets. Closed by forget_descriptor(): the mapping keeps the page, and descriptors are scarce.
+  // What the client gets. forget_descriptor() closes it: the mapping holds the page, and descriptors are scarce.
   int descriptor() const { return passed_.get(); }
   void forget_descriptor() { passed_ = Descriptor(); }
 

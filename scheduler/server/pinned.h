@@ -13,7 +13,7 @@ struct Pinned {
   std::uint64_t all = 0;
   std::array<std::uint64_t, protocol::kPins> by{};  // by protocol::Pin
 
-  // What is pinned since all that the process has there is.
+  // What is pinned because all memory of the process there is.
   std::uint64_t rest() const {
     std::uint64_t rest = all;
     for (const std::uint64_t bytes : by) rest -= bytes;
@@ -21,7 +21,7 @@ struct Pinned {
   }
 };
 
-// `most`: what stays for good. Bytes.
+// `most`: the bytes that cannot be evicted at all.
 inline Pinned pinned_of(const protocol::GpuUsage& usage, std::uint64_t most) {
   Pinned pinned{.all = std::min(usage.pinned_bytes.load(), most), .by = {}};
   std::uint64_t left = pinned.all;

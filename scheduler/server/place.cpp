@@ -1,6 +1,6 @@
-// The place at which a daemon listens may be taken from it while it runs: what cleans /tmp removes the socket, or the
-// folder with all that is in it. It makes both again, as they were. If another rotad has the place by then, that one
-// wins, since programs find it: this one gives its GPUs up and exits.
+// A daemon may lose the place at which it listens while it runs: a program that cleans /tmp removes the socket, or the
+// folder with all that is in it. The daemon creates both again, as they were. If another rotad has the place by then,
+// that one wins, since programs find it: this one gives its GPUs up and exits.
 #include "scheduler/server/place.h"
 
 #include <sys/stat.h>
@@ -48,7 +48,7 @@ FolderSafety safety_of_folder(const std::string& path) {
 
 void Server::keep_place() {
   if (place_lost_ || (is_at(options_.socket, socket_id_) && is_at(options_.control, control_id_))) return;
-  // The simulated machine that this rotad serves is over, and went with the folder (`rota sim`).
+  // The simulated machine that this rotad serves has ended, and the folder was removed with it (`rota sim`).
   if (const char* machine = getenv("ROTA_SIM_STATE");  // NOLINT(concurrency-mt-unsafe)
       machine != nullptr && *machine != '\0' && access(machine, F_OK) != 0 && errno == ENOENT) {
     log::info("exiting: {} is gone", machine);
@@ -85,7 +85,7 @@ void Server::keep_place() {
   if (const auto made = make_folder_of(options_.control); !made) return failed(made.error().text);
   auto control = listen_at(options_.control, geteuid() == 0 ? 0660 : 0600);
   if (!control) return failed(control.error().text);
-  // Who has not been accepted may have sent descriptors (bare_packet.h).
+  // Peers that have not been accepted may have sent descriptors (bare_packet.h).
   workers_.close(Descriptor(listener_.release()), std::to_string(geteuid()), [](JobOutcome) {});
   listener_.assign(listener->release());
   socket_id_ = id_of(options_.socket);

@@ -14,7 +14,8 @@ namespace rota::server {
 Result<bool> make_folder_of(const std::string& socket);
 // Listens at `path`, whose lock this process holds. `mode`: the socket's.
 Result<Descriptor> listen_at(const std::string& path, mode_t mode);
-// A socket to accept from. An inherited one is somebody else's, too: it is neither shut down nor is its file removed.
+// A socket to accept from. An inherited one also belongs to another process: it is neither shut down nor is its file
+// removed.
 struct Listener {
   Descriptor socket;
   bool inherited = false;

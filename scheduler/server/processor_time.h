@@ -1,4 +1,4 @@
-// What rotad's own work takes: not the time for which others had the processor.
+// The processor time of rotad's own work, without the time for which other processes had the processor.
 #pragma once
 
 #include <chrono>
@@ -6,10 +6,10 @@
 
 namespace rota::server {
 
-// Of what can be done in parts, one takes no longer than that: others have their turn in between.
+// No part of work that can be done in parts takes longer than this: other work is done in between.
 inline constexpr std::chrono::milliseconds kAtOnce{2};
 
-// Of this thread, since it began.
+// Of this thread, since its start.
 inline std::chrono::nanoseconds processor_time() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

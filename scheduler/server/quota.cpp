@@ -28,7 +28,7 @@ scheduler::Reservation reservation(const Said& said) {
 
 }  // namespace
 
-// The only way in which limits change: a log of events tells all of it.
+// The only way in which limits change: so an event log has all changes.
 scheduler::LimitDecisions Server::apply(const scheduler::LimitEvent& event) {
   const scheduler::Time time = now();
   scheduler::LimitDecisions decisions = scheduler::apply(limited_, event, time);
@@ -60,7 +60,7 @@ void Server::on_limits(Client& client, const Message& message) {
   } else if (message.kind == Kind::kReserve && known(message.body.reserve.gpu)) {
     const protocol::Reserve& wanted = message.body.reserve;
     if (quota_.exceeds_gpu(client.id, wanted.gpu, wanted.device_bytes)) host_pass_.run();
-    // One whose user has many requests open is refused at once what would have to wait.
+    // If the client's user has many requests open, a request that would have to wait is refused at once.
     Budget::Share waits = asks_budget_.take(client.domain.payer());
     carry_out(apply(limit::Reserve{client.id, wanted.gpu, wanted.number, reservation(wanted),
                                    waits ? Quota::kPatience : scheduler::Time{}})
@@ -71,7 +71,7 @@ void Server::on_limits(Client& client, const Message& message) {
     client.tightening = false;
     carry_out(apply(limit::State{client.id, has.gpu, reservation(has), has.answered, has.round}).outcome);
     confirm(client, has.gpu);
-    // A client that was stopped for a while gets one question, not all that came up in the meantime.
+    // A client that was stopped for a while is asked once, not for each question that came up meanwhile.
     if (std::exchange(client.tighten_again, false)) tighten(client);
   }
 }
@@ -80,8 +80,8 @@ void Server::tell_memory_wait() {
   apply(limit::MemoryWait{limits_.settings().memory_wait.value_or(scheduler::RoomQueue::kPatience)});
 }
 
-// While somebody waits, each page that is read is told; this is for what was not told before, and for pages that have
-// changed without a message.
+// While a client waits, the limits are told of each page that is read. This is for pages that were read before, and for
+// pages that have changed without a message.
 void Server::tell_stays_of_all() {
   const scheduler::GpuMask gpus = std::exchange(rooms_to_read_, 0);
   for (const auto& [id, client] : clients_) {
@@ -113,7 +113,7 @@ void Server::await_room(Client& client, const protocol::AwaitRoom& wanted) {
                                 .bytes = std::min(wanted.bytes, protocol::kMaxGpuBytes),
                                 .since = time(wanted.since_ns),
                                 .tried = time(wanted.tried_ns)}};
-  // Decided once it is known what all others have by now; but one client must not fill rotad's memory.
+  // Decided once all others' pages have been read; but one client must not fill rotad's memory.
   const auto is_of_client = [&](const limit::AwaitRoom& each) { return each.request.client == client.id; };
   const auto waiting = static_cast<std::size_t>(std::ranges::count_if(rooms_to_await_, is_of_client));
   if (waiting >= scheduler::RoomQueue::kMostOfClient) return carry_out(apply(event).outcome);
@@ -137,7 +137,7 @@ void Server::leave_session(const std::string& key) {
 }
 
 void Server::carry_out(const Quota::Outcome& outcome) {
-  // First: a client that has its answer may read what is left at once.
+  // First, since a client may read what is left as soon as it has its answer.
   if (outcome.changed) limits_pass_.run();
   for (const Quota::Answer& answer : outcome.answers) {
     const auto found = clients_.find(answer.client);
@@ -177,7 +177,7 @@ void Server::carry_out(const Quota::Outcome& outcome) {
     tighten(*found->second);
   }
   if (!outcome.measure.empty()) {
-    // Later: this may be within what a reading brings.
+    // Later: this call may come from a reading itself.
     asio::post(io_, [this, gpus = outcome.measure] {
       if (!stopped_) guarded("measure", [&] { measure_for_requests(gpus); });
     });
@@ -186,8 +186,8 @@ void Server::carry_out(const Quota::Outcome& outcome) {
   schedule_deadline();
 }
 
-// Each share is published before the client's page is read once more, as pages.h has it; so what one client has been
-// told to do without goes to others only once that is known to be there. Ends unless clients keep changing their pages.
+// Each share is published before the client's page is read once more, as pages.h requires; so memory that one client is
+// told to give up is given to others only once it is known to be free. Ends unless clients keep changing their pages.
 void Server::share_host() {
   shares_pass_.run();
 }
@@ -211,7 +211,8 @@ void Server::share_host_now() {
   }
 }
 
-// Before a client that a limit concerns can take any: it has more once the host's memory is shared out again.
+// Sets a share before a client that a limit concerns can take host memory: it gets more once the host's memory is
+// shared out again.
 void Server::bound_host(Client& client) {
   if (!apply(limit::BoundHost{client.id}).yes) return;
   publish_share(client);
@@ -227,13 +228,13 @@ void Server::publish_share(Client& client) {
   page.host_limited = share.most == scheduler::kNoLimit ? 0 : 1;
 }
 
-// What could be given back counts as left for everybody, so no client may invent it: it cannot be more than what its
-// process has in the host's memory, by the kernel's word.
+// Reclaimable memory counts as left for everybody, so no client may invent it: it cannot be more than what the client's
+// process has in the host's memory, according to the kernel.
 Quota::HostUse Server::host_use(Client& client) const {
   const protocol::UsagePage& page = *client.usage;
   Quota::HostUse use{
       .has = page.host_bytes.load(), .spare = page.host_spare_bytes.load(), .lacks = page.host_lacking_bytes.load()};
-  // Who says the same again, and does not have it, is looked up now and then.
+  // For a client that repeats a figure which its process does not have, the kernel is asked only now and then.
   const bool news = std::exchange(client.spare_said, use.spare) != use.spare;
   if (use.spare > client.in_host_memory && (news || now() >= client.resident_at + kAskKernel)) {
     client.in_host_memory = rota::resident_bytes(client.pid);
@@ -278,7 +279,7 @@ void Server::publish_limits_to_all() {
   for (const auto& [id, client] : clients_) publish_limits(*client);
 }
 
-// What others have on a GPU may have become more or less.
+// What unmanaged programs have on a GPU may have become more or less.
 void Server::follow_outside() {
   for (std::uint32_t gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
     const scheduler::Bytes outside = core_.gpu(gpu).measured_outside;
@@ -288,7 +289,7 @@ void Server::follow_outside() {
   }
 }
 
-// Nothing wakes the client when a message comes, but a change of its page does.
+// A message does not wake the client, but a change of its page does.
 void Server::tell(Client& client, const Message& message) {
   const auto connection = connections_.find(client.connection);
   if (connection == connections_.end()) return;

@@ -70,7 +70,7 @@ Result<std::string> Server::reload() {
   return answer;
 }
 
-// What programs have beyond lower limits they keep, and are granted no more until they have less.
+// Programs keep what they have beyond lower limits, and are granted no more until they have less.
 void Server::change_limits(const LimitSettings& limits) {
   limits_.change(limits);
   tell_memory_wait();

@@ -13,7 +13,7 @@ namespace rota::server {
 
 namespace {
 
-// Of lines about the same client.
+// For lines about the same client.
 std::string left_out_text(unsigned lines) {
   return lines == 0 ? "" : fmt::format(" ({} such lines are left out before this one)", lines);
 }
@@ -82,12 +82,12 @@ void Server::report_refused(Client& client, const scheduler::Quota::Answer& answ
             answer.why, left_out_text(*left_out));
 }
 
-// An allocation that the driver had refused has waited, and is refused for good.
+// An allocation that the driver had refused has waited, and is finally refused.
 void Server::report_no_room(Client& client, const scheduler::RoomQueue::Answer& answer) {
   count_refusal(client, answer.gpu, protocol::RefusalReason::kGpuFull);
   const auto left_out = client.refusal_lines.next(now());
   if (!left_out) return;
-  scheduler::Bytes others = 0;  // what they have been granted, the driver may not have given them
+  scheduler::Bytes others = 0;  // granted to them, though perhaps not given by the driver yet
   for (const auto& [id, other] : clients_) {
     if (id != client.id && other->gpus().contains(answer.gpu)) others += stays_of(*other, answer.gpu);
   }
@@ -102,7 +102,7 @@ void Server::report_no_room(Client& client, const scheduler::RoomQueue::Answer& 
             rota::bytes_text(answer.bytes), gpus_.number(answer.gpu), in_the_way, left_out_text(*left_out));
 }
 
-// What nobody was told of it.
+// Says how many lines about the client were left out.
 void Server::report_left_out(const Client& client) {
   const unsigned lines = client.refusal_lines.left_out() + client.revocation_lines.left_out();
   if (lines != 0) log::info("{} was refused memory or revoked {} times more", who(client), lines);

@@ -6,13 +6,13 @@
 // them all others. A rotad that was killed leaves only a note that there were programs. After that, all requests are
 // held back for half a second.
 //
-// A holder runs on for ten seconds without a rotad (turn::Machine::kGrace), and beside the next one if it comes back
-// later than that. Thousands of programs need seconds to come back on a busy machine. So as long as some come, are told
-// about a GPU or say what they want, requests are held back for longer, for eight seconds in all. Only programs that
-// may have held something count, each as far as it has ever come: a process that started after this rotad has not, and
-// one that comes again and again brings nothing new. When a process started that rotad cannot see, the kernel does not
-// say (a pidfd has no time, and an order of its inodes is not promised): such a process says whether it has lost a
-// rotad.
+// A holder runs on for ten seconds without a rotad (turn::Machine::kGrace), and concurrently with the next holder if it
+// comes back later than that. Thousands of programs need seconds to come back on a busy machine. So as long as some
+// come, are told about a GPU or say what they want, requests are held back for longer, for eight seconds in all. Only
+// programs that may have held something count, each as far as it has ever come: a process that started after this rotad
+// has not, and one that comes again and again brings nothing new. The kernel does not say when a process started that
+// rotad cannot see (a pidfd has no time, and an order of its inodes is not promised): such a process says itself
+// whether it has lost a rotad.
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,18 +39,18 @@ namespace event = scheduler::event;
 
 namespace {
 
-// For how long at most a GPU is granted only to programs that held it.
+// The longest time for which a GPU is granted only to programs that held it.
 constexpr auto kHeldBack = 1s;
 // The same for all GPUs if nothing but the note is left: programs look for rotad four times a second (turn::Machine).
 constexpr auto kHeldBackBlindly = 500ms;
-// After one that comes, so much longer; but not beyond kMostHeldBack after the start, which leaves time before programs
-// count rotad as dead.
+// After each program that comes, requests are held back for so much longer, but not beyond kMostHeldBack after the
+// start, which leaves time before programs count rotad as dead.
 constexpr auto kLately = 250ms;
 constexpr auto kMostHeldBack = 8s;
-// Larger sets of programs are measured anew: they hardly come back the same, and would fill the books. A judgment.
+// Larger sets of programs are measured anew: they hardly come back the same, and would fill the file. A judgment.
 constexpr std::uint32_t kMostMeasured = 32;
 // How often rotad checks whether programs that have not come back are dead.
-constexpr auto kBetweenLooksForDead = 50ms;
+constexpr auto kBetweenChecksForDead = 50ms;
 
 }  // namespace
 
@@ -181,7 +181,7 @@ void Server::leave_books_to_next() {
     if (verdict.left != scheduler::Time{} || verdict.revoked != 0 || counts)
       books.gangs.push_back({gang->key, verdict});
   }
-  // Those whose programs have not come back from the rotad before this one.
+  // Gangs of the previous rotad whose programs have not come back.
   for (const auto& [key, earlier] : earlier_verdicts_) {
     GangVerdict verdict = earlier;
     verdict.left = std::max(earlier.left - (now() - started_), scheduler::Time{});
@@ -195,7 +195,7 @@ void Server::leave_books_to_next() {
   }
 }
 
-// What was measured of programs that share a GPU; not of gangs, whose members may be others then.
+// What was measured of programs that share a GPU; not of gangs, whose members may be different then.
 void Server::leave_measured(Books& books) const {
   std::uint32_t sets = 0;
   std::set<std::uint32_t> left_out;
@@ -299,7 +299,7 @@ void Server::tell_returned(Client& client, std::uint32_t gpu) {
   if (task != nullptr) step(returning_->returned(*task, gpu, uuid, client.tasks.id_on(gpu)));
 }
 
-// The gang's core client is a new one, too.
+// The core's client for the gang is new, too.
 void Server::joined_gang(const Program& member, std::uint32_t gpu, ClientId gang) {
   if (returning_ == nullptr) return;
   const std::string uuid = uuid_text(gpus_.at(gpu)->uuid);
@@ -427,7 +427,7 @@ void Server::look_for_returning() {
   if (all.expected.empty() && !all.blind) {
     all.timer.expires_at(std::chrono::steady_clock::time_point(end));
   } else {
-    all.timer.expires_after(kBetweenLooksForDead);
+    all.timer.expires_after(kBetweenChecksForDead);
   }
   all.timer.async_wait([this](std::error_code error) {
     if (error || stopped_ || returning_ == nullptr) return;

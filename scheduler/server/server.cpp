@@ -34,7 +34,7 @@ namespace {
 // asked to wait does so for five.
 constexpr auto kComeBack = 3s;
 
-// Messages that make rotad keep more than before. The others change what it has.
+// Messages that make rotad store more than before. The others change what it has stored.
 bool needs_memory(Kind kind) {
   return kind == Kind::kHello || kind == Kind::kAddGpu || kind == Kind::kSession || kind == Kind::kStatus ||
          kind == Kind::kStay || kind == Kind::kGang || kind == Kind::kChoose;
@@ -62,7 +62,7 @@ void Server::stop() {
   stopped_ = true;
   metrics_.reset();
   if (!listener_inherited_ && is_at(options_.socket, socket_id_)) unlink(options_.socket.c_str());
-  // Left to the end of the process, which closes without waiting: connections that nobody has accepted may have sent
+  // Closed only when the process ends, which does not wait: connections that were not accepted may have sent
   // descriptors.
   const int listener = listener_.release();
   if (!listener_inherited_) shutdown(listener, SHUT_RDWR);
@@ -70,14 +70,14 @@ void Server::stop() {
   housekeeping_.cancel();
   deadline_.cancel();
   wake_.cancel();
-  look_.cancel();
+  gang_check_.cancel();
   late_reading_.cancel();
   forced_reading_.cancel();
   accept_again_.cancel();
   claims_due_.cancel();
   returning_.reset();
   for (Paced* pass :
-       {&limits_pass_, &shares_pass_, &takers_pass_, &contexts_pass_, &host_pass_, &rooms_pass_, &others_pass_}) {
+       {&limits_pass_, &shares_pass_, &recipients_pass_, &contexts_pass_, &host_pass_, &rooms_pass_, &others_pass_}) {
     pass->cancel();
   }
   elsewhere_.clear();
@@ -169,7 +169,7 @@ void Server::on_message(Connection& connection, const Message& message) {
     case Kind::kAwaitRoom:
       await_room(client, message.body.await_room);
       break;
-    default:  // and memory that is handed over, without the memory
+    default:  // also kHandOver without a descriptor
       break;
   }
 }
@@ -231,7 +231,7 @@ void Server::on_hello(Connection& connection, const Message& message) {
     hang_up(connection, lease ? usage.error().text : lease.error().text);
     return;
   }
-  // The same process again: what its closed connection held is no longer meant.
+  // The same process has connected again: what its closed connection held no longer counts.
   std::vector<ClientId> former;
   for (const ClientId id : orphans_) {
     const Client& other = *clients_.at(id);
@@ -257,8 +257,8 @@ void Server::on_hello(Connection& connection, const Message& message) {
     process.release();
   }
 
-  // Limits that apply to every GPU are in its page before it gets its welcome.
-  // Nothing is known yet of what is left of a new account.
+  // The client's page has the limits that apply to every GPU before it gets its welcome. Of a new account it is not
+  // known yet what is left.
   if (apply(limit::Join{client->id, limits_.memberships(client->id, client->pid, client->uid, client->domain,
                                                         user_names_.of(client->uid))})
           .yes) {
@@ -296,7 +296,7 @@ scheduler::DomainId Server::take_number(Client& client) {
   return number;
 }
 
-// `numbered`: whether it has a number only here.
+// `numbered`: set if the payer has a number only in domains_.
 scheduler::DomainId Server::number_of_payer(const std::string& payer, bool* numbered) {
   // Users by their own numbers, so that a log of events can be read; 0 is also what the core takes for nobody known.
   std::uint32_t user = 0;
@@ -328,7 +328,7 @@ void Server::watch_process(ClientId id) {
   });
 }
 
-// The client is removed for all others before anything is called that can fail.
+// The client is removed from what others see before anything is called that can fail.
 void Server::remove_client(ClientId id, const char* why) {
   auto entry = clients_.extract(id);
   const Client& client = *entry.mapped();
@@ -348,7 +348,7 @@ void Server::remove_client(ClientId id, const char* why) {
   forget_client(id);
 }
 
-// May be repeated.
+// May be called again.
 void Server::forget_client(ClientId id) {
   Client& client = *gone_.at(id);
   untrack(client);
@@ -366,7 +366,7 @@ void Server::forget_client(ClientId id) {
   }
   gone_.erase(id);
   claim(claims_.left(id));
-  look_if_quiet();
+  check_if_quiet();
 }
 
 Result<std::string> Server::carry(const ControlRequest& request) {
@@ -407,7 +407,7 @@ void Server::decided(Program& program, const scheduler::Decision& decision) {
     log::debug("client {}: may have {} bytes on GPU {}", client.id, decision.bytes, gpus_.number(decision.gpu));
   }
   if (decision.change == Change::kClear) {
-    log::debug("client {}: is to clear {} bytes of GPU {}", client.id, decision.bytes, gpus_.number(decision.gpu));
+    log::debug("client {}: is to evict {} bytes of GPU {}", client.id, decision.bytes, gpus_.number(decision.gpu));
   }
 }
 
@@ -428,16 +428,16 @@ void Server::publish_all(scheduler::Time time) {
     }
   }
   if (before.movable != published_.movable || before.later != published_.later) contexts_pass_.run();
-  if (claims_.withdrawing()) look_if_quiet();
+  if (claims_.withdrawing()) check_if_quiet();
   if (!changed_.empty()) tell_next(time);
   for (const ClientId id : changed_) {
     const auto found = clients_.find(id);
     if (found != clients_.end()) publish(*found->second);
   }
   changed_.clear();
-  publish_takers();
+  publish_recipients();
   schedule_deadline();
-  schedule_look();
+  schedule_gang_check();
 }
 
 scheduler::Time Server::now() const {

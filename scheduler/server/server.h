@@ -60,7 +60,7 @@ struct Options : Configuration {
   std::string event_log;       // file for events and decisions; empty: none
   // Exit after this time without a client; nothing: never.
   std::optional<std::chrono::milliseconds> idle_exit;
-  // How long the lease of a live process whose connection closed is kept: it may come back.
+  // How long a live process whose connection closed keeps its lease: it may come back.
   std::chrono::milliseconds reconnect_time = std::chrono::seconds(1);
   // Real seconds per second of the settings' durations, for a simulated GPU whose time is stretched.
   double time_scale = 1;
@@ -69,7 +69,7 @@ struct Options : Configuration {
 class Server final : public ConnectionOwner, private Leases {
  public:
   // Takes the socket's lock and listens. The error says who else serves this socket, or what cannot be created.
-  // Listeners that are inherited are used as they are, and stay.
+  // Inherited listeners are used as they are, and stay open.
   static Result<std::unique_ptr<Server>> open(asio::io_context& io, Options options, Inherited inherited = {});
   ~Server();
 
@@ -116,7 +116,7 @@ class Server final : public ConnectionOwner, private Leases {
   void change_limits(const LimitSettings& limits);
   void on_status(Connection& connection);
   void hang_up(Connection& connection, const std::string& reason);
-  // Of the domain whose shares of a GPU a client's are part of, for one client more.
+  // The number of the domain of whose share of a GPU a client has a part; counts one client more.
   scheduler::DomainId take_number(Client& client);
   void leave_number(const Client& client);
   scheduler::DomainId number_of_payer(const std::string& payer, bool* numbered = nullptr);
@@ -163,16 +163,16 @@ class Server final : public ConnectionOwner, private Leases {
   void send_away(Client& client);
   void on_asked(uid_t uid);
   void withdraw();
-  void look_if_quiet();
+  void check_if_quiet();
   void take_back();
   void let_go();
   void schedule_claims();
   void look_for_machine();
 
-  void on_passed_on(scheduler::ClientId giver, scheduler::ClientId taker, const protocol::Extent& extent);
-  const Client* taker_of(const Client& giver, std::uint32_t gpu) const;
+  void on_passed_on(scheduler::ClientId donor, scheduler::ClientId recipient, const protocol::Extent& extent);
+  const Client* recipient_of(const Client& donor, std::uint32_t gpu) const;
   bool hands_over(const Client& client, std::uint32_t gpu) const;
-  void publish_takers();
+  void publish_recipients();
   void publish_hand_overs();
   void announce(Client& client, const protocol::ProcessNumber& number);
   void introduce(Connection& connection, Client& client, const protocol::Introduce& wanted);
@@ -252,13 +252,13 @@ class Server final : public ConnectionOwner, private Leases {
   void tell_activity(LastActivity& last, const scheduler::event::Activity& activity);
   void note_moves(Client& client);
   void schedule_deadline();
-  void schedule_look();
+  void schedule_gang_check();
   void tell_next(scheduler::Time time);
   void stay_awake(scheduler::Time from);
   void housekeeping();
   void look_after_clients();
   void remove_lost();
-  void look_at_pages();
+  void read_pages();
   void keep_place();
   bool idle() const;
   // Exists while programs use GPUs, for a later rotad to find.
@@ -323,9 +323,9 @@ class Server final : public ConnectionOwner, private Leases {
   UserNames user_names_;
   Workers workers_;  // which those below leave sockets to
   std::map<std::string, Elsewhere> elsewhere_;
-  std::map<std::pair<scheduler::ClientId, std::string>, protocol::AddGpu> named_;  // and not served yet
+  std::map<std::pair<scheduler::ClientId, std::string>, protocol::AddGpu> named_;  // by clients, and not served yet
   bool letting_go_ = false;
-  scheduler::Time machine_looked_at_{};
+  scheduler::Time machine_checked_at_{};
   bool place_lost_ = false;  // another rotad has this one's socket
   GpuTable gpus_;
   LockFile lock_;
@@ -339,8 +339,8 @@ class Server final : public ConnectionOwner, private Leases {
   Control control_;
   asio::steady_timer housekeeping_;
   asio::steady_timer deadline_;
-  asio::steady_timer look_;  // at a gang
-  asio::steady_timer wake_;  // to be awake when a holder begins to drain
+  asio::steady_timer gang_check_;  // when the next gang has to be checked
+  asio::steady_timer wake_;        // to be awake when a holder begins to drain
   std::chrono::steady_clock::time_point awake_until_{};
   std::chrono::nanoseconds longest_{};  // that one handler took of the processor,
   const char* longest_work_ = "";       // and what it did, at least
@@ -364,11 +364,11 @@ class Server final : public ConnectionOwner, private Leases {
   scheduler::DomainId last_domain_ = 0;
   std::map<scheduler::ClientId, std::unique_ptr<Client>> clients_;
   std::multimap<protocol::ProcessNumber, scheduler::ClientId> announced_;  // of those who have exported memory
-  // Whose leaving the core and the limits' books have not carried out yet; empty, unless memory was lacking.
+  // Clients that have ended, which the core and the limits do not know yet; empty, unless memory ran out.
   std::map<scheduler::ClientId, std::unique_ptr<Client>> gone_;
   std::set<scheduler::ClientId> orphans_;  // clients whose connection closed
   std::shared_ptr<Returning> returning_;   // null: no programs of an earlier rotad are expected, or known
-  // By process, of those that rotad cannot see by domain, and by GPU: the clients that have named it.
+  // The clients that have named a GPU, by process (by domain for processes that rotad cannot see) and GPU.
   std::map<std::tuple<pid_t, std::string, std::uint32_t>, std::set<scheduler::ClientId>> by_process_;
   AssumedContexts assumed_contexts_;  // of users other than root and rotad's own
   struct Session {
@@ -381,12 +381,12 @@ class Server final : public ConnectionOwner, private Leases {
   std::set<pid_t> staying_;
   // As they were published.
   struct Published {
-    scheduler::GpuMask clearing = 0;  // to those who hold them,
-    scheduler::GpuMask shared = 0;    // and the rest to those who touch them
+    scheduler::GpuMask clearing = 0;  // to clients that hold them,
+    scheduler::GpuMask shared = 0;    // and the rest to clients with tasks there
     scheduler::GpuMask sampling = 0;
     scheduler::GpuMask metered = 0;
     scheduler::GpuMask movable = 0;  // this and `later` to everybody (publish_contexts_to_all)
-    scheduler::GpuMask timed = 0;    // to those who touch them, too
+    scheduler::GpuMask timed = 0;    // to clients with tasks there, too
     scheduler::GpuMask alone = 0;
     scheduler::GpuMask later = 0;
   } published_;
@@ -408,7 +408,7 @@ class Server final : public ConnectionOwner, private Leases {
   // measure.cpp
   std::map<std::uint32_t, GpuReading> readings_;         // by GPU index, of the latest answer
   std::map<std::uint32_t, scheduler::Bytes> uncounted_;  // uncounted_bytes() of it
-  // By GPU index: how large it is, and what is assumed of contexts there, as the clients' figures go by.
+  // By GPU index: its size, and what is assumed of contexts there, on which the clients' figures are based.
   std::map<std::uint32_t, std::pair<scheduler::Bytes, scheduler::Bytes>> followed_;
   std::array<scheduler::Bytes, protocol::kMaxGpus> followed_outside_{};
   scheduler::Time others_come_back_until_{};          // clients of a rotad before this one
@@ -429,26 +429,28 @@ class Server final : public ConnectionOwner, private Leases {
     scheduler::Time since{};  // a reading that was asked for later answers it
     scheduler::Time until{};
   };
-  // Clients that are told about a GPU once they have been measured there, and in the order in which that is too late.
+  // Clients that are told about a GPU once they have been measured there. late_ has them in the order of their
+  // deadlines.
   std::map<std::pair<scheduler::ClientId, std::uint32_t>, Unanswered> unanswered_;
   struct Late {
     std::pair<scheduler::ClientId, std::uint32_t> of;
     scheduler::Time until;
   };
   std::deque<Late> late_;
-  // What concerns all clients.
+  // Work that concerns all clients.
   Paced limits_pass_;
   Paced shares_pass_;
-  Paced takers_pass_;
+  Paced recipients_pass_;
   Paced contexts_pass_;
   Paced host_pass_;
   Paced rooms_pass_;
   Paced others_pass_;
   Paced activity_pass_;
-  // Of the machine's rotad: which GPUs there are, once that is known, and when to look again for them or their locks.
+  // For the machine's rotad: which GPUs there are, once that is known, and when to try again to find them or to take
+  // their locks.
   std::vector<Uuid> all_gpus_;
   scheduler::Time all_gpus_at_{};
-  // Last: their threads answer to all of the above.
+  // Last: their threads use all of the above.
   Meter meter_;
   Meter all_gpus_meter_;
   std::unique_ptr<MetricsServer> metrics_;  // null: nobody wants any

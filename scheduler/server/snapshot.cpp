@@ -33,7 +33,7 @@ std::uint64_t nanoseconds(scheduler::Time time) {
   return static_cast<std::uint64_t>(time.count());
 }
 
-// A row of a part, counted from the part's beginning; where that is too far, what is left of the count for the next.
+// The row at this place of a part. If the part is shorter, nothing, and `at` is counted down for the next part.
 template <typename Row>
 std::optional<Message> row_at(const std::vector<Row>& rows, std::size_t& at, Kind kind, Row Message::Body::* body) {
   if (at >= rows.size()) {
@@ -81,7 +81,7 @@ void hide(protocol::ProgramRow& program) {
 
 }  // namespace
 
-// What is being made, and for whom; and once it is made, what those read.
+// A snapshot that is being made, and for whom; once it is made, what they read.
 struct Server::SnapshotWork {
   Snapshot rows;
   // Whose the programs, gangs, sessions and accounts are, in their order.
@@ -97,7 +97,8 @@ struct Server::SnapshotWork {
   bool shows(Message& row, std::size_t at, const TrustDomain* only) const;
 };
 
-// One that is under way does not say what has changed since it was begun, so who asks meanwhile gets the next one.
+// A snapshot that is being made lacks what has changed since it was begun, so connections that ask meanwhile get the
+// next one.
 void Server::on_status(Connection& connection) {
   Budget::Share share = snapshots_budget_.take(connection.domain().payer(), connection.is_root());
   if (!share) return connection.refuse("too many programs of this user ask for rotad's status and do not read it");
@@ -157,7 +158,7 @@ void Server::send_snapshot(Connection& connection, const std::shared_ptr<const S
   });
 }
 
-// Whether somebody of this domain (null: everybody) may see the row; hides what of it they may not.
+// Whether users of this domain (null: all users) may see the row. Hides the parts that they may not see.
 bool Server::SnapshotWork::shows(Message& row, std::size_t at, const TrustDomain* only) const {
   if (only == nullptr) return true;
   const std::size_t first_program = rows.gpus.size();
@@ -186,7 +187,7 @@ bool Server::SnapshotWork::shows(Message& row, std::size_t at, const TrustDomain
   }
 }
 
-// Adds rows of some clients more; returns whether all are there.
+// Adds the rows of some more clients. Returns whether all rows are there.
 bool Server::add_to_snapshot(SnapshotWork& work) {
   int clients = 0;
   if (work.for_metrics && work.next_client == 0) book_.begin_gauges();
@@ -362,7 +363,7 @@ protocol::GangRow Server::gang_row(const Gang& gang) const {
   return row;
 }
 
-// Nothing of an account without a limit; of the host only once something may have to be moved there.
+// Nothing for an account without a limit; for the host only once something may have to be evicted there.
 std::optional<protocol::AccountRow> Server::account_row(const scheduler::Quota::Account& account) const {
   const scheduler::Bytes host = quota_.host_bytes(account);
   if (account.limits.device == scheduler::kNoLimit && host == 0) return std::nullopt;

@@ -86,7 +86,7 @@ class Tasks {
   // Null: the client has not added this GPU. Valid until the tasks change.
   Task* on(scheduler::GpuIndex gpu);
   const Task* on(scheduler::GpuIndex gpu) const;
-  // The core's number of it; 0, which no task has: the client has not added this GPU.
+  // The core's number of that task; 0, which no task has: the client has not added this GPU.
   scheduler::ClientId id_on(scheduler::GpuIndex gpu) const;
   // The task of exactly these GPUs; null: there is none.
   Task* of(scheduler::GpuMask gpus);
@@ -96,7 +96,7 @@ class Tasks {
   std::vector<Task>::const_iterator begin() const { return tasks_.begin(); }
   std::vector<Task>::const_iterator end() const { return tasks_.end(); }
 
-  // With a GPU that the client has not added before.
+  // Adds a task with a GPU that the client has not added before.
   Task& add(scheduler::ClientId id, scheduler::GpuIndex gpu);
   void forget(scheduler::GpuIndex gpu);
 
@@ -114,8 +114,8 @@ class Tasks {
 
  private:
   std::vector<Task> tasks_;
-  // Of tasks that have ended, for those to come: a client that couples its GPUs again and again does not use up what
-  // numbers there are.
+  // Numbers of tasks that have ended, for new tasks: a client that couples its GPUs again and again does not use up the
+  // numbers.
   std::vector<scheduler::ClientId> numbers_;
 };
 

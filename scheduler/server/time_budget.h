@@ -20,7 +20,7 @@ class TimeBudget {
 
   // The user has one connection more.
   void enter(const std::string& payer, Clock::time_point now = Clock::now()) {
-    // Who has none left is remembered for as long as what was spent.
+    // A user without connections is remembered until what it spent no longer counts.
     std::erase_if(users_, [&](const auto& user) {
       return user.second.connections == 0 && left(user.second, now) == std::chrono::nanoseconds(0);
     });

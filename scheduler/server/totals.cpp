@@ -43,7 +43,7 @@ std::string Server::session_name(const Client& client) {
   return {};
 }
 
-// From its first use of the GPU on.
+// Begins to count a client's use of the GPU.
 void Server::track(Client& client, std::uint32_t gpu) {
   if (!client.series) {
     protocol::SeriesKey key;
@@ -73,8 +73,8 @@ void Server::follow(Client& client) {
   }
 }
 
-// Whether a process says what it has moved on each GPU. One of an earlier version says only the sum of all: of that
-// each GPU gets an equal part. It is believed as far as a bus can move it.
+// Whether a process says what it has moved on each GPU. A process of an earlier version gives only the sum of all GPUs,
+// of which each gets an equal part. No more is believed than a bus can move.
 bool Server::tells_moves_by_gpu(const Client& client) {
   return std::ranges::any_of(client.tracked, [&](const auto& each) {
     const Moves moves = moves_of(client.usage->gpus[each.first]);
@@ -111,7 +111,7 @@ void Server::count_moves(Client& client) {
   }
 }
 
-// `moved`: a burst on all GPUs together. `ended`: the client is.
+// `moved`: a burst on all GPUs together. `ended`: the client has ended.
 void Server::count_burst(Client& client, const std::optional<Moves>& moved, bool ended) {
   constexpr std::uint64_t kLongest = 3'600'000'000'000;
   const bool by_gpu = tells_moves_by_gpu(client);
@@ -147,7 +147,7 @@ void Server::count(Client& client) {
   }
 }
 
-// Of a program that has ended. May be called again.
+// For a program that has ended. May be called again.
 void Server::untrack(Client& client) {
   if (client.tracked.empty()) return;
   count(client);
@@ -185,7 +185,7 @@ void Server::add_gauges(const Client& client) {
   }
 }
 
-// What the settings say from now on. With an error nothing has changed.
+// Applies the settings. With an error nothing has changed.
 Result<bool> Server::set_metrics(const MetricsSettings& settings) {
   if (settings.listen.empty() && settings.textfile.empty()) {
     metrics_.reset();

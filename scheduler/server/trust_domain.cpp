@@ -89,7 +89,7 @@ TrustDomain TrustDomain::of(const Peer& peer, Trust trust) {
                                    : fmt::format("{}@unseen", peer.uid);
   domain.payer_ = domain.key_;
   if (namespaces.known() && namespaces.user != own().user) {
-    // Of a container's engine, which runs as root, each container is by itself.
+    // Each container of an engine that runs as root is a payer of its own.
     if (const auto maker = maker_of_user_namespace(peer.pid); maker && *maker != 0)
       domain.payer_ = std::to_string(*maker);
   }

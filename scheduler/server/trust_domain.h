@@ -1,7 +1,7 @@
-// Whose programs trust each other, according to the kernel and never to the program: one user in one container (a user
-// namespace and a pid namespace), unless the administrator says otherwise. It is the unit of everything that one
-// program may do to another: who sees whom, who joins whose session, who takes over whose memory, and how much of rotad
-// a user may take. The roots of two containers are two.
+// Which programs trust each other, according to the kernel and never to the program: those of one user in one container
+// (a user namespace and a pid namespace), unless the administrator says otherwise. It is the unit of everything that
+// one program may do to another: who sees whom, who joins whose session, who takes over whose memory, and how much of
+// rotad a user may take. The roots of two containers are two.
 #pragma once
 
 #include <sys/types.h>
@@ -31,8 +31,8 @@ class TrustDomain {
 
   // The same for all programs of the domain, and for no others. Without spaces.
   const std::string& key() const { return key_; }
-  // Who answers for what the domain takes of rotad and of the machine. A user can make any number of user namespaces:
-  // together they have what the user has.
+  // Who is charged for what the domain takes of rotad and of the machine. A user can make any number of user
+  // namespaces: together they get what the user gets.
   const std::string& payer() const { return payer_; }
   // Whether its programs take over each other's memory. Not if it is not known where they are.
   bool exchanges_memory() const { return exchanges_memory_; }

@@ -20,7 +20,7 @@ std::string number(uid_t uid) {
   return fmt::format("uid {}", uid);
 }
 
-// Empty: there is none, or no memory for it. What a thread throws would end rotad.
+// Empty: there is none, or no memory for it. An exception in a thread would end rotad.
 std::string ask_for(uid_t uid) noexcept try {
   std::vector<char> buffer(16384);
   passwd entry{};

@@ -1,4 +1,4 @@
-// Names of users, without waiting for whoever knows them: a directory service may take as long as it likes to answer.
+// Names of users, without waiting for them: a directory service may take as long as it likes to answer.
 #pragma once
 
 #include <sys/types.h>

@@ -15,7 +15,7 @@ namespace event = scheduler::event;
 
 namespace {
 
-// After something has failed for want of memory.
+// The pause after something has failed for want of memory.
 constexpr std::chrono::milliseconds kBetweenTries{10};
 
 }  // namespace
@@ -68,15 +68,15 @@ void Server::stay_awake(scheduler::Time from) {
   });
 }
 
-void Server::schedule_look() {
-  const std::optional<scheduler::Time> next = next_look();
+void Server::schedule_gang_check() {
+  const std::optional<scheduler::Time> next = next_check();
   if (!next) return;
   const asio::steady_timer::time_point at(std::chrono::duration_cast<asio::steady_timer::duration>(*next));
-  if (look_.expiry() == at) return;
-  look_.expires_at(at);
-  look_.async_wait([this](std::error_code error) {
+  if (gang_check_.expiry() == at) return;
+  gang_check_.expires_at(at);
+  gang_check_.async_wait([this](std::error_code error) {
     if (error || stopped_) return;
-    guarded("look at a gang", [this] { look_if_due(); });
+    guarded("check a gang", [this] { check_if_due(); });
   });
 }
 

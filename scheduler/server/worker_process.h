@@ -1,6 +1,6 @@
 // The processes that handle descriptors which clients send (workers.h says why). A keeper, forked from rotad while that
-// is small, starts a worker for each end of a socket pair at which there is a job, and another in its place when one
-// has ended. None of them has any of rotad's files open. They end with rotad.
+// is small, starts a worker for each end of a socket pair at which there is a job, and another when one has ended. None
+// of them has any of rotad's files open. They end with rotad.
 #pragma once
 
 #include <array>

@@ -12,7 +12,7 @@ namespace rota::test {
 struct RecordedLookup {
   std::string name;  // without a suffix
   int flags;
-  int version;         // of CUDA, from which on the answer holds
+  int version;         // of CUDA: the first for which the answer holds
   std::string answer;  // an export, "-[status]" or "-[status rc result]"
 
   bool found() const { return answer[0] != '-'; }

@@ -1,6 +1,6 @@
-// simgpu tells, before it takes up a call's work, on which GPUs that work runs and has memory: whoever lets calls
-// through by their GPUs can be checked so. A table of the driver (cuGetExportTable) with one function, under an id of
-// simgpu's own, which no other driver knows.
+// Before simgpu begins a call's work, it reports the GPUs on which that work runs and has memory. Code that admits
+// calls by their GPUs can be checked with this. It is a table of the driver (cuGetExportTable) with one function, under
+// an id that only simgpu knows.
 #pragma once
 
 #include <cstdint>

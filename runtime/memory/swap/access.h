@@ -1,4 +1,4 @@
-// Which GPUs may use what is mapped where: by as few calls of the driver as possible.
+// Sets which GPUs may use mapped memory, with as few driver calls as possible.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,19 @@
 
 namespace rota::memory {
 
-// What may be used from where, once it is mapped: the owner included.
+// Memory that is mapped, and the GPUs that may use it, its owner included.
 struct Allowed {
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
   Access access;
 };
 
-// All mappings of an extent; `access` is what GPUs besides the owner have at its own address.
+// Adds all mappings of an extent. `access`: what GPUs besides the owner may do at the extent's own address.
 void add_allowed(std::vector<Allowed>& all, const Extent& extent, int owner, const Access& access);
-// One call of the driver for what is adjacent and allowed the same.
+// One driver call for adjacent memory with the same access.
 api::CUresult give_access(std::vector<Allowed> all);
 api::CUresult give_access(std::uint64_t address, std::uint64_t bytes, int owner, const Access& access);
-// For what is mapped. A refusal is logged.
+// For memory that is mapped. A refusal is logged.
 void change_access(std::uint64_t address, std::uint64_t bytes, int accessing, api::CUmemAccess_flags flags);
 
 }  // namespace rota::memory

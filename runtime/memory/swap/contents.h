@@ -9,17 +9,19 @@ namespace rota::memory {
 class Contents {
  public:
   virtual ~Contents() = default;
-  // Whether an allocation lies in a part of a range, or may: the contents of the rest need not be kept. The monitor.
+  // Whether an allocation lies in this part of a range, or may. The contents of other parts need not be preserved.
+  // Called by the monitor.
   virtual bool in_use(std::uint64_t address, std::uint64_t bytes) = 0;
-  // No more ranges fit on the GPU: frees those unused ones that wait to be freed. Returns whether there were any.
+  // No more ranges fit on the GPU: frees unused ones that wait to be freed. Returns whether there were any.
   virtual bool free_unused(int device) = 0;
   // Whether the allocation of this number (Found::buffer_id) still begins at the address. A thread of rota's.
   virtual bool lives(std::uint64_t address, std::uint64_t id) = 0;
-  // Nobody has memory open any more that has ended, with what Exports::ends() said. A thread of rota's.
+  // No other process has this freed allocation open any more. `serial`: as Exports::ends() returned it. A thread of
+  // rota's.
   virtual void closed_by_others(std::uint64_t serial) = 0;
   // The allocation at this address is open in other processes for the first time. A thread of rota's.
   virtual void opened_by_others(std::uint64_t address) = 0;
-  // What stays on a GPU has changed. A thread of rota's.
+  // The pinned memory of a GPU has changed. A thread of rota's.
   virtual void pins_changed(int device) = 0;
 };
 

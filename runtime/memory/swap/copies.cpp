@@ -7,7 +7,7 @@
 namespace rota::memory {
 
 bool Copies::prepare(const std::vector<Overcommitment>& all) {
-  // Blocks by size, the largest first, as they leave, and by where they are best.
+  // Blocks by size, the largest first, as in an eviction, and by the best NUMA node.
   std::map<std::pair<std::uint64_t, int>, std::size_t, std::greater<>> wanted;
   {
     const Regions::Lock lock = regions_.lock();
@@ -15,7 +15,7 @@ bool Copies::prepare(const std::vector<Overcommitment>& all) {
       std::map<std::uint64_t, std::size_t, std::greater<>> lacking;
       std::uint64_t has = 0;
       for (const auto& [address, range] : regions_.ranges()) {
-        if (range.device != ordinal || range.kept || range.ending || range.failed) continue;
+        if (range.device != ordinal || range.cached || range.ending || range.failed) continue;
         for (const Extent& extent : range.extents) {
           if (extent.host != nullptr) has += extent.bytes;
           if (extent.host == nullptr && extent.in_place() && !extent.zeros) ++lacking[extent.bytes];
@@ -30,7 +30,7 @@ bool Copies::prepare(const std::vector<Overcommitment>& all) {
   }
   for (const auto& [block, count] : wanted) {
     const auto& [bytes, node] = block;
-    if (host_.kept(bytes, node) < count) return host_.prepare(bytes, node);
+    if (host_.cached(bytes, node) < count) return host_.prepare(bytes, node);
   }
   if (wanted.empty()) host_.drop_prepared();
   return false;
@@ -49,7 +49,7 @@ std::vector<Copy> Copies::all() const {
   return discard_order(std::move(all));
 }
 
-// Its block, which is nobody's now; null: it has been freed or moved in the meantime.
+// Takes the copy's block from its extent; null: the extent has been freed or moved in the meantime.
 Store::Slot Copies::take(const Copy& copy) {
   const Regions::Lock lock = regions_.lock();
   Extent* const extent = regions_.extent_at(copy.address);

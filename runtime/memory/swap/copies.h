@@ -1,5 +1,5 @@
-// The copies of extents in the host's memory: they stay there once an extent has come back, so that only what has
-// changed need be copied when it is evicted again, and are given up where the host's memory is short.
+// The copies of extents in the host's memory. They stay there once an extent has been restored, so that only what has
+// changed need be copied when it is evicted again. They are given up when the host's memory is short.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,16 @@ class Copies {
   Copies(Regions& regions, HostPool& host, Store& store) : regions_(regions), host_(host), store_(store) {}
 
   // Prepares a little more space on the host for extents on these GPUs that have none there yet, up to as many bytes as
-  // may have to leave. False: there is enough, or the host has none to spare. Space that is not needed is released.
+  // may have to be evicted. False: there is enough, or the host has none to spare. Space that is not needed is
+  // released.
   bool prepare(const std::vector<Overcommitment>& all);
-  // Space for an extent of this GPU; null: there is none. Copies of what is on this GPU stay: what leaves next goes to
-  // their places. With some context current.
+  // Space for an extent of this GPU; null: there is none. Copies of this GPU's extents stay: those are evicted next, to
+  // the same places. With some context current.
   Store::Slot reserve(int device, std::uint64_t bytes);
-  // Releases host memory without which nothing is lost, until it adds up to so many bytes: kept blocks, then copies of
-  // what is on the GPU, the most useful last. Copies of what came in and was not used yet, with which it could leave
-  // without further host memory, only if `unused_too`. Returns the bytes. With some context current.
+  // Releases host memory without which nothing is lost, until it adds up to so many bytes: cached blocks, then copies
+  // of what is on the GPU, the most useful last. Copies of extents that were restored and not used yet, which can be
+  // evicted again without further host memory, are given up only if `unused_too`. Returns the bytes. With some context
+  // current.
   std::uint64_t give_back(std::uint64_t bytes = UINT64_MAX, bool unused_too = false);
   // Counts those copies anew, for what the host pool says to rotad.
   void count();

@@ -11,14 +11,14 @@ namespace rota::memory {
 
 namespace {
 
-// What is examined before the first copy is less, so that this begins sooner: 1 GiB takes 0.6 ms (H200). Judgement.
+// Less is examined before the first copy, so that the copy begins sooner: 1 GiB takes 0.6 ms (H200). Judgement.
 constexpr std::uint64_t kExaminedFirst = std::uint64_t{256} << 20;
 
 }  // namespace
 
 Moved Eviction::run(std::uint64_t bytes) {
   moved_.without_copy = regions_.drop_kept(device_, bytes, move_.exchange);
-  if (moved_.without_copy < bytes) drop_unused(bytes - moved_.without_copy);
+  if (moved_.without_copy < bytes) evict_unused(bytes - moved_.without_copy);
   if (moved_.without_copy >= bytes) return moved_;
   make_reachable();
   const bool gives = move_.exchange.give && move_.exchange.gives();
@@ -30,8 +30,8 @@ Moved Eviction::run(std::uint64_t bytes) {
   std::uint64_t most = kExaminedFirst;
   while (!moved_.failed && !move_.stopping()) {
     if (chosen.empty()) {
-      if (left_so_far() >= bytes) break;
-      chosen = choose(candidates, bytes - left_so_far(), std::exchange(most, Fingerprints::kMost));
+      if (evicted_so_far() >= bytes) break;
+      chosen = choose(candidates, bytes - evicted_so_far(), std::exchange(most, Fingerprints::kMost));
       if (chosen.empty()) break;
       examine(chosen);
       continue;
@@ -45,14 +45,14 @@ Moved Eviction::run(std::uint64_t bytes) {
   return moved_;
 }
 
-// --- what leaves
+// --- which extents
 
 // Extents on the GPU that are in use, in no order.
 std::deque<Candidate> Eviction::on_gpu() {
   std::deque<Candidate> all;
   const Regions::Lock lock = regions_.lock();
   for (const auto& [address, range] : regions_.ranges()) {
-    if (range.device != device_ || range.kept || range.ending || range.pinned()) continue;
+    if (range.device != device_ || range.cached || range.ending || range.pinned()) continue;
     for (const Extent& extent : range.extents) {
       if (extent.in_place() && extent.reachable) all.push_back({extent.unchanged, extent.bytes, extent.address});
     }
@@ -60,37 +60,37 @@ std::deque<Candidate> Eviction::on_gpu() {
   return all;
 }
 
-// Releases what has come in since the gate was last open: unchanged from the host's copy, or never written.
-void Eviction::drop_unused(std::uint64_t bytes) {
+// Evicts extents that were restored after the gate last closed: they equal the host's copy, or were never written.
+void Eviction::evict_unused(std::uint64_t bytes) {
   std::uint64_t sum = 0;
   for (const auto& [without_copy, size, address] : eviction_order(on_gpu())) {
     if (sum >= bytes) break;
-    Gone leaving;
+    Uncounted leaving;
     {
       const Regions::Lock lock = regions_.lock();
       Range* range = nullptr;
       Extent* extent = regions_.extent_at(address, &range);
-      if (extent == nullptr || !regions_.unused(*range, *extent) || range->kept || range->ending) continue;
-      leaving = take_out(*range, *extent);
+      if (extent == nullptr || !regions_.unused(*range, *extent) || range->cached || range->ending) continue;
+      leaving = uncount(*range, *extent);
       regions_.begin_moving(*range, *extent);
     }
-    if (leave(std::move(leaving))) sum += size;
+    if (unmap(std::move(leaving))) sum += size;
   }
   moved_.spared += sum;
   moved_.without_copy += sum;
 }
 
-// What the program has created becomes reachable by the addresses of its ranges.
+// Maps memory that the program has created itself at the addresses of its ranges, so that it can be copied.
 void Eviction::make_reachable() {
   const Regions::Lock lock = regions_.lock();
   std::vector<Extent*> mapped;
   std::vector<Allowed> allowed;
   for (auto& [address, range] : regions_.ranges()) {
-    if (range.device != device_ || !range.own || range.kept) continue;
+    if (range.device != device_ || !range.own || range.cached) continue;
     for (Extent& extent : range.extents) {
       if (extent.reachable || !extent.in_place()) continue;
-      extent.mapped =
-          extent.mapped || real::cuMemMap(extent.address, extent.bytes, 0, extent.piece.handle, 0) == api::CUDA_SUCCESS;
+      extent.mapped = extent.mapped ||
+                      real::cuMemMap(extent.address, extent.bytes, 0, extent.physical.handle, 0) == api::CUDA_SUCCESS;
       if (!extent.mapped) continue;
       mapped.push_back(&extent);
       allowed.push_back({.address = extent.address,
@@ -115,7 +115,7 @@ std::deque<Eviction::Leaving> Eviction::choose(std::deque<Candidate>& all, std::
     if (!next) break;
     Range* range = nullptr;
     const Extent* extent = regions_.extent_at(next->address, &range);
-    if (extent == nullptr || !extent->in_place() || range->kept || range->ending) continue;  // it has just been freed
+    if (extent == nullptr || !extent->in_place() || range->cached || range->ending) continue;  // it has just been freed
     if (!extent->reachable) continue;  // and other memory has been created at its address
     chosen.push_back({.address = extent->address,
                       .bytes = extent->bytes,
@@ -128,8 +128,8 @@ std::deque<Eviction::Leaving> Eviction::choose(std::deque<Candidate>& all, std::
   return chosen;
 }
 
-// Checks on the GPU what they contain. They count as moving during that, since they have to stay mapped. What no
-// allocation lies in is not examined: nothing has been written there since the gate closed.
+// Checks on the GPU what the extents contain. They count as moving meanwhile, since they have to stay mapped. Extents
+// without an allocation are not examined: their contents do not matter, and the gate is closed.
 void Eviction::examine(std::deque<Leaving>& chosen) {
   for (Leaving& each : chosen) each.unused = !what_.contents->in_use(each.address, each.bytes);
   if (move_.context == nullptr) return;
@@ -142,7 +142,7 @@ void Eviction::examine(std::deque<Leaving>& chosen) {
   }
   std::vector<Fingerprints::Memory> all;
   for (const Leaving* each : examined) all.push_back({each->address, each->bytes});
-  std::vector<Fingerprints::Seen> seen = what_.fingerprints.look(
+  std::vector<Fingerprints::Seen> seen = what_.fingerprints.examine(
       all, move_.context, move_.within, [&](api::CUevent event) { return wait_for(move_, event); });
   for (std::size_t index = 0; index < examined.size(); ++index) {
     examined[index]->seen = std::move(seen[index]);
@@ -167,19 +167,19 @@ std::vector<Store::Part> Eviction::Leaving::changed() const {
   return parts;
 }
 
-// --- how it leaves
+// --- how one is evicted
 
 // With the lock held: marks it as moving, unless it has been freed since it was chosen.
 Extent* Eviction::set_out(const Leaving& leaving) {
   Range* range = nullptr;
   Extent* extent = regions_.extent_at(leaving.address, &range);
   if (extent == nullptr || range->id != leaving.range) return nullptr;
-  if (!extent->in_place() || range->kept || range->ending) return nullptr;
+  if (!extent->in_place() || range->cached || range->ending) return nullptr;
   regions_.begin_moving(*range, *extent);
   return extent;
 }
 
-// Begins its copy; without one it leaves at once.
+// Begins the extent's copy; one that needs none is evicted at once.
 void Eviction::depart(Leaving&& leaving) {
   std::vector<Store::Part> parts;
   Store::Slot host = nullptr;
@@ -194,16 +194,16 @@ void Eviction::depart(Leaving&& leaving) {
   }
   Departure flight{
       .address = leaving.address, .bytes = leaving.bytes, .seen = std::move(leaving.seen), .unused = leaving.unused};
-  if (parts.empty()) return left(std::move(flight));
+  if (parts.empty()) return finish(std::move(flight));
   const bool begun = begin_copy(flight, &host, parts);
   {
     const Regions::Lock lock = regions_.lock();
     regions_.extent_at(flight.address)->host = host;
   }
-  if (!begun) return regions_.landed(flight.address);  // others may have been evicted before and have space there
+  if (!begun) return regions_.landed(flight.address);  // others may have space there from an earlier eviction
   if (flight.event == nullptr) {
     times_.ended();
-    return left(std::move(flight));
+    return finish(std::move(flight));
   }
   under_way_ += flight.bytes;
   flights_.push_back(std::move(flight));
@@ -218,7 +218,7 @@ bool Eviction::begin_copy(Departure& flight, Store::Slot* host, const std::vecto
     if (*host == nullptr) *host = what_.copies.reserve(device_, flight.bytes);
     no_host = *host == nullptr;
     if (no_host) return;
-    flight.event = driver::make_event();  // none: it does not fit on a full GPU, and this waits for the copy
+    flight.event = driver::make_event();  // null on a full GPU: then this waits for the copy
     times_.starts();
     api::CUresult result = what_.store.put(*host, flight.bytes, flight.address, parts, move_.stream);
     for (const auto& [begin, end] : parts) flight.copied += end - begin;
@@ -245,23 +245,23 @@ void Eviction::land() {
   const Answer result = wait_for(move_, flight.event);
   times_.ended();
   move_.within([&] { real::cuEventDestroy_v2(flight.event); });
-  if (result == api::CUDA_SUCCESS) return left(std::move(flight));
+  if (result == api::CUDA_SUCCESS) return finish(std::move(flight));
   moved_.failed = true;
   if (result) moved_.error = *result;
   regions_.landed(flight.address);
 }
 
-// An extent's contents are on the host, or all zeros: it leaves the GPU.
-void Eviction::left(Departure&& flight) {
-  Gone leaving;
+// An extent's contents are on the host, or all zeros: takes it off the GPU.
+void Eviction::finish(Departure&& flight) {
+  Uncounted leaving;
   Store::Slot unread = nullptr;
   {
     const Regions::Lock lock = regions_.lock();
     Range* range = nullptr;
     Extent* extent = regions_.extent_at(flight.address, &range);
-    leaving = take_out(*range, *extent);
+    leaving = uncount(*range, *extent);
     const bool fresh = flight.seen.zero || flight.unused;
-    extent->saved = !fresh;  // otherwise it comes back as fresh memory
+    extent->saved = !fresh;  // otherwise it is restored as fresh memory
     extent->unchanged = flight.copied == 0 && !flight.unused;
     extent->zeros = flight.seen.zero;
     extent->prints =
@@ -269,29 +269,29 @@ void Eviction::left(Departure&& flight) {
     if (fresh) unread = std::exchange(extent->host, nullptr);
   }
   if (unread != nullptr) what_.store.discard(unread, flight.bytes);
-  if (!leave(std::move(leaving))) return;
+  if (!unmap(std::move(leaving))) return;
   moved_.bytes += flight.copied;
   moved_.without_copy += flight.bytes - flight.copied;
   moved_.spared += flight.bytes - flight.copied;
 }
 
 // With the lock held: from now on its memory does not count as being on the GPU.
-Eviction::Gone Eviction::take_out(const Range& range, Extent& extent) {
-  Gone gone{.extent = extent, .access = regions_.access_of(range)};
-  extent.piece = {};
+Eviction::Uncounted Eviction::uncount(const Range& range, Extent& extent) {
+  Uncounted gone{.extent = extent, .access = regions_.access_of(range)};
+  extent.physical = {};
   regions_.count_out(range, extent);
   return gone;
 }
 
 // The extent still counts as moving: no thread maps or frees it in the meantime. False: the driver refuses. The extent
 // is then where it was, or it has been evicted and the driver holds its memory (Mapper::Stuck).
-bool Eviction::leave(Gone&& gone) {
+bool Eviction::unmap(Uncounted&& gone) {
   const api::CUresult result = what_.mapper.unmap(device_, gone.extent, move_.exchange);
-  if (gone.extent.piece) {
+  if (gone.extent.physical) {
     const Regions::Lock lock = regions_.lock();
     Range* range = nullptr;
     Extent* const extent = regions_.extent_at(gone.extent.address, &range);
-    extent->piece = std::move(gone.extent.piece);
+    extent->physical = std::move(gone.extent.physical);
     regions_.count_in(*range, *extent);
     regions_.catch_up(*range, *extent, gone.access);
   } else {

@@ -1,5 +1,6 @@
 // One eviction: what has changed in extents since it was last copied to the store is copied there, in one stream, with
-// several extents in flight; the rest leaves at once. As far as the host has memory for it now.
+// several extents in flight; the rest is evicted at once. An extent for which the host has no memory now stays on the
+// GPU.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +19,22 @@ class Eviction {
   // All of these outlive this object.
   Eviction(const Movable& what, int device, const Move& move) : what_(what), device_(device), move_(move) {}
 
-  // Once: until so many bytes have left the GPU.
+  // Evicts until so many bytes have left the GPU. To be called once.
   Moved run(std::uint64_t bytes);
 
  private:
-  // An extent that has been chosen to leave.
+  // An extent that has been chosen.
   struct Leaving {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;
     std::uint64_t range = 0;               // its number, since an address can be reused
-    std::shared_ptr<const Prints> copied;  // of its copy on the host, if that is there and they are known
+    std::shared_ptr<const Prints> copied;  // of its copy on the host, if there is one and they are known
     Fingerprints::Seen seen;
     bool unused = false;  // no allocation lies in it
-    // What the copy on the host lacks.
+    // The parts that differ from the copy on the host.
     std::vector<Store::Part> changed() const;
   };
-  // One whose copy has begun, or needs none.
+  // One whose copy has begun, or that needs none.
   struct Departure {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;
@@ -42,15 +43,15 @@ class Eviction {
     Fingerprints::Seen seen;
     bool unused = false;
   };
-  // One whose memory has left by the books.
-  struct Gone {
+  // One whose memory no longer counts as being on the GPU.
+  struct Uncounted {
     Extent extent;
     Access access;
   };
 
-  std::uint64_t left_so_far() const { return moved_.without_copy + moved_.bytes + under_way_; }
+  std::uint64_t evicted_so_far() const { return moved_.without_copy + moved_.bytes + under_way_; }
   std::deque<Candidate> on_gpu();
-  void drop_unused(std::uint64_t bytes);
+  void evict_unused(std::uint64_t bytes);
   void make_reachable();
   std::deque<Leaving> choose(std::deque<Candidate>& all, std::uint64_t bytes, std::uint64_t most);
   void examine(std::deque<Leaving>& chosen);
@@ -58,9 +59,9 @@ class Eviction {
   void depart(Leaving&& leaving);
   bool begin_copy(Departure& flight, Store::Slot* host, const std::vector<Store::Part>& parts);
   void land();
-  void left(Departure&& flight);
-  Gone take_out(const Range& range, Extent& extent);
-  bool leave(Gone&& gone);
+  void finish(Departure&& flight);
+  Uncounted uncount(const Range& range, Extent& extent);
+  bool unmap(Uncounted&& gone);
 
   const Movable& what_;
   Regions& regions_ = what_.regions;

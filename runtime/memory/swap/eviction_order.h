@@ -1,10 +1,10 @@
 // The order in which extents are evicted and restored. Pure: no driver, no lock and no clock; what is known of each
 // extent is passed in.
 //
-// What can be evicted without a copy goes first: it costs no time on the bus. An extent that did not change before it
-// last left probably has not changed now, and one in which no allocation lies has no contents to keep. Of the rest the
-// largest is evicted first, since the driver's calls for one extent cost the same whatever its size. The last one to be
-// evicted is no larger than necessary.
+// What can be evicted without a copy goes first: it costs no time on the bus. An extent that had not changed at its
+// last eviction has probably not changed now, and one in which no allocation lies has no contents to preserve. Of the
+// rest the largest is evicted first, since the driver's calls for one extent cost the same whatever its size. The last
+// one to be evicted is no larger than necessary.
 //
 // If memory is handed over, the next holder can begin its copies once it has the first extent: so two small ones are
 // evicted before the largest. At the other end, small ones are restored last: they wait for those that are evicted
@@ -25,7 +25,7 @@ namespace rota::memory {
 // An extent that could be evicted. Compared, the greatest is evicted first; of two that are alike, the one at the
 // higher address.
 struct Candidate {
-  bool without_copy = false;  // it left unchanged the last time, or no allocation lies in it
+  bool without_copy = false;  // its last eviction found it unchanged, or no allocation lies in it
   std::uint64_t bytes = 0;
   std::uint64_t address = 0;
   auto operator<=>(const Candidate&) const = default;
@@ -42,7 +42,7 @@ std::optional<Candidate> next_to_evict(std::deque<Candidate>& all, std::uint64_t
 
 // The copy on the host of an extent that is on the GPU. Compared, the least is given up first.
 struct Copy {
-  bool unused = false;  // the extent came back and was not used yet: with its copy it needs no new one
+  bool unused = false;  // the extent was restored and not used yet: with its copy it needs no new one
   bool unchanged = false;
   std::uint64_t bytes = 0;
   std::uint64_t address = 0;
@@ -53,7 +53,7 @@ struct Copy {
 // places are needed again soon.
 std::vector<Copy> discard_order(std::vector<Copy> all);
 
-// Which of the extents of these sizes, in order of address, comes back next: one for which other processes have handed
+// Which of the extents of these sizes, in order of address, is restored next: one for which other processes have handed
 // memory over, otherwise the first large one, otherwise the first. `all` is not empty.
 std::size_t next_to_restore(std::size_t count, FunctionRef<bool(std::size_t index)> has_handed_over,
                             FunctionRef<std::uint64_t(std::size_t index)> bytes);

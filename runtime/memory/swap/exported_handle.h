@@ -13,7 +13,7 @@ namespace rota::memory {
 struct ExportedHandle {
   std::uint64_t process[2] = {};  // the exporting process's random number
   std::uint64_t serial = 0;       // of the allocation; never used again in that process
-  std::uint64_t key[2] = {};      // random for each allocation: not to be guessed by who knows the process
+  std::uint64_t key[2] = {};      // random for each allocation: knowing the process is not enough to guess a handle
   bool operator==(const ExportedHandle&) const = default;
 };
 
@@ -39,7 +39,7 @@ inline api::CUipcMemHandle handle_bytes(const ExportedHandle& handle) {
   return std::bit_cast<api::CUipcMemHandle>(bytes);
 }
 
-// Whether it is the driver's to judge.
+// Whether the handle is not one of rota's: the driver judges it.
 inline bool is_drivers(const api::CUipcMemHandle& all) {
   const auto bytes = std::bit_cast<exported_handle::Bytes>(all);
   return bytes.magic != exported_handle::kMagic;

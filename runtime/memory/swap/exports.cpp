@@ -28,7 +28,7 @@ constexpr std::size_t kMostOpeners = 256;
 // How often openers hear that what they wait for is on its way: they wait five times as long for that (opened.cpp).
 constexpr int kSaysAgainMs = 1000;
 
-// So few bytes come at once.
+// getrandom() gives so few bytes in one call.
 bool fill_randomly(std::uint64_t (&words)[2]) {
   ssize_t came = 0;
   do {
@@ -37,16 +37,16 @@ bool fill_randomly(std::uint64_t (&words)[2]) {
   return came == static_cast<ssize_t>(sizeof words);
 }
 
-// Whether a range is there whose memory has to come back first.
+// Whether a range is there whose memory has to be restored first.
 bool is_out(Regions& regions, std::uint64_t address) {
   const Regions::Lock lock = regions.lock();
   const Range* const range = regions.range_at(address);
-  return range != nullptr && !range->kept && !range->failed && !range->ending && !range->in_place();
+  return range != nullptr && !range->cached && !range->failed && !range->ending && !range->in_place();
 }
 
 }  // namespace
 
-// --- the books
+// --- what is exported, and what is open
 
 std::optional<api::CUipcMemHandle> Exports::handle_of(std::uint64_t address, std::uint64_t bytes, std::uint64_t id) {
   const std::lock_guard lock(mutex_);
@@ -107,7 +107,7 @@ bool Exports::hold(std::uint64_t address, bool waits, FunctionRef<void()> work) 
   return true;
 }
 
-// Whether the opener has it open from now on; if it is out, it is brought.
+// Opens the allocation for the opener. kOut: it is evicted, and will be restored.
 Exports::Opens Exports::open(const exports::Question& question, Opener& opener) {
   const auto opens = [&] {
     const std::lock_guard lock(mutex_);
@@ -128,11 +128,11 @@ Exports::Opens Exports::open(const exports::Question& question, Opener& opener) 
   const bool held = hold(what.address, false, [&] { begin(what); });
   if (opens()) return Opens::kYes;
   if (held && !is_out(regions_, what.address)) return Opens::kNo;
-  bring(question.serial);
+  restore(question.serial);
   return Opens::kOut;
 }
 
-// It is held in place. Nobody has it open, and somebody is about to.
+// Called while the memory is held in place, before the first opener has it open.
 void Exports::begin(const Exported& what) {
   const auto range = regions_.open_to_others(what.address);
   if (!range) return;
@@ -160,14 +160,14 @@ void Exports::close(std::uint64_t serial, Opener& opener) {
   end(serial, gone);
 }
 
-// Nobody has it open any more.
+// No process has it open any more.
 void Exports::end(std::uint64_t serial, const Open& open) {
   if (const auto device = regions_.closed_by_others(open.what.address, open.range)) contents_->pins_changed(*device);
   if (open.ended) contents_->closed_by_others(serial);
 }
 
-// What was brought for an opener that is gone.
-void Exports::drop_unopened(const std::vector<Opener>& openers) {
+// Closes what was restored for openers that no longer ask for it.
+void Exports::close_unopened(const std::vector<Opener>& openers) {
   std::vector<std::pair<std::uint64_t, Open>> gone;
   {
     const std::lock_guard lock(mutex_);
@@ -183,41 +183,41 @@ void Exports::drop_unopened(const std::vector<Opener>& openers) {
   for (const auto& [serial, open] : gone) end(serial, open);
 }
 
-// --- what is out comes back
+// --- restoring what openers ask for
 
-void Exports::bring(std::uint64_t serial) {
+void Exports::restore(std::uint64_t serial) {
   const std::lock_guard lock(mutex_);
-  to_bring_.insert(serial);
-  if (brings_) return;
+  to_restore_.insert(serial);
+  if (restores_) return;
   pthread_t thread{};
-  brings_ = create_own_thread(&thread, &run_bringer, this) == 0;
-  if (brings_) pthread_detach(thread);
+  restores_ = create_own_thread(&thread, &run_restorer, this) == 0;
+  if (restores_) pthread_detach(thread);
 }
 
-void* Exports::run_bringer(void* self) {
-  static_cast<Exports*>(self)->bring_all();
+void* Exports::run_restorer(void* self) {
+  static_cast<Exports*>(self)->restore_all();
   return nullptr;
 }
 
-void Exports::bring_all() {
+void Exports::restore_all() {
   for (;;) {
     Exported what;
     {
       const std::lock_guard lock(mutex_);
-      if (to_bring_.empty() || stopped_.load()) {
-        brings_ = false;
+      if (to_restore_.empty() || stopped_.load()) {
+        restores_ = false;
         return;
       }
-      const std::uint64_t serial = *to_bring_.begin();
+      const std::uint64_t serial = *to_restore_.begin();
       const auto found = by_serial_.find(serial);
-      to_bring_.erase(serial);
+      to_restore_.erase(serial);
       if (found == by_serial_.end()) continue;
       what = exported_.at(found->second);
     }
     if (!hold(what.address, true, [&] { begin(what); })) {
       const std::lock_guard lock(mutex_);
       lost_.insert(what.handle.serial);
-    } else if (is_out(regions_, what.address)) {  // again: it has been allocated a moment ago
+    } else if (is_out(regions_, what.address)) {  // to be tried again: it was allocated a moment ago
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     ring(bell_);
@@ -226,7 +226,7 @@ void Exports::bring_all() {
 
 // --- the answers
 
-// Of what the opener has open.
+// The answer about memory that the opener has open.
 Exports::Told Exports::told(const exports::Question& question) {
   Told told;
   Open open;
@@ -237,7 +237,7 @@ Exports::Told Exports::told(const exports::Question& question) {
   const std::uint64_t address = open.what.address;
   const std::lock_guard answering(answering_);
   if (stopped_.load()) return told;
-  // Held during the driver's call, so that the memory is not released meanwhile, and its handle becomes another's.
+  // Held during the driver's call, so that the memory is not released meanwhile and its handle reused.
   const Regions::Lock lock = regions_.lock();
   const Range* const range = regions_.range_at(address);
   if (range == nullptr || range->id != open.range || range->failed || range->ending) return told;
@@ -251,11 +251,11 @@ Exports::Told Exports::told(const exports::Question& question) {
     return told;
   }
   const Extent& extent = first[static_cast<std::ptrdiff_t>(question.index)];
-  if (extent.piece.memory) {
-    told.shared = extent.piece.memory;
+  if (extent.physical.memory) {
+    told.shared = extent.physical.memory;
   } else {
     int number = -1;
-    const api::CUresult result = real::cuMemExportToShareableHandle(&number, extent.piece.handle,
+    const api::CUresult result = real::cuMemExportToShareableHandle(&number, extent.physical.handle,
                                                                     api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     if (result != api::CUDA_SUCCESS) {
       log::debug("exported memory cannot be given to another process: error {}", static_cast<int>(result));
@@ -271,7 +271,7 @@ Exports::Told Exports::told(const exports::Question& question) {
   return told;
 }
 
-// Whether there may be more questions.
+// Reads a question, if there is one. False: the socket is of no more use.
 bool Exports::hear(Opener& opener) {
   exports::Question question;
   const ssize_t length = protocol::read_packet(opener.socket.get(), &question, sizeof question, {}, MSG_DONTWAIT);
@@ -286,7 +286,7 @@ bool Exports::hear(Opener& opener) {
   return true;
 }
 
-// What it has asked, or that it has to wait.
+// Answers the opener's question, or tells it to wait. False: the answer could not be sent.
 bool Exports::answer(Opener& opener) {
   const exports::Question question = *opener.asked;
   const Opens opens = open(question, opener);
@@ -327,7 +327,7 @@ void Exports::answer_all() {
       for (const std::uint64_t serial : std::set(opener.open)) close(serial, opener);
       openers.erase(openers.begin() + static_cast<std::ptrdiff_t>(index));
     }
-    drop_unopened(openers);
+    close_unopened(openers);
     std::uint64_t rung = 0;
     if (ready[0].revents != 0 && read(bell_.get(), &rung, sizeof rung) < 0) continue;
     const std::lock_guard lock(mutex_);

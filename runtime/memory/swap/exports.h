@@ -1,12 +1,12 @@
-// Memory that this process has exported by legacy IPC handles of rota's (exported_handle.h), and the answers to those
-// who open it: descriptors of its extents. It is pinned from the first open to the last close, so what is answered does
-// not move; memory that is out when it is opened comes back first, with a turn that the opener waits for. Who has
-// opened it has it from the driver, and keeps it whatever this process does.
+// Memory that this process has exported by legacy IPC handles of rota's (exported_handle.h), and the answers to
+// processes that open it: descriptors of its extents. It is pinned from the first open to the last close, so that it
+// does not move while it is open. Memory that is evicted when it is opened is restored first, in a turn that the opener
+// waits for. An opener has the memory from the driver, and keeps it whatever this process does.
 //
 // An opener asks for one extent after another over a socket (protocol::Kind::kIntroduced), and each question is
 // answered by itself, by a thread that calls nothing of the program's and waits for none of its work; a second thread,
-// while there is need, waits for turns. The socket stays open as long as the opener has anything open, and says what it
-// closes: so what is open is known, also of one that was killed.
+// while there is need, waits for turns. The opener keeps the socket as long as it has anything open, and tells over it
+// what it closes: so this process knows what is open, even after the opener was killed.
 #pragma once
 
 #include <atomic>
@@ -27,8 +27,8 @@
 
 namespace rota::memory {
 
-// What is said over such a socket. Both processes may be of different releases of rota: who reads another magic hangs
-// up.
+// What is said over such a socket. The two processes may run different releases of rota: one that reads another magic
+// closes the socket.
 namespace exports {
 
 inline constexpr std::uint64_t kMagic = 0x31637069'61746f72;  // "rotaipc1"
@@ -43,7 +43,7 @@ struct Question {
   std::uint64_t index = 0;  // of the extent
 };
 
-// With the extent's descriptor. Of number 0, every second: the memory is on its way.
+// Sent with the extent's descriptor. Number 0, sent every second: the memory is still being restored.
 struct Answer {
   std::uint64_t magic = kMagic;
   std::uint64_t number = 0;
@@ -61,28 +61,27 @@ class Exports {
   Exports(Regions& regions, Contents& contents) : regions_(regions), contents_(&contents) {}
   // Before there are any.
   void set_contents(Contents& contents) { contents_ = &contents; }
-  // How memory is held in place: runs `work` while that at the address is there. False: it is not there or, if it
-  // `waits`, never will be. Without one, all memory is always there.
+  // How memory is held in place: runs `work` while the memory at the address is in place. False: it is not in place or,
+  // if the call `waits`, never will be. Without a Hold all memory is always in place.
   using Hold = bool (*)(std::uint64_t address, bool waits, FunctionRef<void()> work);
   void set_hold(Hold hold) { hold_ = hold; }
 
   // --- any thread, with no lock held
 
-  // The handle of an allocation. `id`: no other has or had the same number. Nothing: the kernel gives
-  // no random bytes.
+  // The handle of an allocation. `id`: no other has or had the same number. Nothing: the kernel gives no random bytes.
   std::optional<api::CUipcMemHandle> handle_of(std::uint64_t address, std::uint64_t bytes, std::uint64_t id);
-  // The process's number; it has exported something.
+  // The process's number; all zeros before the first export.
   protocol::ProcessNumber number();
   bool is_own(const ExportedHandle& handle);
-  // The allocation at this address ends: who has it open keeps it, and until then others may open it, too. Its serial,
-  // if anybody has: then Contents::closed_by_others() is called once nobody has.
+  // The program has freed the allocation at this address. Processes that have it open keep it, and while any has, more
+  // may open it. Returns its serial if any has it open: Contents::closed_by_others() is called once none has.
   std::optional<std::uint64_t> ends(std::uint64_t address);
 
   // --- the monitor
 
-  // An opener is at the other end.
+  // An opener is at the other end of the socket.
   void serve(Descriptor&& socket);
-  // The process exits: nobody is answered any more. At most for as long as an answer takes, or a second.
+  // The process exits: gives no more answers. Waits for an answer that is being given, at most a second.
   void stop();
 
  private:
@@ -113,16 +112,16 @@ class Exports {
   };
 
   static void* run(void* self);
-  static void* run_bringer(void* self);
+  static void* run_restorer(void* self);
   void answer_all();
-  void bring_all();
+  void restore_all();
   bool hear(Opener& opener);
   bool answer(Opener& opener);
-  void drop_unopened(const std::vector<Opener>& openers);
+  void close_unopened(const std::vector<Opener>& openers);
   Told told(const exports::Question& question);
   Opens open(const exports::Question& question, Opener& opener);
   void begin(const Exported& what);
-  void bring(std::uint64_t serial);
+  void restore(std::uint64_t serial);
   void close(std::uint64_t serial, Opener& opener);
   void end(std::uint64_t serial, const Open& open);
   bool hold(std::uint64_t address, bool waits, FunctionRef<void()> work) const;
@@ -136,9 +135,9 @@ class Exports {
   std::map<std::uint64_t, Exported> exported_;        // by address
   std::map<std::uint64_t, std::uint64_t> by_serial_;  // the addresses
   std::map<std::uint64_t, Open> open_;                // by serial
-  std::set<std::uint64_t> to_bring_;                  // serials
-  std::set<std::uint64_t> lost_;                      // those that cannot be brought
-  bool brings_ = false;                               // there is a thread that does
+  std::set<std::uint64_t> to_restore_;                // serials
+  std::set<std::uint64_t> lost_;                      // those that cannot be restored
+  bool restores_ = false;                             // there is a thread that restores
   std::uint64_t last_serial_ = 0;
   std::vector<Descriptor> arrived_;  // sockets
   Descriptor bell_;                  // an eventfd; empty: no thread has been started

@@ -1,4 +1,4 @@
-// What is known of memory that can leave the GPU: address ranges, and the extents of physical memory mapped below them.
+// What is known of memory that can be evicted: address ranges, and the extents of physical memory mapped below them.
 #pragma once
 
 #include <algorithm>
@@ -30,22 +30,22 @@ using Aliases = std::vector<Alias>;
 struct Extent {
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
-  Aliases aliases;                       // changed only while it is not in motion
-  Piece piece;                           // empty: not on the GPU
+  Aliases aliases;                       // changed only while the extent does not move
+  PhysicalMemory physical;               // empty: not on the GPU
   Store::Slot host = nullptr;            // space for its contents, once it has been evicted
-  bool saved = false;                    // they are there, as of when it last left
-  std::shared_ptr<const Prints> prints;  // of them, if they are there; null: not known
-  bool unchanged = false;                // it left without a copy the last time
-  bool zeros = false;                    // and as nothing but zeros
+  bool saved = false;                    // the contents are there, as of its last eviction
+  std::shared_ptr<const Prints> prints;  // of those contents; null: not known
+  bool unchanged = false;                // its last eviction copied nothing
+  bool zeros = false;                    // it then held nothing but zeros
   bool moving = false;
-  // Whether it is mapped at its own address, and can be copied by it. What the program creates gets both when it may
-  // first leave: many programs create and release such memory all the time (JAX's platform allocator), and a mapping
-  // and access cost as much as the memory.
+  // Whether it is mapped at its own address, and can be copied by it. Memory that the program creates gets both when it
+  // may first be evicted: many programs create and release such memory all the time (JAX's platform allocator), and a
+  // mapping and its access cost as much as the memory.
   bool mapped = true;
   bool reachable = true;
-  bool was_open = false;   // in other processes: it serves nothing else, and goes back to the driver
-  std::uint64_t came = 0;  // how many times the GPU's gate had opened when it was brought in
-  bool in_place() const { return piece && !moving; }
+  bool was_open = false;   // in other processes: it serves nothing else, and returns to the driver
+  std::uint64_t came = 0;  // how many times the GPU's gate had opened when it was restored
+  bool in_place() const { return physical && !moving; }
 };
 
 struct Range {
@@ -54,16 +54,16 @@ struct Range {
   int device = 0;
   api::CUcontext context = nullptr;  // null: it ends with none
   std::uint64_t id = 0;
-  bool kept = false;    // unused and on the GPU: serves the next allocation like it
+  bool cached = false;  // cached: unused and on the GPU, for the next allocation like it
   bool ending = false;  // its context ended while it was moving
   bool failed = false;  // its context has failed: none of it is on the GPU or has to be
-  // Others have it, for these reasons (protocol::Pin, a bit each): it stays on the GPU while there is any, and once it
-  // is freed it serves nothing else.
+  // Why it is pinned (protocol::Pin, a bit each): it stays on the GPU while any bit is set, and once it is freed it
+  // serves nothing else.
   std::uint8_t pins = 0;
   unsigned open = 0;             // of the allocations in it, those that other processes have open
   bool begins_small = false;     // its first extents are smaller than they could be
   std::optional<Access> access;  // its pool's access; none: that of its GPU's plain memory
-  std::optional<Making> own;     // the program made it, like this
+  std::optional<Making> own;     // how the program has created it; none: it is plain memory
   std::vector<Extent> extents;
 
   bool pinned() const { return pins != 0; }
@@ -78,7 +78,7 @@ struct Range {
   }
 };
 
-// What an allocation and a kept range have in common if one serves the other.
+// What an allocation and a cached range have in common if the range can serve the allocation.
 struct Like {
   std::uint64_t bytes = 0;
   std::optional<Making> own;

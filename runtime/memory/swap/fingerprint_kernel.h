@@ -26,7 +26,7 @@ inline constexpr unsigned kGroups = 16;  // of each thread in a chunk
 inline constexpr unsigned kChunkVectors = kThreads * kGroups * kGroupVectors;
 inline constexpr std::uint64_t kChunkBytes = std::uint64_t{kChunkVectors} * 16;  // 512 KiB
 
-// The number of chunks for whose prints there is room.
+// The most chunks whose prints are stored at a time.
 inline constexpr unsigned kMostChunks = 4096;
 
 inline constexpr std::uint64_t kPrime = (std::uint64_t{1} << 61) - 1;

@@ -19,7 +19,7 @@ using fingerprint::Print;
 
 namespace {
 
-static_assert(Fingerprints::kMost / kChunkBytes <= kMostChunks / 2, "pieces end with a chunk of their own");
+static_assert(Fingerprints::kMost / kChunkBytes <= kMostChunks / 2, "each part of memory ends with a chunk of its own");
 
 constexpr unsigned kDeviceMap = 2;  // CU_MEMHOSTALLOC_DEVICEMAP, a macro in cuda.h
 
@@ -99,8 +99,8 @@ void Fingerprints::forget(api::CUcontext context) {
   loaded_.erase(context);
 }
 
-std::vector<Fingerprints::Seen> Fingerprints::look(const std::vector<Memory>& all, api::CUcontext context,
-                                                   const Within& within, const WaitFor& wait_for) {
+std::vector<Fingerprints::Seen> Fingerprints::examine(const std::vector<Memory>& all, api::CUcontext context,
+                                                      const Within& within, const WaitFor& wait_for) {
   std::vector<Seen> seen(all.size());
   std::uint64_t chunks = 0;
   for (const Memory& each : all) chunks += chunks_of(each.bytes);

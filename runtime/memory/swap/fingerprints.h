@@ -42,10 +42,10 @@ class Fingerprints {
   // Draws random keys: prints of one process mean nothing to another.
   Fingerprints();
 
-  // What each piece contains once all work submitted before has finished; no work of this process may run during that,
-  // and all pieces stay mapped. If the kernel cannot run, nothing is known about any of them.
-  std::vector<Seen> look(const std::vector<Memory>& all, api::CUcontext context, const Within& within,
-                         const WaitFor& wait_for);
+  // What each part of memory contains once all work submitted before has finished. No work of this process may run
+  // during that, and all of the memory stays mapped. If the kernel cannot run, nothing is known about any part.
+  std::vector<Seen> examine(const std::vector<Memory>& all, api::CUcontext context, const Within& within,
+                            const WaitFor& wait_for);
   // The context has ended, or is about to.
   void forget(api::CUcontext context);
 

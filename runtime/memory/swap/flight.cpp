@@ -13,10 +13,10 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Between two queries for an event. Another process waits for the extent behind it; copies of 128 MiB end every 2.7 ms
-// (H200). Judgement.
+// The longest time between two queries of an event. Another process waits for the extent behind it; copies of 128 MiB
+// end every 2.7 ms (H200). Judgement.
 constexpr std::chrono::nanoseconds kLongestPause = 100us;
-// Far longer than any copy of an extent, or the kernel that examines as much as is examined at a time. A judgment.
+// Far longer than any copy of an extent, or than the kernel takes that examines extents. A judgment.
 constexpr std::chrono::nanoseconds kLongestCopy = 5s;
 
 }  // namespace
@@ -32,7 +32,7 @@ Answer wait_for(const Move& move, api::CUevent event) {
     api::CUresult result = api::CUDA_SUCCESS;
     if (!move.while_alive([&] { result = real::cuEventQuery(event); })) return std::nullopt;
     if (result == api::CUDA_SUCCESS) return result;
-    // A driver that goes on saying so of a copy is asked for the stream's end instead.
+    // If the driver keeps saying that a copy is not over, it is asked to synchronize the stream instead.
     if (result == api::CUDA_ERROR_NOT_READY && std::chrono::steady_clock::now() - begin > kLongestCopy) {
       if (!move.within([&] { result = real::cuStreamSynchronize(move.stream); })) return std::nullopt;
       return result;

@@ -14,11 +14,12 @@ namespace rota::memory {
 // With so many copies under way the engine is never idle (measured on an H100, extents of 128 and 256 MiB). Judgement.
 inline constexpr std::size_t kInFlight = 6;
 
-// For a copy without an event: it is over when this returns, and its memory may be released. With the context current.
+// Waits for a copy without an event: once this returns the copy is over, and its memory may be released. With the
+// context current.
 void wait_for_stream(const Move& move);
 
-// Waits until the event is reached, with a query under the context's lock each time. Any error: its work has failed,
-// and the copy is over. Nothing: so it is because the context has ended.
+// Waits until the event is reached, querying it under the context's lock. An error: the context's work has failed, and
+// the copy is over. Nothing: the context has ended, and the copy with it.
 Answer wait_for(const Move& move, api::CUevent event);
 
 // Whether wait_for() would return at once.

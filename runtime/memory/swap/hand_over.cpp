@@ -79,11 +79,11 @@ bool has_exportable_memory(int device) {
          exports != 0;
 }
 
-SharedDescriptor descriptor_of(const Piece& piece, std::uint64_t bytes, const Exchange& exchange) {
+SharedDescriptor descriptor_of(const PhysicalMemory& physical, std::uint64_t bytes, const Exchange& exchange) {
   if (!exchange.give || bytes < kLeastHandedOver || !exchange.gives()) return nullptr;
-  if (piece.memory) return piece.memory;
+  if (physical.memory) return physical.memory;
   int number = -1;
-  if (real::cuMemExportToShareableHandle(&number, piece.handle, api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) !=
+  if (real::cuMemExportToShareableHandle(&number, physical.handle, api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) !=
       api::CUDA_SUCCESS) {
     return nullptr;
   }
@@ -96,27 +96,27 @@ void HandedOver::collect() {
   while (const std::optional<Handed> handed = exchange_.take()) {
     any_came_ = true;
     const PhysicalHandle handle = import_from(*handed->memory, device_);
-    if (handle != 0) pieces_.push_back({handed->bytes, {handle, handed->memory}});
+    if (handle != 0) arrived_.push_back({handed->bytes, {handle, handed->memory}});
   }
 }
 
 bool HandedOver::has(std::uint64_t bytes) const {
-  return std::any_of(pieces_.begin(), pieces_.end(), [bytes](const Arrived& each) { return each.bytes == bytes; });
+  return std::any_of(arrived_.begin(), arrived_.end(), [bytes](const Arrived& each) { return each.bytes == bytes; });
 }
 
-Piece HandedOver::take(std::uint64_t bytes) {
+PhysicalMemory HandedOver::take(std::uint64_t bytes) {
   const auto found =
-      std::find_if(pieces_.begin(), pieces_.end(), [bytes](const Arrived& each) { return each.bytes == bytes; });
-  if (found == pieces_.end()) return {};
-  Piece piece = std::move(found->piece);
-  pieces_.erase(found);
-  return piece;
+      std::find_if(arrived_.begin(), arrived_.end(), [bytes](const Arrived& each) { return each.bytes == bytes; });
+  if (found == arrived_.end()) return {};
+  PhysicalMemory physical = std::move(found->physical);
+  arrived_.erase(found);
+  return physical;
 }
 
 bool HandedOver::release() {
-  const bool any = !pieces_.empty();
-  for (Arrived& each : pieces_) release_(each.bytes, std::move(each.piece));
-  pieces_.clear();
+  const bool any = !arrived_.empty();
+  for (Arrived& each : arrived_) release_(each.bytes, std::move(each.physical));
+  arrived_.clear();
   return any;
 }
 

@@ -19,8 +19,8 @@ using PhysicalHandle = api::CUmemGenericAllocationHandle;  // 0: none
 // size (measured on an H200), so small ones would cost more than zeroing.
 inline constexpr std::uint64_t kLeastHandedOver = std::uint64_t{16} << 20;
 
-// A large allocation on each GPU begins with extents of this size. While the first of a move is evicted, and the last
-// comes in, one of the two copy engines has nothing to do: that takes a quarter of the time with them.
+// A large allocation on each GPU begins with extents of this size. While the first extent of a move is evicted, and
+// while the last is restored, one of the two copy engines is idle: with these extents for a quarter of the time.
 inline constexpr std::uint64_t kSmallExtent = std::uint64_t{32} << 20;
 
 // The properties of memory that the program creates itself: memory that replaces it later gets the same.
@@ -30,10 +30,10 @@ struct Making {
   auto operator<=>(const Making&) const = default;
 };
 
-// Of a GPU's memory. All of it can be decompressed into where the device can do that, as plain memory can: a program
-// need not have asked for it.
+// The properties to create a GPU's memory with. Where the device can decompress into plain memory, it can into all of
+// this, too: a program need not have asked for that.
 api::CUmemAllocationProp physical_properties(int device, const Making& making);
-// Whether what they describe is memory that the hardware can decompress into.
+// Whether these properties ask for memory that the hardware can decompress into.
 bool made_for_decompression(int device);
 // The driver refuses to create such memory after all.
 void make_without_decompression(int device);
@@ -41,7 +41,7 @@ void make_without_decompression(int device);
 bool has_exportable_memory(int device);
 
 // Physical memory that this process holds.
-struct Piece {
+struct PhysicalMemory {
   PhysicalHandle handle = 0;
   // The descriptor with which another process handed it over: the driver creates descriptors only in the process that
   // allocated the memory (measured on an H100).
@@ -51,14 +51,14 @@ struct Piece {
 };
 
 // The descriptor to hand it over with; null: it goes back to the driver.
-SharedDescriptor descriptor_of(const Piece& piece, std::uint64_t bytes, const Exchange& exchange);
+SharedDescriptor descriptor_of(const PhysicalMemory& physical, std::uint64_t bytes, const Exchange& exchange);
 
-// Memory that has been handed over to this process and is not mapped yet. What is unused at its end goes back to the
-// driver.
+// Memory that has been handed over to this process and is not mapped yet. What is unused when this object ends goes
+// back to the driver.
 class HandedOver {
  public:
   // Gives an extent of this many bytes back to the driver.
-  using Release = std::function<void(std::uint64_t bytes, Piece&& piece)>;
+  using Release = std::function<void(std::uint64_t bytes, PhysicalMemory&& physical)>;
   // `exchange` must outlive this object.
   HandedOver(int device, const Exchange& exchange, Release release)
       : device_(device), exchange_(exchange), release_(std::move(release)) {}
@@ -66,12 +66,12 @@ class HandedOver {
   HandedOver(const HandedOver&) = delete;
   HandedOver& operator=(const HandedOver&) = delete;
 
-  // Takes in what has arrived.
+  // Imports the extents that have arrived.
   void collect();
   bool has(std::uint64_t bytes) const;
-  bool empty() const { return pieces_.empty(); }
+  bool empty() const { return arrived_.empty(); }
   // An extent of this size; empty if there is none.
-  Piece take(std::uint64_t bytes);
+  PhysicalMemory take(std::uint64_t bytes);
   // Gives all of it back to the driver. Returns whether there was any.
   bool release();
   // Whether any extent has ever arrived.
@@ -80,12 +80,12 @@ class HandedOver {
  private:
   struct Arrived {
     std::uint64_t bytes;
-    Piece piece;
+    PhysicalMemory physical;
   };
   const int device_;
   const Exchange& exchange_;
   const Release release_;
-  std::vector<Arrived> pieces_;
+  std::vector<Arrived> arrived_;
   bool any_came_ = false;
 };
 

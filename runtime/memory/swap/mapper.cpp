@@ -16,7 +16,7 @@ namespace {
 // How many addresses are reserved at once for what the program creates.
 constexpr std::uint64_t kAddresses = std::uint64_t{1} << 30;
 
-// From the last address to the first, until the driver refuses one.
+// Unmaps from the last address to the first, until the driver refuses one.
 api::CUresult unmap_from(std::vector<std::uint64_t>& mapped, std::uint64_t bytes) {
   api::CUresult result = api::CUDA_SUCCESS;
   while (!mapped.empty()) {
@@ -27,7 +27,7 @@ api::CUresult unmap_from(std::vector<std::uint64_t>& mapped, std::uint64_t bytes
   return result;
 }
 
-// Its own address first, if it is mapped there.
+// The extent's own address first, if it is mapped there.
 std::vector<std::uint64_t> mappings_of(const Extent& extent) {
   std::vector<std::uint64_t> all;
   if (extent.mapped) all.push_back(extent.address);
@@ -124,9 +124,9 @@ api::CUresult Mapper::populate(Range& range, const Access& access, bool exports)
   api::CUresult result = api::CUDA_SUCCESS;
   for (Extent& extent : range.extents) {
     extent.mapped = extent.reachable = !range.own;
-    Piece piece;
-    result = create(range.own, extent.bytes, range.device, exports, &piece.handle);
-    if (result == api::CUDA_SUCCESS) result = map(range.device, extent, std::move(piece));
+    PhysicalMemory physical;
+    result = create(range.own, extent.bytes, range.device, exports, &physical.handle);
+    if (result == api::CUDA_SUCCESS) result = map(range.device, extent, std::move(physical));
     if (result != api::CUDA_SUCCESS) return result;
   }
   if (!range.own) result = give_access(range.address, range.bytes, range.device, access);
@@ -134,7 +134,7 @@ api::CUresult Mapper::populate(Range& range, const Access& access, bool exports)
   return result;
 }
 
-// Until the driver refuses one: says how many are mapped. Without access.
+// Maps aliases, without access, until the driver refuses one; `mapped` says how many are.
 api::CUresult Mapper::map_aliases(std::uint64_t bytes, const Aliases& aliases, PhysicalHandle handle,
                                   std::size_t* mapped) {
   api::CUresult result = api::CUDA_SUCCESS;
@@ -147,15 +147,15 @@ api::CUresult Mapper::map_aliases(std::uint64_t bytes, const Aliases& aliases, P
   return result;
 }
 
-api::CUresult Mapper::map(int ordinal, Extent& extent, Piece&& piece) {
-  Piece taken = std::move(piece);
+api::CUresult Mapper::map(int ordinal, Extent& extent, PhysicalMemory&& physical) {
+  PhysicalMemory taken = std::move(physical);
   bool mapped = false;  // at its own address
   std::size_t aliases = 0;
   Rollback partly([&] {
     Extent part = extent;
     part.mapped = mapped;
     part.aliases.resize(aliases);
-    part.piece = std::move(taken);
+    part.physical = std::move(taken);
     drop(ordinal, part);
   });
   if (extent.mapped) {
@@ -166,12 +166,12 @@ api::CUresult Mapper::map(int ordinal, Extent& extent, Piece&& piece) {
   const api::CUresult result = map_aliases(extent.bytes, extent.aliases, taken.handle, &aliases);
   if (result != api::CUDA_SUCCESS) return result;
   partly.commit();
-  extent.piece = std::move(taken);
+  extent.physical = std::move(taken);
   return result;
 }
 
 api::CUresult Mapper::unmap(int ordinal, Extent& extent, const Exchange& exchange) {
-  if (!extent.piece) return api::CUDA_SUCCESS;
+  if (!extent.physical) return api::CUDA_SUCCESS;
   std::vector<std::uint64_t> mapped = mappings_of(extent);
   api::CUresult result = unmap_from(mapped, extent.bytes);
   if (result != api::CUDA_SUCCESS) {
@@ -184,49 +184,49 @@ api::CUresult Mapper::unmap(int ordinal, Extent& extent, const Exchange& exchang
     std::size_t again = 0;
     std::vector<Allowed> allowed;
     add_allowed(allowed, back, ordinal, {});
-    if (map_aliases(back.bytes, back.aliases, extent.piece.handle, &again) == api::CUDA_SUCCESS &&
+    if (map_aliases(back.bytes, back.aliases, extent.physical.handle, &again) == api::CUDA_SUCCESS &&
         give_access(std::move(allowed)) == api::CUDA_SUCCESS) {
       return result;
     }
     for (std::size_t index = 0; index < again; ++index) mapped.push_back(back.aliases[index].address);
   } else {
-    // It is offered once this process has given it up.
-    const SharedDescriptor memory = extent.was_open ? nullptr : descriptor_of(extent.piece, extent.bytes, exchange);
-    result = real::cuMemRelease(extent.piece.handle);
+    // It is offered only once this process has released it.
+    const SharedDescriptor memory = extent.was_open ? nullptr : descriptor_of(extent.physical, extent.bytes, exchange);
+    result = real::cuMemRelease(extent.physical.handle);
     if (result == api::CUDA_SUCCESS) {
       if (memory) exchange.give(memory->get(), extent.bytes);
-      extent.piece = {};
+      extent.physical = {};
       return result;
     }
     log::debug("an extent of {} bytes cannot be released: error {}", extent.bytes, static_cast<int>(result));
   }
   add_stuck({.device = ordinal,
              .bytes = extent.bytes,
-             .piece = std::exchange(extent.piece, {}),
+             .physical = std::exchange(extent.physical, {}),
              .mapped = std::move(mapped)});
   return result;
 }
 
 bool Mapper::drop(int ordinal, Extent& extent, const Exchange& exchange) {
   if (unmap(ordinal, extent, exchange) == api::CUDA_SUCCESS) return true;
-  if (!extent.piece) return false;
+  if (!extent.physical) return false;
   std::vector<std::uint64_t> mapped = mappings_of(extent);
   add_stuck({.device = ordinal,
              .bytes = extent.bytes,
-             .piece = std::exchange(extent.piece, {}),
+             .physical = std::exchange(extent.physical, {}),
              .mapped = std::move(mapped)});
   return false;
 }
 
-void Mapper::release_piece(int ordinal, std::uint64_t bytes, Piece&& piece) {
-  if (real::cuMemRelease(piece.handle) == api::CUDA_SUCCESS) {
-    piece = {};
+void Mapper::release_physical(int ordinal, std::uint64_t bytes, PhysicalMemory&& physical) {
+  if (real::cuMemRelease(physical.handle) == api::CUDA_SUCCESS) {
+    physical = {};
   } else {
-    add_stuck({.device = ordinal, .bytes = bytes, .piece = std::move(piece), .mapped = {}});
+    add_stuck({.device = ordinal, .bytes = bytes, .physical = std::move(physical), .mapped = {}});
   }
 }
 
-// Counted on top of what its extent counts, which the caller takes off.
+// Counts the bytes in addition to those of the extent, which the caller subtracts.
 void Mapper::add_stuck(Stuck&& stuck) {
   add_resident(stuck.device, stuck.bytes);
   const std::lock_guard lock(mutex_);
@@ -247,9 +247,9 @@ std::uint64_t Mapper::release_stuck(int ordinal) {
   for (Stuck& each : all) {
     const std::vector<std::uint64_t> mapped = each.mapped;
     const bool released = unmap_from(each.mapped, each.bytes) == api::CUDA_SUCCESS &&
-                          real::cuMemRelease(each.piece.handle) == api::CUDA_SUCCESS;
+                          real::cuMemRelease(each.physical.handle) == api::CUDA_SUCCESS;
     if (released) {
-      each.piece = {};
+      each.physical = {};
       sum += each.bytes;
     }
     const std::lock_guard lock(mutex_);

@@ -16,7 +16,7 @@ namespace {
 // How long the others may give nothing back before a move ends for now. A judgment: unpinning and unmapping an extent
 // takes some milliseconds.
 constexpr auto kNoneComes = 20ms;
-constexpr auto kLookForShare = 100us;
+constexpr auto kPollShare = 100us;
 
 }  // namespace
 
@@ -25,13 +25,13 @@ Moved Mover::evict(int device, std::uint64_t bytes, const Move& move) {
   HostPool& host = what_.host;
   Moved all = Eviction(what_, device, move).run(bytes);
   const auto missing = [&] { return bytes - std::min(bytes, all.bytes + all.without_copy); };
-  // Others have what is missing in this process's share, and give it back as they can.
+  // Others have what this process's share is short of, and give it back as they can.
   Clock::time_point last = Clock::now();
   while (all.lacks_host && !all.failed && missing() != 0 && host.limited()) {
     what_.copies.count();
-    host.lack(std::min(missing(), what_.mapper.resident_bytes(device)));
+    host.set_deficit(std::min(missing(), what_.mapper.resident_bytes(device)));
     while (!host.may_grow() && Clock::now() - last < kNoneComes && !move.stopping()) {
-      std::this_thread::sleep_for(kLookForShare);
+      std::this_thread::sleep_for(kPollShare);
     }
     if (!host.may_grow()) break;
     const Moved more = Eviction(what_, device, move).run(missing());
@@ -44,7 +44,7 @@ Moved Mover::evict(int device, std::uint64_t bytes, const Move& move) {
     if (more.bytes + more.without_copy != 0) last = Clock::now();
     if (move.stopping() || Clock::now() - last >= kNoneComes) break;
   }
-  if (!all.lacks_host) host.lack(0);
+  if (!all.lacks_host) host.set_deficit(0);
   what_.copies.count();
   return all;
 }

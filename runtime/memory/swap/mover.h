@@ -2,10 +2,10 @@
 // extent (mapping, unmapping) is done while others are on the bus. The monitor, with no lock held, nothing of the
 // process running and its gate closed.
 //
-// Memory that has come in keeps its copy on the host until the gate opens, and if the gate does not open it leaves
-// without being copied. So a process that could not get all of its memory in can undo that without further host memory,
-// and the process that ran before can always run again: two processes that lack host memory do not each end up with a
-// part of the GPU that neither can give up.
+// Restored memory keeps its copy on the host until the gate opens, and if the gate does not open it is evicted without
+// being copied. So a process that could not restore all of its memory can undo that without further host memory, and
+// the process that ran before can always run again: two processes that are short of host memory do not each end up with
+// a part of the GPU that neither can give up.
 //
 // The copies also stay on the host after the gate has opened. Before an extent is evicted, the GPU checks what has
 // changed in it (fingerprints.h): only that is copied, and nothing that is all zeros.
@@ -44,7 +44,7 @@ class Mover {
   // Before there are ranges.
   void set_contents(Contents& contents) { what_.contents = &contents; }
 
-  // Frees `bytes`, or as much as possible: kept ranges first, then extents that have come in and were not used, then
+  // Frees `bytes`, or as much as possible: cached ranges first, then extents that were restored and not used, then
   // others (eviction_order.h). Where the host has no memory for them, waits until other processes have given theirs
   // back, as long as some comes.
   Moved evict(int device, std::uint64_t bytes, const Move& move);

@@ -50,8 +50,8 @@ exports::Question about(const ExportedHandle& handle, std::uint64_t index) {
   return question;
 }
 
-// Answers to earlier questions that were not waited for are skipped. An exporter that says that the memory is on its
-// way is waited for longer.
+// Asks a question and waits for the answer. Late answers to earlier questions are skipped. While the exporter says that
+// it is restoring the memory, this waits longer.
 std::optional<Received> asked(int socket, const exports::Question& question, Clock::time_point& until) {
   if (protocol::write_packet(socket, &question, sizeof question, {}, MSG_DONTWAIT) != sizeof question) return {};
   for (;;) {
@@ -69,13 +69,13 @@ std::optional<Received> asked(int socket, const exports::Question& question, Clo
   }
 }
 
-// What the driver refuses to take back is offered once more at once. Whether it has it.
+// If the driver refuses to take something back, it is asked once more at once. Returns whether it has taken it.
 template <typename Call>
 bool give_back(const Call& call) {
   return call() == api::CUDA_SUCCESS || call() == api::CUDA_SUCCESS;
 }
 
-// The handle of GPU memory, and the GPU as this process numbers it; 0: it is none.
+// The handle of GPU memory, and the GPU as this process numbers it; 0: the descriptor is not of GPU memory.
 PhysicalHandle physical_of(const Descriptor& memory, int* device) {
   PhysicalHandle handle = 0;
   void* const number = reinterpret_cast<void*>(static_cast<std::intptr_t>(memory.get()));
@@ -126,10 +126,10 @@ std::optional<Opened::Memory> Opened::import(const ExportedHandle& handle, const
   for (std::uint64_t index = 0, count = 1; index < count; ++index) {
     exports::Question question = about(handle, index);
     question.number = questions_.fetch_add(1) + 1;
-    const std::optional<Received> piece = asked(socket, question, until);
-    if (index == 0) *answered = piece.has_value();
-    if (!piece || piece->answer.known == 0 || !piece->memory) return std::nullopt;
-    const exports::Answer& answer = piece->answer;
+    const std::optional<Received> received = asked(socket, question, until);
+    if (index == 0) *answered = received.has_value();
+    if (!received || received->answer.known == 0 || !received->memory) return std::nullopt;
+    const exports::Answer& answer = received->answer;
     if (index == 0) {
       count = answer.extents;
       memory.bytes = answer.bytes;
@@ -139,7 +139,7 @@ std::optional<Opened::Memory> Opened::import(const ExportedHandle& handle, const
                        answer.extent_bytes <= protocol::kMaxGpuBytes && answer.bytes <= protocol::kMaxGpuBytes &&
                        answer.offset <= protocol::kMaxGpuBytes;
     int owner = -1;
-    const PhysicalHandle physical = sound ? physical_of(piece->memory, &owner) : 0;
+    const PhysicalHandle physical = sound ? physical_of(received->memory, &owner) : 0;
     if (physical == 0) return std::nullopt;
     handles.all.push_back(physical);
     memory.extents.push_back(answer.extent_bytes);
@@ -218,7 +218,7 @@ api::CUresult Opened::open(const ExportedHandle& handle, const Place& place, con
   bool answered = false;
   Socket socket = peer(handle);
   if (socket) memory = import(handle, place, socket->get(), begun + kAnswersWithin, &answered);
-  // One that has hung up may be the same process with another rotad, or none.
+  // An exporter that has closed its socket may be the same process with another rotad, or none.
   if (!socket || (!answered && has_hung_up(socket->get()))) {
     Descriptor made;
     for (;;) {
@@ -273,8 +273,8 @@ void Opened::remember(const ExportedHandle& handle, const Socket& socket) {
   peer.socket = socket;
 }
 
-// With the lock held: unless it is open here otherwise, this process does not use it any more. An exporter that does
-// not read for long counts it as open until the socket's end.
+// With the lock held. Tells the exporter that this process no longer has the memory open, unless it has. An exporter
+// that does not read for long counts it as open until the socket is closed.
 void Opened::closed(const ExportedHandle& handle) {
   const auto peer = std::ranges::find_if(peers_, [&](const Peer& each) { return is_of(handle, each.process); });
   if (peer == peers_.end()) return;
@@ -344,7 +344,7 @@ void Opened::context_ended(api::CUcontext context) {
   for (Memory& memory : gone) end(memory);
 }
 
-// It is none of all_ any more. What the driver does not unmap stays open and charged, and a thread asks again.
+// The memory is no longer in all_. What the driver does not unmap stays open and charged, and a thread asks again.
 void Opened::end(Memory& memory) {
   const bool unmapped = unmap(memory);
   bool charged = false;
@@ -365,7 +365,7 @@ void Opened::end(Memory& memory) {
 
 // --- exporters that end
 
-// With the lock held: there is a new peer, or more of one.
+// With the lock held: there is a new peer, or more memory of one.
 void Opened::watch() {
   if (create_own_thread(bell_, &run, this)) ring(bell_);
 }
@@ -406,8 +406,8 @@ void Opened::watch_all() {
   }
 }
 
-// What is open of processes that have hung up is charged to this one. Nothing is refused for that, as memory that
-// graphs reserve is not: the driver has given it already.
+// Charges memory of exporters that have ended to this process. That is never refused, as with memory that graphs
+// reserve: the driver has given it already.
 void Opened::adopt() {
   std::vector<int> changed;
   {

@@ -1,6 +1,6 @@
 // Memory of other processes that this one has opened by legacy IPC handles of rota's. It is mapped here, stays where
 // the exporter has it, and is counted there: opening it again gives the same address, and closing it as often unmaps
-// it. Once the exporter has ended, which a thread of rota's hears by the socket to it, it is counted here.
+// it. Once the exporter has ended, which a thread of rota's notices by the socket to it, the memory is counted here.
 #pragma once
 
 #include <atomic>
@@ -31,7 +31,8 @@ class Opened {
   Opened& operator=(const Opened&) = delete;
 
   using Clock = std::chrono::steady_clock;
-  // A socket to the exporter by that time; empty: there is none. Nothing: nor will there ever be one.
+  // Returns a socket to the exporter, before `until`; an empty one: there is none yet; nothing: there never will be
+  // one.
   using Introduce = FunctionRef<std::optional<Descriptor>(Clock::time_point until)>;
 
   // Whether there is any. One load.
@@ -63,7 +64,7 @@ class Opened {
     std::uint64_t mapped = 0;            // the address of the first extent
     std::uint64_t reserved = 0;          // bytes from there
     std::vector<std::uint64_t> extents;  // their sizes
-    std::vector<bool> unmapped;          // whether each is not there any more; empty before the first is unmapped
+    std::vector<bool> unmapped;          // whether each is unmapped; empty before the first is
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;
     std::uint64_t buffer_id = 0;
@@ -80,10 +81,10 @@ class Opened {
   void closed(const ExportedHandle& handle);
   std::optional<Memory> import(const ExportedHandle& handle, const Place& place, int socket, Clock::time_point until,
                                bool* answered);
-  // Whether nothing of it is left.
+  // Returns whether all of it is unmapped.
   static bool unmap(Memory& memory);
   const Memory* at(api::CUdeviceptr address) const;
-  // Of those that are ending: with the lock held it has been taken out of all_ or unreturned_.
+  // For memory that has been taken out of all_ or unreturned_ under the lock.
   void end(Memory& memory);
   static void* run(void* self);
   void watch_all();
@@ -95,20 +96,20 @@ class Opened {
   std::atomic<std::uint64_t> questions_{0};
   mutable std::mutex mutex_;             // the fields below
   std::map<std::uint64_t, Memory> all_;  // by `mapped`
-  // What is being opened, of each exporter one at a time, so that each memory is mapped once and each answer has one
-  // reader; and rung when one has come, or has failed to.
+  // What is being opened: one allocation of each exporter at a time, so that each is mapped once and each answer has
+  // one reader. came_ is notified when one has been opened, or could not be.
   std::vector<ExportedHandle> coming_;
   std::condition_variable came_;
   std::vector<Memory*> ending_;     // closed, while a thread unmaps it
   std::vector<Memory> unreturned_;  // closed, but the driver has not unmapped it
-  // To the processes of which anything is open: they know by it what is.
+  // The sockets to processes of which anything is open. By its socket a process knows what is open of it.
   struct Peer {
     std::uint64_t process[2];
     Socket socket;
     bool gone = false;
   };
   std::vector<Peer> peers_;
-  Descriptor bell_;  // an eventfd, for who watches them; empty: no thread has been started
+  Descriptor bell_;  // an eventfd, for the thread that watches them; empty: none has been started
   std::uint64_t last_id_ = std::uint64_t{1} << 51;  // beyond the driver's, and those of other memory of rota's
   std::atomic<bool> any_{false};
 };

@@ -8,7 +8,7 @@
 namespace rota::memory {
 
 // The extent of such a range; it does not start to move while the lock is held. Null: there is none.
-Extent* OwnMappings::settled(Regions::Lock& lock, std::uint64_t range) {
+Extent* OwnMappings::quiesced(Regions::Lock& lock, std::uint64_t range) {
   Extent* extent = nullptr;
   regions_.wait(lock, [&] {
     extent = regions_.extent_at(range);
@@ -19,9 +19,9 @@ Extent* OwnMappings::settled(Regions::Lock& lock, std::uint64_t range) {
 
 api::CUresult OwnMappings::map(const Mapped& where, const OnGpu& call, const OffGpu& unasked) {
   Regions::Lock lock = regions_.lock();
-  Extent* const extent = settled(lock, where.range);
+  Extent* const extent = quiesced(lock, where.range);
   if (extent == nullptr) return api::CUDA_ERROR_INVALID_VALUE;
-  const api::CUresult result = extent->piece ? call(extent->piece.handle) : unasked();
+  const api::CUresult result = extent->physical ? call(extent->physical.handle) : unasked();
   if (result == api::CUDA_SUCCESS) extent->aliases.push_back({.address = where.address, .access = {}});
   return result;
 }
@@ -37,7 +37,7 @@ api::CUresult OwnMappings::change(const std::vector<Mapped>& all, const OffGpu& 
     });
   };
   regions_.wait(lock, [&] { return each_is([](const Extent& extent) { return !extent.moving; }); });
-  const bool asked = each_is([](const Extent& extent) { return static_cast<bool>(extent.piece); });
+  const bool asked = each_is([](const Extent& extent) { return static_cast<bool>(extent.physical); });
   const api::CUresult result = asked ? call() : unasked();
   if (result != api::CUDA_SUCCESS) return result;
   for (const Mapped& each : all) {
@@ -52,7 +52,7 @@ api::CUresult OwnMappings::change(const std::vector<Mapped>& all, const OffGpu& 
 
 api::CUresult OwnMappings::unmap(const std::vector<Mapped>& all, const OffGpu& call, const OffGpu& unasked) {
   return change(all, call, unasked, [](Extent& extent, Aliases::iterator alias, bool asked) {
-    if (!asked && extent.piece) real::cuMemUnmap(alias->address, extent.bytes);
+    if (!asked && extent.physical) real::cuMemUnmap(alias->address, extent.bytes);
     extent.aliases.erase(alias);
   });
 }
@@ -60,7 +60,7 @@ api::CUresult OwnMappings::unmap(const std::vector<Mapped>& all, const OffGpu& c
 api::CUresult OwnMappings::set_access(const std::vector<Mapped>& all, const std::vector<api::CUmemAccessDesc>& accesses,
                                       const OffGpu& call, const OffGpu& unasked) {
   return change(all, call, unasked, [&](Extent& extent, Aliases::iterator alias, bool asked) {
-    if (!asked && extent.piece) {
+    if (!asked && extent.physical) {
       const api::CUresult result = real::cuMemSetAccess(alias->address, extent.bytes, accesses.data(), accesses.size());
       if (result != api::CUDA_SUCCESS) log::debug("cannot set access to a mapping: error {}", static_cast<int>(result));
     }
@@ -89,8 +89,8 @@ api::CUmemAccess_flags OwnMappings::access(const Mapped& where, int accessing) {
 
 PhysicalHandle OwnMappings::handle_of(std::uint64_t range) {
   Regions::Lock lock = regions_.lock();
-  const Extent* const extent = settled(lock, range);
-  return extent != nullptr ? extent->piece.handle : 0;
+  const Extent* const extent = quiesced(lock, range);
+  return extent != nullptr ? extent->physical.handle : 0;
 }
 
 }  // namespace rota::memory

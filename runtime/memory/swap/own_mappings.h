@@ -1,6 +1,6 @@
 // Memory that the program creates itself: where it is mapped, and which GPUs may use it there, on the GPU and while it
-// is evicted. It is a range of one extent; these mappings, its *aliases*, come and go with it. It is copied by the
-// range's own address, which the program does not know, whatever aliases and access it has.
+// is evicted. It is a range of one extent; these mappings, its *aliases*, are evicted and restored with it. It is
+// copied by the range's own address, which the program does not know, whatever aliases and access it has.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ class OwnMappings {
   PhysicalHandle handle_of(std::uint64_t range);
 
  private:
-  Extent* settled(Regions::Lock& lock, std::uint64_t range);
+  Extent* quiesced(Regions::Lock& lock, std::uint64_t range);
   api::CUresult change(const std::vector<Mapped>& all, const OffGpu& call, const OffGpu& unasked,
                        FunctionRef<void(Extent& extent, Aliases::iterator alias, bool asked)> change);
 

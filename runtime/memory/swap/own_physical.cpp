@@ -17,7 +17,7 @@ bool touches(const std::map<std::uint64_t, std::uint64_t>& all, std::uint64_t ad
   return next != all.begin() && address - std::prev(next)->first < std::prev(next)->second;
 }
 
-// Whether it lies within one of them.
+// Whether [address, address + bytes) lies within one of them.
 bool lies_in(const std::map<std::uint64_t, std::uint64_t>& all, std::uint64_t address, std::uint64_t bytes) {
   const auto next = all.upper_bound(address);
   if (next == all.begin()) return false;
@@ -32,8 +32,8 @@ bool is_always_granted(api::CUmemAccess_flags flags) {
 
 }  // namespace
 
-// File descriptors of it are created on demand, which then pins it. Fabric handles, compressed memory, tile pools and
-// memory for decompression are not supported.
+// A file descriptor of such memory is created on demand, which pins the memory. Fabric handles, compressed memory, tile
+// pools and memory for decompression are not supported.
 std::optional<Making> OwnPhysical::can_move(const api::CUmemAllocationProp& wanted) {
   const auto& flags = wanted.allocFlags;
   const bool plain =
@@ -51,33 +51,33 @@ OwnPhysical::Handle OwnPhysical::created(std::uint64_t range, std::uint64_t byte
   const std::lock_guard lock(mutex_);
   any_.store(true, std::memory_order_relaxed);
   const Handle handle = (Handle{1} << kBit) | ++last_;
-  pieces_[handle] = {.range = range, .bytes = bytes, .block_id = ++last_id_, .wanted = wanted, .handles = 1};
+  all_[handle] = {.range = range, .bytes = bytes, .block_id = ++last_id_, .wanted = wanted, .handles = 1};
   return handle;
 }
 
-// One that the program has a handle of.
-const OwnPhysical::Piece* OwnPhysical::live(Handle handle) const {
-  const auto found = pieces_.find(handle);
-  return found != pieces_.end() && found->second.handles > 0 ? &found->second : nullptr;
+// The memory of a handle that the program holds; null: it holds none.
+const OwnPhysical::OwnMemory* OwnPhysical::live(Handle handle) const {
+  const auto found = all_.find(handle);
+  return found != all_.end() && found->second.handles > 0 ? &found->second : nullptr;
 }
 
-std::optional<OwnPhysical::Piece> OwnPhysical::drop(Handle number) {
-  const auto found = pieces_.find(number);
-  if (found == pieces_.end() || found->second.handles > 0 || found->second.mappings > 0) return std::nullopt;
-  const Piece piece = found->second;
-  pieces_.erase(found);
-  ledger_.release(piece.device(), piece.bytes, Kind::kMovingPhysical);
-  return piece;
+std::optional<OwnPhysical::OwnMemory> OwnPhysical::drop(Handle number) {
+  const auto found = all_.find(number);
+  if (found == all_.end() || found->second.handles > 0 || found->second.mappings > 0) return std::nullopt;
+  const OwnMemory memory = found->second;
+  all_.erase(found);
+  ledger_.release(memory.device(), memory.bytes, Kind::kMovingPhysical);
+  return memory;
 }
 
 api::CUresult OwnPhysical::release(Handle handle, int* freed) {
   *freed = kNobody;
-  std::optional<Piece> gone;
+  std::optional<OwnMemory> gone;
   {
     const std::lock_guard lock(mutex_);
-    Piece* const piece = live(handle);
-    if (piece == nullptr) return api::CUDA_ERROR_INVALID_VALUE;
-    --piece->handles;
+    OwnMemory* const memory = live(handle);
+    if (memory == nullptr) return api::CUDA_ERROR_INVALID_VALUE;
+    --memory->handles;
     gone = drop(handle);
   }
   if (gone) {
@@ -87,10 +87,10 @@ api::CUresult OwnPhysical::release(Handle handle, int* freed) {
   return api::CUDA_SUCCESS;
 }
 
-// Whether the driver would certainly do it, where pieces have to lie at multiples of `granule`.
-bool OwnPhysical::would_map(const Piece& piece, std::uint64_t granule, std::uint64_t address, std::uint64_t bytes,
+// Whether the driver would certainly map it. Memory has to lie at multiples of `granule`.
+bool OwnPhysical::would_map(const OwnMemory& memory, std::uint64_t granule, std::uint64_t address, std::uint64_t bytes,
                             std::uint64_t offset, unsigned long long flags) const {
-  return flags == 0 && offset == 0 && bytes == piece.bytes && address % granule == 0 &&
+  return flags == 0 && offset == 0 && bytes == memory.bytes && address % granule == 0 &&
          lies_in(reservations_, address, bytes) && !touches(others_, address, bytes) &&
          !overlaps_locked(address, bytes);
 }
@@ -98,22 +98,22 @@ bool OwnPhysical::would_map(const Piece& piece, std::uint64_t granule, std::uint
 std::optional<api::CUresult> OwnPhysical::map(std::uint64_t address, std::uint64_t bytes, std::uint64_t offset,
                                               Handle handle, unsigned long long flags) {
   const std::lock_guard lock(mutex_);
-  Piece* const piece = live(handle);
-  if (piece == nullptr) return api::CUDA_ERROR_INVALID_VALUE;
-  const std::uint64_t granule = swap_.granularity(piece->device());
+  OwnMemory* const memory = live(handle);
+  if (memory == nullptr) return api::CUDA_ERROR_INVALID_VALUE;
+  const std::uint64_t granule = swap_.granularity(memory->device());
   bool certain = true;
   const api::CUresult result = swap_.own_mappings().map(
-      {.range = piece->range, .address = address},
+      {.range = memory->range, .address = address},
       [&](Handle real) { return real::cuMemMap(address, bytes, offset, real, flags); },
       [&] {
-        certain = would_map(*piece, granule, address, bytes, offset, flags);
+        certain = would_map(*memory, granule, address, bytes, offset, flags);
         return certain ? api::CUDA_SUCCESS : driver::kNotAsked;
       });
   if (!certain) return std::nullopt;
   if (result != api::CUDA_SUCCESS) return result;
-  ++piece->mappings;
-  mappings_[address] = {.piece = handle, .bytes = bytes, .buffer_id = ++last_id_};
-  Allocation mapping{.address = address, .bytes = bytes, .device = piece->device(), .kind = Kind::kMovingMapping};
+  ++memory->mappings;
+  mappings_[address] = {.memory = handle, .bytes = bytes, .buffer_id = ++last_id_};
+  Allocation mapping{.address = address, .bytes = bytes, .device = memory->device(), .kind = Kind::kMovingMapping};
   mapping.owner = {Owner::Kind::kPhysical, handle};
   mapping.charged = false;
   ledger_.add(mapping);
@@ -122,16 +122,16 @@ std::optional<api::CUresult> OwnPhysical::map(std::uint64_t address, std::uint64
 
 api::CUresult OwnPhysical::properties(api::CUmemAllocationProp* into, Handle handle) const {
   const std::lock_guard lock(mutex_);
-  const Piece* const piece = live(handle);
-  if (into == nullptr || piece == nullptr) return api::CUDA_ERROR_INVALID_VALUE;
-  *into = piece->wanted;
+  const OwnMemory* const memory = live(handle);
+  if (into == nullptr || memory == nullptr) return api::CUDA_ERROR_INVALID_VALUE;
+  *into = memory->wanted;
   return api::CUDA_SUCCESS;
 }
 
 OwnPhysical::Handle OwnPhysical::driver_handle(Handle handle) const {
   const std::lock_guard lock(mutex_);
-  const Piece* const piece = live(handle);
-  return piece != nullptr ? swap_.own_mappings().handle_of(piece->range) : 0;
+  const OwnMemory* const memory = live(handle);
+  return memory != nullptr ? swap_.own_mappings().handle_of(memory->range) : 0;
 }
 
 OwnPhysical::Handle OwnPhysical::pin(Handle handle, protocol::Pin why) {
@@ -139,9 +139,9 @@ OwnPhysical::Handle OwnPhysical::pin(Handle handle, protocol::Pin why) {
   Handle drivers = 0;
   {
     const std::lock_guard lock(mutex_);
-    const Piece* const piece = live(handle);
-    if (piece == nullptr) return 0;
-    range = piece->range;
+    const OwnMemory* const memory = live(handle);
+    if (memory == nullptr) return 0;
+    range = memory->range;
     drivers = swap_.own_mappings().handle_of(range);
   }
   swap_.pin(range, why);
@@ -152,18 +152,18 @@ void OwnPhysical::pin(std::uint64_t address, std::uint64_t bytes, protocol::Pin 
   std::vector<std::uint64_t> ranges;
   {
     const std::lock_guard lock(mutex_);
-    for (const Handle each : overlapping(address, bytes).pieces) ranges.push_back(pieces_.at(each).range);
+    for (const Handle each : overlapping(address, bytes).memories) ranges.push_back(all_.at(each).range);
   }
   for (const std::uint64_t range : ranges) swap_.pin(range, why);
 }
 
 bool OwnPhysical::exportable(Handle handle) const {
   const std::lock_guard lock(mutex_);
-  const Piece* const piece = live(handle);
-  return piece != nullptr && piece->wanted.requestedHandleTypes != api::CU_MEM_HANDLE_TYPE_NONE;
+  const OwnMemory* const memory = live(handle);
+  return memory != nullptr && memory->wanted.requestedHandleTypes != api::CU_MEM_HANDLE_TYPE_NONE;
 }
 
-// The one that holds it, or none.
+// The mapping that contains the address, or the end.
 std::map<std::uint64_t, OwnPhysical::Mapping>::const_iterator OwnPhysical::mapping_at(std::uint64_t address) const {
   const auto next = mappings_.upper_bound(address);
   if (next == mappings_.begin()) return mappings_.end();
@@ -181,8 +181,8 @@ OwnPhysical::Overlap OwnPhysical::overlapping(std::uint64_t address, std::uint64
     overlap.whole = overlap.whole && start >= address && mapping.bytes <= bytes - (start - address);
     if (start > at) overlap.between.emplace(at, start - at);
     at = start + mapping.bytes;
-    overlap.all.push_back({.range = pieces_.at(mapping.piece).range, .address = start});
-    overlap.pieces.push_back(mapping.piece);
+    overlap.all.push_back({.range = all_.at(mapping.memory).range, .address = start});
+    overlap.memories.push_back(mapping.memory);
   }
   if (overlap.whole && at - address < bytes) overlap.between.emplace(at, bytes - (at - address));
   return overlap;
@@ -205,8 +205,8 @@ std::optional<OwnPhysical::Found> OwnPhysical::find(std::uint64_t address) const
   const std::lock_guard lock(mutex_);
   const auto found = mapping_at(address);
   if (found == mappings_.end()) return std::nullopt;
-  const Piece& piece = pieces_.at(found->second.piece);
-  return Found{.buffer_id = found->second.buffer_id, .block_id = piece.block_id, .device = piece.device()};
+  const OwnMemory& memory = all_.at(found->second.memory);
+  return Found{.buffer_id = found->second.buffer_id, .block_id = memory.block_id, .device = memory.device()};
 }
 
 api::CUresult OwnPhysical::unmap(std::uint64_t address, std::uint64_t bytes, const UnmapPart& call,
@@ -218,7 +218,7 @@ api::CUresult OwnPhysical::unmap(std::uint64_t address, std::uint64_t bytes, con
     others_.erase(others_.lower_bound(address), others_.lower_bound(address + bytes));
     return result;
   }
-  std::vector<Piece> gone;
+  std::vector<OwnMemory> gone;
   {
     const std::lock_guard lock(mutex_);
     const Overlap overlap = overlapping(address, bytes);
@@ -238,24 +238,24 @@ api::CUresult OwnPhysical::unmap(std::uint64_t address, std::uint64_t bytes, con
       const std::uint64_t start = overlap.all[index].address;
       mappings_.erase(start);
       ledger_.take_at(start, Kind::kMovingMapping);  // another thread may just be refused to free it
-      Piece& piece = pieces_.at(overlap.pieces[index]);
-      --piece.mappings;
-      const std::optional<Piece> last = drop(overlap.pieces[index]);
+      OwnMemory& memory = all_.at(overlap.memories[index]);
+      --memory.mappings;
+      const std::optional<OwnMemory> last = drop(overlap.memories[index]);
       if (!last) continue;
       gone.push_back(*last);
       freed->push_back(last->device());
     }
   }
-  for (const Piece& each : gone) swap_.free(each.range);
+  for (const OwnMemory& each : gone) swap_.free(each.range);
   return api::CUDA_SUCCESS;
 }
 
 // Whether the access is certainly valid: each GPU to its own memory.
-bool OwnPhysical::known_by_books(const std::vector<OwnMappings::Mapped>& all, const api::CUmemAccessDesc* accesses,
-                                 std::size_t count) const {
+bool OwnPhysical::known_by_records(const std::vector<OwnMappings::Mapped>& all, const api::CUmemAccessDesc* accesses,
+                                   std::size_t count) const {
   if (accesses == nullptr || count == 0) return false;
   return std::all_of(all.begin(), all.end(), [&](const OwnMappings::Mapped& each) {
-    const int owner = pieces_.at(mappings_.at(each.address).piece).device();
+    const int owner = all_.at(mappings_.at(each.address).memory).device();
     return std::all_of(accesses, accesses + count, [&](const api::CUmemAccessDesc& access) {
       return access.location.type == api::CU_MEM_LOCATION_TYPE_DEVICE && access.location.id == owner &&
              is_always_granted(access.flags);
@@ -273,7 +273,7 @@ std::optional<api::CUresult> OwnPhysical::set_access(std::uint64_t address, std:
   if (accesses != nullptr) wanted.assign(accesses, accesses + count);
   const api::CUresult result = swap_.own_mappings().set_access(overlap.all, wanted, call, [&] {
     if (!overlap.whole) return api::CUDA_ERROR_INVALID_VALUE;
-    unknown = !overlap.between.empty() || !known_by_books(overlap.all, accesses, count);
+    unknown = !overlap.between.empty() || !known_by_records(overlap.all, accesses, count);
     return unknown ? driver::kNotAsked : api::CUDA_SUCCESS;
   });
   return unknown ? std::nullopt : std::optional(result);
@@ -289,7 +289,7 @@ std::optional<api::CUresult> OwnPhysical::access(unsigned long long* flags, cons
   int devices = 0;
   if (real::cuDeviceGetCount(&devices) != api::CUDA_SUCCESS) return std::nullopt;
   if (location->id < 0 || location->id >= devices) return api::CUDA_ERROR_INVALID_DEVICE;
-  const std::uint64_t range = pieces_.at(found->second.piece).range;
+  const std::uint64_t range = all_.at(found->second.memory).range;
   *flags = swap_.own_mappings().access({.range = range, .address = found->first}, location->id);
   return api::CUDA_SUCCESS;
 }
@@ -299,8 +299,8 @@ std::optional<OwnPhysical::Handle> OwnPhysical::retain(std::uint64_t address) {
   const std::lock_guard lock(mutex_);
   const auto found = mapping_at(address);
   if (found == mappings_.end()) return std::nullopt;
-  ++pieces_.at(found->second.piece).handles;
-  return found->second.piece;
+  ++all_.at(found->second.memory).handles;
+  return found->second.memory;
 }
 
 void OwnPhysical::reserved(std::uint64_t address, std::uint64_t bytes) {

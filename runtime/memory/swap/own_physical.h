@@ -1,11 +1,11 @@
-// Physical memory that the program creates itself (cuMemCreate) and that rota moves: a range of the swap backend for
-// each piece, and in this class what the program holds of it: mappings and handles, which are rota's own numbers, since
-// the driver's change whenever a piece comes back. A piece lives as long as there is a handle or a mapping, and is
-// charged as a whole.
+// Physical memory that the program creates itself (cuMemCreate) and that rota moves. Each allocation is a range of the
+// swap backend; this class keeps what the program holds of it: mappings and handles. Handles are rota's own numbers,
+// since the driver's change whenever the memory is restored. An allocation lives as long as it has a handle or a
+// mapping, and is charged as a whole.
 //
-// While a piece is on the GPU, the driver is called with its own handle and the program gets its result. While it is
-// swapped out, this class does what the driver would do, from its records of reservations and mappings, without
-// waiting; a call that the driver would or might refuse waits until the piece is back, so that the driver decides. The
+// While an allocation is on the GPU, the driver is called with its own handle and the program gets its result. While it
+// is evicted, this class does what the driver would do, from its records of reservations and mappings, without waiting;
+// a call that the driver would or might refuse waits until the memory is restored, so that the driver decides. The
 // driver maps a handle as a whole, and unmaps whole mappings (measured on driver 580.159).
 #pragma once
 
@@ -52,8 +52,8 @@ class OwnPhysical {
   api::CUresult properties(api::CUmemAllocationProp* into, Handle handle) const;
   // The driver's handle, which stays the same while the memory is held in place; 0: there is none.
   Handle driver_handle(Handle handle) const;
-  // The driver's handle, for others to have the memory: it is in place and held there, and stays from now on; 0: there
-  // is none.
+  // The driver's handle, with which others get the memory, which is in place and held there and is pinned from now on;
+  // 0: there is none.
   Handle pin(Handle handle, protocol::Pin why);
   // Pins all that is mapped at any of these addresses.
   void pin(std::uint64_t address, std::uint64_t bytes, protocol::Pin why);
@@ -64,15 +64,15 @@ class OwnPhysical {
 
   // Whether any of these addresses belongs to a mapping of such memory.
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
-  // Numbers that the driver changes whenever memory comes back, and the GPU that has the memory.
+  // Numbers that the driver's own would change whenever memory is restored, and the GPU that has the memory.
   struct Found {
     std::uint64_t buffer_id;  // of the mapping
     std::uint64_t block_id;   // of the memory
     int device;
   };
   std::optional<Found> find(std::uint64_t address) const;
-  // The range may contain other mappings, too: `call` is the driver's function for it or for a part of it; if none of
-  // the mappings are these, it is all that is called. `freed`: the GPUs whose bytes are freed by it.
+  // The range may contain other mappings, too: `call` is the driver's function for the range or for a part of it. If it
+  // contains no mapping of such memory, only `call` is called. `freed`: the GPUs whose bytes are freed by it.
   api::CUresult unmap(std::uint64_t address, std::uint64_t bytes, const UnmapPart& call, std::vector<int>* freed);
   // For a range with at least one of these. Nothing: as for map().
   std::optional<api::CUresult> set_access(std::uint64_t address, std::uint64_t bytes,
@@ -81,7 +81,7 @@ class OwnPhysical {
   // Nothing: the driver has to be called.
   std::optional<api::CUresult> access(unsigned long long* flags, const api::CUmemLocation* location,
                                       std::uint64_t address) const;
-  // The handle of what is mapped there, which the program now holds once more; nothing: it is none of these.
+  // The handle of what is mapped there, which the program now holds once more; nothing: no such memory is.
   std::optional<Handle> retain(std::uint64_t address);
 
   // --- what the driver has done
@@ -89,13 +89,13 @@ class OwnPhysical {
   void reserved(std::uint64_t address, std::uint64_t bytes);
   // How many bytes were reserved at this address; 0: none that are known.
   std::uint64_t unreserved(std::uint64_t address);
-  // Memory that does not move.
+  // Memory that does not move has been mapped.
   void mapped_otherwise(std::uint64_t address, std::uint64_t bytes);
 
  private:
   static constexpr unsigned kBit = 62;
 
-  struct Piece {
+  struct OwnMemory {
     std::uint64_t range = 0;
     std::uint64_t bytes = 0;
     std::uint64_t block_id = 0;
@@ -105,36 +105,37 @@ class OwnPhysical {
     int device() const { return wanted.location.id; }
   };
   struct Mapping {
-    Handle piece = 0;
+    Handle memory = 0;
     std::uint64_t bytes = 0;
     std::uint64_t buffer_id = 0;
   };
   using Sizes = std::map<std::uint64_t, std::uint64_t>;  // bytes by address
 
   // All with the lock held.
-  const Piece* live(Handle handle) const;
-  Piece* live(Handle handle) { return const_cast<Piece*>(std::as_const(*this).live(handle)); }
+  const OwnMemory* live(Handle handle) const;
+  OwnMemory* live(Handle handle) { return const_cast<OwnMemory*>(std::as_const(*this).live(handle)); }
   std::map<std::uint64_t, Mapping>::const_iterator mapping_at(std::uint64_t address) const;
   bool overlaps_locked(std::uint64_t address, std::uint64_t bytes) const;
-  bool would_map(const Piece& piece, std::uint64_t granule, std::uint64_t address, std::uint64_t bytes,
+  bool would_map(const OwnMemory& memory, std::uint64_t granule, std::uint64_t address, std::uint64_t bytes,
                  std::uint64_t offset, unsigned long long flags) const;
-  bool known_by_books(const std::vector<OwnMappings::Mapped>& all, const api::CUmemAccessDesc* accesses,
-                      std::size_t count) const;
+  bool known_by_records(const std::vector<OwnMappings::Mapped>& all, const api::CUmemAccessDesc* accesses,
+                        std::size_t count) const;
   // The mappings that any of these addresses belongs to.
   struct Overlap {
     std::vector<OwnMappings::Mapped> all;
     bool whole = true;  // none reaches beyond
     Sizes between;      // what is in none of them
-    std::vector<Handle> pieces;
+    std::vector<Handle> memories;
   };
   Overlap overlapping(std::uint64_t address, std::uint64_t bytes) const;
-  // If nothing is left of it: what it was, removed from the books; to be freed with no lock held.
-  std::optional<Piece> drop(Handle number);
+  // If it has neither handles nor mappings any more: removes it from the accounting and returns it, to be freed with no
+  // lock held.
+  std::optional<OwnMemory> drop(Handle number);
 
   SwapBackend& swap_;
   Ledger& ledger_;
   mutable std::mutex mutex_;  // the fields below; taken before the backend's
-  std::map<Handle, Piece> pieces_;
+  std::map<Handle, OwnMemory> all_;
   std::map<std::uint64_t, Mapping> mappings_;  // by address
   Sizes reservations_;
   Sizes others_;  // mappings of other memory

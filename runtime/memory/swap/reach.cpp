@@ -20,9 +20,9 @@ namespace rota::memory {
 namespace {
 
 constexpr std::array<std::string_view, 2> kDevices = {"/dev/gdrdrv", "/dev/nvidia-fs"};
-// RDMA devices. What registers GPU memory with them by its address is in the kernel: a peer-memory client, which is one
-// of these modules or listed by the RDMA stack; EFA's driver has one built in. Without one, such a device gets GPU
-// memory as a dma-buf only, for which the program calls the driver (cuMemGetHandleForAddressRange).
+// RDMA devices. The part that registers GPU memory with them by its address is in the kernel: a peer-memory client,
+// which is one of these modules or listed by the RDMA stack; EFA's driver has one built in. Without one, such a device
+// gets GPU memory as a dma-buf only, for which the program calls the driver (cuMemGetHandleForAddressRange).
 constexpr std::string_view kVerbs = "/dev/infiniband/uverbs";
 constexpr std::string_view kPeers = "/sys/kernel/mm/memory_peers";
 constexpr std::string_view kModules = "/sys/module";
@@ -31,9 +31,9 @@ constexpr std::array<std::string_view, 4> kPeerModules = {"nvidia_peermem", "nv_
 constexpr std::array<std::string_view, 4> kPrivately = {"libnvcuvid.so", "libnvidia-encode.so",
                                                         "libnvidia-opticalflow.so", "libnvoptix.so"};
 
-// By which programs open such devices. Many programs load libcufile.so and never open GPUDirect Storage's device
-// (PyTorch is linked with it), so that one is not among them. Nor are NCCL, MPI, UCX and NVSHMEM: they share memory by
-// calls of the driver that rota sees, or open one of these devices.
+// The libraries by which programs open such devices. Many programs load libcufile.so and never open GPUDirect Storage's
+// device (PyTorch is linked with it), so that one is not among them. Nor are NCCL, MPI, UCX and NVSHMEM: they share
+// memory by calls of the driver that rota sees, or open one of these devices.
 constexpr std::string_view kVerbsLibrary = "libibverbs.so";
 constexpr std::string_view kGdrLibrary = "libgdrapi.so";
 

@@ -65,9 +65,9 @@ void Regions::landed(std::uint64_t address) {
     Range* range = nullptr;
     Extent* extent = extent_at(address, &range);
     extent->moving = false;
-    if (extent->piece) --out_of_place(range->device);
+    if (extent->physical) --out_of_place(range->device);
     if (range->ending && !range->moves()) {
-      take_off(*range);
+      uncount(*range);
       ended = std::move(*range);
       ranges_.erase(ended->address);
     }
@@ -115,7 +115,7 @@ bool Regions::begins(std::uint64_t address) const {
   if (!any()) return false;
   const std::lock_guard lock(mutex_);
   const auto found = ranges_.find(address);
-  return found != ranges_.end() && !found->second.kept;
+  return found != ranges_.end() && !found->second.cached;
 }
 
 bool Regions::overlaps(std::uint64_t address, std::uint64_t bytes) const {
@@ -126,12 +126,12 @@ bool Regions::overlaps(std::uint64_t address, std::uint64_t bytes) const {
   return range_at(address) != nullptr;
 }
 
-// --- how they come
+// --- how ranges begin
 
 Range Regions::cut(const Place& place, std::uint64_t bytes, std::uint64_t most, bool may_begin_small) const {
-  const Books& books = books_[static_cast<std::size_t>(place.device)];
+  const Accounting& accounting = accounting_[static_cast<std::size_t>(place.device)];
   Range range;
-  range.begins_small = may_begin_small && books.begin_small == 0;
+  range.begins_small = may_begin_small && accounting.begin_small == 0;
   range.bytes = bytes;
   range.device = place.device;
   range.context = place.context;
@@ -146,15 +146,15 @@ Range Regions::cut(const Place& place, std::uint64_t bytes, std::uint64_t most, 
 }
 
 std::optional<api::CUdeviceptr> Regions::reuse(const Range& wanted) {
-  Books& books = books_[static_cast<std::size_t>(wanted.device)];
-  // Kept ranges have the access of plain memory, except for what the program had created, which has none.
-  const bool lacks_access = !wanted.own && wanted.access && !books.access.empty();
-  const auto same = lacks_access ? books.kept_alike.end() : books.kept_alike.find(like(wanted));
-  if (same == books.kept_alike.end()) return std::nullopt;
+  Accounting& accounting = accounting_[static_cast<std::size_t>(wanted.device)];
+  // Cached ranges have the access of plain memory, except for what the program had created, which has none.
+  const bool lacks_access = !wanted.own && wanted.access && !accounting.access.empty();
+  const auto same = lacks_access ? accounting.cached_alike.end() : accounting.cached_alike.find(like(wanted));
+  if (same == accounting.cached_alike.end()) return std::nullopt;
   Range& range = ranges_.at(same->second);
-  books.kept_alike.erase(same);
-  books.kept -= range.bytes;
-  range.kept = false;
+  accounting.cached_alike.erase(same);
+  accounting.cached -= range.bytes;
+  range.cached = false;
   range.context = wanted.context;
   range.access = wanted.access;
   range.id = ++last_id_;
@@ -162,13 +162,13 @@ std::optional<api::CUdeviceptr> Regions::reuse(const Range& wanted) {
 }
 
 void Regions::insert(Range&& range) {
-  if (!range.extents.front().piece) {
+  if (!range.extents.front().physical) {
     out_[static_cast<std::size_t>(range.device)] += range.bytes;
     out_of_place(range.device) += range.extents.size();
   }
   any_.store(true, std::memory_order_relaxed);
   range.id = ++last_id_;
-  if (range.begins_small) ++books_[static_cast<std::size_t>(range.device)].begin_small;
+  if (range.begins_small) ++accounting_[static_cast<std::size_t>(range.device)].begin_small;
   const std::uint64_t address = range.address;
   ranges_.emplace(address, std::move(range));
 }

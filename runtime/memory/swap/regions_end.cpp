@@ -1,5 +1,5 @@
-// How ranges end: they are kept for the next allocation like them, or their memory, their copies on the host and their
-// addresses go back to where they came from.
+// How ranges end: they are cached for the next allocation like them, or their memory, their copies on the host and
+// their addresses are released.
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -10,46 +10,47 @@ namespace rota::memory {
 
 namespace {
 
-// The most that is kept for the next allocations: a 64th of the GPU.
-constexpr std::uint64_t kKeptPart = 64;
+// The most that is cached for the next allocations: a 64th of the GPU.
+constexpr std::uint64_t kCachedPart = 64;
 
 unsigned pin_bit(protocol::Pin why) {
   return 1U << static_cast<unsigned>(why);
 }
 
-// Its place in what is counted by reason. Not of none.
+// The reason under which pinned bytes are counted. Not for 0.
 std::size_t first_of(std::uint8_t pins) {
   return static_cast<std::size_t>(std::countr_zero(pins));
 }
 
 }  // namespace
 
-// With the lock held: the range is no longer counted. destroy() releases what it has.
-void Regions::take_off(const Range& range) {
+// With the lock held: no longer counts the range. destroy() releases what it has.
+void Regions::uncount(const Range& range) {
   if (range.failed) return;
-  Books& books = books_[static_cast<std::size_t>(range.device)];
-  if (range.begins_small) --books.begin_small;
+  Accounting& accounting = accounting_[static_cast<std::size_t>(range.device)];
+  if (range.begins_small) --accounting.begin_small;
   if (range.pinned()) {
     pinned_[static_cast<std::size_t>(range.device)] -= range.bytes;
     pinned_by_[static_cast<std::size_t>(range.device)][first_of(range.pins)] -= range.bytes;
   }
-  if (!range.kept) needed(range.device) -= range.bytes;
+  if (!range.cached) needed(range.device) -= range.bytes;
   for (const Extent& extent : range.extents) {
-    if (!extent.piece) count_in(range, extent);
+    if (!extent.physical) count_in(range, extent);
     if (!extent.in_place()) --out_of_place(range.device);
   }
-  if (!range.kept) return;
-  books.kept -= range.bytes;
-  const auto [first, last] = books.kept_alike.equal_range(like(range));
-  books.kept_alike.erase(std::find_if(first, last, [&](const auto& each) { return each.second == range.address; }));
+  if (!range.cached) return;
+  accounting.cached -= range.bytes;
+  const auto [first, last] = accounting.cached_alike.equal_range(like(range));
+  accounting.cached_alike.erase(
+      std::find_if(first, last, [&](const auto& each) { return each.second == range.address; }));
 }
 
-// Of a range that is no longer counted. Returns the bytes that are no longer on the GPU.
+// Releases what a range has that is no longer counted. Returns the bytes that are no longer on the GPU.
 std::uint64_t Regions::destroy(Range&& range, const Exchange& exchange) {
   std::uint64_t had = 0;
   std::uint64_t gone = 0;
   for (Extent& extent : range.extents) {
-    const std::uint64_t bytes = extent.piece ? extent.bytes : 0;
+    const std::uint64_t bytes = extent.physical ? extent.bytes : 0;
     had += bytes;
     if (mapper_.drop(range.device, extent, exchange)) gone += bytes;
     if (extent.host != nullptr) store_.discard(extent.host, extent.bytes);
@@ -65,11 +66,11 @@ std::uint64_t Regions::drop_kept(int ordinal, std::uint64_t bytes, const Exchang
   {
     std::uint64_t sum = released;
     const std::lock_guard lock(mutex_);
-    Books& books = books_[static_cast<std::size_t>(ordinal)];
-    while (sum < bytes && !books.kept_alike.empty()) {
-      const auto largest = std::prev(books.kept_alike.end());
+    Accounting& accounting = accounting_[static_cast<std::size_t>(ordinal)];
+    while (sum < bytes && !accounting.cached_alike.empty()) {
+      const auto largest = std::prev(accounting.cached_alike.end());
       auto range = ranges_.extract(largest->second);
-      take_off(range.mapped());
+      uncount(range.mapped());
       sum += range.mapped().bytes;
       gone.push_back(std::move(range.mapped()));
     }
@@ -94,7 +95,7 @@ void Regions::set_pins(Range& range, std::uint8_t pins) {
 std::optional<int> Regions::pin(std::uint64_t address, protocol::Pin why) {
   const std::lock_guard lock(mutex_);
   const Range* const found = range_at(address);
-  if (found == nullptr || found->kept || found->failed) return std::nullopt;
+  if (found == nullptr || found->cached || found->failed) return std::nullopt;
   const auto all = static_cast<std::uint8_t>(found->pins | pin_bit(why));
   if (all == found->pins) return std::nullopt;
   set_pins(ranges_.at(found->address), all);
@@ -104,7 +105,7 @@ std::optional<int> Regions::pin(std::uint64_t address, protocol::Pin why) {
 std::optional<Regions::Found> Regions::open_to_others(std::uint64_t address) {
   const std::lock_guard lock(mutex_);
   const Range* const found = range_at(address);
-  if (found == nullptr || found->kept || found->failed || found->ending || !found->in_place()) return std::nullopt;
+  if (found == nullptr || found->cached || found->failed || found->ending || !found->in_place()) return std::nullopt;
   Range& range = ranges_.at(found->address);
   ++range.open;
   for (Extent& extent : range.extents) extent.was_open = true;
@@ -145,21 +146,21 @@ void Regions::free(std::uint64_t address) {
       return found == ranges_.end() || !found->second.moves();
     });
     const auto found = ranges_.find(address);
-    if (found == ranges_.end() || found->second.kept) return;
+    if (found == ranges_.end() || found->second.cached) return;
     Range& range = found->second;
-    Books& books = books_[static_cast<std::size_t>(range.device)];
-    const std::uint64_t most = devices_.of(range.device).total / kKeptPart;
-    // Pools keep their unused memory themselves.
-    const bool keeps =
-        !range.pinned() && !range.was_open() && (range.own ? keeps_own_.load() : range.context != nullptr);
-    if (keeps && range.in_place() && books.kept + range.bytes <= most) {
-      range.kept = true;
+    Accounting& accounting = accounting_[static_cast<std::size_t>(range.device)];
+    const std::uint64_t most = devices_.of(range.device).total / kCachedPart;
+    // Pools cache their unused memory themselves.
+    const bool caches =
+        !range.pinned() && !range.was_open() && (range.own ? caches_own_.load() : range.context != nullptr);
+    if (caches && range.in_place() && accounting.cached + range.bytes <= most) {
+      range.cached = true;
       needed(range.device) -= range.bytes;
-      books.kept += range.bytes;
-      books.kept_alike.emplace(like(range), range.address);
+      accounting.cached += range.bytes;
+      accounting.cached_alike.emplace(like(range), range.address);
       return;
     }
-    take_off(range);
+    uncount(range);
     gone = std::move(range);
     ranges_.erase(found);
   }
@@ -173,14 +174,14 @@ void Regions::context_ended(api::CUcontext context) {
     for (auto next = ranges_.begin(); next != ranges_.end();) {
       const auto each = next++;
       Range& range = each->second;
-      // Memory that no allocation uses is not kept for a program that may have no context left.
-      if (range.context != context && !(range.own && range.kept)) continue;
+      // Memory that no allocation uses is not cached for a program that may have no context left.
+      if (range.context != context && !(range.own && range.cached)) continue;
       // The monitor may wait for the lock under which contexts end, so nothing here waits for the monitor: it destroys
       // what it is moving once the move has ended, and no longer finds what it has not begun to move.
       range.ending = range.moves();
       range.context = nullptr;
       if (range.ending) continue;
-      take_off(range);
+      uncount(range);
       gone.push_back(std::move(range));
       ranges_.erase(each);
     }
@@ -188,21 +189,21 @@ void Regions::context_ended(api::CUcontext context) {
   for (Range& range : gone) destroy(std::move(range));
 }
 
-// With the lock held: the extent counts as moving. The caller releases what it had.
-Extent Regions::clear(Extent& extent) {
+// With the lock held: takes the extent's memory away, and counts it as moving. The caller releases the memory.
+Extent Regions::detach(Extent& extent) {
   Extent had = extent;
   extent.moving = true;
-  extent.piece = {};
+  extent.physical = {};
   extent.host = nullptr;
   extent.saved = false;
   return had;
 }
 
-// What clear() has taken. Returns the bytes that are no longer on the GPU.
+// Releases what detach() has taken away. Returns the bytes that are no longer on the GPU.
 std::uint64_t Regions::release(std::vector<std::pair<int, Extent>>&& gone) {
   std::uint64_t sum = 0;
   for (auto& [ordinal, extent] : gone) {
-    const std::uint64_t bytes = extent.piece ? extent.bytes : 0;
+    const std::uint64_t bytes = extent.physical ? extent.bytes : 0;
     if (mapper_.drop(ordinal, extent)) sum += bytes;
     mapper_.take_resident(ordinal, bytes);
     if (extent.host != nullptr) store_.discard(extent.host, extent.bytes);
@@ -217,10 +218,10 @@ std::uint64_t Regions::context_failed(api::CUcontext context, int ordinal) {
     const std::lock_guard lock(mutex_);
     for (auto& [address, range] : ranges_) {
       if (range.context != context || range.device != ordinal) continue;
-      if (range.kept || range.failed || range.ending) continue;
-      take_off(range);
+      if (range.cached || range.failed || range.ending) continue;
+      uncount(range);
       range.failed = true;
-      for (Extent& extent : range.extents) gone.emplace_back(ordinal, clear(extent));
+      for (Extent& extent : range.extents) gone.emplace_back(ordinal, detach(extent));
     }
   }
   return release(std::move(gone));
@@ -232,13 +233,13 @@ void Regions::release_all() {
   {
     const std::lock_guard lock(mutex_);
     for (auto& [address, range] : ranges_) {
-      if (range.kept || range.failed) continue;
+      if (range.cached || range.failed) continue;
       for (Extent& extent : range.extents) {
-        if (extent.piece) {
+        if (extent.physical) {
           count_out(range, extent);
           ++out_of_place(range.device);
         }
-        gone.emplace_back(range.device, clear(extent));
+        gone.emplace_back(range.device, detach(extent));
       }
     }
   }

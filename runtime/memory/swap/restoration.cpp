@@ -18,10 +18,10 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// How long the GPU may be full before a restoration ends for now; and how long while others are evicting, whose first
-// extent has to cross a bus that may be slow.
-constexpr auto kNoRoom = 20ms;
-constexpr auto kRoomComes = 250ms;
+// How long the GPU may be full before a restoration ends for now. While others are evicting it may be full longer:
+// their first extent has to cross a bus that may be slow.
+constexpr auto kGpuFull = 20ms;
+constexpr auto kOthersEvict = 250ms;
 // How much of adjacent small extents is mapped at a time. The first copy waits until all of it is mapped.
 constexpr std::uint64_t kMostOfSmall = std::uint64_t{64} << 20;
 
@@ -32,19 +32,19 @@ Restoration::Restoration(const Movable& what, int device, const Move& move)
       device_(device),
       move_(move),
       exports_(what.devices.of(device).exports),
-      handed_(device, move.exchange,
-              [this](std::uint64_t bytes, Piece&& piece) { mapper_.release_piece(device_, bytes, std::move(piece)); }) {
-}
+      handed_(device, move.exchange, [this](std::uint64_t bytes, PhysicalMemory&& physical) {
+        mapper_.release_physical(device_, bytes, std::move(physical));
+      }) {}
 
 Moved Restoration::run() {
-  mapper_.release_stuck(device_);  // it may lie where something is to be mapped
+  mapper_.release_stuck(device_);  // it may be mapped where something is to be mapped
   all_ = off_gpu();
-  last_room_ = Clock::now();
+  last_memory_ = Clock::now();
   while (!all_.empty() && !moved_.failed && !move_.stopping() && step()) {
   }
   while (!flights_.empty()) land();
   times_.say("in", device_, moved_.bytes);
-  if (lacks_room_) moved_.lacking = regions_.out_bytes(device_);
+  if (out_of_memory_) moved_.lacking = regions_.out_bytes(device_);
   return moved_;
 }
 
@@ -54,13 +54,13 @@ std::deque<Restoration::Absent> Restoration::off_gpu() {
   for (const auto& [address, range] : regions_.ranges()) {
     if (range.device != device_ || range.ending || range.failed) continue;
     for (const Extent& extent : range.extents) {
-      if (!extent.piece && !extent.moving) all.push_back({extent.address, extent.bytes, range.id, range.own});
+      if (!extent.physical && !extent.moving) all.push_back({extent.address, extent.bytes, range.id, range.own});
     }
   }
   return all;
 }
 
-// The next extent, with those that are mapped along with it. False: no more can come for now.
+// Restores the next extent, with those that are mapped along with it. False: no more can be restored for now.
 bool Restoration::step() {
   handed_.collect();
   const auto next =
@@ -69,24 +69,24 @@ bool Restoration::step() {
           all_.size(), [&](std::size_t index) { return all_[index].takes_any() && handed_.has(all_[index].bytes); },
           [&](std::size_t index) { return all_[index].bytes; }));
   const Absent chosen = *next;
-  Piece piece = chosen.takes_any() ? handed_.take(chosen.bytes) : Piece{};
-  const bool used_before = static_cast<bool>(piece);
+  PhysicalMemory physical = chosen.takes_any() ? handed_.take(chosen.bytes) : PhysicalMemory{};
+  const bool used_before = static_cast<bool>(physical);
   api::CUresult result =
-      used_before ? api::CUDA_SUCCESS : Mapper::create(chosen.own, chosen.bytes, device_, exports_, &piece.handle);
-  if (result == api::CUDA_ERROR_OUT_OF_MEMORY) return make_room(chosen);
-  last_room_ = Clock::now();
-  // Not before: while the driver refuses one request after the other, what is counted has to be what is there.
+      used_before ? api::CUDA_SUCCESS : Mapper::create(chosen.own, chosen.bytes, device_, exports_, &physical.handle);
+  if (result == api::CUDA_ERROR_OUT_OF_MEMORY) return find_memory(chosen);
+  last_memory_ = Clock::now();
+  // Not earlier: while the driver refuses one request after the other, resident_bytes() must not count them.
   mapper_.add_resident(device_, chosen.bytes);
-  const auto beside = all_.erase(next);
+  const auto neighbour = all_.erase(next);
   std::deque<Coming> run = {set_out(chosen)};
   if (run.front().extent.address == 0) {  // it has just been freed
-    if (piece) mapper_.release_piece(device_, chosen.bytes, std::move(piece));
+    if (physical) mapper_.release_physical(device_, chosen.bytes, std::move(physical));
     mapper_.take_resident(device_, chosen.bytes);
     return true;
   }
-  if (result == api::CUDA_SUCCESS) result = mapper_.map(device_, run.front().extent, std::move(piece));
-  const bool mapped = static_cast<bool>(run.front().extent.piece);
-  if (mapped && chosen.bytes < kLeastHandedOver) map_along(chosen, beside, run);
+  if (result == api::CUDA_SUCCESS) result = mapper_.map(device_, run.front().extent, std::move(physical));
+  const bool mapped = static_cast<bool>(run.front().extent.physical);
+  if (mapped && chosen.bytes < kLeastHandedOver) map_along(chosen, neighbour, run);
   const Answer filled = fill(run, result, mapped, used_before);
   if (filled == api::CUDA_SUCCESS) return true;
   log::debug("an extent of {} bytes cannot be restored: {}", chosen.bytes,
@@ -100,71 +100,72 @@ bool Restoration::step() {
     all_.push_front(chosen);  // the handed-over memory is not what its owner said
     return true;
   }
-  lacks_room_ = filled == api::CUDA_ERROR_OUT_OF_MEMORY;
-  moved_.failed = moved_.failed || !lacks_room_;
-  if (!lacks_room_ && filled) moved_.error = *filled;
+  out_of_memory_ = filled == api::CUDA_ERROR_OUT_OF_MEMORY;
+  moved_.failed = moved_.failed || !out_of_memory_;
+  if (!out_of_memory_ && filled) moved_.error = *filled;
   return false;
 }
 
-// The driver has none for this extent: gives some back, or waits a moment for others. False: none has come for a while.
-bool Restoration::make_room(const Absent& next) {
+// The driver has no memory for this extent: gives some back to it, or waits a moment for others. False: there has been
+// none for a while.
+bool Restoration::find_memory(const Absent& next) {
   if (regions_.drop_kept(device_, next.bytes) != 0 || handed_.release()) return true;
   const bool copies = !flights_.empty();
-  // They may wait for this process's share of the host's memory, without which theirs cannot be evicted.
+  // Others may wait for this process's share of the host's memory, without which they cannot evict.
   if (const std::uint64_t excess = what_.host.excess(); excess != 0 && !copies && move_.idle()) {
     std::uint64_t gone = 0;
     move_.within([&] { gone = what_.copies.give_back(excess, true); });
     if (gone != 0) return true;
   }
-  lacks_room_ = !copies && Clock::now() - last_room_ > (move_.exchange.coming() ? kRoomComes : kNoRoom);
-  if (lacks_room_) return false;
-  // Where memory is handed over the driver has none in the meantime, and a refused request keeps others from the
-  // driver: while copies run it is made less often. What arrives then is mapped during the copy, so that the engine
-  // goes on.
+  out_of_memory_ = !copies && Clock::now() - last_memory_ > (move_.exchange.coming() ? kOthersEvict : kGpuFull);
+  if (out_of_memory_) return false;
+  // Where memory is handed over, the driver has none in the meantime, and a refused request keeps others from the
+  // driver: so it is asked less often while copies run. Memory that arrives then is mapped during the copy, so that the
+  // copy engine does not pause.
   const Clock::time_point again = Clock::now() + (handed_.any_came() ? 1ms : copies ? 500us : 100us);
   const auto over = [&] { return copies && is_over(move_, flights_.front().event); };
   do {
     std::this_thread::sleep_for(50us);
     handed_.collect();
   } while (handed_.empty() && Clock::now() < again && !over());
-  if (handed_.empty() && over()) land();  // a thread that frees it need not wait for the following extents
+  if (handed_.empty() && over()) land();  // a thread that frees that extent need not wait for the following ones
   return true;
 }
 
-// Its extent counts as moving from now on; one without an address: it has just been freed.
+// The extent counts as moving from now on. Returns one without an address if it has just been freed.
 Restoration::Coming Restoration::set_out(const Absent& what) {
   const Regions::Lock lock = regions_.lock();
   Range* range = nullptr;
   Extent* extent = regions_.extent_at(what.address, &range);
-  if (extent == nullptr || range->id != what.range || extent->piece || range->ending) return {};
+  if (extent == nullptr || range->id != what.range || extent->physical || range->ending) return {};
   extent->moving = true;
   extent->mapped = true;
   return {.extent = *extent, .access = regions_.access_of(*range)};
 }
 
-// Adjacent small extents as well, so that the driver sets access for all of them at once, and of the small pieces that
-// the program created the next ones: wherever those are, the program's mappings of them often lie together. Extents for
-// which that fails come separately.
-void Restoration::map_along(const Absent& first, std::deque<Absent>::iterator beside, std::deque<Coming>& run) {
+// Maps adjacent small extents as well, so that the driver sets access for all of them at once; of small memory that the
+// program created, the next ones, wherever they are: the program's mappings of them are often adjacent. Extents for
+// which that fails are restored separately.
+void Restoration::map_along(const Absent& first, std::deque<Absent>::iterator neighbour, std::deque<Coming>& run) {
   std::uint64_t sum = first.bytes;
   const auto goes_along = [&](const Absent& other) {
     return other.own == first.own && other.bytes < kLeastHandedOver &&
            (first.own || other.address == first.address + sum);
   };
-  while (sum < kMostOfSmall && beside != all_.end() && goes_along(*beside)) {
-    Piece more;
-    if (Mapper::create(beside->own, beside->bytes, device_, exports_, &more.handle) != api::CUDA_SUCCESS) return;
-    mapper_.add_resident(device_, beside->bytes);
-    Coming coming = set_out(*beside);
+  while (sum < kMostOfSmall && neighbour != all_.end() && goes_along(*neighbour)) {
+    PhysicalMemory more;
+    if (Mapper::create(neighbour->own, neighbour->bytes, device_, exports_, &more.handle) != api::CUDA_SUCCESS) return;
+    mapper_.add_resident(device_, neighbour->bytes);
+    Coming coming = set_out(*neighbour);
     if (coming.extent.address == 0) {
-      mapper_.release_piece(device_, beside->bytes, std::move(more));
+      mapper_.release_physical(device_, neighbour->bytes, std::move(more));
     } else if (mapper_.map(device_, coming.extent, std::move(more)) != api::CUDA_SUCCESS) {
       regions_.landed(coming.extent.address);
     }
-    if (!coming.extent.piece) return mapper_.take_resident(device_, beside->bytes);
+    if (!coming.extent.physical) return mapper_.take_resident(device_, neighbour->bytes);
     sum += coming.extent.bytes;
     run.push_back(std::move(coming));
-    beside = all_.erase(beside);
+    neighbour = all_.erase(neighbour);
   }
 }
 
@@ -175,8 +176,8 @@ api::CUresult Restoration::allow(std::deque<Coming>::const_iterator first,
   return give_access(std::move(allowed));
 }
 
-// Gives them access and begins to copy their contents; removes from `run` what that was done for. `result`: what became
-// of the first one so far. Nothing: the context has ended.
+// Gives the extents of `run` access, begins to copy their contents, and removes them from `run`. `result`: what has
+// become of the first one so far. Nothing: the context has ended.
 Answer Restoration::fill(std::deque<Coming>& run, api::CUresult result, bool mapped, bool used_before) {
   const bool together = run.size() > 1 && allow(run.begin(), run.end()) == api::CUDA_SUCCESS;
   for (; !run.empty(); run.pop_front()) {
@@ -199,11 +200,11 @@ Answer Restoration::fill(std::deque<Coming>& run, api::CUresult result, bool map
   return result;
 }
 
-// With its previous contents or zeros. `event`, if there is one, is recorded behind the copy.
+// Fills an extent with its previous contents or zeros. `event`, if there is one, is recorded behind that.
 Answer Restoration::refill(const Extent& extent, api::CUevent* event) {
   api::CUresult result = api::CUDA_SUCCESS;
   const bool there = move_.within([&] {
-    *event = driver::make_event();  // none: it does not fit on a full GPU, so this waits for the copy
+    *event = driver::make_event();  // null on a full GPU: then this waits for the copy
     result = extent.saved ? what_.store.get(extent.host, extent.bytes, extent.address, move_.stream)
                           : real::cuMemsetD8Async(extent.address, 0, extent.bytes, move_.stream);
     if (result == api::CUDA_SUCCESS) {
@@ -216,12 +217,12 @@ Answer Restoration::refill(const Extent& extent, api::CUevent* event) {
   return there ? Answer(result) : std::nullopt;
 }
 
-// In the accounting its memory is on the GPU; it still counts as moving.
+// The extent's memory counts as being on the GPU from now on; the extent still counts as moving.
 void Restoration::arrived(const Coming& coming) {
   const Regions::Lock lock = regions_.lock();
   Range* range = nullptr;
   Extent* extent = regions_.extent_at(coming.extent.address, &range);
-  extent->piece = coming.extent.piece;
+  extent->physical = coming.extent.physical;
   extent->reachable = true;
   regions_.count_in(*range, *extent);
   regions_.catch_up(*range, *extent, coming.access);
@@ -249,14 +250,14 @@ void Restoration::land() {
     if (copied && (what_.host.low() || what_.host.excess() != 0) && move_.idle()) give_copy_up(flight);
     (copied ? moved_.bytes : moved_.without_copy) += flight.bytes;
   } else {
-    // Its contents are still on the host: take it off the GPU again.
+    // The contents are still on the host: the extent is evicted again.
     Extent back;
     {
       const Regions::Lock lock = regions_.lock();
       Range* range = nullptr;
       Extent* extent = regions_.extent_at(flight.address, &range);
       back = *extent;
-      extent->piece = {};
+      extent->physical = {};
       regions_.count_out(*range, *extent);
     }
     mapper_.drop(device_, back);

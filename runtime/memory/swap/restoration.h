@@ -21,7 +21,7 @@ class Restoration {
   // All of these outlive this object.
   Restoration(const Movable& what, int device, const Move& move);
 
-  // Once: restores as much as the driver has memory for.
+  // Restores as much as the driver has memory for. To be called once.
   Moved run();
 
  private:
@@ -48,9 +48,9 @@ class Restoration {
 
   std::deque<Absent> off_gpu();
   bool step();
-  bool make_room(const Absent& next);
+  bool find_memory(const Absent& next);
   Coming set_out(const Absent& what);
-  void map_along(const Absent& first, std::deque<Absent>::iterator beside, std::deque<Coming>& run);
+  void map_along(const Absent& first, std::deque<Absent>::iterator neighbour, std::deque<Coming>& run);
   api::CUresult allow(std::deque<Coming>::const_iterator first, std::deque<Coming>::const_iterator last) const;
   Answer fill(std::deque<Coming>& run, api::CUresult result, bool mapped, bool used_before);
   Answer refill(const Extent& extent, api::CUevent* event);
@@ -69,8 +69,8 @@ class Restoration {
   std::deque<Flight> flights_;
   Moved moved_;
   CopyTimes times_;
-  bool lacks_room_ = false;
-  Clock::time_point last_room_;
+  bool out_of_memory_ = false;
+  Clock::time_point last_memory_;
 };
 
 }  // namespace rota::memory

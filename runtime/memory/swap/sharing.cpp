@@ -22,7 +22,7 @@ void Sharing::set_peer(int accessing, int owner, bool may) {
   for (const auto& [address, range] : regions_.ranges()) {
     if (range.device != owner || range.access) continue;
     for (const Extent& extent : range.extents) {
-      if (!extent.piece) continue;
+      if (!extent.physical) continue;
       change_access(extent.address, extent.bytes, accessing, may ? kAll : api::CU_MEM_ACCESS_FLAGS_PROT_NONE);
     }
   }
@@ -40,7 +40,7 @@ void Sharing::set_access(api::CUdeviceptr address, int accessing, api::CUmemAcce
     may_reach(range.device, accessing);
   }
   for (const Extent& extent : range.extents) {
-    if (extent.piece) change_access(extent.address, extent.bytes, accessing, flags);
+    if (extent.physical) change_access(extent.address, extent.bytes, accessing, flags);
   }
 }
 

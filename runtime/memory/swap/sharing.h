@@ -24,7 +24,7 @@ class Sharing {
   // From now on this process may or may not use the memory of the GPU `owner` from `accessing`, except memory from
   // pools.
   void set_peer(int accessing, int owner, bool may);
-  // Of the pool's span that begins here.
+  // For the pool's span that begins here.
   void set_access(api::CUdeviceptr address, int accessing, api::CUmemAccess_flags flags);
   // With the lock of the regions held or not.
   void may_reach(int owner, int accessing) { reachers_[static_cast<std::size_t>(owner)].fetch_or(bit_of(accessing)); }

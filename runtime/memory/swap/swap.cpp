@@ -12,8 +12,8 @@
 
 namespace rota::memory {
 
-// Bytes that can be on the GPU at once: next to contexts, including those of other processes, and to what programs
-// without rota have. With the lock held.
+// Bytes that can be on the GPU at once, next to all processes' contexts and to what programs without rota have. With
+// the lock held.
 std::uint64_t SwapBackend::most(int ordinal) {
   const std::uint64_t total = devices_.of(ordinal).total;
   const std::uint64_t known = turns_->all_context_bytes(ordinal);
@@ -33,7 +33,7 @@ bool SwapBackend::reserve(int ordinal, std::uint64_t bytes, std::uint64_t uncoun
     return there;
   };
   if (fits(uncounted)) return true;
-  // If a limit on what is allocated is in the way, memory that was freed in the meantime may count for it.
+  // If a limit on allocations is what refuses it, that limit may still count memory which was freed in the meantime.
   const bool freed = contents_->free_unused(ordinal);
   if ((freed || uncounted != 0) && fits(0)) return true;
   turns_->explain_refusal(ordinal);
@@ -54,7 +54,7 @@ class SwapBackend::ClosesGate {
   }
   ClosesGate(const ClosesGate&) = delete;
   ClosesGate& operator=(const ClosesGate&) = delete;
-  // False: it has been called before, or is of no use.
+  // False: it has been called before, or waiting is futile.
   bool ask(int ordinal) {
     return !std::exchange(asked_, true) && owner_.turns_->close_gate(ordinal, [this, ordinal] {
       closes_ = ordinal;
@@ -84,7 +84,7 @@ api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* addres
   return make(std::move(range), address);
 }
 
-// Its one extent is as large as it.
+// The range is a single extent, whatever its size.
 api::CUresult SwapBackend::allocate_own(int ordinal, api::CUdeviceptr* address, std::uint64_t bytes,
                                         const Making& making) {
   Range range;
@@ -100,7 +100,7 @@ api::CUresult SwapBackend::allocate_own(int ordinal, api::CUdeviceptr* address, 
   return make(std::move(range), address);
 }
 
-// Reserves addresses for it, and maps memory if this process may have that on the GPU now.
+// Reserves addresses for the range, and maps memory if this process may have that on the GPU now.
 api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
   const bool exports = devices_.of(range.device).exports;
   Access access;
@@ -152,7 +152,7 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
     placed = true;
     // The driver would refuse it on the GPU. Memory that could never be there at once would keep the gate closed
     // forever.
-    if (needed_bytes(ordinal) + beside_bytes(ordinal) > most(ordinal)) {
+    if (needed_bytes(ordinal) + overhead_bytes(ordinal) > most(ordinal)) {
       result = api::CUDA_ERROR_OUT_OF_MEMORY;
       break;
     }

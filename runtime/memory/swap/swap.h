@@ -1,14 +1,13 @@
-// Plain memory that can leave the GPU: address ranges that are reserved once, with pieces of physical memory
-// (*extents*) mapped below them. While the process does not hold the GPU and another one needs the room, extents are
-// copied to pinned host memory and given back to the driver; before the process runs again they come back at the same
-// addresses.
+// Plain memory that can be evicted: address ranges that are reserved once, with physical memory mapped below them in
+// *extents*. While the process does not hold the GPU and another one needs the memory, extents are copied to pinned
+// host memory and given back to the driver; before the process runs again they are restored at the same addresses.
 //
 //   regions.h         which ranges there are, and which of their extents are on the GPU
 //   mapper.h          the driver's side: addresses, physical memory, what the driver refuses to take back
-//   eviction_order.h  which extents leave first
+//   eviction_order.h  which extents are evicted first
 //   mover.h           copies them out and in
 //   store/            where their contents lie meanwhile
-//   copies.h          what of that is kept while they are on the GPU
+//   copies.h          what of that is cached while they are on the GPU
 //   sharing.h         which GPUs may use them; hand_over.h: how they pass to other processes
 //   own_mappings.h    what the program has mapped itself
 //   exports.h         what other processes may open by a handle
@@ -16,9 +15,9 @@
 // This class is the backend over these: it allocates. A range is reserved for one allocation, or for a span that small
 // ones share (stream_ordered.h). The program's threads can allocate and free while extents move.
 //
-// If the driver has no room for fresh memory while the gate is open, but others have memory there that can leave, the
-// fresh memory counts as out of place before it is in the books: so the gate closes. The memory is mapped when they
-// have made room. This waits neither for threads inside the gate nor for running work, since none has the address yet.
+// If the driver has no fresh memory while the gate is open, but others have memory there that can be evicted, the new
+// range counts as out of place before it is recorded: so the gate closes. Its memory is mapped once the others have
+// evicted theirs. This waits neither for threads inside the gate nor for running work, since none has the address yet.
 #pragma once
 
 #include <array>
@@ -59,7 +58,7 @@ class SwapBackend final : public Backend {
     turns_ = &turns;
     mapper_.set_turns(turns);
   }
-  // What lies in the ranges: by default each is one allocation. Before there are ranges.
+  // What lies in the ranges: by default each is one allocation. Call it before there are ranges.
   void set_contents(Contents& contents) {
     contents_ = &contents;
     mover_.set_contents(contents);
@@ -74,7 +73,7 @@ class SwapBackend final : public Backend {
   bool reserve(int device, std::uint64_t bytes, std::uint64_t uncounted) override;
   void release(int device, std::uint64_t bytes) override;
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) override;
-  void settle(const Place&, api::CUdeviceptr, std::uint64_t) override {}
+  void place_allocation(const Place&, api::CUdeviceptr, std::uint64_t) override {}
   void set_access(const Place&, api::CUdeviceptr address, std::uint64_t, int accessing,
                   api::CUmemAccess_flags flags) override {
     sharing_.set_access(address, accessing, flags);
@@ -85,7 +84,7 @@ class SwapBackend final : public Backend {
 
   // --- any thread
 
-  // Whether it is nevertheless not used because it was never tested on such a GPU (untried.h).
+  // kUnknown, or how memory is served instead because swap was never tested on such a GPU (untried.h).
   protocol::MemoryMode untried(int device) { return devices_.of(device).untried; }
   // What the sizes of extents must be a multiple of.
   std::uint64_t granularity(int device) { return devices_.of(device).granularity; }
@@ -99,15 +98,15 @@ class SwapBackend final : public Backend {
   // The range that begins here is no longer used, and may serve another allocation like it. Waits for no work, only for
   // its extents if they are moving.
   void free(std::uint64_t address) { regions_.free(address); }
-  // From now on nothing leaves the GPU: it may be accessed without any call that rota sees.
+  // From now on nothing is evicted: the memory may be accessed without any call that rota sees.
   void pin(protocol::PinAll why) {
-    regions_.keep_no_own();
+    regions_.cache_no_own();
     protocol::PinAll before = protocol::PinAll::kNo;
-    pinned_.compare_exchange_strong(before, why);  // the first reason is told
+    pinned_.compare_exchange_strong(before, why);  // the first reason is reported
   }
   protocol::PinAll pinned_all() const { return pinned_.load(); }
   bool pinned() const { return pinned_all() != protocol::PinAll::kNo; }
-  // The range that holds this address, which is in place and held there, stays until it is freed.
+  // The range that contains this address, which is in place and held there, stays on the GPU until it is freed.
   void pin(std::uint64_t address, protocol::Pin why) {
     const std::optional<int> device = regions_.pin(address, why);
     if (device) turns_->resident_changed(*device);
@@ -115,7 +114,7 @@ class SwapBackend final : public Backend {
   std::uint64_t pinned_bytes(int device) const { return regions_.pinned_bytes(device); }
   std::array<std::uint64_t, protocol::kPins> pinned_by(int device) const { return regions_.pinned_by(device); }
 
-  // What the parts say, by the same names there.
+  // The same functions of the parts.
   bool any() const { return regions_.any(); }
   std::optional<Found> find(std::uint64_t address) const { return regions_.find(address); }
   bool begins(std::uint64_t address) const { return regions_.begins(address); }
@@ -130,10 +129,10 @@ class SwapBackend final : public Backend {
   std::uint64_t resident_bytes(int device) const { return mapper_.resident_bytes(device); }
   std::uint64_t out_bytes(int device) const { return regions_.out_bytes(device); }
   std::uint64_t needed_bytes(int device) const { return regions_.needed(device); }
-  // Memory of rota's own that lies beside extents as long as a context does: it has to fit as well.
-  void add_beside(int device, std::uint64_t bytes) { beside_[static_cast<std::size_t>(device)] += bytes; }
-  void take_beside(int device, std::uint64_t bytes) { beside_[static_cast<std::size_t>(device)] -= bytes; }
-  std::uint64_t beside_bytes(int device) const { return beside_[static_cast<std::size_t>(device)].load(); }
+  // Memory of rota's own that a context needs besides extents: it has to fit on the GPU as well.
+  void add_overhead(int device, std::uint64_t bytes) { overhead_[static_cast<std::size_t>(device)] += bytes; }
+  void take_overhead(int device, std::uint64_t bytes) { overhead_[static_cast<std::size_t>(device)] -= bytes; }
+  std::uint64_t overhead_bytes(int device) const { return overhead_[static_cast<std::size_t>(device)].load(); }
   bool in_place(Devices devices) const { return regions_.in_place(devices); }
   bool all_in_place() const { return in_place(kAllDevices); }
   bool if_in_place(Devices devices, FunctionRef<void()> work) { return regions_.if_in_place(devices, work); }
@@ -155,7 +154,8 @@ class SwapBackend final : public Backend {
   // of it. Null: all contexts of the GPU have ended so; releases what belongs to none. Returns the bytes that were on
   // the GPU.
   std::uint64_t context_failed(api::CUcontext context, int device) { return regions_.context_failed(context, device); }
-  // What is swapped out will never come back: releases everything, so that others have the room; it stays out of place.
+  // What is evicted will never be restored: releases everything, so that others can have the memory. All of it stays
+  // out of place.
   void release_all() { regions_.release_all(); }
 
  private:
@@ -177,7 +177,7 @@ class SwapBackend final : public Backend {
   Exports exports_{regions_, whole_ranges_};
   Copies copies_{regions_, host_, store_};
   Mover mover_{{devices_, mapper_, regions_, copies_, host_, store_, fingerprints_, &whole_ranges_}};
-  std::array<std::atomic<std::uint64_t>, kMaxDevices> beside_{};
+  std::array<std::atomic<std::uint64_t>, kMaxDevices> overhead_{};
   std::atomic<protocol::PinAll> pinned_{protocol::PinAll::kNo};
 };
 

@@ -9,7 +9,7 @@
 
 namespace rota::codegen::test {
 
-// A folder of its own under the temporary directory; gone with the object.
+// A new folder under the temporary directory, removed with the object.
 class Folder {
  public:
   Folder();

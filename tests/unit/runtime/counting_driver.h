@@ -1,6 +1,6 @@
 // Counts the calls that reach the driver, and can make them as expensive as a real driver's. Wraps whatever real::table
-// holds. A real driver has a lock for each context, for which the threads of a program queue in most calls; the cost of
-// a call to a program with many threads is how often and how long it holds that lock.
+// holds. A real driver has a lock for each context, and most calls take it. What a call costs a program with many
+// threads is how often and how long it holds that lock.
 #pragma once
 
 #include <chrono>

@@ -6,7 +6,7 @@
 
 namespace rota::test {
 
-// Calls `condition` again and again until it is true; false if it is not within that time.
+// Calls `condition` repeatedly until it is true; returns false if it is still false after that time.
 template <typename Condition>
 bool eventually(Condition&& condition, std::chrono::nanoseconds patience = std::chrono::seconds(20)) {
   const auto until = std::chrono::steady_clock::now() + patience;

@@ -1,6 +1,6 @@
-// A driver for unit tests: fills real::table with functions that keep just enough state (contexts, memory, streams, how
-// far the "GPU" has come) for a test to say what happens and to see what rota asked for. Everything not set answers
-// CUDA_ERROR_NOT_SUPPORTED, as a driver without that function. One at a time.
+// A driver for unit tests: fills real::table with functions that keep just enough state (contexts, memory, streams, the
+// progress of the "GPU") for a test to say what happens and to see what rota asked for. Everything not set answers
+// CUDA_ERROR_NOT_SUPPORTED, as a driver without that function does. At most one exists at a time.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,7 @@ class FakeDriver {
   api::CUcontext enter_context(int device);
   void leave_context();
   void destroy(api::CUcontext context);
-  // Ends everything in it; its handle is that of a context again.
+  // Ends everything in it; its handle is valid afterwards.
   void reset(api::CUcontext context);
 
   // The GPU: `submitted` counts work, `finished` how much of it is done.

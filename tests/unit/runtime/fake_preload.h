@@ -1,5 +1,5 @@
-// Pretends to be the thin preload, for tests of the core's side of interposing: slots, thunks that nobody calls, and
-// for each symbol a real function with an address of its own that nobody calls either.
+// Pretends to be the thin preload, for tests of the core's side of interposing: slots, and for each symbol a thunk and
+// a real function with distinct addresses, none of which is ever called.
 #pragma once
 
 #include <array>
@@ -43,7 +43,7 @@ struct FakePreload {
     return kSymbolNames[static_cast<std::size_t>(offset) / kStride];
   }
 
-  // A new one, which is never destroyed: the core goes on pointing into the last one that attached.
+  // A new one, which is never destroyed: the core keeps pointers into the last one that attached.
   static FakePreload& fresh() {
     static auto& all = *new std::vector<FakePreload*>;
     all.push_back(new FakePreload());

@@ -1,4 +1,4 @@
-// Memory as turns see it, without real memory: a ledger, and extents that a test says are needed.
+// Memory as turns see it, without real memory: a ledger, and as many needed bytes as the test says.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Whether another thread of the test has come to where it waits.
+// Tells whether another thread of the test has begun to wait.
 #pragma once
 
 #include <sys/types.h>

@@ -65,7 +65,7 @@ Admissions::Claims Admissions::claims_now() const {
       count += bytes != 0 ? 1 : 0;
     }
   }
-  // What has just begun, and what uses little as yet, will be like the others.
+  // A test that has just begun, or has used little so far, is expected to need as much as the others.
   for (const std::string& name : unknown) {
     for (auto& [gpu, bytes] : claims[name]) bytes = std::max(bytes, count != 0 ? sum / count : 0);
   }
@@ -83,7 +83,7 @@ std::vector<std::string> Admissions::give(int who, const std::string& tree, cons
   if (!own.gpus.empty()) return own.gpus;
   struct Candidate {
     std::string gpu;
-    std::int64_t left;      // less than nothing where tests take turns
+    std::int64_t left;      // negative where tests take turns
     std::size_t tests = 0;  // that are there now
     std::size_t ever = 0;
   };
@@ -128,14 +128,14 @@ void Admissions::ask(int who, const std::string& tree, std::optional<Load> needs
   if (found != trees_.end()) {
     Tree& in = found->second;
     const bool again = std::ranges::find(in.connections, who) != in.connections.end();
-    // The next test of a process that runs one after the other: what was kept for the last one is not needed any more,
-    // unless other processes of the tree are there.
+    // The next test of a process that runs tests one after the other: the memory reserved for the previous one is no
+    // longer needed, unless the tree has other processes.
     if (again && in.connections.size() == 1) {
       for (auto& [gpu, bytes] : in.kept) bytes = 0;
       in.runs = false;
     }
     const auto covered = [&](const auto& need) { return need.second <= (added ? 0 : in.has(need.first)); };
-    // Further processes of a test that has begun never wait: the first ones would wait for them.
+    // Further processes of a test that has begun never wait: the test's first processes might be waiting for them.
     if (!again || !needs || std::ranges::all_of(*needs, covered)) {
       let_in(who, tree, again ? needs.value_or(Load{}) : Load{}, again ? added : in.added);
       at_once_.push_back(who);
@@ -158,8 +158,8 @@ void Admissions::done(int who) {
   }
 }
 
-// Memory that is in a test's way there will not be evicted by itself.
-bool Admissions::nobody_leaves(const Load& needs) const {
+// Whether no running test of this rig uses these GPUs. Then waiting would not free memory there.
+bool Admissions::none_runs_on(const Load& needs) const {
   return std::ranges::none_of(trees_, [&](const auto& entry) {
     const auto& [name, tree] = entry;
     return tree.runs && std::ranges::any_of(needs, [&tree](const auto& need) { return tree.has(need.first) != 0; });
@@ -195,7 +195,7 @@ std::vector<int> Admissions::step(const Load& room, Time now) {
     bool hopeless = false;
     Load more;
     for (const auto& [gpu, needs] : asked->needs) {
-      // Of a test that follows another one in its process, only what it needs beyond that is new.
+      // If the test follows another one in its process, only what it needs in addition is new.
       const std::uint64_t has = tree != trees_.end() ? tree->second.has(gpu) : 0;
       const std::uint64_t then = asked->added ? has + needs : needs;
       if (then <= has) continue;
@@ -206,14 +206,14 @@ std::vector<int> Admissions::step(const Load& room, Time now) {
       hopeless |= then > known->second;
     }
     const bool gave_up = now - asked->since >= kLongestWait;
-    const bool in_vain = nobody_leaves(asked->needs);
-    if (!fits && !hopeless && !gave_up && !in_vain) {
+    const bool futile = none_runs_on(asked->needs);
+    if (!fits && !hopeless && !gave_up && !futile) {
       ++asked;
       continue;
     }
     Waited& waited = waited_[asked->tree];
     waited.time += now - asked->since;
-    waited.gave_up |= (gave_up || in_vain) && !fits && !hopeless;
+    waited.gave_up |= (gave_up || futile) && !fits && !hopeless;
     let_in(asked->who, asked->tree, asked->needs, asked->added);
     for (const auto& [gpu, bytes] : more) taken[gpu] += bytes;
     go.push_back(asked->who);

@@ -1,10 +1,10 @@
 // Which tests may begin their GPU work: those whose known needs fit together with the others'. And which GPUs a test
-// sees, where tests are spread over several. Pure: what happens and the time come in, who may go on comes out (broker.h
-// has the sockets).
+// sees, where tests are spread over several. Pure: its input is events and the time, its output is who may continue
+// (broker.h has the sockets).
 //
-// A test is a tree of processes: whatever its processes need beyond what was kept for it takes turns, as any program
-// does. A test whose needs are not known begins at once. So does one that needs more than there is, and one that has
-// waited for a minute: waiting longer would gain nothing that turns do not.
+// A test is a tree of processes. If they need more memory than was reserved for the test, they take turns, as any
+// program does. A test whose needs are not known begins at once. So does one that needs more memory than exists, and
+// one that has waited for a minute: turns serve it as well as longer waiting would.
 #pragma once
 
 #include <chrono>
@@ -21,23 +21,23 @@ using Time = std::chrono::nanoseconds;  // of a monotonic clock
 
 inline constexpr Time kLongestWait = std::chrono::seconds(60);
 
-// Bytes of memory by GPU, which has any name.
+// Bytes of memory by GPU. A GPU's name may be any text.
 using Load = std::map<std::string, std::uint64_t>;
 
-// The same by the place of the GPU among those that a process sees.
+// The same by the GPU's index among those that a process sees.
 using Needs = std::vector<std::uint64_t>;
-// On these GPUs, of which there is one at least. A need of a single GPU is that of number `first`; of those that there
-// are no longer, others take the part.
+// The needs on these GPUs, of which there is at least one. A need for a single GPU is for number `first`. Needs beyond
+// the number of GPUs are added to the first ones again.
 Load on_gpus(const Needs& needs, const std::vector<std::string>& gpus, std::size_t first);
 
 class Admissions {
  public:
-  // Tests are spread: each sees `each` of these GPUs, of which there are as many at least.
+  // Tests are spread: each sees `each` of these GPUs, of which there are at least as many.
   void spread(std::vector<std::string> gpus, std::size_t each);
-  // The GPUs of `tree`, one of whose processes asks on connection `who`: those with most room that nobody uses or is
-  // known to need, a test whose needs are not known counting as much as their mean; of equal ones those with fewest
-  // tests; the first of them has most. Later ones of the tree get the same. `needs`: bytes that the test needs on the
-  // first one, the second, …, as far as that is known.
+  // Chooses the GPUs of `tree`, one of whose processes asks on connection `who`: those with the most memory that no
+  // test uses or is known to need, the one with the most first. A test whose needs are not known counts as the mean of
+  // such tests. Among equal GPUs those with the fewest tests are chosen. Later processes of the tree get the same GPUs.
+  // `needs`: bytes that the test needs on the first GPU, the second, …, as far as that is known.
   std::vector<std::string> give(int who, const std::string& tree, const Needs& needs, const Load& room);
   // `tree` has the GPUs of the process that started it.
   void take_over(int who, const std::string& tree, std::vector<std::string> gpus);
@@ -45,21 +45,21 @@ class Admissions {
   // A process of `tree` asks, on connection `who`. `needs`: bytes of GPU memory of the test that runs there now;
   // nothing if they are not known. `added`: they are what the test adds to what its process has.
   void ask(int who, const std::string& tree, std::optional<Load> needs, Time now, bool added = false);
-  // The test that ran in the process has ended: what was kept for it is not needed any more, unless other processes of
-  // the tree are there.
+  // The test that ran in the process has ended: the memory reserved for it is no longer needed, unless the tree has
+  // other processes.
   void done(int who);
   // The connection has ended.
   void ended(int who);
 
-  // What the tree's processes have on the GPUs at the moment, contexts included; and what of that stays there whoever
-  // needs the room, if not all does. The rest is in nobody's way while no test of the tree runs.
+  // What the tree's processes have on the GPUs at the moment, contexts included. `staying`: the part of it that cannot
+  // be evicted; nothing: all of it. The rest obstructs nobody while no test of the tree runs.
   void uses(const std::string& tree, Load bytes, std::optional<Load> staying = std::nullopt);
 
-  // The tests that may continue, given what this rig's tests can have together on each GPU; a GPU that is not in `room`
+  // The tests that may continue. `room`: what this rig's tests can have together on each GPU; a GPU that is not in it
   // has enough.
   std::vector<int> step(const Load& room, Time now);
 
-  // Of a tree: how long it has waited in all, and whether it ever went on for lack of patience.
+  // Of a tree: how long it has waited in all, and whether it ever stopped waiting although it did not fit.
   struct Waited {
     Time time{0};
     bool gave_up = false;
@@ -72,9 +72,9 @@ class Admissions {
     Load kept;  // for the test that runs there now
     Load used;
     Load stays;                    // of that
-    std::vector<int> connections;  // those that went on
+    std::vector<int> connections;  // those that may continue
     bool runs = true;              // a test, as far as that is known
-    bool added = false;            // what is kept is beyond what its processes have
+    bool added = false;            // `kept` is in addition to what its processes have
     std::uint64_t has(const std::string& gpu) const;
   };
   // What a tree was given, for as long as the rig runs.
@@ -92,9 +92,9 @@ class Admissions {
   };
   using Claims = std::map<std::string, Load>;  // by tree
   Load taken() const;
-  // What each tree that is there has, will need as far as that is known, or may be expected to need.
+  // What each existing tree has, is known to need, or can be expected to need.
   Claims claims_now() const;
-  bool nobody_leaves(const Load& needs) const;
+  bool none_runs_on(const Load& needs) const;
   void let_in(int who, const std::string& tree, const Load& keep, bool added);
 
   std::vector<std::string> gpus_;

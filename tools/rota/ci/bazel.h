@@ -1,4 +1,4 @@
-// Tests that bazel runs: each process tells its target, shard and attempt by its environment
+// Tests that bazel runs: the environment of each process names its target, shard and attempt
 // (runtime/preload/attachment.h).
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace rota::ci {
 
-// bazel's own report has the outcomes (XML_OUTPUT_FILE is its); here they are unknown. Begin and end are those of the
-// processes that called CUDA.
+// Outcomes are unknown here: they are in bazel's own report (XML_OUTPUT_FILE). Begin and end are those of the processes
+// that called CUDA.
 std::vector<report::TestRecord> bazel_tests(const std::vector<report::ProcessAccount>& processes,
                                             report::Realtime boot_ns);
 

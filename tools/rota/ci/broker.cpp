@@ -26,7 +26,7 @@ using namespace std::chrono_literals;
 namespace {
 
 // While a test waits, what others have and what is free is polled this often.
-constexpr Time kLook = 50ms;
+constexpr Time kPollInterval = 50ms;
 
 Time now() {
   return std::chrono::steady_clock::now().time_since_epoch();
@@ -69,18 +69,18 @@ std::vector<std::string> Broker::finish() {
     thread_.join();
   }
   connections_.clear();
-  std::vector<std::string> in_vain;
+  std::vector<std::string> overcommitted;
   for (const auto& [tree, waited] : admissions_.waited()) {
     if (!waited.gave_up) continue;
     const auto name = names_.find(tree);
-    in_vain.push_back(name != names_.end() ? name->second : tree);
+    overcommitted.push_back(name != names_.end() ? name->second : tree);
   }
-  return in_vain;
+  return overcommitted;
 }
 
 void Broker::accept_one() {
   Descriptor connection(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  crowded_ = !connection && (errno == EMFILE || errno == ENFILE);
+  out_of_descriptors_ = !connection && (errno == EMFILE || errno == ENFILE);
   if (!connection) return;
   ucred peer{};
   socklen_t length = sizeof peer;
@@ -128,7 +128,7 @@ void Broker::hear(int who) {
   admissions_.ask(who, test.tree, std::move(needs), now(), test.added);
 }
 
-void Broker::look() {
+void Broker::refresh() {
   room_ = knowledge_.room();
   for (auto& [tree, used] : knowledge_.used()) admissions_.uses(tree, used.bytes, used.staying);
 }
@@ -142,39 +142,40 @@ void Broker::give_gpus(int who, const Knowledge::Test& test, const std::string& 
   for (std::string name; std::getline(names, name, ',');) {
     if (const auto gpu = by_name(name); gpu != spread_.gpus.end()) taken_over.push_back(gpu->uuid);
   }
-  // What is no test may help the one that started it; a test that a runner with GPUs of its own starts has other ones.
+  // A process that is no test may work for the test that started it, and uses that test's GPUs. A test that was started
+  // by a runner with GPUs of its own gets other ones.
   if (test.name.empty() && taken_over.size() == spread_.each) {
     admissions_.take_over(who, test.tree, std::move(taken_over));
   } else {
-    look();
+    refresh();
   }
   std::string answer;
   for (const std::string& uuid : admissions_.give(who, test.tree, test.needs.value_or(Needs{}), room_)) {
     const auto gpu = std::ranges::find(spread_.gpus, uuid, &VisibleGpu::uuid);
     if (gpu != spread_.gpus.end()) answer += (answer.empty() ? "" : ",") + gpu->name;
   }
-  // It is never empty. Where sending fails its end is noticed next.
+  // The answer is never empty. If sending fails, the end of the connection is noticed next.
   [[maybe_unused]] const ssize_t sent = ::send(who, answer.data(), answer.size(), MSG_NOSIGNAL);
 }
 
 void Broker::decide() {
-  if (admissions_.waiting() != 0) look();
+  if (admissions_.waiting() != 0) refresh();
   for (const int who : admissions_.step(room_, now())) {
     const char answer = client::kAdmissionGranted;
-    // Where that fails its end is noticed next.
+    // If that fails, the end of the connection is noticed next.
     [[maybe_unused]] const ssize_t sent = ::send(who, &answer, 1, MSG_NOSIGNAL);
   }
 }
 
 void Broker::run() {
   for (;;) {
-    // Without a descriptor for it, whoever connects waits until another connection has ended.
-    std::vector<pollfd> all = {{stop_.get(), POLLIN, 0}, {crowded_ ? -1 : listening_.get(), POLLIN, 0}};
+    // While no descriptor is free, a process that connects waits until another connection has ended.
+    std::vector<pollfd> all = {{stop_.get(), POLLIN, 0}, {out_of_descriptors_ ? -1 : listening_.get(), POLLIN, 0}};
     for (const auto& [who, connection] : connections_) all.push_back({who, POLLIN, 0});
-    const int pause = admissions_.waiting() != 0 || crowded_ ? static_cast<int>(kLook / 1ms) : -1;
+    const int pause = admissions_.waiting() != 0 || out_of_descriptors_ ? static_cast<int>(kPollInterval / 1ms) : -1;
     if (::poll(all.data(), all.size(), pause) < 0 && errno != EINTR) return;
     if (all[0].revents != 0) return;
-    if (all[1].revents != 0 || crowded_) accept_one();
+    if (all[1].revents != 0 || out_of_descriptors_) accept_one();
     for (std::size_t index = 2; index < all.size(); ++index) {
       if (all[index].revents != 0) hear(all[index].fd);
     }

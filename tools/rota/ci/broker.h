@@ -24,16 +24,17 @@ namespace rota::ci {
 struct Knowledge {
   struct Test {
     std::string name;  // empty: not known
-    std::string tree;  // processes of the same test say the same
+    std::string tree;  // the same for all processes of a test
     std::optional<Needs> needs;
     bool added = false;  // they are what the test adds to what its process has
   };
   std::function<Test(pid_t)> test_of;
-  // A GPU, by its UUID, and its size, as a process says it before its first context.
+  // Called with a GPU's UUID and size, which a process reports before its first context.
   std::function<void(const std::string&, std::uint64_t)> gpu_of;
-  // What all of them together may have of each GPU that is known.
+  // What all tests together may have of each known GPU.
   std::function<Load()> room;
-  // What each tree's processes have on the GPUs now; and what of that stays there, as far as room() has found out.
+  // What each tree's processes have on the GPUs now; and the part that cannot be evicted, according to room()'s last
+  // result.
   struct Used {
     Load bytes;
     Load staying;
@@ -44,21 +45,21 @@ struct Knowledge {
 // Where tests are spread over GPUs.
 struct Spread {
   std::vector<VisibleGpu> gpus;  // that the command sees
-  std::size_t each = 0;          // for a test; 0: tests see what they see
+  std::size_t each = 0;          // for a test; 0: tests are not spread
 };
 
 class Broker {
  public:
   static Result<std::unique_ptr<Broker>> start(Knowledge knowledge, Spread spread);
-  // Lets everybody go on.
+  // Lets all tests continue.
   ~Broker();
   Broker(const Broker&) = delete;
   Broker& operator=(const Broker&) = delete;
 
   // For ROTA_ADMISSION.
   const std::string& socket() const { return socket_; }
-  // Ends it. The tests, the last one of each process, that began although their memory did not fit together with the
-  // others'.
+  // Ends the thread. Returns the tests (the last one of each process) that began although their memory did not fit
+  // together with the others'.
   std::vector<std::string> finish();
 
  private:
@@ -66,7 +67,7 @@ class Broker {
   void run();
   void accept_one();
   void hear(int who);
-  void look();
+  void refresh();
   void give_gpus(int who, const Knowledge::Test& test, const std::string& inherited);
   void decide();
 
@@ -84,8 +85,8 @@ class Broker {
   attempt::OutputFolder folder_{"rota-ci", {"/tmp", "/dev/shm"}};
   std::string socket_;
   Descriptor listening_;
-  Descriptor stop_;       // an eventfd
-  bool crowded_ = false;  // no descriptor was left for a connection
+  Descriptor stop_;                  // an eventfd
+  bool out_of_descriptors_ = false;  // no descriptor was left for a connection
   std::map<int, Connection> connections_;
   Admissions admissions_;
   std::map<std::string, std::string> names_;  // by tree

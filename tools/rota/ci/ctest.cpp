@@ -20,7 +20,7 @@ std::string_view base_name(std::string_view path) {
   return slash == path.npos ? path : path.substr(slash + 1);
 }
 
-// One that runs tests, and does not list them, or build one.
+// Whether it is a ctest that runs tests, rather than one that lists them or builds a project.
 bool is_ctest(const report::PersonRecord& person) {
   if (person.command.empty() || base_name(person.command.front()) != "ctest") return false;
   return std::ranges::none_of(person.command, [](const std::string& argument) {
@@ -38,7 +38,7 @@ bool begins_alike(std::span<const std::string> child, std::span<const std::strin
          test[child.size() - 1].starts_with(child.back());
 }
 
-// Whether one of both is the end of the other: what a launcher started, or what a launcher became.
+// Whether one of the two is the end of the other: what a launcher started, or what a launcher became.
 bool one_ends_with_other(const SeenCommand& child, const Arguments& test) {
   if (!child.cut_off) {
     const auto ends_with = [](const Arguments& whole, const Arguments& end) {
@@ -46,7 +46,7 @@ bool one_ends_with_other(const SeenCommand& child, const Arguments& test) {
     };
     return ends_with(child.words, test) || ends_with(test, child.words);
   }
-  // Where the rest is not known a program's name alone is too little.
+  // If the rest is not known, a program's name alone is not enough.
   const std::span<const std::string> known(child.words);
   const std::span<const std::string> wanted(test);
   for (std::size_t from = 1; from + 1 < known.size(); ++from) {
@@ -67,13 +67,13 @@ bool same_but_for_the_path(const SeenCommand& child, const Arguments& test) {
          begins_alike(std::span(child.words).subspan(1), std::span(test).subspan(1), child.cut_off);
 }
 
-// Different bytes may be the same in the list; the log, once it has the test, tells them apart.
+// Arguments with different bytes may be the same in the list. The log, if it has the test, distinguishes them.
 bool logged_otherwise(const SeenCommand& child, const ListedTest& test) {
   return !test.shown.empty() && !(child.cut_off ? test.shown.starts_with(child.shown) : test.shown == child.shown);
 }
 
-// What tests say of the programs that they become by exec: their arguments, and scripts among their words. Scripts are
-// read when they are first asked for, each once.
+// Which programs tests mention that they may become by exec: in their arguments, and in scripts that these name. Each
+// script is read once, when it is first needed.
 class Mentions {
  public:
   explicit Mentions(const std::vector<ListedTest>& tests) : tests_(tests), scripts_(tests.size()) {}
@@ -136,7 +136,8 @@ std::vector<std::size_t> naming(const Group& group, const std::vector<ListedTest
   return found;
 }
 
-// The tests that are most like it; if none is, those that mention it; if none does, all.
+// The tests whose commands are most similar to it; if there is none, those that mention it; if there is none either,
+// all.
 std::vector<std::size_t> candidates(const Group& group, const std::vector<ListedTest>& tests, Mentions& mentions) {
   std::vector<std::size_t> alike;
   std::vector<std::size_t> all;
@@ -161,7 +162,7 @@ std::string shown(const Arguments& command) {
   return text;
 }
 
-// What an account holds of a command is cut off after a kilobyte.
+// An account holds at most one kilobyte of a command.
 SeenCommand seen(const report::PersonRecord& child) {
   constexpr std::size_t kWhole = 1023;
   SeenCommand command{.raw = child.command, .words = {}, .folder = as_ctest_lists(child.folder), .shown = {}};
@@ -236,7 +237,7 @@ bool killed_early(double seconds, double timeout, const report::TestRecord& test
   });
 }
 
-// Gives what the log has of tests whose names are the same in the list the name of one of those tests: of one with that
+// Several tests may have the same name in the list. Each of their entries in the log gets the name of the one with that
 // command.
 void tell_names_apart(AskedCtest& ctest) {
   std::map<std::string_view, std::vector<const ListedTest*>> alike;
@@ -274,7 +275,7 @@ void tell_names_apart(AskedCtest& ctest) {
   }
 }
 
-// Which bytes ctest made its list of, for the tests that its log has.
+// Notes the original bytes of the commands of listed tests that are in the log.
 void note_what_is_logged(AskedCtest& ctest) {
   std::map<std::string_view, std::string_view> commands;
   for (const LoggedTest& logged : ctest.logged) commands.emplace(logged.name, logged.command);
@@ -348,7 +349,7 @@ std::vector<report::TestRecord> match_ctest(AskedCtest ctest, const std::vector<
     test.begin_ns = group.begin_ns;
     test.end_ns = seconds > 0 ? group.begin_ns + static_cast<report::Realtime>(seconds * 1e9) : 0;
   };
-  // Where the groups may go that all may be these tests' (ascending). `at`: of each open slot its place in the log.
+  // The slots for groups that may all belong to these tests (ascending). `at`: each open slot's position in the log.
   struct Places {
     std::vector<Slot> open;
     std::vector<std::size_t> at;
@@ -367,8 +368,8 @@ std::vector<report::TestRecord> match_ctest(AskedCtest ctest, const std::vector<
 
   const std::vector<Group> groups = groups_of(ctest.runner, processes, boot_ns);
   Mentions mentions(ctest.listed);
-  // Groups that compete for the same tests are assigned together; what may be few tests' comes before what may be
-  // many's.
+  // Groups that compete for the same tests are assigned together; those with few candidate tests come before those with
+  // many.
   std::map<std::pair<std::size_t, std::vector<std::size_t>>, std::vector<Group>> competing;
   for (const Group& group : groups) {
     auto allowed = candidates(group, ctest.listed, mentions);
@@ -377,7 +378,7 @@ std::vector<report::TestRecord> match_ctest(AskedCtest ctest, const std::vector<
   }
   struct LeftOver {
     const Group* group;
-    std::size_t test;  // one that it may be
+    std::size_t test;  // a candidate
     bool ambiguous;
   };
   std::vector<LeftOver> left_over;
@@ -392,7 +393,7 @@ std::vector<report::TestRecord> match_ctest(AskedCtest ctest, const std::vector<
     std::vector<std::size_t> others;  // of which no attempt ended
     std::ranges::copy_if(allowed, std::back_inserter(others), [&](std::size_t test) { return !ended.contains(test); });
     if (others.empty()) others = allowed;
-    // Attempts of one test that all called CUDA are in order, whatever else would fit.
+    // If all attempts of one test called CUDA, they are in order, even if another assignment would fit.
     const bool in_order = allowed.size() == 1 && members.size() >= places.open.size();
     for (std::size_t i = 0; i < members.size(); ++i) {
       if (const std::optional<std::size_t> slot = assignment.slots[i]) {

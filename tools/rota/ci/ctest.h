@@ -1,7 +1,7 @@
 // Tests that ctest runs: which of them a process belonged to. Nothing in a test's environment names it, so the child of
-// ctest that is the process, or its ancestor, is compared with the list of tests: command and folder. What that leaves
-// open (tests with the same command, attempts, scripts that became another program by exec) the log decides, which has
-// how long each attempt took and in which order they ended; where several assignments fit, tests are marked ambiguous.
+// ctest that is the process, or its ancestor, is compared with the list of tests: command and folder. Where that is not
+// enough (tests with the same command, attempts, scripts that became another program by exec), the log decides: it says
+// how long each attempt took and in which order they ended. Where several assignments fit, tests are marked ambiguous.
 #pragma once
 
 #include <optional>
@@ -19,14 +19,14 @@ namespace rota::ci {
 // A ctest among the processes' ancestors, however deep below `make check` or a script.
 struct CtestRun {
   report::PersonRecord runner;
-  std::string child_folder;              // of one of its children: tests run in the build folder or below, mostly
-  bool last = true;                      // no later one of the session ran in that folder, so the log is its own
+  std::string child_folder;  // of one of its children: tests run in the build folder or below, mostly
+  bool last = true;          // no later ctest of the session ran in that folder, so the log there is of this one
   std::vector<std::string> selection{};  // options by which ctest lists only some of its tests
 };
 
 std::vector<CtestRun> ctest_runs(const std::vector<report::ProcessAccount>& processes);
 
-// What its files and itself say of it.
+// What is known about it from its files and by asking ctest.
 struct AskedCtest {
   report::PersonRecord runner;
   std::vector<ListedTest> listed;
@@ -52,8 +52,8 @@ struct Assignment {
   std::vector<std::optional<std::size_t>> slots;  // by group
   bool unique = false;
 };
-// Which slot each group took: the order of the slots is that of their ends, a group has one slot and takes no longer
-// than it. Groups without one had not ended when ctest was killed. `allowed[group]` are the tests that it may belong
+// Which slot each group took. Slots are in the order of their ends. A group has one slot, and takes no longer than the
+// slot. Groups without a slot had not ended when ctest was killed. `allowed[group]` are the tests that it may belong
 // to.
 Assignment assign_slots(const std::vector<Group>& groups, const std::vector<std::vector<std::size_t>>& allowed,
                         const std::vector<Slot>& slots);

@@ -44,8 +44,8 @@ bool has_tests(const fs::path& folder) {
   return fs::is_regular_file(folder / "CTestTestfile.cmake", error);
 }
 
-// Where the tests were configured. With a preset or a script ctest runs elsewhere, and its children's folder leads
-// there.
+// The folder in which the tests were configured. With a preset or a script ctest runs elsewhere; then the folder is
+// found from that of its children.
 fs::path build_folder(const CtestRun& run) {
   const fs::path own = fs::path(run.runner.folder) / option(run.runner.command, {"--test-dir"});
   if (has_tests(own)) return own.lexically_normal();
@@ -89,14 +89,14 @@ Result<std::vector<ListedTest>> list_tests(const CtestRun& run, const fs::path& 
   return read_ctest_listing(*output);
 }
 
-// 0: the file is not there, or not any more.
+// 0: the file does not exist.
 report::Realtime written_at(const fs::path& path) {
   struct stat info{};
   if (stat(path.c_str(), &info) != 0) return 0;
   return static_cast<report::Realtime>(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec;
 }
 
-// The log has another name while ctest runs and after it was killed, and with -T and -D one with the time in it.
+// The log has another name while ctest runs and after it was killed; with -T and -D its name contains the time.
 fs::path log_file(const fs::path& folder, report::Realtime begin) {
   fs::path newest;
   std::error_code error;

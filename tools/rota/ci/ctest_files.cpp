@@ -77,7 +77,7 @@ class LogReader {
     return line.substr(0, more);
   }
 
-  // What stands there behind "Testing:" and, the same again, behind "Test:"; it may have several lines.
+  // The text behind "Testing:", which is repeated behind "Test:"; it may have several lines.
   std::optional<std::string_view> name_at(std::size_t begin, std::string_view number) const {
     constexpr std::size_t kLongest = 64 << 10;
     const std::string_view text = text_.substr(begin + number.size() + kTesting.size());
@@ -91,7 +91,7 @@ class LogReader {
     return std::nullopt;
   }
 
-  // From the line "Command:" on. The output ends where all lines follow that end an entry.
+  // Reads from the line "Command:" on. The output ends where it is followed by all the lines that end an entry.
   std::optional<LoggedTest> rest_of(const std::string& name, std::string_view text) {
     const std::string ends = '"' + name + "\" end time: ";
     const std::string elapsed = '"' + name + "\" time elapsed: ";
@@ -149,8 +149,8 @@ class LogReader {
 
 }  // namespace
 
-// The library that writes the JSON (JsonCpp) makes UTF-8 of what is none: a byte that says so begins a character of two
-// to four bytes, whatever the others are.
+// The library that writes the JSON (JsonCpp) turns invalid UTF-8 into UTF-8: a byte that announces a character of two
+// to four bytes begins one, whatever the following bytes are.
 std::string as_ctest_lists(std::string_view name, bool cut_off) {
   constexpr std::uint32_t kReplacement = 0xFFFD;
   std::string listed;
@@ -166,7 +166,7 @@ std::string as_ctest_lists(std::string_view name, bool cut_off) {
       }
       constexpr std::uint32_t kLeast[] = {0, 0x80, 0x800, 0x10000};
       if (character < kLeast[bytes - 1] || (character >= 0xD800 && character <= 0xDFFF)) character = kReplacement;
-      // Of larger ones than there are a pair of surrogates is written, which has no room for their highest bit.
+      // For values beyond Unicode a pair of surrogates is written, which drops their highest bits.
       if (character > 0x10FFFF) character = 0x10000 + ((character - 0x10000) & 0xFFFFF);
       name.remove_prefix(bytes);
     } else {

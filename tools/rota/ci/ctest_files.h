@@ -21,15 +21,16 @@ struct ListedTest {
   std::string listed_as = {};  // the name in the list; "": the same
 };
 
-// Names that differ only in bytes that are no UTF-8 are the same in the list: from the second on they get a number, so
-// that each test has a name of its own, and the same in each run.
+// Names that differ only in bytes that are not UTF-8 are the same in the list. From the second on they get a number, so
+// that each test has its own name, which is the same in each run.
 Result<std::vector<ListedTest>> read_ctest_listing(const std::string& text);
 
-// A name, an argument or a folder as it is in that list, which is UTF-8, whatever the text was. `cut_off`: only the
+// A name, an argument or a folder in the form that it has in that list, which is always UTF-8. `cut_off`: only the
 // beginning of the text is known, and a character that may have been cut in two is left out.
 std::string as_ctest_lists(std::string_view text, bool cut_off = false);
 
-// One attempt of a test, in the order of their ends. Its clock times are whole minutes, and of no use.
+// One attempt of a test. Attempts are in the order of their ends. The log's clock times are whole minutes, too coarse
+// to be of use.
 struct LoggedTest {
   enum class Verdict { kPassed, kFailed, kSkipped, kNotRun };
   std::string name;
@@ -41,12 +42,12 @@ struct LoggedTest {
   std::string raw = {};      // its name byte by byte; "": the same
 };
 
-// Names are as in the list, which is UTF-8, whatever they were. Of a ctest that was killed as well: the tests that had
-// ended. A test's output may look like the log itself.
+// Names are as in the list (UTF-8). If ctest was killed, the tests that had ended. A test's output may look like the
+// log itself.
 std::vector<LoggedTest> read_ctest_log(const std::string& text);
 
-// Of LastTestsFailed.log and LastTestsDisabled.log, which also has what skipped itself: "12:name" each. Names byte by
-// byte; of several lines, unless one looks like the next entry.
+// The names in LastTestsFailed.log or LastTestsDisabled.log, which also has tests that skipped themselves: "12:name"
+// each. Names are byte by byte, and may have several lines unless one looks like the next entry.
 std::set<std::string> read_ctest_names(const std::string& text);
 
 }  // namespace rota::ci

@@ -7,10 +7,11 @@
 namespace rota::ci {
 namespace {
 
-// Start times are whole clock ticks, the log's durations hundredths of a second, and ctest notices an end a little
-// later.
+// In seconds. Start times are whole clock ticks, the log's durations are hundredths of a second, and ctest notices an
+// end a little late.
 constexpr double kTolerance = 0.15;
-// Comparisons of one slot with another, under a second of them: enough for dozens of tests with the same command.
+// Comparisons of one slot with another: less than a second's worth, and enough for dozens of tests with the same
+// command.
 constexpr std::uint64_t kMostSteps = 100'000'000;
 
 class Solver {
@@ -74,7 +75,7 @@ class Solver {
     }
   }
 
-  // Where nothing fits, or the search was given up: what is told of most groups is still likely.
+  // Used if nothing fits or the search was given up: the result is still likely for most groups.
   void place_at_first(std::size_t group) {
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
       if (!fits(group, slot)) continue;

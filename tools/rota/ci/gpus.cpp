@@ -33,7 +33,7 @@ bool same(const std::vector<VisibleGpu>& left, const std::vector<VisibleGpu>& ri
   return std::ranges::equal(left, right, {}, &VisibleGpu::uuid, &VisibleGpu::uuid);
 }
 
-// Names under which the driver shows the very same ones.
+// The same GPUs with names under which the driver shows exactly them.
 Result<std::vector<VisibleGpu>> named(std::vector<VisibleGpu> gpus, const ShowGpus& show) {
   for (const char* prefix : {"GPU-", kInstance}) {
     for (VisibleGpu& gpu : gpus) gpu.name = prefix + gpu.uuid.substr(std::min<std::size_t>(4, gpu.uuid.size()));
@@ -65,7 +65,7 @@ Result<std::vector<VisibleGpu>> find_gpus(const std::optional<std::string>& visi
   if (instances) {
     for (const std::string& entry : entries) {
       auto shown = show(entry);
-      // As the driver has it, the list ends where an entry is none.
+      // As for the driver, the list ends at the first invalid entry.
       if (!shown || shown->size() != 1) break;
       const bool again = std::ranges::find(gpus, shown->front().uuid, &VisibleGpu::uuid) != gpus.end();
       if (!again) gpus.push_back({shown->front().uuid, entry, shown->front().bytes});

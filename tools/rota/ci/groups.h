@@ -1,4 +1,4 @@
-// The processes that a runner's child started, with itself.
+// A child of a runner, and the processes that it started.
 #pragma once
 
 #include <unistd.h>
@@ -11,7 +11,7 @@
 
 namespace rota::ci {
 
-// What a child was seen with: exec changes it.
+// A command that a child was seen with: exec changes it.
 struct SeenCommand {
   std::vector<std::string> raw;    // its arguments, byte by byte
   std::vector<std::string> words;  // as ctest lists them, like the folder
@@ -34,7 +34,7 @@ inline report::Realtime start_of(const report::PersonRecord& person, report::Rea
   return boot_ns + static_cast<report::Realtime>(person.start_ticks * (1'000'000'000 / ticks));
 }
 
-// Known for sure to have lived then.
+// The last time at which it is certain to have been alive.
 inline report::Realtime last_sign_of(const report::ProcessAccount& process) {
   return std::max(process.began_ns, process.ended_ns);
 }

@@ -32,7 +32,7 @@ Helpers& helpers() {
 
 [[noreturn]] void become(const std::vector<std::string>& command, pid_t rig, const std::string& folder, int output) {
   setpgid(0, 0);
-  // Ends with the rig, also with one that is killed; and not deaf to signals, as the thread is that started it.
+  // The helper ends with the rig, also if that is killed. It must not block signals as the thread does that started it.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != rig) _exit(1);
   sigset_t none;
@@ -63,13 +63,13 @@ Result<HelperOutput> run_helper(const std::vector<std::string>& command, const s
   Descriptor writing(ends[1]);
   pid_t child = -1;
   {
-    // Whoever asks sees it as a helper from its first moment on.
+    // Under the lock, so that is_helper() is true from the process's first moment on.
     const std::lock_guard lock(helpers().mutex);
     const pid_t rig = getpid();
     child = fork();
     if (child == 0) become(command, rig, folder, writing.get());
     if (child > 0) {
-      setpgid(child, child);  // whichever of the two is faster
+      setpgid(child, child);  // here and in the child: whichever is first
       helpers().groups.insert(child);
     }
   }
@@ -88,7 +88,7 @@ Result<HelperOutput> run_helper(const std::vector<std::string>& command, const s
   }
   kill(-child, SIGKILL);
   int status = 0;
-  // The main thread may have taken its status away, as of any child of this process.
+  // The main thread may have reaped it already, as it does any child of this process.
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   output.missing = WIFEXITED(status) && WEXITSTATUS(status) == 127;

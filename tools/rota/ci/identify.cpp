@@ -19,11 +19,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Bytes at the end of a process's tests in which the one that runs is looked for first: a process may run thousands.
+// Bytes at the end of a process's file of tests, in which the running one is searched for first: a process may run
+// thousands.
 constexpr std::streamoff kLatestEvents = 16 << 10;
 constexpr auto kListing = std::chrono::seconds(2);
 
-// On a thread of its own, which ends by itself: a listing takes half a minute at most. Nothing is known without one.
+// On a separate thread, which ends by itself: a listing takes half a minute at most. If no thread can be started,
+// nothing is known.
 std::shared_future<std::optional<AskedCtest>> ask_beside(const CtestRun& run) {
   const auto promise = std::make_shared<std::promise<std::optional<AskedCtest>>>();
   auto started = without_signals([run, promise] {
@@ -38,7 +40,7 @@ std::shared_future<std::optional<AskedCtest>> ask_beside(const CtestRun& run) {
   return promise->get_future().share();
 }
 
-// A test that has begun and not ended in the rest of the file: it runs, since its process does.
+// A test that has begun and not ended in the rest of the file: it is running, since its process is.
 std::optional<std::string> running_test(std::istream& file, const std::string& id) {
   const std::string text(std::istreambuf_iterator<char>(file), {});
   std::vector<std::string> problems;
@@ -49,7 +51,7 @@ std::optional<std::string> running_test(std::istream& file, const std::string& i
   return std::nullopt;
 }
 
-// The process's ancestor, or itself, that this one started.
+// The process itself or the ancestor of it that this runner started.
 std::string child_of(const std::string& runner, const report::ProcessAccount& account) {
   std::string child = account.self.id();
   for (const report::PersonRecord& ancestor : account.ancestors) {
@@ -113,7 +115,8 @@ std::optional<RunningTest> Identify::by_ctest(const report::ProcessAccount& acco
       if (!known.answer.valid()) known = {ask_beside(run), std::chrono::steady_clock::now() + kListing};
       listing = known;
     }
-    // The first test of a build that takes long to list waits for a moment; until it is listed nothing is known.
+    // The first test waits a moment for the listing. A build may take longer to list; until then nothing is known about
+    // its tests.
     if (listing.answer.wait_until(listing.patience) != std::future_status::ready) continue;
     std::optional<AskedCtest> asked = listing.answer.get();
     if (!asked) continue;
@@ -157,7 +160,7 @@ RunningTest Identify::test_of(pid_t process) {
   for (const auto& entry : fs::directory_iterator(fs::path(folder_) / report::kProcessFolder, error)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(prefix + ".") && !name.starts_with(prefix + "-")) continue;
-    // Who its ancestors are does not change with the programs that it executes.
+    // Its ancestors stay the same whatever program it executes.
     if (auto account = report::read_account(entry.path().string())) {
       leave_to_rig(*account);
       return test_of(*account);

@@ -17,9 +17,9 @@
 
 namespace rota::ci {
 
-// A test that runs, and the processes that belong together because of it.
+// A running test, and which processes belong to it.
 struct RunningTest {
-  // As in a baseline; several if it may be any of them (they have the same command), none if it is not known.
+  // Its name as in a baseline; several if it may be any of them (they have the same command); none if it is not known.
   std::vector<std::string> names;
   std::string tree;  // never empty
 };
@@ -32,9 +32,9 @@ class Identify {
     report::ProcessAccount account;
     std::string path;  // of its account
   };
-  // Accounts of processes that run, the newest program of each process. Any thread.
+  // The accounts of running processes, of each the newest program. Any thread.
   std::vector<Process> running();
-  // Of a process of this session; it may have no account yet.
+  // For a process of this session; it may have no account yet.
   RunningTest test_of(pid_t process);
   RunningTest test_of(const report::ProcessAccount& account);
   // Whether a list of ctest's tests is still being made, so that more may be known later.
@@ -48,7 +48,7 @@ class Identify {
   std::string folder_;
   std::mutex mutex_;
   std::map<std::string, bool> ended_;  // account files that need not be read again
-  // By the ctest's id: being asked, or the answer; nothing: it could not be asked.
+  // By the ctest's id: the request or its answer; nothing: it could not be asked.
   struct Listing {
     std::shared_future<std::optional<AskedCtest>> answer;
     std::chrono::steady_clock::time_point patience;

@@ -69,11 +69,11 @@ std::string wait_of(const Model& model, const TestReport& test) {
   return fmt::format("{} waited {} of its {} for the GPU", name, seconds(waited), seconds(duration));
 }
 
-// When a test begins and ends is known to some hundredths of a second: of two, one after the other, the first may seem
-// to end after the second has begun.
+// A test's begin and end are known to a few hundredths of a second: of two successive tests, the first may seem to end
+// after the second has begun.
 constexpr report::Realtime kOverlap = 150'000'000;
 
-// How many tests ran at once at most.
+// The most tests that ran at once.
 int most_at_once(const Model& model) {
   std::vector<std::pair<report::Realtime, int>> changes;
   for (const TestReport& test : model.tests) {
@@ -89,7 +89,7 @@ int most_at_once(const Model& model) {
   return most;
 }
 
-// What running at once was worth.
+// What was gained by running tests at once.
 struct Worth {
   int most = 0;        // tests at once
   double at_once = 0;  // of them that did not wait, on average
@@ -113,7 +113,7 @@ std::optional<Worth> worth_of(const Model& model) {
   return worth;
 }
 
-// All in one line, with what to do.
+// All of them in one line, with what to do.
 std::string timed_out_tests(const Model& model, const std::optional<Worth>& worth) {
   constexpr std::size_t kMostNames = 10;
   std::string names;

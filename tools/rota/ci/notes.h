@@ -1,4 +1,4 @@
-// What a rig's user may want to change: tests that mostly waited, and how many at once were worth it.
+// What a rig's user may want to change: tests that mostly waited, and how many tests at once were useful.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace rota::ci {
 
-// A line each.
+// One line each.
 std::vector<std::string> rig_notes(const report::Model& model);
 
 }  // namespace rota::ci

@@ -27,7 +27,7 @@
 namespace rota::ci {
 namespace {
 
-// Of a time-out, which tests may be expected to take.
+// The part of a time-out that tests are planned to use.
 constexpr double kUsed = 0.9;
 // How make is given ctest's words in CMake's target "test".
 constexpr std::string_view kArguments = "ARGS=";
@@ -39,9 +39,10 @@ enum class Runner { kCtest, kPytest };
 // How a command starts a runner.
 struct Start {
   Runner runner;
-  std::size_t options = 1;  // of the command's words, the first of the runner's own; unused if a build tool starts it
+  std::size_t options =
+      1;  // index of the command's first word that is the runner's own; unused if a build tool starts it
   bool by_build_tool = false;
-  std::optional<std::size_t> joined{};  // of the command's words, the one with all of ctest's: make's ARGS=-j8
+  std::optional<std::size_t> joined{};  // index of the command's word that has all of ctest's words: make's ARGS=-j8
   std::string folder{};                 // in which a build tool works
 };
 
@@ -184,8 +185,8 @@ std::vector<std::string> given_words(const std::vector<std::string>& options, co
   return words;
 }
 
-// The words in which pytest's value of an option would be, and where; the command's go before those of the variable,
-// and these before those of the configuration.
+// The words that contain pytest's value of an option, and its place in them. The command's words take precedence over
+// the variable's, and these over the configuration's.
 std::pair<std::vector<std::string>, std::optional<Place>> pytest_place(std::vector<std::string> options,
                                                                        const OptionNames& names,
                                                                        const Variables& variables) {
@@ -326,7 +327,7 @@ std::vector<TimedTest> timed_pytest(const report::Baseline& baseline, const std:
 std::optional<Parallel> most_at_once(const std::vector<TimedTest>& tests, unsigned gpus) {
   std::optional<Parallel> least;
   for (const TimedTest& test : tests) {
-    // One that its time-out ends even alone bounds nothing.
+    // A test that exceeds its time-out even when it runs alone sets no bound.
     const double left = test.timeout * kUsed - test.time;
     if (test.gpu <= 0 || left < 0) continue;
     constexpr double kMany = 1e6;
@@ -352,7 +353,7 @@ Run with_jobs(std::vector<std::string> command, const Variables& variables, unsi
   const auto place = place_of(options, names);
   if (start.runner == Runner::kPytest) {
     const auto& [words, said] = pytest_place(options, names, variables);
-    // Not more than it might be without.
+    // No more than it might be without this number.
     if (is_automatic(value_at(words, *said)))
       return {std::move(command), {{kAutomatic, std::to_string(std::min(jobs, before->least))}}};
     // The last one counts.

@@ -1,5 +1,6 @@
 // How many tests ctest or pytest-xdist may start at once so that none is ended by its own time-out while others use the
-// GPU: the clock of a test runs from its start, whoever has the GPU. Known once a baseline has what each test took.
+// GPU: a test's clock runs from its start, also while others have the GPU. Known once a baseline says what each test
+// took.
 #pragma once
 
 #include <functional>
@@ -15,25 +16,25 @@ namespace rota::ci {
 // A test that has run before. All in seconds.
 struct TimedTest {
   std::string name;
-  double time = 0;            // that it took, without what it waited for the GPU
+  double time = 0;            // its duration, without its waits for the GPU
   double gpu = 0;             // of that, on the GPU
   double timeout = 0;         // its own
-  const char* given_by = "";  // what a person would change for a longer one
+  const char* given_by = "";  // what to change for a longer one
 };
 
 struct Parallel {
   unsigned most = 1;
-  TimedTest bound;  // which allows no more
+  TimedTest bound;  // the test that allows no more
 };
 
-// Of tests that share a GPU each has its fair share: with n at once on one GPU, one that needs it for g takes at most
-// time + (n - 1) g. A tenth of the time-out stays unused. Nothing: no test bounds it.
+// Tests that share a GPU get equal shares: with n at once on one GPU, a test that needs it for g takes at most time +
+// (n - 1) g. A tenth of the time-out is kept in reserve. Nothing: no test sets a bound.
 std::optional<Parallel> most_at_once(const std::vector<TimedTest>& tests, unsigned gpus);
 
 // A command with the variables that it is run with.
 struct Run {
   std::vector<std::string> command;
-  std::vector<std::pair<std::string, std::string>> changed{};  // variables that it is to have besides
+  std::vector<std::pair<std::string, std::string>> changed{};  // variables to set in addition
 };
 // The value of a variable; null: it is not set.
 using Variables = std::function<const char*(const char*)>;
@@ -43,14 +44,14 @@ using Variables = std::function<const char*(const char*)>;
 // --numprocesses=8, there, in PYTEST_ADDOPTS or in its configuration's addopts, and for -n auto and -n logical
 // PYTEST_XDIST_AUTO_NUM_WORKERS or how many it may be at most. Nothing: it is neither, or does not say.
 std::optional<unsigned> jobs_of(const std::vector<std::string>& command, const Variables& variables);
-// The same with another number. For -n auto and -n logical with no more than it may be at least.
+// The same command with another number. For -n auto and -n logical the number is at most the least that these may mean.
 Run with_jobs(std::vector<std::string> command, const Variables& variables, unsigned jobs);
-// The time-out of each of pytest's tests that has no mark: by --timeout, wherever -n may be, by PYTEST_TIMEOUT, or by
-// its configuration's timeout, in seconds. Nothing: it is no pytest, or does not say.
+// The time-out in seconds of each of pytest's tests that has no mark: from --timeout, in any place where -n may be,
+// from PYTEST_TIMEOUT, or from its configuration's timeout. Nothing: it is no pytest, or sets none.
 std::optional<double> pytest_timeout(const std::vector<std::string>& command, const Variables& variables);
 
-// The command as it is to be run, and a line about it if it was changed. `gpus` tests share among themselves. Lists
-// ctest's tests if the command is one that runs several at once, and the baseline knows times.
+// The command to run, and a line about it if it was changed. The tests share `gpus` GPUs. Lists ctest's tests if the
+// command is one that runs several at once and the baseline knows times.
 struct FittedCommand {
   Run run;
   std::string note;

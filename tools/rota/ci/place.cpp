@@ -1,4 +1,4 @@
-// Where a process waits that makes no progress: what its account says, what it answers, and what debuggers see.
+// Where a process that makes no progress waits: what its account says, what it answers, and what debuggers see.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -64,7 +64,7 @@ std::string threads_text(const report::ProcessAccount& process) {
   return text.empty() ? "  no thread is inside of a CUDA call\n" : text;
 }
 
-// The part of the file that is asked and answered.
+// The part of the account file in which questions are asked and answered.
 class Streams {
  public:
   explicit Streams(const std::string& path) : file_(::open(path.c_str(), O_RDWR | O_CLOEXEC)) {
@@ -170,7 +170,7 @@ std::string native_stacks(std::uint32_t pid, Time most) {
 std::string python_stacks(const std::string& folder, std::uint32_t pid, int number) {
   const std::string path = fmt::format("{}/stacks/{}.txt", folder, pid);
   struct stat status{};
-  // Where the plugin has not made the file, the signal would end the process.
+  // If the plugin has not made the file, the signal would end the process.
   if (number == 0 || stat(path.c_str(), &status) != 0) return {};
   const off_t before = status.st_size;
   if (kill(static_cast<pid_t>(pid), number) != 0) return {};

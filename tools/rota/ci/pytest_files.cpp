@@ -1,6 +1,7 @@
 #include "tools/rota/ci/pytest_files.h"
 
-// As the profiles of the simulated GPU are read (tools/simgpu/state/profile.cpp): a program has one kind of the parser.
+// As for the profiles of the simulated GPU (tools/simgpu/state/profile.cpp): a program must use the parser in one
+// configuration only.
 #define TOML_EXCEPTIONS 0
 #undef TOML_SHARED_LIB
 #undef TOML_HEADER_ONLY
@@ -23,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Larger ones are no configuration, and no tests, that a person has written.
+// Nobody has written configurations or tests that are larger.
 constexpr std::size_t kMostConfiguration = std::size_t{1} << 20;
 constexpr std::size_t kMostSource = std::size_t{8} << 20;
 
@@ -165,7 +166,7 @@ std::optional<std::string> named_file(const std::vector<std::string>& words) {
   return named;
 }
 
-// The folder above all files and folders that the words name; without any, this one.
+// The innermost folder that contains all files and folders that the words name; this folder if they name none.
 fs::path common_folder(const std::vector<std::string>& words, const fs::path& here) {
   std::optional<fs::path> common;
   for (const std::string& word : words) {
@@ -214,7 +215,7 @@ std::optional<MarkedTimeout> mark_in(std::string_view statement) {
   return MarkedTimeout{seconds, !seconds};
 }
 
-// A statement of a file: lines in brackets are one, and what is in strings and comments is left out.
+// A statement of a file: lines within brackets are joined, and the contents of strings and comments are left out.
 struct Statement {
   std::size_t indent = 0;
   std::string text;

@@ -1,5 +1,5 @@
-// What pytest's own files say of time-outs and of words that are added to a command: its configuration, and the marks
-// in test files. Files are read as text; nothing of them is run.
+// What pytest's own files say about time-outs and about words that are added to a command: its configuration, and the
+// marks in test files. Files are read as text; nothing in them is run.
 #pragma once
 
 #include <functional>
@@ -12,8 +12,8 @@
 namespace rota::ci {
 
 // The configuration that pytest would use: pytest.toml, pytest.ini, pyproject.toml, tox.ini or setup.cfg, in that order
-// for each folder from the one that has all files of the command up to the root; or the one that -c names.
-// A larger one than 1 MiB says nothing.
+// for each folder from the one that has all files of the command up to the root; or the one that -c names. A file
+// larger than 1 MiB is ignored.
 struct PytestConfig {
   std::string folder;                  // pytest's root, to which ids are relative; empty: there is no such file
   std::vector<std::string> addopts;    // these words go before those of the command
@@ -22,7 +22,7 @@ struct PytestConfig {
 // `words`: what follows "pytest" in the command, in the folder `here`.
 PytestConfig pytest_config(const std::vector<std::string>& words, const std::string& here);
 
-// Nothing: it is no regular file, of more than 8 MiB, or may not be read.
+// The file's text. Nothing: it is no regular file, is larger than 8 MiB, or cannot be read.
 std::optional<std::string> test_source(const std::string& path);
 
 // In seconds; 0: the test has none. `unreadable`: there is such a mark, but not with a number.

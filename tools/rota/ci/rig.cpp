@@ -46,19 +46,19 @@ int stack_signal() {
   return SIGRTMIN + 11;
 }
 
-// How often processes are looked at for hangs, at least.
-constexpr auto kLook = 1s;
-// What one that was ended may have been in the way of has this long to go on, on a machine that is busy too.
-constexpr auto kGoesOn = 5s;
-// Debuggers are asked as long as this, of all processes together, when a signal ends the job: whoever sent it will not
-// wait for long.
+// How often processes are checked for hangs, at least.
+constexpr auto kCheckInterval = 1s;
+// After a process was ended, those that may have waited for it have this long to continue, also on a busy machine.
+constexpr auto kRecovery = 5s;
+// The longest time for asking debuggers about all processes when a signal ends the job: whoever sent it will not wait
+// long.
 constexpr auto kWhileEnding = 8s;
 // From being told to end to being killed.
 constexpr auto kGrace = 5s;
 
 constexpr const char* kWithoutRig = "the command runs without a rig, its tests are not judged";
 
-// Folders of killed rigs go with the next one.
+// Folders of killed rigs are removed by the next one.
 constexpr const char* kTemporary = "rota-ci";
 
 void say_text(const std::string& text) {
@@ -73,7 +73,8 @@ Time now() {
   return std::chrono::steady_clock::now().time_since_epoch();
 }
 
-// Looks for processes that have come to a stop; also places all of them when the job is told to end.
+// Watches for processes that have stopped making progress. Also notes where all processes are when the job is told to
+// end.
 class Watcher {
  public:
   Watcher(std::string folder, Identify& identify, Time after)
@@ -105,24 +106,24 @@ class Watcher {
     const Time until = now() + kWhileEnding;
     for (const auto& process : identify_.running()) {
       if (process.account.inside.empty()) continue;
-      put_down(process, identify_.test_of(process.account), "it was told to end (SIGTERM)", until);
+      record(process, identify_.test_of(process.account), "it was told to end (SIGTERM)", until);
     }
   }
 
  private:
   void run() {
     std::unique_lock lock(mutex_);
-    const Time most = std::min<Time>(kLook, after_ / 4);
+    const Time most = std::min<Time>(kCheckInterval, after_ / 4);
     Time pause = most;
     while (!changed_.wait_for(lock, pause, [this] { return stops_; })) {
       lock.unlock();
-      pause = look() ? kGoesOn : most;
+      pause = check() ? kRecovery : most;
       lock.lock();
     }
   }
 
-  // Whether a process was ended.
-  bool look() {
+  // Ends a process that hangs. Returns whether there was one.
+  bool check() {
     const auto running = identify_.running();
     std::vector<Glimpse> seen;
     for (const auto& process : running) {
@@ -139,22 +140,22 @@ class Watcher {
         std::ranges::find(running, stopped->id, [](const auto& each) { return each.account.self.id(); });
     if (process == running.end()) return false;
     RunningTest test = identify_.test_of(process->account);
-    if (test.names.empty()) {  // who is no test may be meant to stand still
+    if (test.names.empty()) {  // a process that is no test may be idle on purpose
       if (identify_.is_listing()) {
         watch_.again(stopped->id);
         return false;
       }
-      test = identify_.test_of(process->account);  // its list may have come in between
+      test = identify_.test_of(process->account);  // the list may have arrived in between
     }
     const auto so_long = std::chrono::duration_cast<std::chrono::seconds>(now() - stopped->since).count();
-    put_down(*process, test, fmt::format("no CUDA call for {} s", so_long), now() + 60s);
-    // One that does something else, or nothing, may be meant to be there.
+    record(*process, test, fmt::format("no CUDA call for {} s", so_long), now() + 60s);
+    // A process that is no test and is not in a CUDA call may be there on purpose.
     if (test.names.empty() && process->account.inside.empty()) return false;
     end(process->account.self);
     return true;
   }
 
-  void put_down(const Identify::Process& process, const RunningTest& test, const std::string& why, Time until) {
+  void record(const Identify::Process& process, const RunningTest& test, const std::string& why, Time until) {
     const report::ProcessAccount& account = process.account;
     std::string text =
         fmt::format("{} (pid {}): {}\n", report::command_text(account.self.command, 60), account.self.pid, why);
@@ -169,7 +170,7 @@ class Watcher {
     }
   }
 
-  // Told first, so that a debugger or handler of the program's own can say more.
+  // SIGTERM comes first, so that the program's own handler or a debugger can say more.
   void end(const report::PersonRecord& person) {
     const auto pid = static_cast<pid_t>(person.pid);
     if (!report::is_running(pid, person.start_ticks)) return;
@@ -184,14 +185,14 @@ class Watcher {
   Identify& identify_;
   HangWatch watch_;
   Time after_;
-  bool ended_ = false;  // the main thread's
+  bool ended_ = false;  // used by the main thread only
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stops_ = false;
   std::thread thread_;
 };
 
-// What may lie in the report's folder besides the report.
+// The files that may be in the report's folder in addition to the report.
 std::vector<report::NamedFile> named_files(const RigOptions& options) {
   std::vector<report::NamedFile> files;
   for (const std::string& path : {options.junit, options.json, options.html, options.judging.baseline,
@@ -227,7 +228,7 @@ Result<std::vector<Output>> outputs_of(const RigOptions& options) {
 }
 
 Knowledge knowledge_of(Identify& identify, Room& room, const report::Baseline& baseline) {
-  // Which test a process belongs to is asked once for what it uses: that does not change.
+  // The test that a process belongs to does not change, so it is looked up once.
   const auto trees = std::make_shared<std::map<std::string, std::string>>();
   return {.test_of =
               [&identify, &baseline](pid_t process) {
@@ -259,15 +260,15 @@ Knowledge knowledge_of(Identify& identify, Room& room, const report::Baseline& b
               }};
 }
 
-// Runs the job, and returns how it ended; nothing: its options cannot be met, which was said. The error: its session
-// cannot be described; it was not started.
+// Runs the job and returns how it ended. Nothing: its options cannot be met, and a message said so. The error: its
+// session cannot be described; then the job was not started.
 Result<std::optional<int>> run_job(const RigOptions& options, const tool::TakenSignals& signals, Spread spread,
                                    const std::string& folder, const report::Baseline& baseline,
-                                   std::vector<std::string>& in_vain) {
+                                   std::vector<std::string>& overcommitted) {
   Identify identify(folder);
   Room room(identify);
   tool::LaunchOptions launch = options.launch;
-  // Without an option all tests use the first GPU, as a rule.
+  // Without an option all tests usually use the first GPU.
   const auto gpus =
       static_cast<unsigned>(spread.each == 0 ? 1 : std::max<std::size_t>(1, spread.gpus.size() / spread.each));
   FittedCommand fitted = fit_to_timeouts(launch.command, std::getenv, baseline, gpus);
@@ -281,7 +282,7 @@ Result<std::optional<int>> run_job(const RigOptions& options, const tool::TakenS
   }
   std::unique_ptr<Broker> broker;
   const bool spreads = spread.each != 0;
-  // Without known needs nobody would wait.
+  // Without known needs no test would wait.
   if (spreads || !baseline.empty()) {
     for (const VisibleGpu& gpu : spread.gpus) room.gpu(gpu.uuid, gpu.bytes);
     auto started = Broker::start(knowledge_of(identify, room, baseline), std::move(spread));
@@ -307,13 +308,13 @@ Result<std::optional<int>> run_job(const RigOptions& options, const tool::TakenS
         return options.launch;
       });
   watcher.stop();
-  if (broker) in_vain = broker->finish();
-  end_helpers();  // a listing that nobody waits for any more
+  if (broker) overcommitted = broker->finish();
+  end_helpers();  // nobody waits for the listings any more
   if (!ran) return ran.error();
   return std::optional(*ran);
 }
 
-// The job as it is without a rig, for which there is no room here. It has not kept the rig's rules, so it is no
+// Runs the job without a rig, for which there is no space here. The rig's rules were not checked, so the result is no
 // success.
 int run_without_rig(const RigOptions& options, const tool::TakenSignals& signals, const std::string& why) {
   say(why + "; " + kWithoutRig);
@@ -325,7 +326,7 @@ int run_without_rig(const RigOptions& options, const tool::TakenSignals& signals
 
 void match_tests(const std::string& folder) {
   auto session = report::read_session(folder);
-  if (!session) return;  // said when the report is made
+  if (!session) return;  // the error was reported when the report was made
   for (report::ProcessAccount& process : session->processes) leave_to_rig(process);
   const FoundTests found = find_tests(session->processes, boot_time());
   for (const std::string& problem : found.problems) say(problem);
@@ -372,16 +373,16 @@ int run_rig(const RigOptions& options) {
     }
   }
   const report::Baseline baseline = demands->baseline.value_or(report::Baseline{});
-  std::vector<std::string> in_vain;
+  std::vector<std::string> overcommitted;
   const tool::TakenSignals signals;
-  const auto ran = run_job(options, signals, std::move(spread), folder, baseline, in_vain);
+  const auto ran = run_job(options, signals, std::move(spread), folder, baseline, overcommitted);
   if (!ran) {
     temporary.reset();
     return run_without_rig(options, signals, ran.error().text);
   }
   const std::optional<int> code = *ran;
   if (!code) return kRigFailed;
-  signal(SIGPIPE, SIG_IGN);  // whoever reads what is printed may have gone
+  signal(SIGPIPE, SIG_IGN);  // the reader of the output may have ended
   match_tests(folder);
   auto made = report::make_report(folder, std::move(*demands));
   if (!made) {
@@ -389,7 +390,7 @@ int run_rig(const RigOptions& options) {
     return *code != 0 ? *code : kRigFailed;
   }
   std::ranges::move(rig_notes(made->model), std::back_inserter(made->judgement.notes));
-  for (const std::string& test : in_vain) {
+  for (const std::string& test : overcommitted) {
     made->judgement.notes.push_back(
         fmt::format("{} began although what it needs did not fit beside the others", report::printable(test)));
   }
@@ -410,7 +411,7 @@ int run_rig(const RigOptions& options) {
     return *code != 0 ? *code : kRigFailed;
   }
   const std::size_t findings = made->judgement.findings.size();
-  // What is not known cannot keep a rule.
+  // A rule cannot be checked against what is not known.
   const bool blind = !made->model.problems.empty() && !options.judging.fail_on.empty();
   if (*code == 0 && findings == 0 && blind) {
     say("the rules of --fail-on cannot be judged: " + made->model.problems.front());

@@ -25,8 +25,8 @@ struct RigOptions {
 inline constexpr int kRigFailed = 125;
 inline constexpr int kFindings = 3;
 
-// How to end: kRigFailed where the job could not be run or reported; as the job did, if that is not with 0 (it may have
-// died of a signal, run/signals.h); kFindings if there are findings; else 0.
+// Returns how to end: kRigFailed if the job could not be run or reported; as the job ended, if that is not with 0 (it
+// may have died of a signal, run/signals.h); kFindings if there are findings; else 0.
 int run_rig(const RigOptions& options);
 
 }  // namespace rota::ci

@@ -72,7 +72,7 @@ std::uint64_t sum_of(const Needs& needs) {
 
 void add_used(Load& sum, Load& staying, const report::ProcessAccount& process, const std::set<std::string>& leaving) {
   for (const report::GpuRecord& gpu : process.gpus) {
-    // What it has beyond its allocations does not change much.
+    // Its memory in addition to its allocations changes little.
     const std::uint64_t beside =
         gpu.reserved_peak_bytes > gpu.peak_bytes ? gpu.reserved_peak_bytes - gpu.peak_bytes : 0;
     sum[gpu.uuid] += gpu.used_bytes + beside;

@@ -20,12 +20,12 @@ std::string_view name_of(std::string_view word) {
   return word.starts_with("--") ? word.substr(0, word.find('=')) : word;
 }
 
-// ctest's options that select by what the list of tests has, each with a value, and those without.
+// ctest's options that select tests by properties that the list contains: those with a value, and those without.
 constexpr std::string_view kSelects =
     " -R --tests-regex -E --exclude-regex -L --label-regex -LE --label-exclude -FA --fixture-exclude-any -FS "
     "--fixture-exclude-setup -FC --fixture-exclude-cleanup ";
 constexpr std::string_view kSelectsWithoutValue = " -U --union ";
-// Those that need files, which are elsewhere for a ctest that lists.
+// Those that need files, which a ctest that lists does not have in its folder.
 constexpr std::string_view kSelectsByFile =
     " -I --tests-information --rerun-failed --tests-from-file --exclude-from-file --preset ";
 

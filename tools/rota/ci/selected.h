@@ -1,4 +1,4 @@
-// Which of the tests that a baseline knows a command selects, where its words say so. No program is run for it.
+// Which of a baseline's tests a command selects, if its words say so. Runs no program.
 #pragma once
 
 #include <map>
@@ -8,10 +8,10 @@
 
 namespace rota::ci {
 
-// Of ctest's words those that select tests, to be given to a ctest that lists them.
+// Those of ctest's words that select tests, for a ctest that lists them.
 struct CtestSelection {
   std::vector<std::string> words;
-  bool complete = true;  // false: others select, too, and what they leave out is not known
+  bool complete = true;  // false: other words select tests, too, in a way that is not known here
 };
 CtestSelection ctest_selection(const std::vector<std::string>& words);
 

@@ -1,4 +1,4 @@
-// What a rig without rota could be told: how much memory each test needs, in the words of CTest, PyTorch and JAX.
+// Settings for a rig without rota: how much memory each test needs, as CTest, PyTorch and JAX express it.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace rota::ci {
 
-// Lines to copy. A tenth is added to each peak, since a limit that is met exactly fails.
+// Lines to copy. A tenth is added to each peak, since a test would fail with exactly its peak as limit.
 std::string suggestions(const report::Model& model);
 
 }  // namespace rota::ci

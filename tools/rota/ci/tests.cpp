@@ -89,7 +89,7 @@ std::string test_list(const std::vector<report::TestRecord>& tests) {
     if (!test.message.empty()) entry["message"] = test.message;
     list.push_back(std::move(entry));
   }
-  // Names and arguments may be anything; what is no UTF-8 is replaced.
+  // Names and arguments may have any bytes; what is not UTF-8 is replaced.
   return nlohmann::json{{"tests", std::move(list)}}.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) +
          "\n";
 }

@@ -10,24 +10,25 @@
 
 namespace rota::ci {
 
-// Takes this process, which is the rig, and those that it was started by from the account's ancestors: a runner among
-// them runs the rig, not its tests.
+// Removes this process (the rig) and its own ancestors from the account's ancestors: a runner among them runs the rig,
+// not its tests.
 void leave_to_rig(report::ProcessAccount& account);
 
 struct FoundTests {
   std::vector<report::TestRecord> tests;
-  std::vector<std::string> problems;  // a line each; the rest was found all the same
+  std::vector<std::string> problems;  // one line each; the rest was found nevertheless
 };
 
-// When the machine was started, by the clock on the wall: what start times of processes count from.
+// When the machine was started, by the wall clock. Start times of processes are relative to it.
 report::Realtime boot_time();
 
-// Of all runners in the session. Runs the session's ctests once more each, to list tests, at most half a minute each.
+// The tests of all runners in the session. Runs each of the session's ctests once more to list its tests, for at most
+// half a minute each.
 FoundTests find_tests(const std::vector<report::ProcessAccount>& processes, report::Realtime boot_ns);
 
-// Of a session whose rota has not come to its end, so that nobody has written the list: the rig was killed, or runs.
-// Only where its accounts were written, and for the user who ran it: a ctest that they name is run. Otherwise a problem
-// says so.
+// Finds the tests of a session whose list has not been written, since its rig was killed or still runs. Only on the
+// machine where its accounts were written, and for the user who ran it, since the ctests that they name are run.
+// Otherwise a problem says so.
 void match_unfinished(report::Session& session);
 
 // What tests.json holds: {"tests": […]}.

@@ -13,8 +13,8 @@
 
 namespace rota::ci {
 
-// Starts a thread that takes no signals: the main thread waits for them, and passes them on to the job. The error, that
-// the system gives no more threads, leaves out for what.
+// Starts a thread that takes no signals: the main thread waits for them and passes them on to the job. The error says
+// that the system allows no more threads, but not what the thread was for.
 template <typename Work>
 Result<std::thread> without_signals(Work work) {
   sigset_t all;

@@ -30,7 +30,8 @@ int failed(const std::string& text) {
   return 1;
 }
 
-// Whom the socket's mode lets in, as a sentence's end: rotad has made it, or systemd for the group of its unit.
+// Who may use the socket according to its mode, as the end of a sentence. rotad has made it, or systemd for the group
+// of its unit.
 std::string who_may(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) != 0) return "root, and the user or group that rotad runs as, can";

@@ -143,7 +143,7 @@ class Demo {
   const std::string& why() const { return why_; }
 
  private:
-  // Thrown through all of it; ends it with this exit code.
+  // Thrown to end the demo with this exit code.
   struct Stop {
     int code;
   };
@@ -155,7 +155,7 @@ class Demo {
     if (run.interrupted != 0) {
       demo_failed(fmt::format("ended by signal {} ({})", run.interrupted, strsignal(run.interrupted)));
       folder_.remove();
-      // The user does not wait for what the sampler may be waiting for.
+      // Ends at once, without waiting for what the sampler may be waiting for.
       _exit(end_as(ended_by(run.interrupted)));
     }
     return run;
@@ -187,7 +187,7 @@ class Demo {
     }
     story_.gpu = *gpu;
     const double share = kSimulatedShare / options_.copies * static_cast<double>(gpu->total);
-    // All together a quarter of what is free at most, whoever else uses the GPU.
+    // All together at most a quarter of the free memory, since others may use the GPU.
     story_.bytes =
         story_.simulated ? static_cast<std::uint64_t>(share) : std::min(kMostBytes, gpu->free / 4 / options_.copies);
     story_.bytes &= ~std::uint64_t{0xFFFFF};
@@ -200,7 +200,8 @@ class Demo {
     return true;
   }
 
-  // Sets ROTA_SOCKET to the rotad that serves the GPU, or to one of this demo's own. One line why there is none.
+  // Sets ROTA_SOCKET to the rotad that serves the GPU, or to a new one of this demo. Returns one line why there is
+  // none.
   std::string find_rotad() {
     const protocol::SocketSearch search = protocol::find_rotad();
     story_.own_rotad = search.descriptor < 0;
@@ -285,7 +286,7 @@ int start_again_on_simulated(const DemoOptions& options, const std::string& why)
     const attempt::OutputFolder folder("rota-sim");
     if (!folder.problem().empty()) return demo_failed(folder.problem());
   }
-  // Of the machine's own GPUs, and of other kernels than this one's.
+  // Variables about the machine's real GPUs and about other kernels.
   for (const char* name : {"CUDA_VISIBLE_DEVICES", "ROTA_SIM_KERNELS"}) unsetenv(name);
   const std::string path = own_executable();
   if (path.empty()) return demo_failed(fmt::format("/proc/self/exe: {}", strerror(errno)));

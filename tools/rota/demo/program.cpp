@@ -10,8 +10,8 @@
 // left, so that a busy machine does not make it longer. With --beside, the two ends of a pipe that all copies have
 // open, it begins once each copy has its memory or has ended: a refusal then is one with all others on the GPU.
 //
-// Each prints one line of JSON and ends with 0; what goes wrong is one line and exit code 1, wrong words too, and out
-// of memory exit code 2.
+// Each prints one line of JSON and ends with 0. A failure, or a wrong word, is one line and exit code 1; out of memory
+// is exit code 2.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -45,8 +45,8 @@ constexpr double kLaunchSeconds = 0.005;
   std::exit(code);  // NOLINT(concurrency-mt-unsafe)
 }
 
-// Under rota a library of the driver's name is already in the process. Where the loader does not find the driver, rota
-// and this program use the same variable.
+// Under rota a library of the driver's name is already loaded. If the loader does not find the driver, this program
+// uses the same variable as rota.
 void* open_driver() {
   if (void* there = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD)) return there;
   const char* named = std::getenv("ROTA_REAL_LIBCUDA");
@@ -152,7 +152,7 @@ struct Work {
   int write_end = -1;
 };
 
-// No process has the writing end open any more: each has closed it here, or has ended.
+// Waits until no process has the writing end open: each copy closes it here, or has ended.
 void wait_for_the_others(const Work& work) {
   if (work.read_end < 0) return;
   close(work.write_end);

@@ -123,7 +123,7 @@ void judge_under_rota(Story& story) {
   } else {
     story.seen.emplace_back("None had to wait for another.");
   }
-  // On a simulated one it is always their memory.
+  // On a simulated GPU the reason is always their memory.
   if (!way.seen.sharing.empty() && !story.simulated) {
     story.seen.push_back(fmt::format("`rota status` said: {}.", way.seen.sharing));
   }

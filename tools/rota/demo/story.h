@@ -13,7 +13,7 @@
 
 namespace rota::demo {
 
-// What the program says of the GPU.
+// What the program reports about the GPU.
 struct Gpu {
   std::string name;
   std::uint64_t free = 0;  // bytes
@@ -21,7 +21,7 @@ struct Gpu {
   std::uint64_t steps = 0;  // of a launch
   double seconds = 0;       // that it takes
 };
-// None if that program has not written this line.
+// Nothing if the line is not from that program.
 std::optional<Gpu> gpu_of(const std::string& line);
 
 struct Copy {

@@ -42,8 +42,8 @@ std::map<std::string, std::string> gather_variables() {
   return found;
 }
 
-// The NVML that belongs to this driver: the file next to it, else the one that the loader finds. Empty if there is none
-// next to a driver that ROTA_REAL_LIBCUDA names: the loader's NVML may belong to another driver.
+// The NVML that belongs to this driver: the file next to it, or else the one that the loader finds. Empty if there is
+// none next to a driver that ROTA_REAL_LIBCUDA names: the loader's NVML may belong to another driver.
 std::string nvml_path(const DriverFacts& driver) {
   for (const std::string& path : {driver.path, driver.file}) {
     const std::string beside = std::filesystem::path(path).parent_path() / "libnvidia-ml.so.1";

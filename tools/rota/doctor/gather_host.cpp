@@ -57,7 +57,7 @@ std::uint64_t field(const std::string& text, const std::string& key) {
   return 0;
 }
 
-// The most that this process's cgroup may have, or one above it: all of them count.
+// The limit of this process's cgroup, or of one above it: all of them apply.
 void gather_cgroups(HostFacts& host) {
   std::istringstream lines(content("/proc/self/cgroup"));
   for (std::string line; std::getline(lines, line);) {

@@ -1,4 +1,4 @@
-// The driver: does it exist, load and answer, which release is it, and what does it have that rota does not know.
+// The driver: whether it exists, loads and answers, which release it is, and what it has that rota does not know.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -172,7 +172,7 @@ void judge_driver(const Facts& facts, Findings& findings) {
   const ProbeFacts& probe = facts.probe;
   judge_search(facts, findings);
   judge_probe(probe, findings);
-  // What was reported before a crash is valid; what was not reported is no finding of its own then.
+  // What was reported before a crash is valid. What was not reported is no separate finding then.
   const bool asked = probe.end == End::kFinished && probe.load_error.empty();
   if (asked || probe.version) judge_version(facts, findings);
   judge_exports(facts, findings);

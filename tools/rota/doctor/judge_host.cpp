@@ -1,4 +1,4 @@
-// The machine below: host memory for what does not fit on a GPU, limits of the process, what the kernel offers.
+// The machine: host memory for what does not fit on a GPU, limits of the process, what the kernel offers.
 #include <fmt/format.h>
 
 #include <algorithm>

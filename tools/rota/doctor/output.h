@@ -7,7 +7,7 @@
 
 namespace rota::doctor {
 
-// Whether no problem is among them; warnings are allowed.
+// Whether there is no problem among them; warnings are allowed.
 bool all_well(const Findings& findings);
 
 // One line for each finding, its remedy indented below, and a count at the end. `verbose` names the functions that a

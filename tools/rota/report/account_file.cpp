@@ -114,7 +114,7 @@ std::vector<GpuRecord> gpus_of(const Header& header) {
 }
 
 Timeline timeline_of(const Header& header, std::vector<std::string>& notes) {
-  // No process lives long enough for steps of more than that.
+  // No process lives long enough for longer steps.
   constexpr std::uint64_t kLongestStep = 1'000'000'000'000'000;
   Timeline timeline{.step_ns = load(header.timeline_step_ns), .steps = {}};
   if (timeline.step_ns == 0) return {};

@@ -92,7 +92,7 @@ enum class Ending {
 
 struct ThreadRecord {
   std::uint32_t tid = 0;
-  std::string function;  // that it was inside of
+  std::string function;  // in which it was
   bool at_gate = false;
 };
 
@@ -101,7 +101,7 @@ struct ProcessAccount {
   PersonRecord self;
   std::vector<PersonRecord> ancestors;  // parent first
   std::string test;                     // by its environment
-  std::string running_test;             // that it last reported to be running
+  std::string running_test;             // the one that it last reported to be running
   Realtime began_ns = 0;
   Realtime ended_ns = 0;  // 0: not known
   Realtime alive_ns = 0;  // its last sign of life; of a process that runs, now

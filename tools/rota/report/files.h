@@ -15,7 +15,7 @@ struct NamedFile {
   bool written = true;
 };
 
-// An absolute path without links and dots, where the kernel finds it: "link/../file" lies beside what the link leads
+// The absolute path without links and dots that the kernel would follow: "link/../file" is next to what the link leads
 // to. The last parts need not exist.
 std::filesystem::path resolved(const std::filesystem::path& path);
 

@@ -24,8 +24,8 @@ double busy_part(const ProcessReport& process, const StepRecord& step) {
   return std::min(1.0, step.busy_us / 1e6 / step_seconds(process));
 }
 
-// The share of one GPU that each of its busy processes has had over time, summed up: 1 per second while only one is
-// busy, half of that while two are.
+// The time that each busy process of one GPU has had it, as a sum over time: it grows by 1 s per second while only one
+// is busy, and by half of that while two are.
 class Slices {
  public:
   void add(double begin, double end, double busy) {

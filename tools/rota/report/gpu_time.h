@@ -1,6 +1,7 @@
 // GPU time of processes whose work ran on one GPU at the same time. Each process samples whether its own work is
-// unfinished, which is also true while the GPU runs the others': added up, that would be more than the time that
-// passed. The GPU serves such processes in equal slices, so time in which several were busy is divided among them.
+// unfinished, which is also the case while the GPU runs other processes' work: the sum over processes would exceed the
+// time that passed. The GPU serves such processes in equal slices, so time in which several were busy is divided among
+// them.
 #pragma once
 
 #include <vector>

@@ -21,7 +21,7 @@ enum class Format { kText, kJson, kJunit, kHtml, kGithub };
 
 std::string render(const Report& report, Format format);
 
-// The format by its name for --format; by the end of a file's name.
+// The format with this name for --format, or for this end of a file's name.
 std::optional<Format> format_by_name(std::string_view name);
 std::optional<Format> format_by_file(std::string_view path);
 

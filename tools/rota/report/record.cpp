@@ -35,7 +35,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-// How long processes may take that are about to end when the command has ended, such as workers of a pool.
+// How long processes may take to end after the command has ended, such as workers of a pool.
 constexpr int kGraceMs = 1000;
 constexpr int kStepMs = 20;
 
@@ -49,7 +49,7 @@ Realtime now() {
   return static_cast<Realtime>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
 }
 
-// The session's own description, written before the job runs and again after its end.
+// The description of this session, written before the job runs and again after its end.
 class Description {
  public:
   Description(std::string folder, const tool::LaunchOptions& options, const std::string& name)

@@ -44,7 +44,7 @@ Result<int> run_session(tool::LaunchOptions options, const tool::TakenSignals& s
                         const std::string& name, const std::function<void(int)>& signalled = nullptr,
                         const std::function<bool(pid_t)>& own = nullptr,
                         const std::function<tool::LaunchOptions()>& in_place = nullptr);
-// Returns how the program ended; kNotRun without having started it, where the report could not be written.
+// Returns how the program ended; kNotRun if it was not started since the report could not be written.
 inline constexpr int kNotRun = 125;
 int run_and_report(tool::LaunchOptions options, const Recording& recording);
 

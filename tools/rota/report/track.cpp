@@ -6,7 +6,7 @@
 namespace rota::report {
 namespace {
 
-// Exact where the difference is small; times come from files, so it must not overflow either.
+// Exact if the difference is small. Times come from files, so it must not overflow either.
 double between(Realtime begin, Realtime end) {
   return static_cast<double>(
       static_cast<std::int64_t>(static_cast<std::uint64_t>(end) - static_cast<std::uint64_t>(begin)));

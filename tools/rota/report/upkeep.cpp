@@ -55,7 +55,7 @@ bool descends_from(const ProcessAccount& process, const std::string& recorder) {
                              [&](const PersonRecord& ancestor) { return ancestor.id() == recorder; });
 }
 
-// A process that was killed lived then, for sure. It cannot write any more.
+// Records that the process, which was killed, was certainly alive then. It cannot write any more.
 void set_alive(int file, std::int64_t seen_ns) {
   static_assert(sizeof(account::Word) == sizeof seen_ns);
   std::int64_t ended = 0;

@@ -1,8 +1,8 @@
 // Maintains a session's accounts while it runs.
 //
 // Disk space: a process reserves its whole account (account::File::reserve), since a page for which a full disk has no
-// space would end it by SIGBUS. Most of that stays zero: of 180 KiB all but 44 for a small test. Once the process has
-// ended, pages of zeros become holes, which read the same.
+// space would end it by SIGBUS. Most of that stays zero: a small test uses 44 of 180 KiB. Once the process has ended,
+// pages of zeros become holes, which read the same.
 //
 // Signs of life: a process whose monitor does not run, such as one that waits for `rota ci` to let it in, gives none
 // itself. If it is killed, its account gets the moment at which it was last seen here.

@@ -24,7 +24,7 @@ using protocol::Message;
 
 constexpr std::uint64_t kMiB = 1 << 20;
 
-// What is in use of each GPU, by NVML; 0 where it does not say.
+// How much of each GPU is in use according to NVML; 0 where it does not say.
 std::vector<std::uint64_t> used_of(const std::vector<VisibleGpu>& gpus) {
   const std::optional<Machine> machine = ask_machine();
   std::vector<std::uint64_t> used;
@@ -43,7 +43,7 @@ std::string names_of(const std::vector<VisibleGpu>& gpus, const std::vector<std:
   return names;
 }
 
-// The places of those that rotad has chosen and reserved; the error: why it has not.
+// The indices of the GPUs that rotad has chosen and reserved. The error says why it has not.
 Result<std::vector<std::size_t>> ask_rotad(const std::vector<VisibleGpu>& gpus, const std::vector<std::uint64_t>& used,
                                            std::size_t count, const std::string& session) {
   const protocol::SocketSearch search = protocol::find_rotad();
@@ -91,7 +91,7 @@ Result<std::string> choose_gpus(const GpusWanted& wanted, const Daemon& daemon, 
   if (wanted.all) return std::string();
   const std::size_t count = wanted.count.value_or(daemon.gpus);
   if (count == 0) return std::string();
-  // What is only the default costs nothing where there is nothing to choose, and stops no program.
+  // The default number must cost nothing if there is nothing to choose, and must not prevent a program from starting.
   const auto named = named_gpus(std::getenv("CUDA_VISIBLE_DEVICES"));
   if (!wanted.count && named && *named <= count) return std::string();
   const ci::WhoSees who{"--gpus", "program"};

@@ -12,11 +12,12 @@ namespace rota::tool {
 // What --gpus says.
 struct GpusWanted {
   std::optional<unsigned> count;  // nothing: as rotad's configuration has it
-  bool all = false;               // whatever that says
+  bool all = false;               // whatever the configuration says
 };
 
-// What CUDA_VISIBLE_DEVICES becomes: UUIDs; empty: it stays as it is. rotad reserves the GPUs for `session`; where none
-// does, they are chosen by what NVML says, and a line tells so. The error says why there are not as many as are wanted.
+// The new value of CUDA_VISIBLE_DEVICES, UUIDs; empty: it stays as it is. rotad reserves the GPUs for `session`. If no
+// rotad does, they are chosen by what NVML says, and a line tells so. The error says why there are not as many as
+// wanted.
 Result<std::string> choose_gpus(const GpusWanted& wanted, const Daemon& daemon, const std::string& session);
 
 }  // namespace rota::tool

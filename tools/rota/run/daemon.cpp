@@ -49,8 +49,8 @@ constexpr int kReadyDescriptor = 3;
 // How long a rotad may take to listen, and another `rota run` to start one: both take milliseconds.
 constexpr auto kPatience = std::chrono::seconds(5);
 
-// How long a rotad that is there may take to answer before the program starts without its answer. Together with what
-// the program itself waits then (runtime/turn), less than five seconds.
+// How long an existing rotad may take to answer before the program starts without its answer. Together with the time
+// for which the program itself waits then (runtime/turn), less than five seconds.
 constexpr auto kSilence = std::chrono::milliseconds(2500);
 
 std::string explain(int error, const std::string& socket) {
@@ -81,7 +81,7 @@ Stays ask_to_stay(int descriptor, const DaemonRequest& request, Daemon& daemon) 
   if (!send_message(descriptor, stay)) return Stays::kGone;
   const Answer answer = ask_status(descriptor, kSilence);
   if (answer.silent) {
-    // It has the request, and serves the program as soon as it goes on.
+    // It has received the request, and serves the program as soon as it continues.
     const protocol::Listener rotad = protocol::listener_of(descriptor);
     daemon.problem = unresponsive_text(daemon.socket, rotad) + "; until it answers the program does not take turns";
     daemon.silent = true;
@@ -120,7 +120,7 @@ std::string last_line(const std::string& path) {
   return last;
 }
 
-// Why a rotad has ended without a word in its log.
+// Why a rotad has ended without a line in its log.
 std::string why_without_log() {
   rlimit size{};
   const bool is_limited = getrlimit(RLIMIT_FSIZE, &size) == 0 && size.rlim_cur != RLIM_INFINITY;
@@ -131,11 +131,11 @@ std::string why_without_log() {
 // What became of a rotad that was started.
 struct Started {
   enum class Result { kListens, kEnded, kSilent } result;
-  std::string kept;     // what of its starter's limits it could not leave behind
-  std::string problem;  // kEnded: why it could not even be tried; otherwise its log says that
+  std::string kept;     // the limits of its starter that it could not change
+  std::string problem;  // kEnded: why it could not even be started; empty if its log says why it ended
 };
 
-// In the process that becomes rotad. Calls nothing back; says on standard error, which is the log, what goes wrong.
+// In the process that becomes rotad. Does not return; reports failures on standard error, which is the log.
 [[noreturn]] void become_rotad(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
                                const std::string& log, int ready) {
   std::vector<char*> argv;
@@ -181,7 +181,7 @@ Started spawn(const std::vector<std::string>& arguments, const std::string& log)
   const std::vector<std::string> environment = daemon_environment(environ);
   const pid_t middle = fork();
   if (middle == 0) {
-    setsid();  // so that the starter's terminal does not reach the child before it has a session of its own
+    setsid();  // so that the starter's terminal does not reach the child before it has its own session
     if (fork() == 0) become_rotad(arguments, environment, log, told.get());
     _exit(0);
   }
@@ -208,8 +208,8 @@ Started spawn(const std::vector<std::string>& arguments, const std::string& log)
   }
 }
 
-// Only one process starts a rotad at a place, the others wait here and then find it. The file names the process whose
-// turn it is.
+// Only one process at a time starts a rotad at a place; the others wait here and then find it. The file names the
+// process whose turn it is.
 class StartersTurn {
  public:
   explicit StartersTurn(const std::string& socket) : path_(socket + ".start") {
@@ -339,7 +339,7 @@ Daemon start_own(const SocketCandidate& place, const DaemonRequest& request) {
     }
     if (started.result == Started::Result::kEnded) {
       const std::string reason = started.problem.empty() ? last_line(log) : started.problem;
-      // A previous one that is just exiting still has the lock.
+      // A previous rotad that is just exiting still has the lock.
       if (reason.find("is already served") == std::string::npos) {
         daemon.problem =
             fmt::format("cannot start a rotad at {}: {}", socket, reason.empty() ? why_without_log() : reason);

@@ -1,5 +1,5 @@
-// The rotad that serves a program: found where one listens; otherwise the user's own, which is started and ends by
-// itself.
+// The rotad that serves a program: one that already listens, or otherwise the user's own, which is started here and
+// ends by itself.
 #pragma once
 
 #include <string>

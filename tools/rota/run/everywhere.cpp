@@ -40,7 +40,7 @@ bool write_text(const std::string& path, const std::string& text) {
   return static_cast<bool>(file);
 }
 
-// A user who is not root needs a user namespace of its own, in which it stays who it is.
+// A user who is not root needs a new user namespace, in which it keeps its id.
 bool unshare_mounts() {
   if (unshare(CLONE_NEWNS) == 0) return true;
   const unsigned user = geteuid();
@@ -51,7 +51,7 @@ bool unshare_mounts() {
          write_text("/proc/self/gid_map", fmt::format("{} {} 1\n", group, group));
 }
 
-// LD_PRELOAD separates by colons as well, the file does not; and what the machine preloads anyway stays.
+// LD_PRELOAD may be separated by colons, the file may not. What the machine preloads anyway stays.
 std::string preload_text() {
   std::ifstream before(kPreloadFile, std::ios::binary);
   std::string text(std::istreambuf_iterator<char>(before), {});
@@ -96,7 +96,7 @@ std::string mount_over_etc(const std::string& preload, const std::string& sessio
   return problem;
 }
 
-// What `work` returns in a child, which has its own namespaces.
+// Runs `work` in a child with its own namespaces, and returns what it returned there.
 template <typename Work>
 std::string tried_in_child(const Work& work) {
   int ends[2];
@@ -126,7 +126,7 @@ std::string tried_in_child(const Work& work) {
 }  // namespace
 
 std::string preload_everywhere() {
-  // The folder of the driver may be known by a variable that goes, too.
+  // A variable that is removed may also name the folder of the driver.
   const DriverPlace driver = find_driver();
   if (driver.search == DriverSearch::kFound && driver.place == kPlaceLibraryPath) {
     setenv(kPlaceVariable, driver.path.c_str(), 1);
@@ -134,7 +134,7 @@ std::string preload_everywhere() {
   const std::string preload = preload_text();
   const std::string session = session_text();
   const auto work = [&] { return mount_over_etc(preload, session); };
-  // A user namespace whose ids cannot be mapped could not be left again.
+  // Tried in a child first: a user namespace whose ids cannot be mapped could not be left again.
   if (std::string problem = tried_in_child(work); !problem.empty()) return problem;
   return work();
 }

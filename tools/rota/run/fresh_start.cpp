@@ -27,7 +27,7 @@ namespace {
 
 // How many descriptors a table may have by default (fs.nr_open).
 constexpr rlim_t kMostDescriptors = rlim_t{1} << 20;
-// Below these, rotad cannot serve everybody. Judgments: what it maps at its start, several times; its log.
+// Below these, rotad cannot serve everybody. Estimates: several times the memory that it maps at its start; its log.
 constexpr rlim_t kEnoughMemory = rlim_t{1} << 30;
 constexpr rlim_t kEnoughFile = rlim_t{1} << 20;
 
@@ -38,7 +38,7 @@ bool begins(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
 }
 
-// Of the folders of LD_LIBRARY_PATH, those with the library that rotad loads.
+// Those of LD_LIBRARY_PATH's folders that have the library that rotad loads.
 std::string folders_with_nvml(std::string_view path) {
   std::string found;
   while (!path.empty()) {
@@ -53,7 +53,7 @@ std::string folders_with_nvml(std::string_view path) {
   return found;
 }
 
-// Raises a limit as far as this process may: root's without end, others' to the hard limit.
+// Raises a limit as far as this process may: root to `most`, others to the hard limit.
 rlimit raise_limit(__rlimit_resource_t which, rlim_t most = RLIM_INFINITY) {
   rlimit limit{};
   if (getrlimit(which, &limit) != 0) return {RLIM_INFINITY, RLIM_INFINITY};
@@ -82,7 +82,7 @@ std::string raise_limits() {
   const rlimit time = raise_limit(RLIMIT_CPU);
   if (time.rlim_cur != RLIM_INFINITY) keeps(fmt::format("{} s of processor time", time.rlim_cur));
   for (const auto which : {RLIMIT_NPROC, RLIMIT_MEMLOCK, RLIMIT_SIGPENDING, RLIMIT_RSS}) raise_limit(which);
-  // The usual ones: a stack without a limit changes where everything is mapped, and nobody looks for a core file in /.
+  // The usual limits: an unlimited stack changes where everything is mapped, and nobody looks for a core file in /.
   rlimit stack{};
   constexpr rlim_t kUsualStack = 8 << 20;
   if (getrlimit(RLIMIT_STACK, &stack) == 0) {
@@ -97,7 +97,7 @@ std::string raise_limits() {
   return low;
 }
 
-// Scheduling class, priorities, CPUs, and how likely it is to be killed when memory is short.
+// Sets the scheduling class, priorities, CPUs, and how likely the process is to be killed when memory is short.
 std::string usual_pace() {
   std::string kept;
   const auto keeps = [&kept](const std::string& what) { kept += (kept.empty() ? "" : ", ") + what; };
@@ -106,7 +106,7 @@ std::string usual_pace() {
   if (setpriority(PRIO_PROCESS, 0, 0) != 0) keeps(fmt::format("nice {}", getpriority(PRIO_PROCESS, 0)));
   constexpr int kProcess = 1;  // IOPRIO_WHO_PROCESS
   syscall(SYS_ioprio_set, kProcess, 0, 0);
-  // The kernel takes the part of these that the process's cpuset has.
+  // The kernel keeps only those in the process's cpuset.
   std::array<unsigned long, 128> all_cpus;
   all_cpus.fill(~0UL);
   syscall(SYS_sched_setaffinity, 0, sizeof all_cpus, all_cpus.data());
@@ -128,7 +128,7 @@ void usual_signals() {
   struct sigaction usual{};
   usual.sa_handler = SIG_DFL;
   for (int number = 1; number <= SIGRTMAX; ++number) sigaction(number, &usual, nullptr);
-  // Whoever starts it may be taking signals one by one; the daemon would be deaf to all of them.
+  // Its starter may have blocked signals to take them one by one; the daemon would get none of them.
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -16,18 +16,18 @@ namespace rota::tool {
 // the first program: ROTA_TRACE and limits, as well as what CI systems set to find what a build has left behind.
 std::vector<std::string> daemon_environment(char* const* inherited);
 
-// A rotad with fewer descriptors cannot serve everybody: it needs three for each program, and a hundred of its own. A
-// judgment.
+// A rotad with fewer descriptors cannot serve everybody: it needs three for each program, and a hundred for itself. An
+// estimate.
 inline constexpr rlim_t kEnoughDescriptors = 1024;
 
 // Closes all descriptors from `first` on, also those above the present limit, and where the kernel or a sandbox knows
 // no close_range.
 void close_descriptors_from(int first);
 
-// What of the starter's stays with this process because only root can change it.
+// Settings of its starter that this process keeps because only root can change them.
 struct Kept {
   std::string limits;  // resource limits so low that rotad cannot serve everybody: "20 open files"; empty: none
-  std::string pace;    // what makes it slow, or the first to be killed; empty: nothing
+  std::string pace;    // settings that make it slow, or the first to be killed; empty: none
 };
 
 // Gives this process the limits, scheduling, CPUs, signals, session, umask and working directory of a process that

@@ -1,6 +1,6 @@
-// For as long as this exists, files that this process writes may grow: a program's `ulimit -f` is not meant for the few
-// that rota writes before the program starts. Where the limit cannot be raised, a write fails with EFBIG and raises no
-// signal. The program gets the limit, and the signal's disposition, as they were.
+// While this object exists, files that this process writes may grow: a program's `ulimit -f` is not meant for the few
+// files that rota writes before the program starts. Where the limit cannot be raised, a write fails with EFBIG and
+// raises no signal. The program gets the limit, and the signal's disposition, as they were.
 #pragma once
 
 #include <sys/resource.h>

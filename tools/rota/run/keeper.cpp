@@ -18,9 +18,9 @@
 namespace rota::tool {
 namespace {
 
-// How often a side that does not answer, or a stopped program, is checked.
+// The interval in which a process that does not answer, or a stopped program, is checked.
 constexpr int kLookMs = 50;
-// A killed program may be in a driver's call that takes its time.
+// A killed program may be in a long call of the driver.
 constexpr int kProgramsEndMs = 10'000;
 
 struct Question {
@@ -75,7 +75,7 @@ void close_from(unsigned first) {
   closedir(folder);
 }
 
-// False also for one that has ended; true if nobody can say.
+// False also for a process that has ended; true if it cannot be told.
 bool is_stopped(pid_t process) {
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(process));
@@ -98,7 +98,7 @@ void end_program(pid_t process, const Descriptor& exact) {
 }
 
 [[noreturn]] void keep_until_the_end(int inherited, pid_t waiting, const std::function<void()>& clean_up) {
-  // Whoever waits for the end of the caller's pipes does not wait for this process.
+  // Everything is closed, so that nobody who waits for the end of the caller's pipes waits for this process.
   constexpr int kLine = 0;
   dup2(inherited, kLine);
   close_from(kLine + 1);
@@ -199,7 +199,7 @@ Keeper::Keeper(const std::function<void()>& clean_up)
 
 Keeper::~Keeper() {
   siginfo_t state{};
-  // Otherwise it has ended, and its number may be another's.
+  // Otherwise it has ended, and its pid may be another process's.
   const auto process = static_cast<id_t>(witness_.process());
   if (witness_.process() <= 0 || waitid(P_PID, process, &state, WEXITED | WNOHANG | WNOWAIT) != 0) return;
   kill(witness_.process(), SIGKILL);

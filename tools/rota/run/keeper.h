@@ -6,10 +6,10 @@
 // nothing else. The list of a group's processes cannot change while somebody sends it a signal, so after a call of
 // setpgid() either each of its processes has the signal or none has.
 //
-// It survives. If the waiting process is killed the keeper kills the program, and cleans up. (PR_SET_PDEATHSIG would be
+// It survives. If the waiting process is killed, the keeper kills the program and cleans up. (PR_SET_PDEATHSIG would be
 // seen by the program, which could also lose it: programs with set-user-ID do.)
 //
-// It stays awake. A waiting process that has stopped with its program, as a shell expects it, is not told when somebody
+// It stays awake. A waiting process that has stopped with its program, as a shell expects, is not told when somebody
 // continues only the program.
 #pragma once
 
@@ -23,7 +23,7 @@
 
 namespace rota::tool {
 
-// The signals that are pending at the other end of `line`, taken from it: a process in take_questions().
+// Takes the pending signals from the process at the other end of the line, which is in take_questions().
 class Witness {
  public:
   Witness() = default;
@@ -51,8 +51,8 @@ Witness start_waiting_child(const std::function<int()>& become);
 
 class Keeper {
  public:
-  // `clean_up` is run by the keeper where this process was killed, after the program's end; it may be null. Where no
-  // process can be started there is no keeper, and all of this does without one.
+  // `clean_up` is run by the keeper if this process was killed, after the program's end; it may be null. If no process
+  // can be started there is no keeper, and the functions below do nothing.
   explicit Keeper(const std::function<void()>& clean_up);
   ~Keeper();
   Keeper(const Keeper&) = delete;
@@ -60,7 +60,7 @@ class Keeper {
 
   // The program to kill, and to watch. It has not been waited for.
   void keep(pid_t program);
-  // This process is about to stop because the program did; and it goes on.
+  // Called when this process is about to stop because the program did, and when it has continued.
   void watch() { witness_.tell('w'); }
   void rest() { witness_.tell('r'); }
 
@@ -71,7 +71,7 @@ class Keeper {
   Witness witness_;
 };
 
-// Takes the signals of `set` that are pending for this process from it.
+// Takes the signals of `set` that are pending for this process, and appends them.
 void take_pending(const sigset_t& set, std::vector<siginfo_t>& signals);
 
 }  // namespace rota::tool

@@ -32,7 +32,7 @@ void say(const std::string& line) {
   write_message("rota: " + report::printable(line) + "\n");
 }
 
-// Not interesting for most users: shown at the log level at which the shims show such lines.
+// Prints a line of little interest to most users: only at the log level at which the shims show such lines.
 void mention(const std::string& line) {
   const char* level = getenv("ROTA_LOG");
   if (level != nullptr && (strcmp(level, "info") == 0 || strcmp(level, "debug") == 0)) say(line);
@@ -188,7 +188,7 @@ std::string preload_list(const std::string& inherited, const std::vector<std::st
     if (std::find(list.begin(), list.end(), library) == list.end()) list.push_back(library);
   };
   if (!sanitizer.empty()) {
-    // It may be there already, under another path; then that one comes first.
+    // It may be listed already, under another path; then that one comes first.
     const std::string stem = sanitizer.substr(0, sanitizer.find(".so"));
     const auto found = std::find_if(present.begin(), present.end(), [&](const std::string& library) {
       return library.find(stem) != std::string::npos;

@@ -13,7 +13,7 @@ Result<std::string> listed_path(const std::string& path) {
   const std::string::size_type slash = path.rfind('/');
   auto link = PreloadCache::link_to(path.substr(0, slash));
   if (!link) return link.error();
-  // A file's own name is rota's, or one that the caller has looked at.
+  // The file's name is rota's, or one that the caller has checked.
   return *link + path.substr(slash);
 }
 

@@ -1,7 +1,7 @@
 // Paths in lists of paths. LD_PRELOAD separates by spaces and colons, /etc/ld.so.preload also by tabs and lines and
 // ends at a '#', LD_LIBRARY_PATH separates by colons and semicolons, ROTA_SIM_KERNELS by colons, and the loader
 // replaces what begins with a dollar. None of them has a way to quote. A path that cannot be in all of them is listed
-// by way of a link to its folder, through which everything beside the file is found, too.
+// through a link to its folder, so that everything next to the file is found, too.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@ namespace rota::tool {
 
 bool fits_lists(const std::string& path);
 
-// The path, or one of the same file that fits: by a link in the cache of preloads (preload_cache.h). The error is a
-// line that says why there can be none.
+// The path, or one of the same file that can be listed, through a link in the cache of preloads (preload_cache.h). The
+// error is a line that says why there can be none.
 Result<std::string> listed_path(const std::string& path);
 
 }  // namespace rota::tool

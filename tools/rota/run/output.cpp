@@ -17,10 +17,10 @@
 namespace rota::tool {
 namespace {
 
-// A pipe or terminal that can be written takes this much at once; more would wait in the middle.
+// A writable pipe or terminal takes this much at once; a longer write could block in the middle.
 constexpr std::size_t kAtOnce = PIPE_BUF;
 
-// Those that end whoever writes where nobody reads, or where a file may not grow any further.
+// The signals that end a process that writes where nobody reads, or beyond the limit of a file's size.
 sigset_t write_errors() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -49,7 +49,8 @@ bool can_be_written(int descriptor, int patience_ms) {
 void occupy_standard_descriptors() {
   for (int number = 0; number <= STDERR_FILENO; ++number) {
     if (fcntl(number, F_GETFD) != -1 || errno != EBADF) continue;
-    // Such a descriptor refuses what a closed one refuses, with the same error. The lowest free number is this one.
+    // Such a descriptor refuses what a closed one refuses, with the same error. It gets this number, the lowest free
+    // one.
     const int occupied = open("/", O_PATH | O_CLOEXEC);
     if (occupied > STDERR_FILENO) close(occupied);
   }

@@ -102,7 +102,7 @@ std::string identity_of(const std::string& path, const struct stat& info) {
                      info.st_mtim.tv_nsec);
 }
 
-// Increment it when a copy of the same library for the same driver would come out differently.
+// Increment it when a copy of the same library for the same driver would be made differently.
 constexpr const char* kForm = "2";
 
 std::string hash_of(const std::string& text) {

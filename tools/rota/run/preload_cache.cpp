@@ -26,8 +26,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How many entries are kept regardless of age, and how long the others are kept after their last use. A program may run
-// for weeks and start others under the preload all that time.
+// How many entries stay regardless of age, and how long the others stay after their last use. A program may run for
+// weeks and start others under the preload all that time.
 constexpr std::size_t kEntriesKept = 8;
 constexpr auto kUnusedFor = std::chrono::hours(24 * 30);
 // An entry's time of last use is updated when it is older than this.

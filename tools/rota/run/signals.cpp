@@ -10,7 +10,7 @@
 namespace rota::tool {
 namespace {
 
-// Those that are pending because a write of this process failed are none of the program's.
+// Drops the signals that are pending because a write of this process failed: they are not meant for the program.
 void drop_own_writes_signals() {
   for (const int number : {SIGPIPE, SIGXFSZ}) {
     sigset_t only;
@@ -60,7 +60,7 @@ int ending_of(int wait_status) {
 int end_as(int ending) {
   if (ending < kSignalled) return ending;
   const int number = ending - kSignalled;
-  // The program's core file is the one to look at. A handler of core files is asked whatever the limit says.
+  // Only the program's core file is of interest. The limit is not enough: a handler of core files ignores it.
   const rlimit none{0, 0};
   setrlimit(RLIMIT_CORE, &none);
   prctl(PR_SET_DUMPABLE, 0);

@@ -1,4 +1,4 @@
-// Signals of a process that waits for a program in its caller's place: it takes them one by one, hands the caller's
+// Signals of a process that waits for a program in its caller's place: it takes them one by one, passes the caller's
 // settings on, and ends as the program did.
 #pragma once
 
@@ -29,19 +29,19 @@ class TakenSignals {
 // Stops this process by a signal that it has blocked, until somebody continues it.
 void stop_as(int signal);
 
-// How a command is to end: an exit code below kSignalled, or kSignalled and the signal that its program died of.
+// How a command has to end: an exit code below kSignalled, or kSignalled plus the signal that its program died of.
 inline constexpr int kSignalled = 256;
 constexpr int ended_by(int signal) {
   return kSignalled + signal;
 }
-// As a shell says it.
+// The exit code that a shell reports for it.
 constexpr int shell_code(int ending) {
   return ending >= kSignalled ? 128 + ending - kSignalled : ending;
 }
-// The same of what waitpid says.
+// The ending for what waitpid reports.
 int ending_of(int wait_status);
 
-// Ends this process by the signal, without a core file of its own. Returns the exit code where there was none, or if
+// Ends this process by the signal, without writing a core file. Returns the exit code if there was no signal, or if
 // this process does not die of it (the first process of a container).
 int end_as(int ending);
 

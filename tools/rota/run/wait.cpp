@@ -21,14 +21,14 @@ namespace {
 
 constexpr int kNoProcess = 126;
 
-// What this process and its witnesses have got, until a round has brought nothing new.
+// The signals that this process and its witnesses have received. They are collected until a round brings nothing new.
 struct Arrived {
   std::vector<siginfo_t> own;
   std::vector<siginfo_t> witnessed;
 };
 
 void collect(const TakenSignals& signals, std::initializer_list<Witness*> witnesses, Arrived& arrived) {
-  constexpr int kRounds = 100;  // whoever sends without end must not keep what was sent from the program
+  constexpr int kRounds = 100;  // a process that sends without end must not keep the program from its signals
   const auto count = [&] { return arrived.own.size() + arrived.witnessed.size(); };
   for (int round = 0; round < kRounds; ++round) {
     const std::size_t before = count();
@@ -47,14 +47,15 @@ bool stops(int signal) {
   return signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
 }
 
-// The kernel discards a pending SIGCONT when a signal comes that stops, and those when SIGCONT comes.
+// The kernel discards a pending SIGCONT when a stopping signal comes, and pending stopping signals when SIGCONT comes.
 bool discards(int later, int pending) {
   return (stops(later) && pending == SIGCONT) || (later == SIGCONT && stops(pending));
 }
 
-// Real-time signals queue, so each has its like at a witness of the group. Others merge with those of their kind that
-// are pending: a single one that comes while the group gets it is merged with that one. One that this process had taken
-// when the group got its opposite may have been discarded at the witness.
+// Real-time signals queue, so each one that was sent to the group is also at a witness. Other signals merge with a
+// pending one of the same number: one that is sent to this process alone while the group gets it merges with the
+// group's. A signal that this process had already taken when the group got its opposite may have been discarded at the
+// witness.
 bool came_to_the_group(const siginfo_t& signal, std::vector<siginfo_t>& witnessed) {
   const bool queues = is_real_time(signal.si_signo);
   const auto found = std::ranges::find_if(witnessed, [&](const siginfo_t& other) {
@@ -88,8 +89,8 @@ class Wrapper {
   // The wait status of the program.
   int run() {
     keeper_.keep(program_);
-    // Until now a signal to the group may have come before there was a program, or before it was in the group. So it
-    // gets what this process got, and not what it has got itself.
+    // A signal to the group may have come before the program existed or was in the group. So the program gets what this
+    // process got, except what it has got itself.
     Arrived early;
     collect(signals_, {&start_, &keeper_.witness()}, early);
     for (const siginfo_t& signal : early.own) {
@@ -110,7 +111,8 @@ class Wrapper {
   }
 
  private:
-  // Not what the kernel says of children, nor what a write of this process, or its keeper, has caused.
+  // False for what the kernel reports about children, and for what was caused by a write of this process or by its
+  // keeper.
   bool is_meant_for_program(const siginfo_t& signal) const {
     const bool is_from_process = signal.si_code == SI_USER;
     switch (signal.si_signo) {
@@ -133,7 +135,8 @@ class Wrapper {
     for (const siginfo_t& signal : arrived.own) {
       if (!is_meant_for_program(signal)) continue;
       const bool to_group = knows ? came_to_the_group(signal, arrived.witnessed) : signal.si_code > 0;
-      // What the program sends to its parent (ready, as some servers say) is meant for whoever started this process.
+      // What the program sends to its parent (some servers report that they are ready) is meant for the process that
+      // started this one.
       if (!to_group && signal.si_code <= 0 && signal.si_pid == program_) {
         pass_on(getppid(), signal);
         continue;
@@ -144,11 +147,12 @@ class Wrapper {
     }
   }
 
-  // A shell that takes a process group of its own would be the leader of this one, had it taken this process's place.
+  // Whether signals to this process's group do not reach the program: a shell that creates its own process group would
+  // lead this one if it had taken this process's place.
   bool missed_by_program() const { return getpgrp() == getpid() && getpgid(program_) != getpgrp(); }
 
   int look_at_children() {
-    int status = -1;  // stays so where there is nothing to say
+    int status = -1;  // stays so if the program has not ended
     if (waiting_.ended) {
       status = reap(program_, waiting_.ended);
     } else {
@@ -162,7 +166,8 @@ class Wrapper {
     return -1;
   }
 
-  // As the program has stopped, for whoever waits for this process; until that one is continued.
+  // Stops this process as the program has stopped, for the process that waits for this one, until the program is
+  // continued.
   void stop_by(int number) {
     keeper_.watch();
     stop_as(number);
@@ -171,11 +176,11 @@ class Wrapper {
 
   const TakenSignals& signals_;
   const Waiting& waiting_;
-  // In this order: the keeper must not be in the program, nor keep its line open.
+  // In this order: the program must not inherit the keeper's line, nor keep it open.
   Keeper keeper_;
   Witness start_;
   pid_t program_;
-  bool is_over_ = false;  // then its number may be another's
+  bool is_over_ = false;  // then its pid may be another process's
 };
 
 }  // namespace
@@ -192,7 +197,7 @@ int reap(pid_t child, const std::function<void(const siginfo_t&)>& ended) {
 }
 
 int run_and_wait(const LaunchOptions& options, const TakenSignals& signals, const Waiting& waiting) {
-  // The one property of a process that an exec keeps, and that a child does not have.
+  // The only property of a process that exec keeps and a child does not inherit.
   int adopts_orphans = 0;
   prctl(PR_GET_CHILD_SUBREAPER, &adopts_orphans);
   if (waiting.adopts) adopts_orphans = *waiting.adopts ? 1 : 0;

@@ -1,10 +1,10 @@
-// Runs a program as a child of a process that stays, to say something when it has ended, and cannot be told from the
-// program otherwise: every signal that its caller or a terminal sends reaches the program, once; it stops and goes on
-// when the program does; and it ends as the program did.
+// Runs a program as a child of this process, which stays to report something when the program has ended. In all other
+// respects it behaves as the program would: every signal that its caller or a terminal sends reaches the program, once;
+// it stops and continues when the program does; and it ends as the program did.
 //
-// The program could have taken this process's place, with another process that waits. But its caller would go on before
-// the report is written, and could not be given another exit status. So the process that the caller knows stays, and
-// everything that it gets is passed on.
+// The program could have taken this process's place, with another process that waits. But then the caller would
+// continue before the report is written, and could not be given another exit status. So the process that the caller
+// knows stays, and passes on everything that it gets.
 #pragma once
 
 #include <sys/types.h>
@@ -19,15 +19,16 @@
 namespace rota::tool {
 
 struct Waiting {
-  // What waitid says of each child that has ended, while /proc still knows it, for a process that adopts orphans
-  // (PR_SET_CHILD_SUBREAPER): all its children are waited for until the program has ended. Null: only the program.
+  // Called with what waitid reports of each child that has ended, while /proc still shows it. For a process that adopts
+  // orphans (PR_SET_CHILD_SUBREAPER): all its children are waited for until the program has ended. Null: only the
+  // program is.
   std::function<void(const siginfo_t&)> ended;
-  // A signal that is about to be passed on, or that the program has got already.
+  // Called with a signal that is about to be passed on, or that the program has already got.
   std::function<void(int)> signalled;
-  // What a process that survives this one does if this one is killed, after it has killed the program.
+  // If this process is killed, another one survives, kills the program, and then calls this.
   std::function<void()> clean_up;
-  // No process can be started, which was said: how the program is to run in this process's place. Null: it is not
-  // started.
+  // Called if no process can be started, after a line said so: returns how to run the program in this process's place.
+  // Null: the program is not started.
   std::function<LaunchOptions()> in_place;
   // Whether the program adopts orphans as this process did when it was started; nothing: as this process does now.
   std::optional<bool> adopts = {};
@@ -36,8 +37,8 @@ struct Waiting {
 // Returns how the program ended (signals.h); 126 and 127 as run_in_place, after a line.
 int run_and_wait(const LaunchOptions& options, const TakenSignals& signals, const Waiting& waiting = {});
 
-// Takes away all children that have ended by now, after `ended` was told of each. Returns the wait status of `child`,
-// as waitpid says it; -1 if that was not among them.
+// Reaps all children that have ended by now, after calling `ended` for each. Returns the wait status of `child` as from
+// waitpid; -1 if it was not among them.
 int reap(pid_t child, const std::function<void(const siginfo_t&)>& ended);
 
 }  // namespace rota::tool

@@ -186,8 +186,8 @@ int simulate(SimOptions options) {
       !std::ranges::all_of(options.kernels, [](const std::string& path) { return fits_lists(path); });
   std::vector<std::string> parents = attempt::temporary_folders();
   if (lists_own) std::erase_if(parents, [](const std::string& parent) { return !fits_lists(parent); });
-  // Whatever ends this machine, its folder goes: signals wait until there is a program to pass them on to, and where
-  // this process is killed its keeper removes the folder, or the next machine.
+  // The folder is removed however this machine ends: signals wait until there is a program to pass them on to, and if
+  // this process is killed, its keeper or the next machine removes the folder.
   const TakenSignals signals;
   attempt::OutputFolder folder("rota-sim", parents);
   if (!folder.problem().empty()) return fail(folder.problem());
@@ -239,7 +239,7 @@ int simulate(SimOptions options) {
   if (!options.time_scale.empty()) set("ROTA_SIM_TIME_SCALE", options.time_scale);
   if (options.virtual_clock) set("ROTA_SIM_CLOCK", "virtual");
   set("ROTA_SIM_UNREGISTERED", options.unregistered);
-  // Messages about a machine that is already in use name these options, and only those that the user wrote.
+  // Messages about a machine that is already in use name these options, but only those that the user gave.
   std::string written;
   const auto wrote = [&written](const char* option, const std::string& value) {
     if (!value.empty()) written += fmt::format("{}{} {}", written.empty() ? "" : "\n", option, value);

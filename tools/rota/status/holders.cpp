@@ -47,8 +47,8 @@ std::string lock_folder() {
   return folder;
 }
 
-// The locks' names that somebody listens or is connected at, with the inodes of the sockets. `process` says in which
-// process's network namespace: "self" or a pid.
+// The locks' names at which somebody listens or is connected, with the inodes of the sockets. `process` ("self" or a
+// pid) selects the network namespace.
 std::map<std::string, std::set<std::string>> sockets_at_names(const std::string& process) {
   std::map<std::string, std::set<std::string>> all;
   std::ifstream table(fmt::format("/proc/{}/net/unix", process));
@@ -70,7 +70,7 @@ std::set<std::string> names() {
   return all;
 }
 
-// Whether the process has one of these sockets open; nothing: its descriptors may not be seen.
+// Whether the process has one of these sockets open; nothing: its descriptors are not visible.
 std::optional<bool> has_open(const std::string& process, const std::set<std::string>& inodes) {
   namespace fs = std::filesystem;
   std::error_code error;
@@ -92,8 +92,8 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// The rotads of other network namespaces that have locks' names there, whether or not they have files, too: a container
-// with a lock folder of its own. Only processes that are seen here; 0: one of several.
+// The rotads of other network namespaces that have locks' names there, with or without files: a container may have its
+// own lock folder. Only processes that are visible here; 0: one of several.
 std::map<std::string, pid_t> names_elsewhere() {
   namespace fs = std::filesystem;
   std::map<std::string, pid_t> certain;
@@ -128,7 +128,7 @@ std::string user_of(uid_t uid) {
   return user != nullptr ? user->pw_name : fmt::format("uid {}", uid);
 }
 
-// The GPUs that a lock can be of, by UUID: those of the folder's files and of the kernel's driver.
+// The UUIDs of the GPUs that may have a lock: those of the folder's files and of the kernel's driver.
 std::set<std::string> gpus_known(const std::string& folder) {
   namespace fs = std::filesystem;
   std::set<std::string> all;
@@ -149,14 +149,14 @@ std::set<std::string> gpus_known(const std::string& folder) {
   return all;
 }
 
-// Whether a process has locked the file. This takes a shared lock for a moment, as all who check do, and a rotad that
-// wants it at that moment tries once more.
+// Whether a process has locked the file. This takes a shared lock for a moment, as every check does. A rotad that wants
+// the lock at that moment tries once more.
 bool is_locked(const std::string& path) {
   const Descriptor file(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   return file && flock(file.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
-// The process that has locked the file, by the kernel's list; 0: it is not seen here.
+// The process that has locked the file, by the kernel's list; 0: it is not visible here.
 pid_t locker_of(const std::string& path) {
   struct stat file;
   if (lstat(path.c_str(), &file) != 0) return 0;
@@ -179,7 +179,7 @@ void note_process(GpuHolder& holder, pid_t pid, uid_t uid) {
   holder.stopped = protocol::stopped_state(pid);
 }
 
-// The process that has locked a GPU's file, and has no name in this network namespace.
+// The process that has locked a GPU's file without having the lock's name in this network namespace.
 std::optional<GpuHolder> file_holder(const std::string& gpu, const std::string& path) {
   if (!is_locked(path)) return std::nullopt;
   GpuHolder holder{.gpu = gpu, .how = Holding::kForeign, .file = path};
@@ -188,7 +188,7 @@ std::optional<GpuHolder> file_holder(const std::string& gpu, const std::string& 
   struct stat process;
   const bool seen = pid != 0 && stat(folder.c_str(), &process) == 0;
   if (seen) note_process(holder, pid, process.st_uid);
-  // What a rotad writes there; another container's is not seen.
+  // If the process is not visible (in another container), what a rotad writes into the file.
   if (seen ? first_line(folder + "/comm") == "rotad" : first_line(path).starts_with("rotad pid ")) {
     holder.how = Holding::kElsewhere;
   }
@@ -227,9 +227,9 @@ std::optional<GpuHolder> answer(const Asked& asked, const std::string& folder) {
                    .programs = said.holder.programs,
                    .machine = said.holder.machine != 0 && asked.who.uid == 0};
   note_process(holder, asked.who.pid, asked.who.uid);
-  // Locks of another folder are not about this machine's GPUs.
+  // Locks of another folder do not concern this machine's GPUs.
   if (protocol::lock_name(fmt::format("{}/{}.lock", folder, holder.gpu)) != asked.name) return std::nullopt;
-  // That rotad may have put any bytes there, and they go to a terminal.
+  // That rotad may have put any bytes there, and they are shown on a terminal.
   for (std::string* text : {&holder.name, &holder.socket}) {
     std::ranges::replace_if(*text, [](char letter) { return letter < ' ' || letter > '~'; }, '?');
   }
@@ -249,7 +249,7 @@ std::vector<GpuHolder> find_holders(const std::vector<std::string>& known) {
     auto asked = ask(name);
     if (asked) (asked->door ? open : silent).push_back(std::move(*asked));
   }
-  // All at once: some may be stopped, or of an older release, and say nothing.
+  // All at once: some may be stopped, or of an older release, and not answer.
   while (!open.empty()) {
     std::vector<pollfd> ready;
     for (const Asked& asked : open) ready.push_back({asked.door.get(), POLLIN, 0});

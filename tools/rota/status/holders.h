@@ -1,7 +1,7 @@
 // Which rotads of this machine have GPUs, by asking at the names of the GPUs' locks (protocol/lock_door.h): `rota
-// status` sees those that it does not talk to, too. One that is stopped does not answer there, one in another network
-// namespace has its names there, and what is no rotad may have locked a file: those are known by the kernel's word
-// about the name, in whichever namespace of a process that is seen, or by the lock of the file.
+// status` shows also those that it does not query. A stopped rotad does not answer, one in another network namespace
+// has its names there, and a process that is no rotad may have locked a file. Those are found by what the kernel lists
+// about the name, in the namespaces of all visible processes, or by the lock of the file.
 #pragma once
 
 #include <sys/types.h>
@@ -14,7 +14,7 @@ namespace rota::tool {
 
 enum class Holding {
   kAnswers,    // and says who it is
-  kSilent,     // it listens at the lock's name, and says nothing
+  kSilent,     // it listens at the lock's name, and does not answer
   kElsewhere,  // a rotad in another network namespace, known by its file or by its name there
   kForeign     // the process that has locked the file is no rotad, or is not known
 };
@@ -33,16 +33,16 @@ struct GpuHolder {
   char stopped = 0;    // protocol::stopped_state()
 };
 
-// Takes half a second at most. `known`: UUIDs of GPUs, in addition to those that lock files and the kernel's driver
+// Takes at most half a second. `known`: UUIDs of GPUs, in addition to those that lock files and the kernel's driver
 // name; the name of a lock does not tell its GPU.
 std::vector<GpuHolder> find_holders(const std::vector<std::string>& known = {});
 
-// Without the GPUs of the rotad that was asked: it is one of these processes, or serves these GPUs.
+// Removes the rotad that was asked: it is one of these processes, or serves these GPUs.
 void leave_out(std::vector<GpuHolder>& holders, std::uint64_t pid, const std::string& socket,
                const std::vector<std::string>& gpus);
 
 // The lock files of these GPUs that something has removed while the names are held: rotads in other network namespaces
-// no longer see that the GPUs are taken. Those that are made again within a second do not count.
+// no longer see that the GPUs are taken. Files that are created again within a second do not count.
 std::vector<std::string> missing_locks(const std::vector<std::string>& gpus);
 
 // What is wrong with a rotad that does not answer, and what helps.

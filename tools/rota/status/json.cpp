@@ -15,8 +15,8 @@ using protocol::TaskRow;
 
 namespace {
 
-// Of status.schema.json: raised with each change that may break a reader of the former version. Additions do not raise
-// it.
+// The version of status.schema.json: incremented with each change that may break a reader of the previous version.
+// Additions do not increment it.
 constexpr int kSchemaVersion = 1;
 
 // Where a figure for a client's memory comes from.

@@ -72,7 +72,7 @@ std::string busy_text(const MachineGpu* gpu) {
   return gpu == nullptr || !gpu->busy_percent ? "" : fmt::format(", {}% busy", *gpu->busy_percent);
 }
 
-// Of a GPU, for programs that have not come to it yet (`rota run --gpus`).
+// What is reserved on a GPU for programs that do not use it yet (`rota run --gpus`).
 std::string reserved_text(const Status& status, const std::string& uuid) {
   std::string text;
   for (const protocol::ReservationRow& each : status.reservations) {
@@ -98,7 +98,7 @@ std::string natives_text(const MachineGpu* gpu) {
   return text;
 }
 
-// One that no program uses under this rotad.
+// A GPU that no program uses under this rotad.
 std::string unused_text(const MachineGpu& gpu) {
   return fmt::format("\nGPU {}  {}  {}\n  no program uses it under this rotad; {} of {} in use{}\n", gpu.number,
                      printable(gpu.name), printable(gpu.uuid), size_text(gpu.used_bytes), size_text(gpu.total_bytes),

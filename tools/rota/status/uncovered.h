@@ -3,8 +3,8 @@
 // preload reaches them. They take no turns, and no limit holds for them.
 //
 // No code of rota's runs in such a program, so other commands report it: `rota status`, `rota doctor`, and a `rota run
-// --report` or `rota ci` while it waits for what it has started. They read what the kernel says of the processes that
-// this user may see: the variables that each was started with, and the files that it has mapped. So it costs the
+// --report` or `rota ci` while it waits for what it has started. They read what the kernel shows of the processes that
+// this user may see: the variables that each was started with, and the files that it has mapped. This costs the
 // programs nothing, and has two limits: a program with an entirely cleaned environment (env -i) is not known to belong
 // to a session, and neither is another user's program unless this user is root.
 #pragma once

@@ -8,7 +8,7 @@ namespace rota::top {
 namespace {
 
 constexpr char kEscapeByte = '\x1b';
-// A sequence that has not ended by then is none.
+// Anything longer is not a sequence.
 constexpr std::size_t kLongest = 32;
 
 // What follows ESC: without modifiers.

@@ -91,7 +91,7 @@ const char* sort_name(Sort sort) {
   return "";
 }
 
-// Whether the one comes before the other. Only the first word of it is turned round.
+// Whether `left` comes before `right`. Only the chosen order is inverted, not the order among equals.
 bool before(const Row& left, const Row& right, Sort sort, bool inverted) {
   const auto rank = [](Doing doing) { return doing == Doing::kHolds ? 0 : doing == Doing::kWaits ? 1 : 2; };
   const auto waiting = [](const Row& row) { return row.doing == Doing::kWaits ? row.since_ns : 0; };
@@ -212,7 +212,7 @@ std::string heading(const std::vector<const Column*>& columns, const Screen& scr
   return text + "PROGRAM";
 }
 
-// A command as it is known by: the line about the chosen program has the whole of it.
+// The command without its folder: the line about the chosen program has all of it.
 std::string without_folder(const std::string& command) {
   const std::string program = command.substr(0, command.find(' '));
   const std::size_t slash = program.rfind('/');
@@ -323,7 +323,7 @@ void sort_by(Choices& choices, Sort sort) {
   choices.inverted = false;
 }
 
-// One further, or one back, round and round.
+// To the next or previous order, cyclically.
 void step_sort(Choices& choices, int step) {
   sort_by(choices, static_cast<Sort>((static_cast<int>(choices.sort) + step + kSorts) % kSorts));
 }
@@ -353,7 +353,7 @@ After type(Choices& choices, const Pressed& pressed) {
       choices.typing = false;
       break;
     default:
-      // Any other key ends it and does what it does otherwise.
+      // Any other key ends typing and has its usual effect.
       choices.typing = false;
       return press(choices, pressed);
   }

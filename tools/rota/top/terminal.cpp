@@ -27,7 +27,7 @@ constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J";
 constexpr int kMostCells = 1000;
 constexpr std::string_view kLeave = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 
-// The signals that end a program by default, but for those that run.cpp waits for.
+// The signals that end a program by default, except those that top.cpp waits for.
 constexpr std::array kDeadly = {SIGSEGV, SIGBUS,  SIGFPE,    SIGILL, SIGABRT, SIGTRAP, SIGSYS,  SIGUSR1,   SIGUSR2,
                                 SIGPIPE, SIGALRM, SIGSTKFLT, SIGIO,  SIGPWR,  SIGXCPU, SIGXFSZ, SIGVTALRM, SIGPROF};
 
@@ -42,7 +42,7 @@ void on_end(int signal) {
   [[maybe_unused]] const ssize_t written = write(written_to, kLeave.data(), kLeave.size());
   if (written_to == STDOUT_FILENO) fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) & ~O_NONBLOCK);
   tcsetattr(STDIN_FILENO, TCSANOW, &restored);
-  raise(signal);  // by its default, since the handler was for once
+  raise(signal);  // with its default action, since the handler was for one signal only
 }
 
 void handle_deadly(bool handle) {
@@ -122,14 +122,15 @@ void Terminal::take() {
   keys.c_cc[VMIN] = 1;
   keys.c_cc[VTIME] = 0;
   tcsetattr(STDIN_FILENO, TCSANOW, &keys);
-  // Without a file of its own (another user's terminal, after su): whoever shares this one does not wait either.
+  // If it cannot be opened again (another user's terminal, after su), all processes that share this file do not wait
+  // either.
   if (!own_) fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) | O_NONBLOCK);
   unwritten_ = kEnter;
   write_more();
   forget();
 }
 
-// Not what is left of the last lines: it would only make the end later.
+// Drops what is left of the last lines: it would only delay the end.
 void Terminal::give_back() {
   unwritten_ = kLeave;
   while (write_more() && !unwritten_.empty()) {

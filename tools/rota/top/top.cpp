@@ -29,12 +29,12 @@ namespace {
 using top::After;
 using top::Finding;
 
-// After which an escape is a key, and not the beginning of one.
+// After this pause an escape is a key, and not the beginning of one.
 constexpr int kEscapePauseMs = 50;
 
 constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGWINCH};
 
-// What the asking thread leaves for the other one. It may outlive that, inside NVML.
+// What the asking thread leaves for the other one. The asking thread may run longer, inside NVML.
 struct Mailbox {
   std::mutex mutex;
   std::optional<Finding> latest;

@@ -103,7 +103,7 @@ std::string detail_of(const TaskRow& task, const GpuRow& gpu) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-// What of its memory is on the GPU and what is not, as far as rota knows.
+// Which part of its memory is on the GPU and which is not, as far as rota knows.
 void place_memory(Row& row, const TaskRow& task) {
   using protocol::MemoryMode;
   switch (task.mode) {

@@ -1,5 +1,5 @@
 // What ran on simulated GPUs while a program was traced: simgpu writes it next to the trace (ROTA_SIM_ACTIVITY,
-// tools/simgpu/driver/stream/activity.h). A real driver tells only profilers when a kernel ran.
+// tools/simgpu/driver/stream/activity.h). A real driver reports only to profilers when a kernel ran.
 #pragma once
 
 #include <cstdint>

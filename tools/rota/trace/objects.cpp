@@ -9,7 +9,7 @@
 namespace rota::tool {
 namespace {
 
-// Calls overlap by microseconds; an address is not handed out many times within one.
+// Calls overlap by microseconds; an address is not handed out many times within one call.
 constexpr std::size_t kMostVersions = 4;
 
 }  // namespace
@@ -165,7 +165,7 @@ void ObjectNames::memory_freed(std::uint64_t address, const Moment& moment) {
 
 std::string ObjectNames::memory(std::uint64_t address, const Moment& moment, bool device, bool written) {
   const Memory* memory = find_memory(address, moment);
-  // A host address in freed memory is an address like any other.
+  // A host address in freed memory gets no name.
   if (memory != nullptr && !device && memory->gone <= moment.begin_ns) memory = nullptr;
   if (memory == nullptr) {
     if (!device || !written) return {};

@@ -1,10 +1,10 @@
-// Names for what a process's handles and addresses mean: "stream#2", "dptr#3+0x100". Numbers go by the order of first
+// Names for what a process's handles and addresses mean: "stream#2", "dptr#3+0x100". Numbers follow the order of first
 // appearance in the listing, per process and class, so two runs of one program give the same names whatever addresses
-// they were given.
+// they got.
 //
-// The listing is in the order in which calls began; threads overlap. So an object has a time from which other threads
-// can know it (its creation has returned), while calls that its creator makes meanwhile already do. An address that is
-// given back and handed out again is a new object.
+// The listing is in the order in which calls began; threads overlap. So other threads can know an object only from the
+// time at which its creation returned, while its creator's calls know it already before. An address that is freed and
+// handed out again is a new object.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ class ObjectNames {
   void set_symbol(std::uint64_t address, const std::string& label) { symbols_[address] = label; }
   std::string symbol(std::uint64_t address) const;
 
-  // bytes == 0: not known. Not fresh: unless it lies in memory that is known already.
+  // bytes == 0: not known. If not `fresh`, it is ignored where it lies in memory that is already known.
   // `own`: an allocation of the program, which live() counts until it is freed.
   void memory_made(std::uint64_t address, std::uint64_t bytes, bool host, bool fresh, const Moment& moment,
                    bool own = false);

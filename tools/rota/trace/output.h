@@ -22,8 +22,8 @@ using Activity = std::map<std::uint32_t, std::vector<KernelRun>>;
 struct ShowOptions {
   Selection selection = {};
   bool json = false;
-  // Neither times nor process and thread ids, which are numbered in the order of their start: two runs of a program
-  // that does the same give the same listing.
+  // If false, the listing has neither times nor ids; processes and threads are numbered in the order of their start.
+  // Two runs of a program that does the same then give the same listing.
   bool times = true;
   // Text: each look-up of a function on its own line, instead of one line for each series.
   bool lookups = false;

@@ -52,7 +52,7 @@ std::span<const names::Enumerator> enumerators_of(const names::Api& api, std::ui
   return api.enumerators.subspan(enumeration.first, enumeration.count);
 }
 
-// What the rule says for that selector's value; an enumerator may have several names.
+// The member that the rule names for the selector's value; an enumerator may have several names.
 std::string_view shown_by(const names::Api& api, const UnionRule& rule, std::uint32_t selector_type,
                           std::span<const std::byte> selector) {
   for (const names::Enumerator& enumerator : enumerators_of(api, selector_type)) {
@@ -64,7 +64,7 @@ std::string_view shown_by(const names::Api& api, const UnionRule& rule, std::uin
   return rule.otherwise;
 }
 
-// CUuuid, the IPC handles: one array of char, which holds bytes and not letters.
+// CUuuid, the IPC handles: one array of char, which holds bytes rather than text.
 bool is_bytes(const names::Api& api, const names::Record& record) {
   if (record.count != 1) return false;
   const std::uint32_t type = api.fields[record.first].type;
@@ -191,7 +191,7 @@ std::string Renderer::array(std::uint32_t element_number, std::span<const std::b
 }
 
 std::string Renderer::floating(std::span<const std::byte> bytes) const {
-  // Each with the digits that its own type holds.
+  // With as many digits as its type holds.
   std::string text;
   bool finite = false;
   if (bytes.size() == 4) {
@@ -217,7 +217,7 @@ std::string Renderer::enumeration(const names::Type& type, std::span<const std::
     if (same_value(enumerator, bytes)) return plain(enumerator.name);
   }
   if (type.kind == Kind::kEnum) return std::to_string(load_signed(bytes));
-  // Single bits only: masks and combined values would hide what was asked for.
+  // Single bits only: masks and combined values would hide which bits were set.
   std::string joined;
   std::uint64_t rest = bits;
   for (const names::Enumerator& enumerator : enumerators) {

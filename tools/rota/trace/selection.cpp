@@ -14,7 +14,7 @@
 namespace rota::tool {
 namespace {
 
-// How many letters have to be changed, added or taken away to make one of the other; cases do not count.
+// How many letters have to be changed, added or removed to turn one into the other, ignoring case.
 std::size_t distance(std::string_view one, std::string_view other) {
   std::vector<std::size_t> row(other.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});

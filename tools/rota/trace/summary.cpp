@@ -39,7 +39,7 @@ class Summary {
     }
     row.total_ns += call.end_ns - call.begin_ns - call.waited_ns;
     row.waited_ns += call.waited_ns;
-    // Once, for the runtime's call and the driver's inside it.
+    // Counted once for a runtime's call and the driver's call inside it.
     if (call.waited_ns > 0 && call.api == trace::kDriverApi) {
       ++waits_;
       waited_ns_ += call.waited_ns;

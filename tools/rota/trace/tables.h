@@ -39,7 +39,7 @@ struct Allocation {
   bool fresh = true;  // false: it may have been known before
 };
 const Allocation* allocation_of(std::string_view base);
-// It allocates memory for the program, rather than another access to some, or a range of addresses.
+// Whether it allocates memory for the program, rather than another way to access some, or a range of addresses.
 bool gives_memory(std::string_view base);
 
 // Where the name of a kernel or of a device variable is said: `object` is its handle or its address in the host

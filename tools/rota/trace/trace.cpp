@@ -131,7 +131,7 @@ struct RunCommand {
     LaunchOptions options;
     options.command = command;
     options.environment.emplace_back("ROTA_TRACE", directory);
-    // simgpu says there what ran when; a real driver takes no notice of it.
+    // simgpu records there what ran when; a real driver ignores it.
     options.environment.emplace_back("ROTA_SIM_ACTIVITY", directory);
     if (max_bytes.empty() && inherited != nullptr) max_bytes = inherited;
     if (!max_bytes.empty()) {

@@ -26,7 +26,7 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// The copies are in sessions of their own, so none of them has received the signal. False: the signal is to end all of
+// The copies are in sessions of their own, so none of them has received the signal. False: the signal has to end all of
 // them.
 bool passed_on(const siginfo_t& signal, const std::vector<pid_t>& copies) {
   const auto send = [&](int number) {

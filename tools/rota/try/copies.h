@@ -24,8 +24,8 @@ struct Together {
   std::string problem;  // one line that says why not all could be started; then they have been ended
 };
 
-// While this object lives, signals wait for run_copies(). Those that mean an end (Ctrl-C and similar ones) end what it
-// has started, a stop (Ctrl-Z) stops that with this process, and others are passed on to each copy. Only one at a time.
+// While this object lives, signals wait for run_copies(). Signals that mean an end (Ctrl-C and similar ones) end the
+// copies, a stop (Ctrl-Z) stops them with this process, and others are passed on to each copy. Only one at a time.
 class SignalsTaken : public tool::TakenSignals {
  public:
   ~SignalsTaken() { hand_on(); }

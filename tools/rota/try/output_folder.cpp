@@ -54,7 +54,7 @@ bool is_stale(const fs::path& folder) {
 }
 
 // A rotad or program that is still running may create or remove a file there at the same moment: once the folder has
-// another name it does not find it, and what it had begun is over at the next attempt.
+// another name they no longer find it, and what they had begun is finished by the next attempt.
 void remove_whole(const fs::path& folder) {
   std::error_code error;
   fs::path last = folder;
@@ -105,7 +105,8 @@ OutputFolder::OutputFolder(const std::string& name, const std::vector<std::strin
         fmt::format("cannot make a temporary folder in {}: set TMPDIR to a folder that can be written to", tried);
     return;
   }
-  // Locked before it has its name. A file system without locks has no file then, and the folder stays after a kill.
+  // The file is locked before it gets its name. On a file system without locks there is no such file, and the folder
+  // stays after a kill.
   const std::string unnamed = path_ + "/" + kNewLock;
   lock_ = Descriptor(open(unnamed.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!lock_) return;

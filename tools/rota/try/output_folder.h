@@ -11,9 +11,9 @@ namespace rota::attempt {
 // Where temporary folders are made, in the first that can be used: TMPDIR as an absolute path, /tmp, /dev/shm.
 std::vector<std::string> temporary_folders();
 
-// Made in the first usable folder of `parents`, for this user only. Removed with everything in it, unless somebody is
+// Made in the first usable folder of `parents`, for this user only. Removed with everything in it, unless somebody has
 // to read it. If this process is killed, the next process of this user that makes a folder of that name removes it: a
-// locked file in it says that its owner lives.
+// locked file in it shows that its owner is alive.
 class OutputFolder {
  public:
   explicit OutputFolder(const std::string& name, const std::vector<std::string>& parents = temporary_folders());
@@ -21,7 +21,7 @@ class OutputFolder {
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
   const std::string& path() const { return path_; }
-  // One line why it could not be made, with what to do; empty: it is there.
+  // One line that says why it could not be made, and what to do; empty: it exists.
   const std::string& problem() const { return problem_; }
   void remove() const;
   const std::string& keep();

@@ -1,4 +1,4 @@
-// Processes that this one has started, directly or through others, by what /proc says of parents.
+// Processes that this one has started, directly or through others, according to the parents in /proc.
 #pragma once
 
 #include <sys/types.h>

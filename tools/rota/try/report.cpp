@@ -43,7 +43,7 @@ struct Line {
   std::vector<std::string> cells;
 };
 
-// As one would type it.
+// The command as one would type it.
 std::string joined(const std::vector<std::string>& words) {
   std::string line;
   for (const std::string& word : words) {

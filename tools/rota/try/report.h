@@ -49,7 +49,7 @@ Figures figures(const Way& way);
 // The last non-blank line of a file, without control characters, cut at 200 bytes.
 std::string last_line_of(const std::string& path);
 
-// "failed with exit code 2: " and what it said last.
+// "failed with exit code 2: " and its last line.
 std::string how_it_failed(const CopyEnd& copy);
 
 std::string as_table(const Report& report);

@@ -24,7 +24,7 @@ struct Gpu {
   std::string name;
 };
 
-// What rotad said last of one process.
+// What rotad last said about one process.
 struct Use {
   double waited = 0;  // seconds that it has waited for its turns
   double held = 0;    // that it has had a GPU

@@ -49,7 +49,7 @@ Driver& Driver::get() {
 }
 
 Driver::Driver() : options(Options::from_environment()) {
-  // Its exports are those of one version, so it cannot report another.
+  // A posed driver has the exports of one version, so it cannot report another.
   if (posed.version != 0) options.driver_version = posed.version;
   // As with the real driver, a forked child of a process that initialised it cannot use it.
   pthread_atfork(nullptr, nullptr, [] {

@@ -159,7 +159,7 @@ class SynchronousMemory {
   std::set<uint64_t> buffers_;
 };
 
-// Memory for one object after the other: the next one has the address of the one before, once that is destroyed.
+// Memory for one object at a time: each object has the address of the previous one, which must have been destroyed.
 class KeptBlock {
  public:
   void* take(size_t bytes) {
@@ -203,7 +203,7 @@ struct InKeptBlock {
 
 struct Device {
   std::mutex mutex;
-  KeptBlock primary_memory;  // NVIDIA's driver gives a primary context the handle of the one before (seen on an H100)
+  KeptBlock primary_memory;  // NVIDIA's driver gives a primary context the handle of the previous one (seen on an H100)
   ContextPointer primary;
   unsigned retained = 0;
   unsigned primary_flags = 0;
@@ -238,7 +238,7 @@ class Driver {
   // Removes its events, modules and arrays, and frees its memory.
   void release_contents(Context& context);
 
-  // reach_check.h: a call's work is about to be taken up, and reaches these GPUs. `watch` may be null.
+  // reach_check.h: called when a call's work is about to begin, with the GPUs that it reaches. May be null.
   std::atomic<void (*)(uint64_t devices)> reach_watch{nullptr};
   void tell_reach(uint64_t devices) const {
     if (auto* const watch = reach_watch.load(std::memory_order_relaxed)) watch(devices);
@@ -266,8 +266,8 @@ class Driver {
   // Evicting managed memory for others takes this many nanoseconds; pass them to push_out() without holding a lock.
   CUresult allocate_device(Context& context, uint64_t bytes, uint64_t* address, int64_t* pushing_out);
   void push_out(Context& context, int64_t nanoseconds);
-  // Calls take(), which asks the shared state for device memory. If that fails, frees what pools keep unused and tries
-  // again. The caller must not hold a pool's lock or one that the end of a task may need.
+  // Calls take(), which asks the shared state for device memory. If that fails, frees the pools' unused memory and
+  // tries again. The caller must not hold a pool's lock or one that the end of a task may need.
   template <class Take>
   auto with_room(Take take) {
     auto taken = take();
@@ -277,7 +277,7 @@ class Driver {
   }
   // Plain device memory from the shared state. False: out of memory.
   bool take_device_bytes(int gpu, uint64_t bytes, Migration* migration);
-  // The host has waited for work: pools release what they hold above their thresholds.
+  // The host has waited for work: pools release unused memory above their thresholds.
   void pools_synchronised();
   // Moves what must move when the GPU uses (or prefetches) managed memory, and adds the modelled time. -1: the GPU that
   // it was allocated on.

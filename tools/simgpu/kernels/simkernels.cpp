@@ -57,8 +57,8 @@ void memtouch(Launch& launch, Pointer<unsigned> words, unsigned long count, unsi
   launch.stream(2 * count * sizeof(unsigned));
 }
 
-// Word number i of the memory that begins with word `first` has to be i * 2654435761 + *round: words that are not are
-// counted, and each becomes that of the next round.
+// Word number i of the memory that begins with word `first` has to be i * 2654435761 + *round. Words with another value
+// are counted, and each word gets its value for the next round.
 void renew(Launch& launch, Pointer<unsigned> words, unsigned long count, unsigned long first,
            Pointer<const unsigned> round, Pointer<unsigned> mismatches) {
   unsigned* memory = words.range(launch, count);
@@ -218,8 +218,8 @@ void spin_until(Launch& launch, Pointer<unsigned> flag) {
   }
 }
 
-// A collective kernel of as many processes as there are ranks, over memory of the host that all have mapped: says that
-// its rank has come to a round, and runs until all others have; gives up after a minute.
+// A collective kernel with one process per rank, over host memory that all have mapped: notes that its rank has reached
+// a round, and runs until all others have reached it; gives up after a minute.
 void meet(Launch& launch, Pointer<unsigned> rounds, unsigned rank, unsigned ranks, unsigned round) {
   auto* all = rounds.range(launch, ranks);
   if (all == nullptr || rank >= ranks) return;
@@ -232,7 +232,7 @@ void meet(Launch& launch, Pointer<unsigned> rounds, unsigned rank, unsigned rank
       return launch.fail("not all ranks have come within a minute");
     } else {
       launch.busy(20'000);
-      std::this_thread::sleep_for(std::chrono::microseconds(20));  // also where modelled time takes none
+      std::this_thread::sleep_for(std::chrono::microseconds(20));  // also if modelled time passes without waiting
     }
   }
 }

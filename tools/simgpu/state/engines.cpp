@@ -1,4 +1,4 @@
-// The GPU's engines. An operation books a piece of its engine and sleeps until that piece is over, outside the mutex.
+// The GPU's engines. An operation books a period of its engine's time and sleeps until that is over, outside the mutex.
 //
 // Compute: contexts take turns. The owner of the engine keeps it for a slice while another context waits, otherwise for
 // as long as it needs; an idle owner loses it. A waiting context asks again when its turn may have come; contexts are

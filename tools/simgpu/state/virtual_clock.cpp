@@ -33,8 +33,8 @@ struct Patience {
 // on the machine.
 constexpr Patience kWithProgram = {4, 20'000'000};
 // For the driver's code, which sleeps only when the machine makes it wait (a lock whose owner is not scheduled, a
-// starting thread), and computes as long as copies and kernels take. The limit is for a kernel that waits for the
-// program without busy(), which would hang forever.
+// starting thread), and computes as long as copies and kernels take. The limit ends the wait of a kernel that waits for
+// the program without busy(), which would otherwise hang.
 constexpr Patience kWithDriver = {100'000, 60'000'000'000};
 
 struct Participant {

@@ -46,8 +46,8 @@ constexpr std::uint64_t kPrepareAtOnce = std::uint64_t{8} << 20;
 // How long to wait after the host had no memory left. A judgment.
 constexpr auto kPrepareAgain = 1s;
 
-// How long to wait after this process's share of host memory was used up. rotad polls more often how the others use
-// theirs. A judgment.
+// How long to wait after this process's share of host memory was used up. rotad samples more often how much the others
+// use. A judgment.
 constexpr auto kShareAgain = 250ms;
 
 // Makes the kernel allocate the pages.
@@ -105,8 +105,8 @@ void prefer(void* begin, std::uint64_t bytes, int node) {
   syscall(SYS_mbind, begin, bytes, MPOL_PREFERRED, nodes.data(), kMostNodes, 0);
 }
 
-// Checking the host's memory means reading some files.
-constexpr auto kLookAgain = 10ms;
+// How long an answer holds: checking the host's memory means reading some files.
+constexpr auto kSampleAgain = 10ms;
 
 }  // namespace
 
@@ -115,7 +115,7 @@ HostPool::HostPool() : left_([] { return available_to("self"); }) {
 }
 
 HostPool::~HostPool() {
-  for (const auto& [bytes, blocks] : kept_) {
+  for (const auto& [bytes, blocks] : cached_) {
     for (void* block : blocks) munmap(block, bytes);
   }
   if (growing_.block != nullptr) munmap(growing_.block, growing_.bytes);
@@ -173,7 +173,7 @@ void HostPool::pin(void* block, std::uint64_t bytes) {
   }
 }
 
-// False: the driver still uses it, and it is kept.
+// False: the driver still uses the block, which returns to the cache.
 bool HostPool::unmap(void* block, std::uint64_t bytes) {
   bool pinned = false;
   {
@@ -204,14 +204,14 @@ void* HostPool::take(std::uint64_t bytes, int node) {
   bool pinned = false;
   {
     const std::lock_guard lock(mutex_);
-    const auto same = kept_.find(bytes);
-    if (same != kept_.end()) {
+    const auto same = cached_.find(bytes);
+    if (same != cached_.end()) {
       std::vector<void*>& blocks = same->second;
       const auto found = std::find_if(blocks.rbegin(), blocks.rend(), [&](void* each) { return suits(each, node); });
       if (found != blocks.rend()) {
         block = *found;
         blocks.erase(std::next(found).base());
-        kept_bytes_ -= bytes;
+        cached_bytes_ -= bytes;
         pinned = prepared_.erase(block) == 0 && !lapsed_.contains(block);
         publish();
       }
@@ -276,8 +276,8 @@ bool HostPool::prepare(std::uint64_t bytes, int node) {
 
 void HostPool::give(void* block, std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  kept_[bytes].push_back(block);
-  kept_bytes_ += bytes;
+  cached_[bytes].push_back(block);
+  cached_bytes_ += bytes;
   publish();
 }
 
@@ -299,13 +299,13 @@ void HostPool::drop_prepared() {
   std::vector<std::pair<void*, std::uint64_t>> gone;
   {
     const std::lock_guard lock(mutex_);
-    for (auto& [bytes, blocks] : kept_) {
+    for (auto& [bytes, blocks] : cached_) {
       const auto first =
           std::partition(blocks.begin(), blocks.end(), [this](void* block) { return !prepared_.contains(block); });
       for (auto block = first; block != blocks.end(); ++block) gone.emplace_back(*block, bytes);
       blocks.erase(first, blocks.end());
     }
-    for (const auto& [block, bytes] : gone) kept_bytes_ -= bytes;
+    for (const auto& [block, bytes] : gone) cached_bytes_ -= bytes;
   }
   for (const auto& [block, bytes] : gone) unmap(block, bytes);
 }
@@ -322,7 +322,7 @@ std::uint64_t HostPool::trim(std::uint64_t bytes) {
     const std::lock_guard lock(mutex_);
     std::uint64_t chosen = sum;
     for (const bool prepared : {true, false}) {
-      for (auto size = kept_.rbegin(); size != kept_.rend(); ++size) {
+      for (auto size = cached_.rbegin(); size != cached_.rend(); ++size) {
         std::erase_if(size->second, [&](void* block) {
           if (chosen >= bytes || prepared_.contains(block) != prepared) return false;
           gone.emplace_back(block, size->first);
@@ -331,7 +331,7 @@ std::uint64_t HostPool::trim(std::uint64_t bytes) {
         });
       }
     }
-    for (const auto& [block, size] : gone) kept_bytes_ -= size;
+    for (const auto& [block, size] : gone) cached_bytes_ -= size;
   }
   for (const auto& [block, size] : gone) {
     if (unmap(block, size)) sum += size;
@@ -344,15 +344,15 @@ std::uint64_t HostPool::bytes() const {
   return bytes_;
 }
 
-std::uint64_t HostPool::kept_bytes() const {
+std::uint64_t HostPool::cached_bytes() const {
   const std::lock_guard lock(mutex_);
-  return kept_bytes_;
+  return cached_bytes_;
 }
 
-std::size_t HostPool::kept(std::uint64_t bytes, int node) const {
+std::size_t HostPool::cached(std::uint64_t bytes, int node) const {
   const std::lock_guard lock(mutex_);
-  const auto same = kept_.find(bytes);
-  if (same == kept_.end()) return 0;
+  const auto same = cached_.find(bytes);
+  if (same == cached_.end()) return 0;
   return static_cast<std::size_t>(
       std::count_if(same->second.begin(), same->second.end(), [&](void* block) { return suits(block, node); }));
 }
@@ -369,8 +369,8 @@ bool HostPool::low() {
   {
     const std::lock_guard lock(mutex_);
     if (bytes_ == 0) return false;
-    if (now - looked_ < kLookAgain) return low_;
-    looked_ = now;
+    if (now - sampled_ < kSampleAgain) return low_;
+    sampled_ = now;
   }
   const bool low = left_() < kLow;
   const std::lock_guard lock(mutex_);
@@ -384,7 +384,7 @@ void HostPool::follow(protocol::UsagePage* usage, const protocol::LeasePage* lea
   usage_ = usage;
   lease_ = lease;
   tell_ = std::move(tell);
-  lacking_ = 0;
+  deficit_ = 0;
   publish();
 }
 
@@ -395,7 +395,7 @@ HostPool::Share HostPool::share() const {
 }
 
 std::uint64_t HostPool::spare() const {
-  return std::min(bytes_, kept_bytes_ + growing_bytes_ + copies_);
+  return std::min(bytes_, cached_bytes_ + growing_bytes_ + copies_);
 }
 
 void HostPool::publish() {
@@ -449,7 +449,7 @@ void HostPool::set_copies(std::uint64_t bytes) {
 
 void HostPool::add_copies(std::int64_t bytes) {
   const std::lock_guard lock(mutex_);
-  // A thread may have freed what was counted.
+  // A thread may have freed memory that was counted.
   copies_ = bytes < 0 ? copies_ - std::min(copies_, static_cast<std::uint64_t>(-bytes))
                       : copies_ + static_cast<std::uint64_t>(bytes);
   publish();
@@ -476,10 +476,10 @@ bool HostPool::may_prepare(std::uint64_t bytes) const {
   return within(bytes_, allowed.most) && within(spare(), allowed.spare);
 }
 
-void HostPool::lack(std::uint64_t bytes) {
+void HostPool::set_deficit(std::uint64_t bytes) {
   {
     const std::lock_guard lock(mutex_);
-    if (std::exchange(lacking_, bytes) == bytes) return;
+    if (std::exchange(deficit_, bytes) == bytes) return;
     if (usage_ != nullptr) usage_->host_lacking_bytes.store(bytes);
   }
   tell();

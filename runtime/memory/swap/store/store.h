@@ -1,8 +1,7 @@
-// Where the contents of extents lie while they are not on a GPU. What moves extents knows no more of it than this, so
-// that another kind of memory (a file, a block device) can take the host's place.
+// Where the contents of extents lie while they are not on a GPU. The code that moves extents knows only this interface,
+// so that another kind of memory (a file, a block device) can take the host's place.
 //
-// Space is reserved before it is promised: once an extent has a slot, its contents fit there, and nothing that happens
-// to other extents changes that.
+// Once an extent has a slot, its contents fit there, whatever happens to other extents.
 #pragma once
 
 #include <cstdint>
@@ -31,12 +30,12 @@ class Store {
 
   // Space for the `bytes` of an extent of this GPU; null: there is none now.
   virtual Slot reserve(std::uint64_t bytes, int device) = 0;
-  // Begin to copy parts of the contents of the extent at `address` there, or all of them back, in a stream of the
-  // current context. Return the driver's result; on an error some of the copies may have begun.
+  // put() begins to copy parts of the contents of the extent at `address` to the slot, get() to copy all of them back,
+  // in a stream of the current context. Both return the driver's result; on an error some of the copies may have begun.
   virtual api::CUresult put(Slot slot, std::uint64_t bytes, api::CUdeviceptr address, std::span<const Part> parts,
                             api::CUstream stream) = 0;
   virtual api::CUresult get(Slot slot, std::uint64_t bytes, api::CUdeviceptr address, api::CUstream stream) = 0;
-  // The space goes back to where it came from at once, for others.
+  // The space is given back at once, for others.
   virtual void release(Slot slot, std::uint64_t bytes) = 0;
 
   // --- any thread

@@ -90,7 +90,7 @@ TEST_CASE("how long rotad has read nothing is known, and one that is merely behi
   CHECK(connection->unread_for(12s) == 1s);
   REQUIRE(connection->send(room(2)));
   CHECK(connection->unread_for(14s) == 3s);
-  // This program was stopped itself, or did not look for another reason.
+  // This program was stopped itself, or did not check for another reason.
   CHECK(connection->unread_for(20s) == 0s);
   CHECK(connection->unread_for(21s) == 1s);
   rotad.read(true);

@@ -1,4 +1,4 @@
-// What rotad publishes of each GPU, as the program's threads read it.
+// What rotad publishes about each GPU, as the program's threads read it.
 #include "runtime/client/published.h"
 
 #include <catch2/catch.hpp>
@@ -33,7 +33,7 @@ TEST_CASE(
   published.forget();
   CHECK_FALSE(published.gpu(0));
   published.follow(page.get());
-  CHECK_FALSE(published.gpu(0));  // that rotad's indices are gone with it
+  CHECK_FALSE(published.gpu(0));  // that rotad's indices ended with it
 }
 
 TEST_CASE("a turn is about to end a quarter of a second before rotad takes the lease back") {

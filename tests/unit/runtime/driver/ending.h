@@ -1,4 +1,4 @@
-// Contexts that end, in the fake driver and in rota's books.
+// Contexts that end, in the fake driver and in rota's records.
 #pragma once
 
 #include "runtime/driver/contexts.h"

@@ -160,8 +160,8 @@ TEST_CASE("memory that is out of place on one GPU keeps no call waiting that loo
   any.join();
 }
 
-// An allocation looks whether the gate is closed, ends up out of place behind it, and returns: the thread's next call
-// must wait. Both forms of the fast path are looked at right away.
+// An allocation checks whether the gate is closed, gets memory that is out of place behind it, and returns: the
+// thread's next call must wait. Both forms of the fast path are checked at once.
 TEST_CASE("whoever has seen a gate closed does not pass it") {
   Gate gate;
   gate.count(1);

@@ -1,4 +1,4 @@
-// Overrides of what asks about addresses and about pools, where rota serves stream-ordered memory itself.
+// Overrides of queries about addresses and pools, where rota serves stream-ordered memory itself.
 #include <array>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -96,7 +96,7 @@ struct Range {
 };
 const Table<Range> kRanges = {{Symbol::k_cuMemGetAddressRange_v2, overrides::cuMemGetAddressRange_v2}};
 
-// 32-bit addresses lie in no memory of ours: the driver's answer, whatever is asked.
+// No memory of rota's has a 32-bit address: every query gets the driver's answer.
 const Table<Range> kNarrowRanges = {
     {Symbol::k_cuMemGetAddressRange, [](CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) {
        unsigned narrow_base = 0;
@@ -108,7 +108,7 @@ const Table<Range> kNarrowRanges = {
        return result;
      }}};
 
-// Of memory that is no extent, the driver is asked about the very address.
+// For memory that is no extent, the driver is asked about the same address.
 struct Passed {
   Symbol symbol;
   void (*install)(FakeDriver& driver);
@@ -241,7 +241,7 @@ TEST_CASE(
       EXPECT(overrides::cuMemAlloc_v2(&first, 100'000) == api::CUDA_SUCCESS);
       EXPECT(overrides::cuMemAlloc_v2(&second, 200'000) == api::CUDA_SUCCESS);
       EXPECT(driver.managed_allocations == 1);
-      // Its context, and that it is no pool's, are the driver's to say.
+      // The driver says which context it has, and that it belongs to no pool.
       EXPECT(row.all(second + 199'999) == Answers{kOfDriver, second, 200'000, second, 200'000, kOfDriver, kOfDriver});
       std::uint64_t blocks[2] = {};
       for (const CUdeviceptr address : {first, second}) {

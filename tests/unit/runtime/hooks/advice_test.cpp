@@ -1,5 +1,5 @@
-// Overrides of advice and prefetches: what the program has said is noted of the memory it has said it of, once the
-// driver has agreed.
+// Overrides of advice and prefetches: what the program has requested is recorded for exactly that memory, once the
+// driver has accepted it.
 #include <array>
 #include <catch2/catch.hpp>
 
@@ -52,7 +52,7 @@ template <auto* kOverride>
 CUresult prefetch2(CUdeviceptr address, bool to_gpu) {
   return kOverride(address, kMiB, to_gpu ? kGpu : kHost, 0, nullptr);
 }
-// Two ranges, of which only the second is memory of ours, and goes to the second location.
+// Two ranges, of which only the second is rota's memory, and goes to the second location.
 template <auto* kOverride>
 CUresult batch(CUdeviceptr address, bool to_gpu) {
   std::array<CUdeviceptr, 2> addresses{0x10, address};

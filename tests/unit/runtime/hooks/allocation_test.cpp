@@ -1,5 +1,5 @@
 // Overrides that take memory and give it back: what is charged to whom, when the limit refuses before the driver is
-// asked, and that only the driver's success changes the books. (physical_test.cpp has the mappings of cuMemCreate's
+// asked, and that only the driver's success changes the ledger. (physical_test.cpp has the mappings of cuMemCreate's
 // memory, passing_test.cpp refused allocations and null pointers.)
 #include <catch2/catch.hpp>
 
@@ -40,7 +40,7 @@ CUresult give_handle(Handle* handle) {
   return api::CUDA_SUCCESS;
 }
 
-// The driver's side of every row, as far as the fake driver has none of its own.
+// The driver's side of every row for which the fake driver has none.
 void install(FakeDriver& driver) {
   driver.next_address = 0x10000000;  // so that the oldest forms can carry one
 #define FREES(name)                                          \
@@ -167,7 +167,7 @@ Handle handle(std::uint64_t given) {
   return reinterpret_cast<Handle>(given & ~memory::kHandleBit);
 }
 
-// Memory may go by another way than it came.
+// Memory may be freed by another function than the one that matches its allocation.
 const Table<Freeing> kFreeing = {
     {Symbol::k_cuMemFree, Symbol::k_cuMemAlloc, [](auto given) { return overrides::cuMemFree(static_cast<api::CUdeviceptr_v1>(given)); }},
     {Symbol::k_cuMemFree_v2, Symbol::k_cuMemAlloc_v2, [](auto given) { return overrides::cuMemFree_v2(given); }},
@@ -226,11 +226,11 @@ TEST_CASE("what every allocation takes is charged once, to its GPU, and belongs 
         EXPECT(entry && (row.lives == Lives::kWithContext ? entry->owner == Owner::of(context)
                                                           : entry->owner.kind == Owner::Kind::kPool));
       }
-      // Another one at the same time is another one.
+      // A second allocation at the same time has its own entry.
       std::uint64_t other = 0;
       EXPECT(row.call(other) == api::CUDA_SUCCESS);
       EXPECT(runtime().ledger.live_bytes(1) == 2 * row.bytes);
-      // What is a context's goes with it, and nothing else does.
+      // Memory of a context ends with it, and nothing else does.
       driver.set<api::cuCtxDestroy_v2_fn>(Symbol::k_cuCtxDestroy_v2, [](auto...) { return api::CUDA_SUCCESS; });
       EXPECT(overrides::cuCtxDestroy_v2(context) == api::CUDA_SUCCESS);
       EXPECT(live_bytes() == (row.lives == Lives::kWithContext ? 0 : 2 * row.bytes));
@@ -289,7 +289,7 @@ TEST_CASE("every free that the driver refuses leaves the memory live, and one th
       EXPECT(live_bytes() == 0);
       EXPECT(runtime().ledger.entries() == 0);
       EXPECT(source.call(given) == api::CUDA_SUCCESS);
-      // The driver alone says what becomes of a free of what is not there.
+      // Only the driver decides about freeing memory that does not exist.
       answer_of_free = api::CUDA_ERROR_INVALID_VALUE;
       EXPECT(row.call(0x4440) == api::CUDA_ERROR_INVALID_VALUE);
       EXPECT(live_bytes() == source.bytes);
@@ -342,7 +342,7 @@ TEST_CASE("converted memory freed in stream order waits for an event in that for
     EXPECT(overrides::cuMemFreeAsync_ptsz(second, nullptr) == api::CUDA_SUCCESS);
     EXPECT(frees == 0);
     EXPECT(recorded == decltype(recorded){{"cuEventRecord", kStream}, {"cuEventRecord_ptsz", nullptr}});
-    // Behind a free of the program's own that has waited, they go to the driver.
+    // After a waiting free by the program, they are given to the driver.
     api::CUdeviceptr third = 0;
     EXPECT(overrides::cuMemAllocManaged(&third, kMiB, api::CU_MEM_ATTACH_GLOBAL) == api::CUDA_SUCCESS);
     EXPECT(overrides::cuMemFree_v2(third) == api::CUDA_SUCCESS);

@@ -12,7 +12,7 @@ using namespace rota::test;
 TEST_CASE("a capture that finds memory out of place once it has the lock waits without it, and then begins") {
   CHECK(holds({.memory = "native"}, [](FakeDriver& driver) {
     driver.enter_context(0);
-    runtime();  // made by one thread
+    runtime();  // created by one thread
     static std::atomic<bool> out;
     static std::atomic<int> begun;
     out = begun = 0;

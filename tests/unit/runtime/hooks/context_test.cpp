@@ -1,4 +1,4 @@
-// Overrides of what makes and ends contexts: which context is known from when to when, and whose memory goes with it.
+// Overrides of functions that create and end contexts: how long each context is known, and which memory ends with it.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>
@@ -15,10 +15,10 @@ namespace {
 
 constexpr int kGpu = 3;
 
-// The driver's side: one context of kGpu, which is made and ended again and again.
+// The driver's side: one context of kGpu, which is created and ended repeatedly.
 CUcontext of_driver = nullptr;
-CUresult answer = api::CUDA_SUCCESS;  // to whatever makes or ends it
-std::atomic<int> refusals{0};         // so often a context is refused for want of memory, before that
+CUresult answer = api::CUDA_SUCCESS;  // to calls that create or end it
+std::atomic<int> refusals{0};         // how often a context is refused as out of memory before that
 std::atomic<int> asked{0};            // for a context
 CUresult make_one(CUcontext* into) {
   ++asked;
@@ -105,7 +105,7 @@ struct Ending {
   Symbol symbol;
   CUresult (*call)();
   enum class Counts { kNo, kPrimary, kAttached } counts = Counts::kNo;  // it ends the context for the last user alone
-  bool empties = false;                                                 // memory goes although users keep the context
+  bool empties = false;                                                 // memory ends although the context has users left
 };
 const Table<Ending> kEnding = {
     {Symbol::k_cuCtxDestroy, [] { return overrides::cuCtxDestroy(of_driver); }},
@@ -155,7 +155,7 @@ TEST_CASE("every call that ends a context ends its memory with it, once the last
         EXPECT(overrides::cuMemAlloc_v2(&address, kMiB) == api::CUDA_SUCCESS);
       };
       allocate();
-      // Another context's stays, whatever happens to this one.
+      // Another context's memory stays, whatever happens to this one.
       driver.enter_context(kGpu);
       allocate();
       driver.leave_context();

@@ -1,5 +1,5 @@
-// Whether the tests of this folder go through every override: each of their tables names the overrides that its rows
-// call and judge, so one that is new in runtime/overrides.inc has no row until somebody says what its success means.
+// Whether the tests of this folder cover every override: each of their tables names the overrides that its rows call
+// and check, so a new one in runtime/overrides.inc has no row until somebody says what its success means.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/runtime/hooks/program.h"

@@ -1,4 +1,5 @@
-// Overrides of events: which of them the program times by, where a pair of them opens and closes, and that it is read.
+// Overrides of events: which of them the program uses for timing, where a pair of them begins and ends, and that it is
+// read.
 #include <catch2/catch.hpp>
 
 #include "generated/driver_gates.h"
@@ -36,7 +37,7 @@ void install(FakeDriver& driver) {
   EXPECT(gates::cuEventRecord(nullptr, nullptr) == api::CUDA_SUCCESS);  // from now on the gate is open
 }
 
-// As the monitor would say where others use the GPU.
+// As the monitor would report if others use the GPU.
 void share() {
   runtime().monitor.timing().look({.shared = true}, monitor::now(), [](CUevent) { return false; });
 }

@@ -1,4 +1,4 @@
-// Copies of private tables whose functions pass the gate: they hand on what they get, whatever it is.
+// Copies of private tables whose functions pass the gate: they pass all arguments and results on, whatever their types.
 #include "runtime/hooks/gated_table.h"
 
 #include <array>

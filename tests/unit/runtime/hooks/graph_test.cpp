@@ -1,6 +1,6 @@
-// Overrides of what makes graphs allocate, and of what makes the driver take memory for graphs or give it back: the
-// GPU's graphs are charged with what the driver says that it has reserved for them, and nobody asks before a graph
-// allocates.
+// Overrides of functions that make graphs allocate, and of functions that make the driver take or return memory for
+// graphs. The GPU's graphs are charged with what the driver says that it has reserved for them, and nobody queries that
+// before a graph allocates.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/runtime/hooks/program.h"
@@ -208,7 +208,7 @@ TEST_CASE("what a stream allocates under capture is charged with the graph, and 
     driver.capturing = false;
     EXPECT(runtime().contexts.end_capture(stream, false, done) == api::CUDA_SUCCESS);
     reserved = kReserved;
-    // Where no launch told of it, whoever needs room asks.
+    // If no launch has reported it, a call that needs room queries it.
     std::size_t free = 0;
     std::size_t total = 0;
     EXPECT(overrides::cuMemGetInfo_v2(&free, &total) == api::CUDA_SUCCESS);

@@ -35,10 +35,10 @@ void set(const char* name, const std::string& value) {
 }
 // NOLINTEND(concurrency-mt-unsafe)
 
-// What the driver found in CUDA_VISIBLE_DEVICES, last.
+// What the driver last found in CUDA_VISIBLE_DEVICES.
 std::string shown;
 
-// Stands for `rota ci` in the program's process: answers one message, with nothing by hanging up.
+// Plays `rota ci` in the program's process: answers one message, or hangs up if the answer is nothing.
 class Rig {
  public:
   explicit Rig(std::string answer) {
@@ -71,7 +71,7 @@ class Rig {
   Rig(const Rig&) = delete;
   Rig& operator=(const Rig&) = delete;
 
-  // Nobody asks any more. How many did, and what they inherited.
+  // Called when nobody asks any more. How many asked, and what they inherited.
   int asked() {
     end();
     return asked_;
@@ -119,7 +119,7 @@ void start(FakeDriver& driver, const Case& each) {
   for (const Start& row : kStart) {
     EXPECT(row.call(0) == api::CUDA_SUCCESS);
     EXPECT(shown == each.shown);
-    EXPECT(row.call(0) == api::CUDA_SUCCESS);  // asks nobody
+    EXPECT(row.call(0) == api::CUDA_SUCCESS);  // asks no rig
     EXPECT(shown == each.shown);
   }
   EXPECT(rig.asked() == each.asked);

@@ -1,4 +1,4 @@
-// Overrides of look-ups by name: collective kernels that are there make the program a member of a gang.
+// Overrides of look-ups by name: collective kernels that are found make the program a member of a gang.
 #include <array>
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -59,7 +59,7 @@ CUresult count(unsigned int* there) {
 }
 template <typename Handle>
 CUresult name_of_handle(const char** name, Handle handle) {
-  EXPECT(handle != nullptr);  // none beyond those that there are
+  EXPECT(handle != nullptr);  // no more than there are
   *name = handle == reinterpret_cast<Handle>(2) ? named : "another";
   return api::CUDA_SUCCESS;
 }
@@ -90,7 +90,7 @@ TEST_CASE("a rank that finds a collective kernel is a member of its launch's gan
       setenv("MASTER_ADDR", "localhost", 1);
       setenv("WORLD_SIZE", "2", 1);
       setenv("LOCAL_WORLD_SIZE", "2", 1);
-      // One that is not there says nothing: it would be the gang of another launch.
+      // A kernel that is not found is no evidence: the gang would be that of another launch.
       setenv("MASTER_PORT", "1", 1);
       EXPECT(lookup.call("ncclDevKernel_Missing") == api::CUDA_ERROR_NOT_FOUND);
       setenv("MASTER_PORT", "2", 1);

@@ -1,6 +1,6 @@
-// Overrides of what hands out the driver's functions and tables: the program gets the shim's own functions, and what
-// rota does not know marks the process. (attach_test.cpp has drivers without cuGetProcAddress, contract_test.cpp the
-// list of known tables.)
+// Overrides of functions that return the driver's functions and tables: the program gets the shim's own functions, and
+// the process is marked if it gets one that rota does not know. (attach_test.cpp has drivers without cuGetProcAddress,
+// contract_test.cpp the list of known tables.)
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -52,7 +52,7 @@ const Table<Looking> kLooking = {
        auto status = api::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
        const CUresult result = overrides::cuGetProcAddress_v2(name, into, 12000, 0, &status);
        EXPECT(status == kFound);
-       // The status is for who wants it.
+       // The status may be null.
        EXPECT(overrides::cuGetProcAddress_v2(name, into, 12000, 0, nullptr) == result);
        return result;
      }},
@@ -127,7 +127,7 @@ TEST_CASE("a name that the driver does not know leaves what the program had, and
       EXPECT(row.call("cuNothing", &got) == api::CUDA_ERROR_NOT_FOUND);
       EXPECT(got == &unknown);
       answer = api::CUDA_SUCCESS;
-      of_driver = nullptr;  // found, and not there in the version that was asked for
+      of_driver = nullptr;  // found, but not in the version that was asked for
       EXPECT(row.call("cuNothing", &got) == api::CUDA_SUCCESS);
       EXPECT(got == nullptr);
       EXPECT(!runtime().unevictable());

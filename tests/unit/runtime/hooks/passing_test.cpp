@@ -1,6 +1,6 @@
-// What holds for every override of runtime/overrides.inc, whatever it is for: the driver is asked with the program's
-// own arguments, through the gate if the function has one; null pointers are its to judge; and its error is the
-// program's answer, with nothing changed in rota's books or in the program's memory.
+// What holds for every override of runtime/overrides.inc: the driver is called with the program's own arguments,
+// through the gate if the function has one; the driver decides about null pointers; and its error is the program's
+// answer, with nothing changed in rota's ledger or in the program's memory.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -22,8 +22,8 @@ namespace {
 // No override answers with this by itself.
 constexpr api::CUresult kRefusal = api::CUDA_ERROR_ECC_UNCORRECTABLE;
 
-// What a program's pointers lead to: descriptions read as zero; where the driver writes, there is a pattern that would
-// be noticed if anybody took it for an answer.
+// What a program's pointers point to: descriptions read as zero; where the driver writes, there is a pattern that would
+// be noticed if it were taken for an answer.
 constexpr std::size_t kRoomBytes = 4096;
 constexpr unsigned char kPattern = 0x11;
 using Room = std::array<unsigned char, kRoomBytes>;
@@ -122,7 +122,7 @@ const std::vector<Subject> kOverrides = {
 #undef ROTA_OVERRIDE
 };
 
-// An attached core: cuGetProcAddress is asked only of a driver that has it.
+// An attached core: cuGetProcAddress is called only if the driver has it.
 void attach() {
   FakePreload& preload = FakePreload::fresh();
   std::copy_n(real::table, kSymbolCount, preload.real.begin());
@@ -135,7 +135,7 @@ bool waits_for_others(Symbol symbol) {
          symbol == Symbol::k_cuMulticastBindMem || symbol == Symbol::k_cuMulticastBindMem_v2;
 }
 
-// Nothing is known that the driver did not give.
+// Nothing is recorded that the driver did not give.
 void expect_empty_books() {
   EXPECT(runtime().ledger.entries() == 0);
   EXPECT(live_bytes() == 0);
@@ -144,7 +144,7 @@ void expect_empty_books() {
   EXPECT(runtime().unknown_pointers == 0);
   EXPECT(!runtime().memory.has_deferred());
   EXPECT(!runtime().contexts.known(reinterpret_cast<api::CUcontext>(kUnwritten)));
-  // But for the current context, which a gated call makes known.
+  // Except the current context, which a gated call makes known.
   for (int device = 1; device < memory::kMaxDevices; ++device) EXPECT(!runtime().contexts.any(device));
 }
 
@@ -153,7 +153,7 @@ bool converts(Symbol symbol) {
   return symbol == Symbol::k_cuMemAlloc_v2 || symbol == Symbol::k_cuMemAllocPitch_v2;
 }
 
-// Calls every override once; `check` looks at what the driver was asked and what the program was answered.
+// Calls every override once; `check` compares what the driver was asked and what the program was answered.
 template <typename Check>
 void call_all(const char* memory, bool with_nulls, Check&& check) {
   CHECK(holds({.memory = memory}, [&](FakeDriver& driver) {
@@ -162,7 +162,7 @@ void call_all(const char* memory, bool with_nulls, Check&& check) {
     for (const Subject& subject : kOverrides) {
       if (std::strcmp(memory, "managed") == 0 && converts(subject.symbol) && !with_nulls) continue;
       now_testing(name_of(subject.symbol));
-      // Only for its own turn: rota asks the driver for some of these by itself.
+      // Only while its turn in this loop lasts: rota calls some of these functions itself.
       void*& function = real::table[static_cast<std::size_t>(subject.symbol)];
       void* const before = function;
       subject.install(driver);
@@ -211,7 +211,8 @@ TEST_CASE("every override leaves it to the driver to refuse null pointers") {
 
 TEST_CASE("every override of a gated function is inside the gate while the driver works, and of others is not") {
   call_all("native", false, [](const Subject& subject, api::CUresult, const std::vector<std::uint64_t>&) {
-    // Of who makes a stream or an event the gate only sees to memory: it is inside nothing.
+    // For calls that create a stream or an event the gate only ensures that memory is in place: such a call is not
+    // inside.
     const bool makes = subject.symbol == Symbol::k_cuStreamCreate ||
                        subject.symbol == Symbol::k_cuStreamCreateWithPriority ||
                        subject.symbol == Symbol::k_cuEventCreate;

@@ -1,5 +1,5 @@
-// Overrides of what makes, names and chooses memory pools: whose memory a pool's is. (allocation_test.cpp has the
-// allocations themselves, pools_test.cpp the kinds of pool.)
+// Overrides of functions that create, import and select memory pools: to which GPU a pool's memory is charged.
+// (allocation_test.cpp has the allocations themselves, pools_test.cpp the kinds of pool.)
 #include <catch2/catch.hpp>
 
 #include "tests/unit/runtime/hooks/program.h"
@@ -123,7 +123,7 @@ TEST_CASE("a pool's memory is charged to the GPU that the pool was made for, or 
       install(driver);
       answer = api::CUDA_ERROR_NOT_SUPPORTED;
       EXPECT(row.call(5) == api::CUDA_ERROR_NOT_SUPPORTED);
-      EXPECT(charged_to(kPool) == 0);  // the stream's GPU, as for any pool that nobody told of
+      EXPECT(charged_to(kPool) == 0);  // the stream's GPU, as for any unknown pool
       answer = api::CUDA_SUCCESS;
       EXPECT(row.call(5) == api::CUDA_SUCCESS);
       EXPECT(charged_to(kPool) == 5);
@@ -142,7 +142,7 @@ TEST_CASE("a pool is what it is until the driver has destroyed it, and its memor
     answer = api::CUDA_SUCCESS;
     EXPECT(kDestroying.front().call(kPool) == api::CUDA_SUCCESS);
     EXPECT(runtime().ledger.live_bytes(5) == 2 * kMiB);
-    EXPECT(charged_to(kPool) == 0);  // whoever has the handle now
+    EXPECT(charged_to(kPool) == 0);  // whichever pool has the handle now
   }));
 }
 

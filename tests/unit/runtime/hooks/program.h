@@ -1,8 +1,8 @@
-// What the tests of the overrides share: a runtime as a program has it, over the fake driver, and a note of which
-// overrides the tables of these tests go through.
+// What the tests of the overrides share: a runtime as a program has it, over the fake driver, and a record of which
+// overrides the tables of these tests cover.
 //
-// The runtime is one per process and reads its settings once, so each of these programs is a child process. It says
-// what it expects by EXPECT; what does not hold is printed with the name of the override at hand.
+// The runtime is one per process and reads its settings once, so each of these programs is a child process. It checks
+// with EXPECT; a failed check is printed with the name of the override being tested.
 #pragma once
 
 #include <functional>
@@ -21,13 +21,13 @@ namespace rota::test {
 struct Settings {
   const char* memory = "native";  // ROTA_MEMORY
   const char* limit = "";         // ROTA_GPU_MEM_LIMIT
-  const char* small = "0";        // ROTA_MEMORY_SMALL: the tests' memory is small, and to be converted
+  const char* small = "0";        // ROTA_MEMORY_SMALL: the tests' memory is small, but must be converted
 };
 
-// Whether all that `program` expects holds, in a child process with a runtime of its own and no rotad.
+// Whether all checks of `program` pass, in a child process with its own runtime and no rotad.
 bool holds(const Settings& settings, const std::function<void(FakeDriver& driver)>& program);
 
-// In the child: which override or case is at hand, for the messages.
+// In the child: which override or case is being tested, for the messages.
 void now_testing(std::string what);
 void expect(bool holds, const char* text, const char* file, int line);
 #define EXPECT(...) rota::test::expect(static_cast<bool>(__VA_ARGS__), #__VA_ARGS__, __FILE__, __LINE__)

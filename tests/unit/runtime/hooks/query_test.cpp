@@ -1,4 +1,4 @@
-// Overrides of what asks: how much memory is free, and handles for other processes.
+// Overrides of queries: how much memory is free, and handles for other processes.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/runtime/hooks/program.h"
@@ -13,7 +13,7 @@ struct Info {
   Symbol symbol;
   // Either may be null.
   CUresult (*call)(std::size_t* free, std::size_t* total);
-  std::uint64_t most = UINT64_MAX;  // that it can say
+  std::uint64_t most = UINT64_MAX;  // that it can express
 };
 
 CUresult narrow(std::size_t* free, std::size_t* total) {
@@ -260,7 +260,7 @@ TEST_CASE("a program whose converted memory cannot be shared gets native memory 
     api::CUdeviceptr address = 0;
     EXPECT(overrides::cuMemAlloc_v2(&address, kMiB) == api::CUDA_SUCCESS);
     api::CUipcMemHandle handle{};
-    // What is no memory of ours would be refused without rota as well.
+    // Memory that is not rota's would be refused without rota as well.
     EXPECT(kSharing.front().call(&handle, 0x1234) == api::CUDA_ERROR_INVALID_VALUE);
     EXPECT(overrides::cuMemAlloc_v2(&address, kMiB) == api::CUDA_SUCCESS);
     EXPECT(driver.managed_allocations == 2);

@@ -1,5 +1,6 @@
-// Overrides of what makes and destroys streams. Drivers before CUDA 12.5 have no event behind a whole context, so each
-// stream gets events of its own: which ones, shows at the monitor's mark. (streams_test.cpp has the rest.)
+// Overrides of functions that create and destroy streams. Drivers before CUDA 12.5 have no event behind a whole
+// context, so each stream gets its own events; the monitor's mark shows which streams do. (streams_test.cpp has the
+// rest.)
 #include <catch2/catch.hpp>
 #include <set>
 
@@ -94,7 +95,7 @@ TEST_CASE("a stream of any kind is waited for from its making to its end, and on
 
 namespace {
 
-// Others make room so many times before there is enough.
+// Others make room this many times before there is enough.
 struct MakingRoom : gate::Attendant {
   void arrived() override {}
   bool submits_nothing(const driver::Call&) override { return false; }
@@ -127,7 +128,7 @@ TEST_CASE("a stream for which the driver has no memory is made once others have 
         EXPECT(made == (enough ? api::CUDA_SUCCESS : api::CUDA_ERROR_OUT_OF_MEMORY));
         EXPECT(others.asked == 1);
         EXPECT(marks().size() == none.size() + (enough ? 1 : 0));
-        // No other refusal has to do with room.
+        // No other refusal is about room.
         answer = api::CUDA_ERROR_INVALID_VALUE;
         EXPECT(making.call(&stream, 0) == api::CUDA_ERROR_INVALID_VALUE);
         EXPECT(others.asked == 1);

@@ -1,5 +1,5 @@
-// Which form of a set or copy the driver is asked for: a synchronous one must not wait because rota serves plain memory
-// as managed memory.
+// Which form of a set or copy rota calls: a synchronous one must not wait because rota serves plain memory as managed
+// memory.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <string>
@@ -295,7 +295,7 @@ struct Program {
                                         [](api::CUdeviceptr* address, size_t bytes, api::CUstream) {
                                           return test::FakeDriver::the().give_memory(address, bytes);
                                         });
-    // The runtime is that of the tests before, with the spans that it had from their drivers.
+    // The runtime is that of the previous tests, with the spans that it got from their drivers.
     static std::uint64_t addresses = driver.next_address;
     driver.next_address = addresses += std::uint64_t{1} << 30;
     driver.enter_context(0);
@@ -303,7 +303,7 @@ struct Program {
     REQUIRE(overrides::cuMemAllocAsync(&pooled, 4096, nullptr) == api::CUDA_SUCCESS);
     REQUIRE(overrides::cuMemAllocManaged(&managed, 4096, api::CU_MEM_ATTACH_GLOBAL) == api::CUDA_SUCCESS);
   }
-  // What the driver is asked for.
+  // The calls that the driver gets.
   static std::vector<std::string> asked(const Form& form, api::CUdeviceptr to, api::CUdeviceptr from) {
     called.clear();
     CHECK(form.call(to, from) == api::CUDA_SUCCESS);

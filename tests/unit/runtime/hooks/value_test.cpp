@@ -1,5 +1,5 @@
-// Overrides of functions that refuse Unified Memory: the driver's answer stands, and what is allocated after a refusal
-// that rota is the cause of is the driver's own.
+// Overrides of functions that refuse Unified Memory: the driver's answer is returned. After a refusal that rota has
+// caused, new allocations are the driver's own memory.
 #include <array>
 #include <catch2/catch.hpp>
 
@@ -88,7 +88,7 @@ TEST_CASE("a refusal of converted memory is the program's answer, and leaves lat
       EXPECT(row.call(address + 8) == api::CUDA_SUCCESS);
       EXPECT(converts(kMiB));
       answer = api::CUDA_ERROR_NOT_SUPPORTED;
-      EXPECT(row.call(0x4444) == api::CUDA_ERROR_NOT_SUPPORTED);  // not ours: refused for another reason
+      EXPECT(row.call(0x4444) == api::CUDA_ERROR_NOT_SUPPORTED);  // not rota's memory: refused for another reason
       EXPECT(converts(kMiB));
       EXPECT(row.call(address + 8) == api::CUDA_ERROR_NOT_SUPPORTED);
       EXPECT(!converts(kMiB));

@@ -1,6 +1,6 @@
-// Overrides of virtual memory management beyond cuMemCreate and cuMemRelease (allocation_test.cpp): a piece of physical
-// memory is charged until its last handle and its last mapping are gone, by whichever calls it gets them. What another
-// process made is charged there.
+// Overrides of virtual memory management beyond cuMemCreate and cuMemRelease (allocation_test.cpp): physical memory is
+// counted until its last handle and its last mapping have ended, whichever calls made them. What another process made
+// is charged there.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/runtime/hooks/program.h"
@@ -82,8 +82,8 @@ const Table<Row> kRows = {
        return overrides::cuMemImportFromShareableHandle(handle, nullptr, api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
      }},
 };
-// What else takes handles, or addresses without any memory: of the driver's handles, the driver's own answer.
-// `handle` is the driver's, or 7 as an address.
+// Other functions that take handles, or addresses without memory: for the driver's handles they return the driver's
+// answer. `handle` is the driver's, or 7 as an address.
 struct Other {
   Symbol symbol;
   CUresult (*call)(Handle handle);
@@ -221,7 +221,7 @@ TEST_CASE("memory that another process made is charged to nobody here, mapped or
     EXPECT(call(Symbol::k_cuMemImportFromShareableHandle, &theirs) == api::CUDA_ERROR_INVALID_VALUE);
     answer = api::CUDA_SUCCESS;
     EXPECT(map(11) == api::CUDA_SUCCESS);
-    EXPECT(runtime().ledger.entries() == 0);  // nobody has told of that handle
+    EXPECT(runtime().ledger.entries() == 0);  // nobody has reported that handle
     EXPECT(call(Symbol::k_cuMemImportFromShareableHandle, &theirs) == api::CUDA_SUCCESS);
     EXPECT(runtime().monitor.shared() == protocol::kSharesOfOthers);
     EXPECT(theirs == 11);

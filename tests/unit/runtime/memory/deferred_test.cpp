@@ -1,4 +1,4 @@
-// Converted memory given to cuMemFreeAsync, which the driver takes only by a call that waits.
+// Converted memory that is freed by cuMemFreeAsync, for which the driver has only a call that waits.
 #include <unistd.h>
 
 #include <atomic>
@@ -102,7 +102,7 @@ TEST_CASE("memory goes back to the driver behind the program's own waiting free,
   f.driver.submitted = 1;
   f.free_in_order(third);
   f.memory.collect_deferred();
-  CHECK(f.driver_has(third));  // its use is not over
+  CHECK(f.driver_has(third));  // it is still in use
   f.driver.finished = 1;
   f.memory.collect_deferred();
   CHECK_FALSE(f.driver_has(third));
@@ -205,7 +205,7 @@ TEST_CASE("the end of the stream's context is the end of the memory's use, and i
   {
     Memory::ContextEnd end(f.memory, of_stream);
     f.driver.destroy(of_stream);
-    f.memory.collect_deferred();  // the event is no more, although nobody said so yet
+    f.memory.collect_deferred();  // the event has ended, although nobody has said so yet
     end.gone();
   }
   CHECK(f.ledger.live_bytes(0) == 0);

@@ -1,4 +1,4 @@
-// What memory asks of turns, answered as a test says: by default as where nobody takes turns.
+// What memory asks of turns, answered as a test says: by default as if programs did not take turns.
 #pragma once
 
 #include <functional>

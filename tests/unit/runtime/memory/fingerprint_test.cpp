@@ -1,4 +1,4 @@
-// The sums by which the GPU tells what has changed, computed here as it computes them.
+// The checksums by which the GPU finds out what has changed, computed here as it computes them.
 #include <catch2/catch.hpp>
 
 #include <cstring>
@@ -87,7 +87,7 @@ TEST_CASE("what has only changed its place changes both sums") {
   std::swap(chunk[9].words[0], chunk[9].words[1]);
   const Print within = print(keys, chunk);
   std::swap(chunk[9].words[0], chunk[9].words[1]);
-  // Words of a pair have keys of their own.
+  // The two words of a pair have different keys.
   CHECK(differ_in_both(within, before));
 }
 

@@ -145,7 +145,7 @@ TEST_CASE("streams that come and go leave nothing behind") {
     REQUIRE(block);
     heap.give_behind_its_own(block->address, stream, stream, 1);
     heap.passed(stream, block->address);
-    if (stream % 10 == 0) heap.settle();
+    if (stream % 10 == 0) heap.join_apart();
   }
   CHECK(heap.streams() < 30);
 }
@@ -186,7 +186,7 @@ TEST_CASE("of more blocks than may stand apart none is lost") {
 
 TEST_CASE("only a span without blocks, used or pending, is empty and can be removed") {
   Heap heap = with_span();
-  heap.add({kBase + kSpan, kSpan});  // right behind: blocks never reach across
+  heap.add({kBase + kSpan, kSpan});  // directly after it: blocks never reach across the boundary
   const auto block = heap.take(Heap::kGranule, 0);
   REQUIRE(heap.empty_spans().size() == 1);
   CHECK(heap.empty_spans()[0].address == kBase + kSpan);
@@ -202,7 +202,7 @@ TEST_CASE("only a span without blocks, used or pending, is empty and can be remo
   CHECK_FALSE(heap.take(kSpan + 1, 0));
 }
 
-// Against a model that knows of every granule who has it: nobody, a block, or a stream behind a fence.
+// Against a model that knows who has each granule: nobody, a block, or a stream behind a fence.
 TEST_CASE("no granule is ever two blocks', or another stream's before its fence, and every byte comes back") {
   const int seed = GENERATE(range(1, HEAP_SEEDS + 1));
   std::mt19937 random(static_cast<unsigned>(seed));
@@ -226,7 +226,7 @@ TEST_CASE("no granule is ever two blocks', or another stream's before its fence,
   };
   std::vector<Outstanding> outstanding;
   Heap::Fence last_fence = 0;
-  std::uint64_t charged = 0;  // what was given with pending blocks and has not come back
+  std::uint64_t charged = 0;  // the charge of pending blocks that has not been returned
   std::uint64_t next_span = kBase;
   const auto pick = [&](std::uint64_t below) { return random() % below; };
   bool sound = true;
@@ -242,7 +242,7 @@ TEST_CASE("no granule is ever two blocks', or another stream's before its fence,
     charged -= taken.charge;
     live[taken.address] = {taken.bytes, taken.bytes};
   };
-  // It was not used after all, or its use is over before what it was behind is passed.
+  // It was not used after all, or its use ends before the fence in front of it is passed.
   const auto back = [&](const Heap::Taken& taken) {
     for (std::uint64_t at = taken.address; at < taken.address + taken.bytes; at += Heap::kGranule) {
       granules.at(at) = {.stream = taken.stream, .fence = taken.fence};
@@ -304,7 +304,7 @@ TEST_CASE("no granule is ever two blocks', or another stream's before its fence,
         for (auto& [at, granule] : granules) {
           if (granule.fence != 0 && granule.fence <= fence) granule.fence = 0;
         }
-        if (pick(4) != 0) break;  // looking for them joins blocks
+        if (pick(4) != 0) break;  // searching for them joins blocks
         for (const Heap::Span& span : heap.empty_spans()) {
           if (pick(2) == 0) continue;
           for (std::uint64_t at = span.address; at < span.address + span.bytes; at += Heap::kGranule) {

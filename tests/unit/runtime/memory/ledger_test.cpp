@@ -146,7 +146,7 @@ TEST_CASE("a context that ends takes its own memory out of the sum and no other'
 }
 
 TEST_CASE("an inner address is found whatever the sizes, and wherever its allocation begins and ends") {
-  // A model of plain lists beside it; sizes of every level, with edges of regions inside and neighbours touching.
+  // Compared with a model of plain lists. Sizes of every level, with edges of regions inside and adjacent neighbours.
   Ledger ledger;
   std::vector<Allocation> model;
   std::mt19937_64 random(7);
@@ -189,7 +189,7 @@ TEST_CASE(
   CHECK(ledger.live_bytes(0) == 1 << 20);
   CHECK(ledger.find(0x700000000000)->freeing);
   CHECK_FALSE(ledger.begin_free(0x700000000000));
-  // The driver has taken it, and given the address to another thread before this one comes back; of another size.
+  // The driver has freed it, and given the address to another thread, with another size, before this thread returns.
   put(ledger, at(0x700000000000, 1 << 23));
   CHECK(ledger.live_bytes(0) == 1 << 23);
   ledger.finish_free(*freed);

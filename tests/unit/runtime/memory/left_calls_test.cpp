@@ -97,12 +97,12 @@ TEST_CASE("an allocation that is left by siglongjmp while it waits is forgotten 
       jump_out_of(f);
       CHECK(f.live() == kBytes);  // nobody has seen it yet
     }
-    // At the same depth, and nearer to the beginning of the stack.
+    // At the same depth, and closer to the beginning of the stack.
     CHECK(f.allocate() == api::CUDA_SUCCESS);
     CHECK(f.live() == kBytes);
     CHECK(f.allocate() == api::CUDA_SUCCESS);
     CHECK(f.live() == 2 * kBytes);
-    // What is counted is not more than it has, so a third does not fit.
+    // No more is counted than it has, so a third does not fit.
     CHECK(f.allocate() == api::CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(f.live() == 2 * kBytes);
   }
@@ -182,7 +182,8 @@ TEST_CASE("what is to be undone moves with its object, and is undone once, by wh
     const Undo second(std::move(first));
     CHECK_FALSE(first);
     CHECK(second);
-    // Another one where the first was: it would be taken for a call that was left, if the entry still named that place.
+    // Another one at the address of the first: it would be taken for an abandoned call if the entry still named that
+    // address.
     first.~Undo();
     new (&first) Undo(count, &undone, 0, 100);
     CHECK(undone == 0);

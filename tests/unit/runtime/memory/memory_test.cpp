@@ -1,4 +1,4 @@
-// What allocating and freeing calls do to the ledger and ask of the driver.
+// How allocating and freeing calls change the ledger, and what they ask of the driver.
 #include "runtime/memory/memory.h"
 
 #include <atomic>
@@ -128,7 +128,7 @@ TEST_CASE("the limit refuses before the driver is asked, whatever the route and 
     }
     CHECK_FALSE(f.memory.reserve(0, 6 * kMiB, Kind::kPhysical));
     CHECK(f.driver.allocation_calls.load() == asked);
-    // Room that is given back is room again.
+    // Freed memory is available again.
     REQUIRE(f.memory.free(address, [&] { return real::cuMemFree_v2(address); }) == api::CUDA_SUCCESS);
     CHECK(f.memory.allocate(&other, 6 * kMiB) == api::CUDA_SUCCESS);
   }
@@ -166,7 +166,7 @@ TEST_CASE("the program's own managed memory may be larger than the GPU, as witho
         bytes, Kind::kManaged, [&] { return f.driver.give_memory(&own, bytes); }, [&] { return own; });
   };
   CHECK(managed(128 * kMiB) == api::CUDA_SUCCESS);
-  // It does not take the room of plain memory either, of which there is still no more than the GPU has.
+  // It does not reduce the room for plain memory either, of which there is no more than the GPU has.
   api::CUdeviceptr address = 0;
   CHECK(f.memory.allocate(&address, 48 * kMiB) == api::CUDA_SUCCESS);
   CHECK(f.memory.allocate(&address, 48 * kMiB) == api::CUDA_ERROR_OUT_OF_MEMORY);
@@ -270,7 +270,7 @@ TEST_CASE("nvshare 7: memory is charged to the GPU of the context that is curren
   CHECK(f.ledger.live_bytes(0) == 8 * kMiB);
   CHECK(f.ledger.live_bytes(1) == 7 * kMiB);
   f.driver.leave_context();
-  // Freed with another context current: still its own GPU's bytes.
+  // Freed while another context is current: the bytes are those of its own GPU.
   REQUIRE(f.memory.free(address, [&] { return real::cuMemFree_v2(address); }) == api::CUDA_SUCCESS);
   CHECK(f.ledger.live_bytes(0) == 8 * kMiB);
   CHECK(f.ledger.live_bytes(1) == 0);
@@ -311,9 +311,9 @@ TEST_CASE("who asks for all of a GPU's memory hears of no more room than CUDA gi
     CHECK(seen.total == total);
     CHECK(seen.free == f.driver.device_bytes - 40 * kMiB);
     CHECK(seen.own == 40 * kMiB);
-    // Others have most of it, and there is no rotad that has them make room.
+    // Others have most of it, and no rotad can make them evict.
     CHECK(f.memory.shown(0, total, 5 * kMiB).free == 5 * kMiB);
-    // With one that is of no concern to memory that moves.
+    // With a rotad that does not matter to memory that moves.
     f.memory.set_served(true);
     const std::uint64_t left = f.memory.shown(0, total, 5 * kMiB).free;
     CHECK(left == (backend == Choice::kNative ? 5 * kMiB : f.driver.device_bytes - 40 * kMiB));

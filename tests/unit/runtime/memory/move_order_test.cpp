@@ -1,4 +1,4 @@
-// In what order memory comes to the GPU and leaves it, and how much of it.
+// In what order memory is restored and evicted, and how much of it.
 #include "runtime/memory/move_order.h"
 
 #include <catch2/catch.hpp>
@@ -25,7 +25,7 @@ Allocation range(std::uint64_t address, std::uint64_t bytes, std::uint64_t made)
   return allocation;
 }
 
-// In MiB, but for what is smaller.
+// In MiB, except smaller sizes.
 Pieces pieces(const std::vector<Allocation>& ranges) {
   Pieces all;
   for (const Allocation& piece : ranges) all.emplace_back(piece.address / kMiB, piece.bytes / kMiB);
@@ -53,7 +53,7 @@ TEST_CASE("what the last turn allocated comes first, the newest before all; of o
   const std::vector<Allocation> all{range(1, 8 * kMiB, 1), range(2, 2 * kMiB, 2), range(3, 64 * kMiB, 3),
                                     range(4, 4 * kMiB, 11), range(5, 16 * kMiB, 12)};
   CHECK(pieces(to_bring(all, 10, UINT64_MAX)) == Pieces{{5, 16}, {4, 4}, {2, 2}, {1, 8}, {3, 64}});
-  // All of it is of the first turn.
+  // All of it is from the first turn.
   CHECK(pieces(to_bring(all, 0, UINT64_MAX)) == Pieces{{5, 16}, {4, 4}, {3, 64}, {2, 2}, {1, 8}});
 }
 
@@ -132,9 +132,9 @@ TEST_CASE("what the program has placed elsewhere is left there, and its own mana
   };
   const Pieces ours{{converted, 8 * kMiB}};
   CHECK(comes() == ours);
-  f.memory.placed(converted, kMiB, unified::kHost);  // a part is enough: rota moves whole ranges
+  f.memory.placed(converted, kMiB, unified::kHost);  // a part suffices: rota moves whole ranges
   CHECK(comes().empty());
-  f.memory.placed(converted, 4 * kMiB, 0);  // and not enough to have it back
+  f.memory.placed(converted, 4 * kMiB, 0);  // not enough to restore it
   CHECK(comes().empty());
   f.memory.placed(converted, 8 * kMiB, 0);
   CHECK(comes() == ours);

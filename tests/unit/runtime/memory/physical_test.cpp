@@ -19,7 +19,7 @@ struct Pieces {
     REQUIRE(ledger.reserve(device, bytes, Kind::kPhysical));
     physical.created(handle, device, bytes);
   }
-  // The GPU whose bytes went with it.
+  // The GPU on which bytes were freed.
   int release(std::uint64_t handle, api::CUresult answer = api::CUDA_SUCCESS) {
     int freed = 0;
     CHECK(physical.release(handle, [&] { return answer; }, &freed) == answer);
@@ -39,7 +39,7 @@ TEST_CASE("physical memory is charged until its last handle and its last mapping
   p.create(1, 0, 2 * kMiB);
   p.physical.mapped(0x100000, 2 * kMiB, 1);
   CHECK(p.release(1) == kNobody);  // still mapped
-  // The number is given out again while the old piece lives.
+  // The number is reused while the old memory exists.
   p.create(1, 1, 4 * kMiB);
   CHECK(p.unmap(0x100000, 2 * kMiB) == std::vector<int>{0});
   CHECK(p.ledger.live_bytes(0) == 0);
@@ -65,7 +65,7 @@ TEST_CASE("a handle retained for an address outside every mapping belongs to non
   Pieces p;
   p.create(7, 0, kMiB);
   p.physical.mapped(0x900000, kMiB, 7);
-  // Behind the mapping's end, where another library has mapped memory of its own; and before its begin.
+  // Beyond the mapping's end, where another library has mapped its own memory; and before its beginning.
   p.physical.retained(8, 0x900000 + kMiB);
   p.physical.retained(9, 0x8ff000);
   CHECK(p.unmap(0x900000, kMiB).empty());
@@ -108,7 +108,7 @@ TEST_CASE("memory of another process is charged to nobody here") {
   CHECK(p.release(4) == kNobody);
   CHECK(p.unmap(0x100000, kMiB).empty());
   CHECK(p.ledger.entries() == 0);
-  // Our own, opened again, under the handle that we have.
+  // The process's own memory, opened again, under the handle that it has.
   p.create(6, 0, kMiB);
   p.physical.imported(6);
   CHECK(p.release(6) == kNobody);

@@ -1,5 +1,5 @@
-// What a program is told about a pool in whose place rota serves, which some programs ask at every allocation: that it
-// is right, and that it costs no call of the driver beyond the program's own.
+// The figures of a pool in whose place rota serves, which some programs query at every allocation: they are right, and
+// cost no call of the driver in addition to the program's own.
 #include <atomic>
 #include <map>
 #include <random>
@@ -76,7 +76,7 @@ TEST_CASE("a query asks how far the streams are only while that can give memory 
   f.free(second);
   CHECK(f.reserved() == kSpan);
   f.finish();
-  CHECK(used(f) == 0);  // asking for this gives it back as well
+  CHECK(used(f) == 0);  // this query gives it back as well
   counted.reset();
   CHECK(f.reserved() == 0);
   CHECK(counted.calls() == Calls{});
@@ -173,7 +173,7 @@ TEST_CASE("a pool's threshold is asked for again once a context has ended") {
   Served f;
   f.free(f.taken(kSpan));
   CHECK(f.reserved() == kSpan);
-  threshold = 0;  // and nobody has said so
+  threshold = 0;  // and nobody has reported it
   CHECK(f.reserved() == kSpan);
   const api::CUcontext other = f.driver.enter_context(0);
   f.driver.leave_context();

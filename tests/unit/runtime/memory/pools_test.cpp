@@ -57,7 +57,7 @@ TEST_CASE("stream-ordered memory is charged to the GPU of its stream") {
   CHECK(f.ledger.live_bytes(1) == 8 * kMiB);
   Memory::ContextEnd(f.memory, current).gone();
   CHECK(f.ledger.live_bytes(1) == 8 * kMiB);
-  // No current context is no way around the limit.
+  // A thread without a current context does not evade the limit.
   f.driver.leave_context();
   f.driver.leave_context();
   CHECK(f.take(8 * kMiB) == api::CUDA_ERROR_OUT_OF_MEMORY);
@@ -83,7 +83,7 @@ TEST_CASE("a pool's memory is charged to the pool's GPU, whichever stream it is 
   REQUIRE(f.take(8 * kMiB, pool(0x100)) == api::CUDA_SUCCESS);
   CHECK(f.ledger.live_bytes(0) == 0);
   CHECK(f.ledger.live_bytes(1) == 8 * kMiB);
-  // A default pool is recognised without anybody having made it.
+  // A default pool is recognised although nobody has created it.
   CHECK(f.take(8 * kMiB, default_pool_of(1)) == api::CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(f.take(8 * kMiB, default_pool_of(0)) == api::CUDA_SUCCESS);
   CHECK(f.ledger.live_bytes(0) == 8 * kMiB);

@@ -7,7 +7,7 @@
 namespace rota::test {
 
 struct Swapped : Served {
-  // `free`: of the GPU, by the driver.
+  // `free`: the GPU's free memory according to the driver.
   explicit Swapped(std::uint64_t limit = 64 * kMiB, std::size_t free = 1024 * kMiB)
       : Served(limit, memory::Choice::kSwap) {
     maps(driver);

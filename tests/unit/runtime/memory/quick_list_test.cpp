@@ -174,7 +174,7 @@ TEST_CASE("what the streams have passed is found out although all frees go to th
     f.finish();
   }
   Calls calls = counted.calls();
-  CHECK(calls["cuEventCreate"] < 1024 + 200);  // one for each block in the list, and those that were asked about
+  CHECK(calls["cuEventCreate"] < 1024 + 200);  // one for each block in the list, and those that were queried
   CHECK(calls["cuEventQuery"] < 1000);
   CHECK(f.ledger.live_bytes(0) < 2 * largest);
 }
@@ -256,7 +256,7 @@ TEST_CASE("an event that cannot be recorded leaves memory that the quick list wo
   CHECK(f.number(first) == number);
   CHECK(f.live_bytes() == kMiB);
   fails = false;
-  // It is still known behind what work the stream got it.
+  // The work behind which the stream got it is still known.
   REQUIRE(f.memory.free_waiting(first, false, no_call) == api::CUDA_SUCCESS);
   CHECK(f.live_bytes() == kMiB);
   f.finish();
@@ -320,7 +320,7 @@ TEST_CASE(
     CHECK(reserved > kOfOneRound);
     const std::uint64_t entries = f.ledger.clock(0);
     CHECK(reserved_by_rounds(f, 10) == reserved);
-    CHECK(f.ledger.clock(0) == entries);  // no book has changed
+    CHECK(f.ledger.clock(0) == entries);  // the ledger is unchanged
     CHECK(f.live_bytes() == 0);
   }
   SECTION("little of the GPU is free, whoever has the rest") {
@@ -363,7 +363,7 @@ TEST_CASE("what a pool has grown by for the quick list is given back once progra
   CHECK(f.reserved() != 0);
   CHECK(f.ledger.find(held));
   CHECK(f.memory.has_deferred());  // which the monitor frees
-  // What the program needed at once, and wants kept, stays.
+  // What the program needed at once, and wants cached, stays.
   f.turns.is_overcommitted = false;
   const api::CUdeviceptr large = f.taken(8 * kMiB);
   f.free(large);
@@ -448,7 +448,7 @@ TEST_CASE("threads that free to the quick list and allocate from it keep apart, 
       std::vector<api::CUdeviceptr> held;
       for (std::uint64_t round = 0; round < 600; ++round) {
         api::CUdeviceptr address = 0;
-        // No work is ever outstanding here, so whoever has a block has it alone.
+        // No work is ever outstanding here, so each block has only one user.
         if (f.memory.allocate_async(
                 {.address = &address, .bytes = 512 * (1 + (round * 7 + number) % 4), .stream = stream}, unexpected) !=
             api::CUDA_SUCCESS) {

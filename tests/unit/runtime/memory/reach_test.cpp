@@ -1,4 +1,4 @@
-// Who is found to reach GPU memory without CUDA calls, by the files of a process that a test makes up.
+// Which processes are found to reach GPU memory without CUDA calls, with made-up files of a process.
 #include "runtime/memory/swap/reach.h"
 
 #include <unistd.h>

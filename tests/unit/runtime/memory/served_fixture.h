@@ -74,7 +74,8 @@ struct Served : Fixture {
     memory.add_pool_attribute(kPool, which, &value);
     return value;
   }
-  // After a sweep, which finds out for several frees at a time what the program's streams have passed.
+  // The live bytes after a sweep, which checks for several frees at a time whether the program's streams have passed
+  // them.
   std::uint64_t live_bytes() {
     memory.sweep_deferred();
     return ledger.live_bytes(0);

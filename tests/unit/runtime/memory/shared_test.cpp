@@ -1,4 +1,4 @@
-// Small plain memory, of which several allocations share a span of managed memory.
+// Small plain memory: several allocations share a span of managed memory.
 #include <atomic>
 #include <map>
 #include <optional>
@@ -64,7 +64,7 @@ TEST_CASE("an allocation from what is there asks the driver nothing that other t
   f.plain();
   const CountingDriver counted;
   f.plain();
-  // The free is one of address 0, which asks whether the driver refuses.
+  // The free is of address 0, which finds out whether the driver refuses frees.
   CHECK(counted.calls() == Calls{{"cuCtxGetCurrent", 1}, {"cuCtxGetDevice", 1}, {"cuMemFree_v2", 1}});
 }
 
@@ -255,7 +255,7 @@ TEST_CASE("of spans that nothing uses 32 MiB are kept, and the others go to the 
   CHECK(f.driver.memory.size() > 40);
   for (const api::CUdeviceptr address : held) REQUIRE(f.free_plain(address) == api::CUDA_SUCCESS);
   CHECK(f.ledger.live_bytes(0) == 0);
-  CHECK(f.driver.memory.size() <= 18);  // the last one has yet to go; and the byte that stays
+  CHECK(f.driver.memory.size() <= 18);  // the last one is still to be freed; and the byte that stays
   f.memory.collect_deferred();
   std::uint64_t kept = 0;
   for (const auto& [address, bytes] : f.driver.memory) kept += bytes;
@@ -279,7 +279,7 @@ TEST_CASE("small plain memory goes with its context, and another GPU's is anothe
   CHECK(f.ledger.live_bytes(0) == 0);
   CHECK(f.ledger.live_bytes(1) == kBytes);
   CHECK(f.ledger.entries() == 1);
-  // By a thread in whichever context.
+  // By a thread in any context.
   f.driver.enter_context(0);
   CHECK(f.free_plain(there) == api::CUDA_SUCCESS);
   CHECK(f.driver.dead_uses == 0);

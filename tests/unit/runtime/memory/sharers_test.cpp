@@ -1,4 +1,4 @@
-// What tells that a process hands GPU memory to others.
+// How a process is found to give GPU memory to others.
 #include "runtime/memory/sharers.h"
 
 #include <dlfcn.h>
@@ -21,7 +21,7 @@ using rota::protocol::MemoryMode;
 
 namespace {
 
-// A library of this name, loaded while this lives.
+// A library of this name, loaded while this object exists.
 class Loaded {
  public:
   explicit Loaded(const char* name) {

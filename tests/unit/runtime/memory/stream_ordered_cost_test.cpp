@@ -1,4 +1,4 @@
-// What stream-ordered memory from the heap costs: the driver's calls that it takes, and who waits for whom meanwhile.
+// What stream-ordered memory from the heap costs: the calls of the driver, and which threads wait for which.
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -35,7 +35,7 @@ TEST_CASE("stream-ordered memory served from the heap asks the driver for little
                                  {"cuEventCreate", 1},
                                  {"cuEventRecord", 1},
                                  {"cuThreadExchangeStreamCaptureMode", 2}});
-  // For a while: the stream passes everything at once, and events are used again.
+  // For a while the stream passes everything at once, and events are reused.
   f.taken(4096);
   counted.reset();
   for (int round = 0; round < 1000; ++round) f.free(f.taken(4096));
@@ -50,7 +50,7 @@ TEST_CASE(
     "allocating, asking for the pool's figures and freeing are four calls of the driver, or three in a null stream") {
   for (const api::CUstream stream : {kStream, api::CUstream{nullptr}}) {
     Served f;
-    // So many frees that an event is spare, and none is due to be asked about.
+    // So many frees that one event is unused, and none is due to be queried.
     for (int round = 0; round < 9; ++round) f.free(f.taken(4096, stream), stream);
     f.memory.sweep_deferred();
     const CountingDriver counted;
@@ -186,7 +186,7 @@ TEST_CASE("a context ends only when nobody asks the driver about its events any 
       destroyed = true;
       ending.gone();
     });
-    // Nothing tells that the other thread waits; if it did not, it would be done long before.
+    // Nothing shows that the other thread waits; if it did not, it would finish long before.
     while (!begun) std::this_thread::yield();
     const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
     while (!destroyed && std::chrono::steady_clock::now() < until) std::this_thread::yield();
@@ -228,7 +228,7 @@ TEST_CASE("what one question tells of several frees is right although threads ov
   const api::CUdeviceptr early = f.taken(kSpan);
   late = f.taken(kSpan);
   f.work();
-  // Between one thread's record and the end of its free another thread puts work into the stream, and frees behind it.
+  // Between one thread's record and the end of its free, another thread submits work to the stream and frees behind it.
   f.driver.set<api::cuEventRecord_fn>(Symbol::k_cuEventRecord, [](api::CUevent event, api::CUstream) {
     {
       const std::lock_guard lock(program->driver.mutex);

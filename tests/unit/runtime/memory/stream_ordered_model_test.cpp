@@ -1,5 +1,5 @@
-// Random programs of several streams and pools, whose memory rota serves, against a model: which stream may have which
-// memory follows from vector clocks.
+// Random programs with several streams and pools, whose memory rota serves, against a model, in which vector clocks
+// decide which stream may have which memory.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -29,7 +29,8 @@ constexpr std::uint64_t kGranule = Heap::kGranule;
 
 using Clock = std::array<std::uint64_t, kStreams>;
 
-// How far each stream's work has been submitted, what of the others' work comes before it, and how far it has run.
+// For each stream: how far its work has been submitted, which of the others' work comes before it, and how far it has
+// run.
 struct Streams {
   std::array<Clock, kStreams> clocks{};
   std::array<std::vector<Clock>, kStreams> submitted;
@@ -216,7 +217,7 @@ class Program : public Swapped {
     if (live_.contains(address)) return;
     std::optional<Memory::Block> block;
     memory.find_block(address, &block);
-    if (block) {  // a part of another one by now
+    if (block) {  // it may be part of another one by now
       CHECK(block->address != address);
       return;
     }

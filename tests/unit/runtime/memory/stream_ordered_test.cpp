@@ -1,4 +1,4 @@
-// Stream-ordered memory that rota serves in the place of a pool, with managed memory behind it.
+// Stream-ordered memory that rota serves in place of a pool, from managed memory.
 #include <array>
 #include <atomic>
 #include <thread>
@@ -87,7 +87,7 @@ TEST_CASE("two streams that are made to wait for the same free each find its eve
   const api::CUdeviceptr first = f.taken(kSpan);
   f.work();
   f.free(first);
-  // While one stream is being made to wait, another one is, and the work ends and is looked for.
+  // While one stream is being made to wait, so is another one, and the work ends and is queried.
   f.driver.set<api::cuStreamWaitEvent_fn>(
       Symbol::k_cuStreamWaitEvent, [](api::CUstream stream, api::CUevent event, unsigned) {
         if (stream == kOther) {
@@ -249,7 +249,7 @@ TEST_CASE("stream-ordered memory is freed once, by either free, and only at its 
   Served f;
   const api::CUdeviceptr first = f.taken(kMiB);
   const api::CUdeviceptr second = f.taken(kMiB);
-  // The middle of a span is the driver's to refuse; the beginning it would free.
+  // The driver refuses the middle of a span, but would free the span for its beginning.
   const auto refused = [] { return api::CUDA_ERROR_INVALID_VALUE; };
   CHECK(f.memory.free_waiting(first + 512, false, refused) == api::CUDA_ERROR_INVALID_VALUE);
   CHECK(f.memory.free_waiting(first, false, no_call) == api::CUDA_SUCCESS);
@@ -415,7 +415,7 @@ TEST_CASE("threads that allocate, free, look and trim at once keep apart, and le
       std::vector<api::CUdeviceptr> held;
       for (int round = 0; round < 400; ++round) {
         api::CUdeviceptr address = 0;
-        // No work is ever outstanding here, so whoever has a block has it alone.
+        // No work is ever outstanding here, so each block has only one user.
         if (f.memory.allocate_async({.address = &address, .bytes = 4096 * (1 + number), .stream = stream},
                                     [] { return api::CUDA_ERROR_UNKNOWN; }) == api::CUDA_SUCCESS) {
           mark(address, 0, number);

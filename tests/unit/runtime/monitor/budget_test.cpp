@@ -243,7 +243,7 @@ TEST_CASE("what another thread only asks for, and is refused, does not have this
   Program program(1024 * kMega, 100 * kMega);  // ROTA_GPU_MEM_LIMIT, as `rota run --gpu-mem` sets it
   program.start_allocating(90 * kMega, &large);
   const protocol::Reserve first = rotad.next_ask();
-  program.start_allocating(20 * kMega, &small);  // does not fit beside the first
+  program.start_allocating(20 * kMega, &small);  // does not fit in addition to the first
   rotad.answer(first, false, 0);
   CHECK(becomes(large, api::CUDA_ERROR_OUT_OF_MEMORY));
   const protocol::Reserve second = rotad.next_ask();

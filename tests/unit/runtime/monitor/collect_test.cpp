@@ -82,7 +82,7 @@ TEST_CASE("while nobody waits, freed memory goes to an idle GPU's driver, behind
   CHECK(eventually([&] { return !holder.parts.gate.closed(); }));
   CHECK(holder.rotad.quiet());
   CHECK(holder.parts.ledger.live_bytes(0) == 0);
-  Holder::launch();  // no thread is kept out
+  Holder::launch();  // no thread waits at the gate
 }
 
 TEST_CASE("while the GPU works, freed memory stays, and the gate opens again after each look") {
@@ -117,7 +117,8 @@ TEST_CASE("while anything captures, freed memory stays and the capture is left a
   holder.free_in_order();
   REQUIRE(holder.parts.contexts.begin_capture(stream, false, captures(true)) == api::CUDA_SUCCESS);
   holder.finish();
-  // Long enough for the monitor to look twice, which nothing else shows: looking during a capture must leave no trace.
+  // Long enough for the monitor to check twice, which nothing else shows: checking during a capture must leave no
+  // trace.
   std::this_thread::sleep_for(600ms);
   CHECK(frees.load() == 0);
   CHECK(holder.driver.broken_captures.load() == 0);
@@ -169,12 +170,12 @@ TEST_CASE("prepared pages go back to a host that is low while the GPU works") {
   Holder::launch();  // and continues
   if (contended) holder.rotad.somebody_waits(1);
   for (int step = 0; step < 8; ++step) REQUIRE(host.prepare(64 << 20));
-  REQUIRE(host.kept_bytes() == 64 << 20);
+  REQUIRE(host.cached_bytes() == 64 << 20);
   left = 100 << 20;
   const auto until = std::chrono::steady_clock::now() + 3s;
-  while (host.kept_bytes() != 0 && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(10ms);
+  while (host.cached_bytes() != 0 && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(10ms);
   CAPTURE(contended);
-  CHECK(host.kept_bytes() == 0);
+  CHECK(host.cached_bytes() == 0);
   holder.finish();
 }
 
@@ -228,7 +229,7 @@ TEST_CASE(
     "of what others need of the host's memory, prepared pages go back at once, and pinned ones once no work runs") {
   Sparing program;
   for (int step = 0; step < 2; ++step) REQUIRE(program.host().prepare(16 << 20));
-  REQUIRE(program.host().kept_bytes() == 24 << 20);
+  REQUIRE(program.host().cached_bytes() == 24 << 20);
   CHECK(eventually([&] { return program.rotad.usage().host_spare_bytes.load() == 24 << 20; }));
   SECTION("while nobody waits for the GPU") {}
   SECTION("while others wait for the GPU") {

@@ -61,8 +61,8 @@ class FakeRotad {
     if (thread_.joinable()) thread_.join();
   }
 
-  // From now on the test judges what its program reserves, and promises room; until then everything is granted, and
-  // every grant promises all that there is.
+  // From now on the test answers what its program reserves, and promises room. Until then everything is granted, and
+  // every grant promises all memory.
   void keep_limits() {
     keeps_limits_ = true;
     promise_room();
@@ -82,7 +82,7 @@ class FakeRotad {
     ++lease_->grants_change;
     changed();
   }
-  // On this GPU only; 0: none is in force any more.
+  // On this GPU only; 0: no grant is in force any more.
   void grant_on(unsigned gpu, std::uint32_t number) {
     ++lease_->grants_change;
     lease_->gpus[gpu].promised_bytes = number != 0 ? protocol::kMaxGpuBytes : 0;
@@ -98,7 +98,7 @@ class FakeRotad {
     lease_->gpus[gpu].promised_bytes = bytes;
     changed();
   }
-  // The grant of a gang, which drains in this step, and ends with this grant.
+  // The grant of a gang that drains in this step, and that ends with grant `ends`.
   void gang(std::uint32_t number, std::uint32_t step = 0, std::uint32_t ends = 0) {
     ++lease_->grants_change;
     on_all(&protocol::GpuLease::gang, number);
@@ -131,8 +131,7 @@ class FakeRotad {
     send(client_.load(), &message, sizeof message, MSG_NOSIGNAL);
     changed();
   }
-  // On every GPU.
-  // How often a GPU was named that had been named before; and whether the next ones are answered.
+  // On every GPU. How often the client named a GPU that it had named before; and whether the next ones are answered.
   int named_again() const { return named_again_.load(); }
   void answer_gpus(bool answers) { answers_gpus_ = answers; }
 
@@ -141,13 +140,13 @@ class FakeRotad {
     on_all(&protocol::GpuLease::left_bytes, left);
   }
 
-  // What rotad wants to know, or lets the client do; and until when the client has exclusive use of its GPUs.
+  // What rotad asks the client to watch or lets it do; and until when the client has exclusive use of its GPUs.
   void watch(std::uint32_t what) {
     on_all(&protocol::GpuLease::watch, what);
     changed();
   }
-  // On which GPUs others have memory that is pinned temporarily, and on which they have some that can be evicted. Wakes
-  // nobody.
+  // The GPUs on which others have memory that is pinned temporarily, and those on which they have memory that can be
+  // evicted. Wakes nobody.
   void others_have(std::uint64_t fixed_for_now, std::uint64_t movable) {
     for (unsigned gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
       lease_->gpus[gpu].movable = (movable >> gpu & 1) != 0;
@@ -158,7 +157,7 @@ class FakeRotad {
   void others_clear(std::uint64_t gpus) {
     for (unsigned gpu = 0; gpu < protocol::kMaxGpus; ++gpu) lease_->gpus[gpu].clearing = (gpus >> gpu & 1) != 0;
   }
-  // What the client may have in the host's memory.
+  // How much of the host's memory the client may use.
   void share_host(std::uint64_t most, std::uint64_t spare) {
     lease_->host_spare_most_bytes = spare;
     lease_->host_most_bytes = most;
@@ -192,7 +191,7 @@ class FakeRotad {
   // Hangs up on every client at its first want, and takes the next one.
   void hang_up_on_wants(bool hangs_up = true) { hang_up_on_wants_.store(hangs_up); }
   int clients() const { return clients_.load(); }
-  // Whether it reads what it is sent. Once it does not, the socket fills up.
+  // Whether it reads what clients send. While it does not, the socket fills up.
   void read(bool reads) { reads_.store(reads); }
   // Does not serve this many of the GPUs named next.
   void refuse_gpus(int count) { refuse_gpus_.store(count); }

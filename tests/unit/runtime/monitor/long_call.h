@@ -1,4 +1,4 @@
-// A thread of the program inside a call that takes long: a copy to the host, which ends when the test says so.
+// A thread of the program inside a long call: a copy to the host, which ends when the test says so.
 #pragma once
 
 #include <atomic>

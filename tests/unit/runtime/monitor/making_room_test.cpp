@@ -1,4 +1,4 @@
-// Others make room: for what the driver has refused because it is out of memory, and by moving out before a lease is
+// Others make room: for what the driver has refused because it is out of memory, and by evicting before a lease is
 // given back.
 #include <algorithm>
 #include <atomic>

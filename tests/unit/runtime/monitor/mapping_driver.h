@@ -1,4 +1,4 @@
-// A driver with as much virtual memory management as swap memory needs that is neither evicted nor examined.
+// A driver with just enough virtual memory management for swap memory that is neither evicted nor examined.
 #pragma once
 
 #include <atomic>

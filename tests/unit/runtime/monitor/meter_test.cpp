@@ -27,7 +27,7 @@ struct Program {
     driver.submitted.fetch_add(1);
     return true;
   }
-  // Lets time pass; the monitor looks now and then.
+  // Lets time pass; the monitor checks now and then.
   void pass(Time time, bool standing = false) {
     for (const Time end = now_is + time; now_is < end;) {
       now_is += 100us;

@@ -34,7 +34,7 @@ TEST_CASE("a member of a gang says when it rests, makes single calls, and gives 
   rotad.gang(kGang, 1);
   CHECK(tells(rotad, 1, kGangRests));
   CHECK(program.gate.closed());
-  // rotad is told, and not only at the next look.
+  // rotad is told at once, not only at the next check.
   const auto begun = std::chrono::steady_clock::now();
   for (std::uint32_t step = 2; step <= 20; ++step) {
     rotad.gang(kGang, step);

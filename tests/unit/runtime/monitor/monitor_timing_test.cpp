@@ -119,7 +119,7 @@ TEST_CASE("between the two events of a pair nothing of ours is recorded, and no 
   for (bool in_time = false; !in_time;) {  // not on a machine that is busy: it lasts no longer than that
     const Time begun = monitor::now();
     program.record(0);
-    // A mark that the monitor had decided on just before may still come; once it has looked again, none.
+    // A mark that the monitor had decided on just before may still come; once it has checked again, none.
     const std::uint64_t earlier = rotad.usage().gpus[0].calls;
     launch();
     REQUIRE(test::eventually([&] { return rotad.usage().gpus[0].calls > earlier; }));
@@ -128,7 +128,7 @@ TEST_CASE("between the two events of a pair nothing of ours is recorded, and no 
     program.driver.finished = 0;  // nothing finishes: after a few calls the next would wait
     for (int i = 0; i < 200; ++i) launch();
     const std::uint32_t held_up = program.gate.held_up();
-    // The monitor has looked in the meantime.
+    // The monitor has checked in the meantime.
     REQUIRE(test::eventually([&] { return rotad.usage().gpus[0].calls >= calls + 200; }));
     const int after = marks;
     const bool inside = program.monitor.timing().inside();

@@ -250,7 +250,7 @@ TEST_CASE("memory stays in place for as long as a library takes to load, however
   gate::out_of_place.store(true);
   const auto begun = std::chrono::steady_clock::now();
   Loading loading(program.monitor);
-  // Longer than it is kept in place.
+  // Longer than it stays pinned.
   REQUIRE(eventually([&] { return std::chrono::steady_clock::now() - begun > std::chrono::milliseconds(5500); }));
   CHECK(loading.waits());
   gate::out_of_place.store(false);
@@ -324,7 +324,7 @@ TEST_CASE("memory of a turn that was revoked counts as fixed for now, until the 
 }
 
 TEST_CASE("memory that ends up out of place behind a gate closed for a moment is back before the gate opens") {
-  // So many files make the monitor's look at them last, which it takes while memory is out of place.
+  // So many files make the monitor's scan of them take long, which it does while memory is out of place.
   std::vector<int> files;
   for (int file = 0; file >= 0 && files.size() < 800;) {
     file = open("/dev/null", O_RDONLY | O_CLOEXEC);

@@ -1,4 +1,4 @@
-// Profilers run code of theirs in the middle of driver calls, on whatever thread makes them: rota's own, too.
+// Profilers run their own code within driver calls, on any thread that makes them, including rota's.
 #include <atomic>
 #include <catch2/catch.hpp>
 

@@ -19,7 +19,7 @@ struct Speaking : FakeRotad {
   }
 };
 
-// Has the turn, and memory on the GPU that can be evicted.
+// A program that has the turn, and memory on the GPU that can be evicted.
 struct Holding : Program {
   Holding(Speaking& to, void (*prepare)(FakeDriver&)) : Program(memory::Choice::kSwap, true, prepare), rotad(to) {
     launch();

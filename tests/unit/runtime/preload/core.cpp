@@ -1,4 +1,4 @@
-// Stands for the core: says what test the process belongs to, and leaves the calls to the driver.
+// A stand-in for the core: says which test the process belongs to, and leaves the calls to the driver.
 #include <cstdio>
 
 #include "runtime/preload/attachment.h"

@@ -44,7 +44,7 @@ EXPORT int cuDeviceGetCount(int* count) {
   return 0;
 }
 
-// Stands for any function whatever its signature: six integers and eight vectors in registers, the rest on the stack.
+// Represents functions of any signature: six integers and eight vectors in registers, the rest on the stack.
 EXPORT int cuProfilerInitialize(long a, double b, const char* c, double d, long e, float f, long g, double h, long i,
                                 double j, long k, double l, double m, long n, double o, double p, double q, long r) {
   return a == 1 && b == 2.5 && std::strcmp(c, "three") == 0 && d == 4.5 && e == 5 && f == 6.5F && g == 7 && h == 8.5 &&

@@ -1,5 +1,5 @@
-// A libcuda.so.1 as WSL has it: no driver itself but a loader, which opens the driver proper by its path and passes
-// every call on to it. With TEST_LOADS_EARLY in the environment it does so while it is being loaded itself.
+// A libcuda.so.1 as WSL has it: not a driver but a loader, which opens the actual driver by its path and passes every
+// call on to it. With TEST_LOADS_EARLY in the environment it does so while it is being loaded itself.
 #include <dlfcn.h>
 #include <cstdlib>
 

@@ -66,8 +66,8 @@ void compare(ProcAddress2* get, const std::string& name, unsigned long long flag
 int replay_table(const char* path, ProcAddress2* get) {
   rota::test::RecordedLookup last{};
   for (const rota::test::RecordedLookup& row : rota::test::recorded_lookups(path)) {
-    // Just before a change, the answer is still the one before it; nothing was recorded between the driver's own
-    // version and the first that is too new.
+    // Just before a change, the previous answer still holds. Nothing was recorded between the driver's own version and
+    // the first that is too new.
     const int before = std::min(row.version - 1, kRecordedDriver);
     if (row.name == last.name && row.flags == last.flags) compare(get, row.name, row.flags, before, last.answer);
     compare(get, row.name, row.flags, row.version, row.answer);
@@ -98,7 +98,7 @@ void replay_cudart(const char* path, ProcAddress2* get) {
     }
     if (file_of(function) != shim_file) differ(name, "a pointer into " + file_of(function));
     if (name == "cuInit") reinterpret_cast<int (*)(unsigned)>(function)(0);
-    // From here on libcudart asks what it was handed.
+    // From here on libcudart asks through the pointer that it was handed.
     if (name == "cuGetProcAddress" && version == 12000) get = reinterpret_cast<ProcAddress2*>(function);
   }
 }

@@ -1,4 +1,4 @@
-// What fills argument registers to their last bit, for driver.cpp and probe.cpp.
+// Values that use every bit of the argument registers, for driver.cpp and probe.cpp.
 #pragma once
 
 using Vector = long __attribute__((vector_size(16)));

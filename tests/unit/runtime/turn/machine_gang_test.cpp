@@ -43,7 +43,7 @@ struct Member : Process {
       reports.push_back(told);
     }
   }
-  // Its threads stand, and the gang is granted.
+  // Its threads wait at the gate, and the gang is granted.
   void hold() {
     seen.standing = 1;
     look();

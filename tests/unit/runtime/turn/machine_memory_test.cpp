@@ -1,4 +1,4 @@
-// The turn machine and memory: what comes back with a turn, what moves out of others' way, and what happens if memory
+// The turn machine and memory: what is restored with a turn, what is evicted for others, and what happens if memory
 // does not come back.
 #include <catch2/catch.hpp>
 
@@ -70,7 +70,7 @@ TEST_CASE("memory that others need goes while nothing of the process runs, at on
   process.seen.looked = process.seen.done = true;
   process.run_until(Phase::kResting);
   CHECK(process.machine.still());
-  // rotad has seen that the lease was given back, and another client lacks room.
+  // rotad has seen that the lease was given back, and another client needs room.
   process.seen.lease = {.in_the_way = 1};
   process.look();
   REQUIRE(process.did(Act::kMoveOut));

@@ -36,7 +36,7 @@ struct Process {
     }
   }
   void look() { step(seen); }
-  // Looks whenever the machine wants to, for this long.
+  // Calls the machine whenever it asks to be called, for this long.
   void run(Time time) {
     std::vector<Action> all;
     for (const Time until = now + time; now < until;) {

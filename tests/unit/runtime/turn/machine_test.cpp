@@ -56,7 +56,7 @@ TEST_CASE("a drain without progress gives way to a process that this one shares 
   Process process;
   process.hold();
   process.press();
-  process.seen.standing = 0;  // the gate holds nothing back: it would wait for a long kernel
+  process.seen.standing = 0;  // no call waits at the gate: it would wait for a long kernel
   SECTION("which waits") {
     process.seen.sharer_waits = true;
     process.run(Machine::kSharersPatience / 2);
@@ -424,12 +424,12 @@ TEST_CASE("a process that was stopped while its grant came and went asks again")
   process.seen.standing = 1;
   process.look();
   REQUIRE(process.did(Act::kWant));
-  // rotad grants a lease, waits in vain and revokes it; the page shows what it showed before.
+  // rotad grants a lease, gets no answer and revokes it; the page shows what it showed before.
   process.now += 1min;
   process.look();
   CHECK(process.machine.phase() == Phase::kWaiting);
   CHECK(process.did(Act::kWant));
-  // Not each time that it looks.
+  // Not at each check.
   process.run(500ms);
   CHECK_FALSE(process.did(Act::kWant));
   process.seen.lease = {.grant = 2, .held = 1};

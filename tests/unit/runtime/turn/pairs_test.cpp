@@ -1,5 +1,5 @@
-// Pairs of timing events: which of them count, when they are over, and what rotad is asked for because of them, and for
-// how long.
+// Pairs of timing events: which of them count, when they end, and what rotad is asked for because of them, and for how
+// long.
 #include "runtime/turn/pairs.h"
 
 #include <catch2/catch.hpp>
@@ -338,14 +338,14 @@ TEST_CASE("if the others do not leave, the pair is taken as it is, and not asked
   program.run(Pairs::kAfterFutile);
   CHECK_FALSE(program.opens(0));
   CHECK(program.look().alone);
-  // In vain again: twice as long.
+  // Futile again: twice as long.
   program.run(Pairs::kLongestWait);
   REQUIRE(program.pair());
   program.run(Pairs::kAfterFutile + 10ms);
   REQUIRE(program.pair());
   program.run(Pairs::kAfterFutile);
   CHECK_FALSE(program.opens(0));
-  // Not in vain.
+  // Not futile.
   CHECK(program.look().alone);
   program.situation.alone_until = program.now + 250ms;
   program.look();
@@ -369,7 +369,7 @@ TEST_CASE(
   program.run(Pairs::kLongestWait / 2);
   program.situation.runs = false;
   CHECK_FALSE(program.run(Pairs::kLongestWait).alone);
-  CHECK_FALSE(program.opens(0));  // its gate has opened, and the monitor has not looked again
+  CHECK_FALSE(program.opens(0));  // its gate has opened, and the monitor has not checked again
   program.situation.runs = true;
   program.look();
   CHECK_FALSE(program.opens(0));

@@ -1,7 +1,7 @@
 // Many turn machines and one scheduler core, driven together: programs that launch, think, synchronize and capture;
-// messages and looks that come late; programs that die, are stopped, never give back or cannot be drained; a rotad that
-// hangs up, dies and comes back. turns/world.h says what is checked. Everything is chosen by a seed, which a failure
-// names:
+// messages and checks that come late; programs that die, are stopped, never give back or cannot be drained; a rotad
+// that hangs up, dies and comes back. turns/world.h says what is checked. Everything is chosen by a seed, which a
+// failure names:
 //
 //   ROTA_TURNS_SEED=17 tests/turns_property_test             this one, with the last events if it fails
 //   ROTA_TURNS_STEPS=100000000 tests/turns_property_test     more seeds

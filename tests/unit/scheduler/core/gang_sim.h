@@ -29,8 +29,8 @@ class Gangs {
     Time longest_wait{};
     std::uint64_t turns = 0;
   };
-  // The longest turn. Nobody reports how long hand-overs take, so measured ones take 50 ms, or where memory does not
-  // fit as long as fixed ones.
+  // The longest turn. Nobody reports how long hand-overs take, so measured turns take 50 ms, or as long as fixed ones
+  // where memory does not fit.
   static constexpr Time kTurn = 200ms;
   static constexpr Bytes kTotal = Bytes{80} << 30;
 
@@ -50,7 +50,7 @@ class Gangs {
     replace(all_.size() - 1, program);
     return all_.size() - 1;
   }
-  // Another program in the place of one that is dead.
+  // Puts another program in the place of one that has died.
   void replace(std::size_t i, const Program& program) {
     const ClientId id = ++last_client_;
     all_[i] = {.program = program, .client = id, .next = now_ + pick(5'000) * 1us, .seen = all_[i].seen};
@@ -75,7 +75,7 @@ class Gangs {
     }
   }
 
-  // What the program wants from its next turn on; it has been added with at least these.
+  // Sets what the program wants from its next turn on. It was added with at least these GPUs.
   void regroup(std::size_t i, GpuMask gpus) { all_[i].program.gpus = gpus; }
   void interrupt(std::size_t i) {
     if (all_[i].wants) step(event::Want{id(i), all_[i].asked, false, true});
@@ -92,7 +92,7 @@ class Gangs {
 
   const Seen& seen(std::size_t i) const { return all_[i].seen; }
   double held(std::size_t i) const { return std::chrono::duration<double>(seen(i).held).count(); }
-  // Also if it still waits.
+  // Includes the current wait, if it still waits.
   Time longest_wait(std::size_t i) const {
     const Each& each = all_[i];
     return std::max(each.seen.longest_wait, each.wants ? now_ - each.since : Time{});

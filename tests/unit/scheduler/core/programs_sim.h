@@ -1,8 +1,8 @@
-// A model of programs on a GPU that their memory fits together: each runs kernels of a given length, with work on the
-// CPU between them, in bursts or endlessly. A GPU runs one program's kernels at a time. If several have kernels ready,
-// they are interleaved in slices, as the driver does, with a small loss at each change. A kernel on several GPUs is one
-// of ranks that wait for each other: it makes progress only while all of its GPUs run it, and occupies each GPU that
-// does. Time advances in steps; nothing waits.
+// A model of programs whose memory fits on a GPU together: each runs kernels of a given length, with work on the CPU
+// between them, in bursts or endlessly. A GPU runs one program's kernels at a time. If several have kernels ready, they
+// are interleaved in slices, as the driver does, with a small loss at each change. A kernel on several GPUs is one of
+// ranks that wait for each other: it makes progress only while all of its GPUs run it, and occupies each GPU that does.
+// Time advances in steps; nothing waits.
 //
 // The core decides which programs may run, as it would for real ones: they want, hold, give back when idle or when
 // their time is up, and report what they have done. Or a fixed candidate decides, to compare the core's choice with.
@@ -32,7 +32,7 @@ struct Program {
   GpuMask gpus = 1;         // of which it needs all
 };
 
-// How often programs may be let in in turns when there is no core: each for so long, in order.
+// What runs when there is no core: a fixed candidate; in turns, each program runs for so long, in order.
 struct Fixed {
   Candidate candidate;
   std::vector<bool> light;
@@ -43,7 +43,7 @@ struct Result {
   std::vector<std::vector<Time>> bursts;  // how long each took
   Time last_change{};                     // of the core's candidate
   std::uint32_t changes = 0;              // after the first second
-  Time out_of_step{};                     // how long some GPU had another candidate than the first one
+  Time out_of_step{};                     // how long some GPU had a different candidate from the first GPU's
   Candidate candidate{};                  // the final candidate,
   SharingWhy why;                         // the reason for it,
   std::vector<ClientUse> uses;            // and how each program uses the GPU
@@ -158,7 +158,7 @@ class World {
     return fixed_->candidate == Candidate::kTurns || (fixed_->candidate == Candidate::kLightOpen && !fixed_->light[i]);
   }
 
-  // Its turn is over, and what was running has finished. Little is in flight, so nothing is queued behind that.
+  // Whether its turn is over and what was running has finished. Little is in flight, so nothing is queued behind that.
   static bool ended(const Each& each) {
     const bool begun = each.left != Time{} && each.left != each.program.kernel;
     return each.closing && (each.closed || !begun);
@@ -221,7 +221,7 @@ class World {
         return other.holds && in_turns(static_cast<std::size_t>(&other - all_.data()));
       });
       const std::size_t others = all_.size();
-      // In order: no waiter is between the last holder and this one.
+      // In order: no waiter comes between the last holder and this one.
       bool next = !taken;
       for (std::size_t j = 1; j < others && next; ++j) {
         const std::size_t k = (last_ + j) % others;

@@ -1,4 +1,4 @@
-// Scenarios of the scheduler's core (tests/scenarios): what their lines say beyond those of an event log.
+// Scenarios of the scheduler's core (tests/scenarios): the lines that they have in addition to those of an event log.
 #pragma once
 
 #include <charconv>

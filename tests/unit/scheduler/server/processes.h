@@ -53,7 +53,7 @@ struct Command {
 // Runs it to completion.
 Outcome run(const Command& command);
 
-// A rotad; ended with SIGTERM, and its exit status checked (a sanitizer's report is a failure).
+// A rotad. It is ended with SIGTERM, and its exit status is checked (a sanitizer's report is a failure).
 class Daemon {
  public:
   // `descriptors`: how many it may have at most; 0: as many as this process.
@@ -79,7 +79,7 @@ class Daemon {
 int connect_to(const std::string& socket);
 protocol::Message message(protocol::Kind kind);
 void send_packet(int descriptor, const void* bytes, std::size_t length);
-// Nothing at the end of the connection. `descriptors` receives those that came with the message.
+// The next message, or nothing at the end of the connection. `descriptors` receives those that came with the message.
 std::optional<protocol::Message> receive(int descriptor, std::span<Descriptor> descriptors = {});
 
 Uuid uuid(std::uint8_t number);
@@ -96,9 +96,9 @@ class Client {
   // The refusal's text, or nothing and `index` set.
   std::optional<std::string> add_gpu(std::uint8_t number, std::uint32_t* index = nullptr,
                                      std::uint64_t total = std::uint64_t{1} << 30);
-  // `task`: GPUs that are to be one task with these.
+  // `task`: GPUs that form one task with these.
   void want(std::uint64_t gpus, bool running = false, std::uint64_t task = 0);
-  // On this GPU, and with it those of the same task.
+  // On this GPU and on those of the same task.
   void give_back(std::uint32_t grant, std::uint32_t gpu = 0);
   void ask(std::uint32_t gpu, std::uint64_t bytes);
   void hand_over(std::uint32_t gpu, std::uint64_t bytes, std::initializer_list<int> memory) const;

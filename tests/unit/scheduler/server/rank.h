@@ -60,7 +60,7 @@ struct Rank : Client {
   bool waited_for() const {
     return shows([](const protocol::GpuLease& page) { return page.waiters != 0; });
   }
-  // rotad has carried out what this client has sent.
+  // Waits until rotad has handled everything that this client has sent.
   void catch_up() { REQUIRE_FALSE(add_gpu(static_cast<std::uint8_t>(gpu + 1), nullptr, kGpuBytes)); }
 };
 

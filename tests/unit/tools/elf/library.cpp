@@ -1,4 +1,5 @@
-// What the tests cut: functions that call each other, a variable, a table of pointers, names that wait for a new one.
+// The library that the tests edit: functions that call each other, a variable, a table of pointers, and names to be
+// replaced.
 #include <cstdlib>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))

@@ -1,4 +1,4 @@
-// A program's file made byte by byte, for kinds that this machine could not build and for damage that no linker does.
+// A program's file written byte by byte, for kinds that this machine cannot build and for damage that no linker causes.
 #pragma once
 
 #include <elf.h>

@@ -1,4 +1,4 @@
-// The tests of both versions' programs.
+// The tests in the programs of both versions.
 #pragma once
 
 #include <signal.h>

@@ -1,5 +1,5 @@
-// What the programs' tests do with the GPU: on the core that stands for ours, loaded at the first use as the real one
-// is.
+// What the programs' tests do with the GPU, through a stand-in for rota's core that is loaded at first use as the real
+// one is.
 #pragma once
 
 #include <dlfcn.h>

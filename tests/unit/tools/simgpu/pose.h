@@ -16,7 +16,7 @@ PoseResult run_pose(std::vector<std::string> arguments);
 
 // The path of a copy that poses as "12.4"; "" if the tool fails.
 std::string pose(const TemporaryFolder& folder, const std::string& version);
-// The same for 12040.
+// The same for a version number such as 12040.
 std::string pose(const TemporaryFolder& folder, int version);
 
 }  // namespace simgpu_test

@@ -1,5 +1,5 @@
 // Runs part of a test in a child process with its own environment: the simulated driver reads the environment once and
-// belongs to one process. The child reports what went wrong as text; nothing means that all was well.
+// belongs to one process. The child reports failures as text; no text means success.
 #pragma once
 
 #include <dlfcn.h>
@@ -38,7 +38,7 @@ class TemporaryFolder {
   std::string path_;
 };
 
-// A child that runs a function; the function's text is what failed.
+// A child that runs a function, which returns what failed as text.
 class Child {
  public:
   explicit Child(const std::function<std::string()>& work) {
@@ -87,7 +87,7 @@ class Child {
   int output_ = -1;
 };
 
-// The built libcuda.so.1, or a copy that poses as some version, in this process.
+// The libcuda.so.1 of the build, or a copy that poses as some version, loaded in this process.
 class Library {
  public:
   explicit Library(const std::string& state, const char* memory = "64M", const char* scale = "0",

@@ -271,7 +271,7 @@ std::string mappings(Place& at) {
   return "";
 }
 
-// Errors are as good as successes: what is refused changes nothing.
+// Errors are as harmless as successes: a refused call changes nothing.
 std::string refusals(Place& at) {
   Library& library = at.library;
   CUdeviceptr memory = 0;

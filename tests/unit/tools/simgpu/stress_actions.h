@@ -1,5 +1,5 @@
-// What threads and processes of the stress tests do at once: each action makes something of the driver, uses it, checks
-// the bytes that came out and gives all of it back. The text returned is what was wrong; empty: nothing.
+// What threads and processes of the stress tests do concurrently: each action creates objects of the driver, uses them,
+// checks the resulting bytes and destroys the objects. It returns a description of what was wrong; empty: nothing.
 #pragma once
 
 #include <array>
@@ -24,8 +24,8 @@ struct Common {
 // So many actions, in an order that the seed decides. The thread's current context is common.context, before and after.
 std::string run_actions(Library& library, Common& common, unsigned seed, int rounds);
 
-// Makes the common things, runs `threads` threads of run_actions, and takes the common things down. Afterwards the
-// GPU's memory is as free as before, unless other processes use it (`alone`).
+// Creates the common objects, runs `threads` threads of run_actions, and destroys the common objects. If no other
+// process uses the GPU (`alone`), as much of its memory has to be free afterwards as before.
 std::string run_threads(Library& library, unsigned seed, int threads, int rounds, bool alone);
 
 }  // namespace simgpu_test

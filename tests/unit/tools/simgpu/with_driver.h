@@ -9,7 +9,7 @@
 
 namespace simgpu_test {
 
-// Work that waits until the test says so, and says when it has begun.
+// Work that waits until the test opens the gate, and tells when it has begun.
 struct Gate {
   std::atomic<bool> begun{false};
   std::atomic<bool> open{false};

@@ -185,7 +185,7 @@ ROTA_SIM_EXPORT(cuDeviceGetP2PAttribute)(int* value, CUdevice_P2PAttribute which
   switch (which) {
     case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
     case CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED:
-      *value = 0;  // all links are alike, and do all of them
+      *value = 0;  // all links are alike, and support every operation
       return CUDA_SUCCESS;
     case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
     case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
@@ -251,7 +251,7 @@ ROTA_SIM_EXPORT(cuDeviceGetTexture1DLinearMaxWidth)
   return CUDA_SUCCESS;
 }
 
-// Nothing here makes a checkpoint of a process, so this one runs. Others are not asked.
+// Nothing here makes checkpoints, so this process is running. Other processes are not checked.
 ROTA_SIM_EXPORT(cuCheckpointProcessGetState)(int pid, CUprocessState* state) {
   ROTA_SIM_READY();
   if (state == nullptr || pid <= 0) return CUDA_ERROR_INVALID_VALUE;

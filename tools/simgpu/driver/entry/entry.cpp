@@ -69,7 +69,7 @@ const Fault* meet_fault(Symbol symbol) {
   return met;
 }
 
-// What the function answers in place of CUDA_ERROR_OUT_OF_MEMORY.
+// The answer that replaces CUDA_ERROR_OUT_OF_MEMORY of this function.
 CUresult answer_if_full(Symbol symbol) {
   for (const auto& each : watch().faults) {
     if (!each->fault.if_full || !each->fault.names(kSymbolNames[static_cast<size_t>(symbol)])) continue;

@@ -49,7 +49,7 @@ void write_log(const char* line) {
   const std::string& log = driver().options.log;
   if (log.empty()) return;
   int file = log == "-" ? STDERR_FILENO : open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-  if (file < 0) file = STDERR_FILENO;  // better there than nowhere
+  if (file < 0) file = STDERR_FILENO;  // stderr is better than nothing
   if (write(file, line, std::strlen(line)) < 0) {
     // The log is only informative; losing it must not change the call's result.
   }

@@ -24,7 +24,7 @@ struct GraphLaunch {
   std::vector<Record> records;  // by step: for event records, the record that completes there
   std::vector<Record> waits;    // by step: for event waits, what they wait for
 
-  // A launch whose context has failed never runs, but no thread must wait forever for its records.
+  // A launch whose context has failed never runs, but no thread may wait for its records forever.
   ~GraphLaunch() {
     for (const Record& record : records) {
       if (record.task && !record.task->done()) finish(record);

@@ -40,7 +40,7 @@ class GraphMemory {
  public:
   struct Use {          // bytes
     uint64_t used = 0;  // mapped to allocations, or cached
-    uint64_t kept = 0;  // no longer belongs to an allocation
+    uint64_t kept = 0;  // cached: no longer belongs to an allocation
     uint64_t used_high = 0;
     uint64_t reserved = 0;  // taken from the device
     uint64_t reserved_high = 0;

@@ -157,7 +157,7 @@ CUresult ImportedMemory::open(Context& context, const CUipcMemHandle& handle, ui
   Descriptor file(::open(path, O_RDWR | O_CLOEXEC));
   if (!file) return CUDA_ERROR_INVALID_VALUE;
   Migration migration;
-  // Not revived: the handle is only a name, and freed memory may have a new owner by now.
+  // Without `revive`: the handle is only a name, and freed memory may have a new owner by now.
   bool held = file_name(file.get()).compare(0, std::strlen(AddressSpace::kFileName), AddressSpace::kFileName) == 0 &&
               driver().state().hold(told.id, gpu, told.charged, false, &migration);
   if (!held) return CUDA_ERROR_INVALID_VALUE;

@@ -73,7 +73,7 @@ class AddressSpace {
   static constexpr uint64_t kGranularity = 512;
   // Physical memory, reservations and mappings are multiples of this, which cuMemGetAllocationGranularity returns.
   static constexpr uint64_t kLargePage = uint64_t{2} << 20;
-  // Memory of two GPUs is at least this far apart. NVIDIA's driver has them in large pages of their own.
+  // The memory of two GPUs is at least this far apart. NVIDIA's driver has it in separate large pages.
   static constexpr uint64_t kApart = uint64_t{64} << 10;
 
   // The name of the memfd that holds the process's device memory.

@@ -1,4 +1,4 @@
-// Hardware decompression: what it demands of its operands is checked, and the decompression itself is not simulated.
+// Hardware decompression: its operands are checked, but the decompression itself is not simulated.
 #include "tools/simgpu/driver/driver.h"
 #include "tools/simgpu/driver/memory/physical.h"
 

@@ -121,7 +121,7 @@ void run_moves(Context& context, const std::vector<Move>& moves) {
   for (const Move& move : moves) {
     Allocation allocation;
     if (managed_range(move.address, move.bytes, &allocation) != CUDA_SUCCESS) continue;  // freed meanwhile
-    // The contents of a discarded range are unspecified: here they stay.
+    // The contents of a discarded range are unspecified: here they stay unchanged.
     if (move.discard) {
       driver().state().discard(allocation.managed_id, move.address - allocation.address, move.bytes);
     }

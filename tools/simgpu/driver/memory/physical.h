@@ -54,7 +54,7 @@ class PhysicalMemory {
   std::unordered_map<CUmemGenericAllocationHandle, Held> held_;
 };
 
-// Whether the GPUs decompress at all, and whether they do to and from memory of this allocation: it is plain, or was
+// Whether the GPUs can decompress at all, and whether they can with memory of this allocation, which must be plain or
 // created for that.
 bool decompresses();
 bool decompressible(const Allocation& allocation);

@@ -460,7 +460,7 @@ CUresult Pool::import_pointer(Context& context, const Shared& shared, uint64_t b
                 bytes <= static_cast<uint64_t>(status.st_size) - shared.pages.offset;
   if (!inside || shared.id == 0) return CUDA_ERROR_INVALID_VALUE;
   Migration migration;
-  // Not revived: once the exporter has released the segment, its range of the file may hold other allocations.
+  // Without `revive`: once the exporter has released the segment, its range of the file may hold other allocations.
   if (!driver().state().hold(shared.id, gpu, shared.segment_bytes, false, &migration)) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
   allocation.bytes = bytes;

@@ -25,7 +25,7 @@ struct GraphNode;
 // The context for which this thread runs a stream's task; null: not a stream's thread. A graph's lanes run for the
 // context of the stream that the graph was launched in.
 Context*& running_context();
-// Whether it is being destroyed: its work need not wait any more for events outside the context, which may never come.
+// Whether it is being destroyed: then its work need not wait for events outside the context, which may never come.
 // False for null.
 bool is_destroyed(const Context* context);
 // Wakes a context's tasks that wait for work of other contexts, once it is marked as destroyed.

@@ -27,7 +27,7 @@ CUdeviceptr from_pool(Scene& scene, CUmemLocationType where, int id, bool manage
   });
 }
 
-// The pool that the program made is the current one of its GPU for as long as it takes.
+// The program's own pool is the current one of its GPU for the duration of this function.
 CUdeviceptr from_current_pool(Scene& scene) {
   CUmemPoolProps what{};
   what.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -42,7 +42,7 @@ CUdeviceptr from_current_pool(Scene& scene) {
   return address;
 }
 
-// Of a pool of this process, opened by descriptor; what the exporter has of it is freed at once.
+// Memory of a pool of this process, opened by descriptor. The exporter frees its allocation at once.
 CUdeviceptr imported_pointer(Scene& scene) {
   CUmemPoolProps what{};
   what.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;

@@ -21,8 +21,8 @@ struct Between {
   bool ends_context = false;
 };
 
-// What rota serves in the place of a pool from Unified Memory ends with the context of its stream, where the driver's
-// outlives it: the frees that come afterwards find nothing.
+// Memory that rota serves from Unified Memory in place of a pool ends with the context of its stream, while the
+// driver's memory outlives it: later frees find nothing.
 bool ends_with_context(const std::string& crossing) {
   for (const char* route : {"default pool", "current pool", "own pool"}) {
     if (crossing.starts_with(route)) return true;
@@ -45,7 +45,7 @@ Scene set(bool primary) {
   return scene;
 }
 
-// Whatever is left of the crossing goes, however the driver takes it.
+// Frees whatever is left of the crossing, and ignores the driver's answers.
 void clear(Scene& scene, CUdeviceptr address, bool primary) {
   enter(0);
   CUgraph captured = nullptr;
@@ -70,7 +70,7 @@ void clear(Scene& scene, CUdeviceptr address, bool primary) {
   }
 }
 
-// What the driver has left of both GPUs.
+// The free memory of both GPUs by the driver.
 std::array<std::size_t, 2> left() {
   std::array<std::size_t, 2> bytes{};
   for (const int device : {1, 0}) {
@@ -89,8 +89,8 @@ void cross(const Route& route, const Between& between, const Free& free) {
   between.happen(scene);
   free.give(scene, address);
   free.give(scene, address);
-  // What the streams have not reached may be freed once more or not, as it happens. The handle of a context that has
-  // ended may have been given out again, or not.
+  // Memory whose free the streams have not reached may be freed once more or not, depending on timing. The handle of a
+  // context that has ended may have been reused or not.
   for (const CUcontext context : {scene.context, scene.other}) {
     if (between.ends_context && context == scene.context) continue;
     const bool pushed = ANSWERED(cu.cuCtxPushCurrent_v2(context)) == CUDA_SUCCESS;
@@ -112,7 +112,7 @@ std::string crossed(Mode mode, const Between& between) {
   });
 }
 
-// The first lines in which they differ, with the crossing that these are of.
+// The first lines in which they differ, with the crossing to which these belong.
 std::string difference(const std::string& one, const std::string& other, bool but_for_ended = false) {
   std::istringstream ones(one);
   std::istringstream others(other);
@@ -131,7 +131,7 @@ std::string difference(const std::string& one, const std::string& other, bool bu
     if (but_for_ended && ends_with_context(crossing) && right.starts_with(' ')) continue;
     ++differences;
     text += fmt::format("{}\n without rota {}\n with         {}\n", crossing, left, right);
-    if (!right.starts_with(' ')) break;  // what was expected and is not so
+    if (!right.starts_with(' ')) break;  // a failed check
   }
   return text;
 }

@@ -1,5 +1,5 @@
-// Contexts that are reset or end while memory moves in them. The driver gives the handles of what was in them, and
-// their own, to what the program makes next: nothing of that is touched, and no contents are lost.
+// Contexts that are reset or end while memory moves in them. The driver reuses their handles, and those of objects in
+// them, for what the program creates next: rota touches none of that, and no contents are lost.
 #include <catch2/catch.hpp>
 
 #include <memory>
@@ -13,7 +13,7 @@ using namespace rota::test;
 
 namespace {
 
-// Of memory that outlives contexts.
+// Bytes of memory that outlives contexts.
 constexpr std::uint64_t kPiece = 16 * kMiB;
 
 CUmemoryPool make_pool() {
@@ -39,7 +39,7 @@ void reset(CUcontext before) {
   if (enter(0) != before) note("the context does not have the handle of the one before");
 }
 
-// What the program makes after a reset: it gets handles that have just become free.
+// Objects that the program creates after a reset: they get handles that have just become free.
 struct Objects {
   std::vector<CUstream> streams{16};
   std::vector<CUevent> events{16};
@@ -48,7 +48,7 @@ struct Objects {
     for (CUstream& stream : streams) EXPECT_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     for (CUevent& event : events) EXPECT_OK(cu.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
   }
-  // All are there as they were made.
+  // Checks that all are as they were created, and ends them.
   void end() {
     for (std::size_t index = 0; index < streams.size(); ++index) {
       EXPECT_OK(cu.cuEventRecord(events[index], streams[index]));
@@ -59,9 +59,9 @@ struct Objects {
   }
 };
 
-// The GPU's context is reset in front of this step of a carrier's move, from the first to the last; false: there are
-// fewer. Looks at a copy, which are as many as it takes, are one step. Afterwards all of `pieces` can come back in the
-// new context.
+// Resets the GPU's context before this step of a carrier's move; called for each step from the first to the last.
+// False: there are fewer steps. All checks whether a copy has ended count as one step. Afterwards all of `pieces` can
+// come back in the new context.
 template <typename Move>
 bool reset_in_front_of(int number, bool looks, const std::vector<CUdeviceptr>& pieces, Move&& move) {
   const CUcontext context = enter(0);
@@ -137,7 +137,7 @@ TEST_CASE("the host's copy goes to the kept blocks where the context ends before
     const CUdeviceptr piece = take(pool, 1);
     Carrier carrier(context);
     EXPECT(swap().evict(0, kAll, carrier.mover()).bytes == kPiece);
-    EXPECT(swap().host().bytes() == kPiece && swap().host().kept_bytes() == 0);
+    EXPECT(swap().host().bytes() == kPiece && swap().host().cached_bytes() == 0);
     bool low = false;
     swap().host().set_left([&] {
       low = true;  // asked once the copy has ended
@@ -148,7 +148,7 @@ TEST_CASE("the host's copy goes to the kept blocks where the context ends before
     };
     swap().restore(0, carrier.mover());
     EXPECT(swap().all_in_place());
-    EXPECT(swap().host().kept_bytes() == swap().host().bytes());
+    EXPECT(swap().host().cached_bytes() == swap().host().bytes());
     Carrier next(enter(0));
     swap().give_host_back();
     EXPECT(swap().host().bytes() == 0);
@@ -161,7 +161,7 @@ TEST_CASE("what was pinned in a context that has ended is pinned again before it
     const CUcontext context = enter(0);
     const CUmemoryPool pool = make_pool();
     const CUdeviceptr piece = take(pool, 1);
-    const CUdeviceptr plain = allocate(8 * kMiB, 2);  // ends with its context; its block is kept
+    const CUdeviceptr plain = allocate(8 * kMiB, 2);  // ends with its context; its block is cached
     std::map<Symbol, int> calls;
     counted = &calls;
     const auto pinned = [&] { return std::exchange(calls[Symbol::k_cuMemHostRegister_v2], 0); };
@@ -173,9 +173,9 @@ TEST_CASE("what was pinned in a context that has ended is pinned again before it
       EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
       expect_pattern(plain, 8 * kMiB, 2, "after the swap");
     }
-    EXPECT(swap().host().kept_bytes() == 0);
+    EXPECT(swap().host().cached_bytes() == 0);
     reset(context);
-    EXPECT(swap().host().kept_bytes() == 8 * kMiB);
+    EXPECT(swap().host().cached_bytes() == 8 * kMiB);
     allocate(8 * kMiB, 3);
     Carrier carrier(enter(0));
     for (const int expected : {2, 0}) {

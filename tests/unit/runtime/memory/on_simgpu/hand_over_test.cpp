@@ -1,5 +1,5 @@
-// Memory that goes from one process to another while it swaps, here from a process to itself: what comes back is right,
-// whatever arrives in its place. The test moves extents itself, as the monitor does.
+// Physical memory that one process hands over to another while both swap; here a process hands it over to itself.
+// Restored contents are right, whichever memory arrives. The test moves extents itself, as the monitor does.
 #include <catch2/catch.hpp>
 
 #include <fcntl.h>
@@ -33,7 +33,7 @@ driver::SharedDescriptor shared(int descriptor) {
   return std::make_shared<const MemoryDescriptor>(Descriptor(descriptor));
 }
 
-// What is given away waits here until it is taken.
+// Memory that is handed over waits here until it is taken.
 struct Between {
   std::deque<Handed> pieces;
   Carrier carrier{enter(0)};
@@ -55,7 +55,7 @@ struct Between {
   Swap::Moved in() { return swap().restore(0, mover()); }
 };
 
-// That this process has open.
+// How many this process has open.
 int descriptors_of_gpu_memory() {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -140,7 +140,7 @@ TEST_CASE("a large move begins and ends with small extents, so that the next hol
         expect_pattern(first, bytes, 1, "the first");
         expect_pattern(second, bytes, 2, "the second");
         expect_pattern(third, 20 * kMiB, 3, "the third");
-        // The next large one begins small again once this is gone.
+        // The next large one begins small again once this one has ended.
         EXPECT_OK(cu.cuMemFree_v2(first));
         allocate(129 * kMiB, 4);
         EXPECT((left_in_order(kAll) == std::vector<std::uint64_t>{32, 20, 128, 128, 32, 32, 32}));
@@ -156,7 +156,7 @@ TEST_CASE("memory that came by a descriptor and leaves without a copy is not kep
     between.out();
     EXPECT(between.in().taken_over == 2 * kLarge);
     EXPECT(descriptors_of_gpu_memory() >= 2);
-    // As it came, since nobody has used it.
+    // Without a copy, since nobody has used it.
     EXPECT(between.out().without_copy == 2 * kLarge);
     between.pieces.clear();
     EXPECT(descriptors_of_gpu_memory() == 0);
@@ -168,7 +168,7 @@ TEST_CASE("memory that came by a descriptor and leaves without a copy is not kep
 }
 
 TEST_CASE("what leaves without a copy is handed over as well: what was not used, and what was kept") {
-  // Of a GPU of this size as much is kept as can be handed over.
+  // On a GPU of this size as much is cached as can be handed over.
   check(
       [] {
         Between between;
@@ -186,7 +186,7 @@ TEST_CASE("what leaves without a copy is handed over as well: what was not used,
           const Swap::Moved back = between.in();
           EXPECT(back.bytes == kLarge && back.taken_over == kLarge);
           EXPECT(between.pieces.empty());  // one was too many, and went to the driver
-          // As it came, since nobody has used it.
+          // Without a copy, since nobody has used it.
           EXPECT(between.out().without_copy == kLarge);
           EXPECT(between.pieces.size() == 1);
           EXPECT(swap().resident_bytes(0) == 0);
@@ -207,7 +207,8 @@ TEST_CASE("memory that came with somebody's contents and serves an allocation th
     CUdeviceptr fresh = 0;
     {
       Swap other(no_turn);
-      EXPECT(memory::BackendRoom(other, 0, kLarge, 0).allocate({between.carrier.context, 0}, &fresh) == CUDA_SUCCESS);
+      EXPECT(memory::BackendReservation(other, 0, kLarge, 0).allocate({between.carrier.context, 0}, &fresh) ==
+             CUDA_SUCCESS);
       EXPECT(other.restore(0, between.mover()).taken_over == kLarge);
       expect_pattern(fresh, kLarge, 0, "fresh");
       other.free(fresh);
@@ -260,7 +261,7 @@ TEST_CASE("memory that the driver does not unmap has not left: it is not handed 
     const CUdeviceptr place = map(create(kLarge), kLarge);
     fill(place, 2, kLarge);
     const std::size_t free_before = free_on_gpu();
-    // Of the second one a mapping is gone already, and comes back.
+    // A mapping of the second one has been removed already, and is restored.
     for (const int refused : {1, 2, kAlways}) {
       fails_at = {{Symbol::k_cuMemUnmap, refused}};
       const Swap::Moved moved = between.out();
@@ -294,7 +295,7 @@ TEST_CASE(
     EXPECT(between.out().failed);
     EXPECT(between.pieces.empty() && free_on_gpu() == free_before);
     EXPECT(swap().resident_bytes(0) == kLarge && swap().out_bytes(0) == kLarge);
-    // It is in the way of what comes back.
+    // It occupies the address of what is to be restored.
     fails_at = {{Symbol::k_cuMemUnmap, kAlways}};
     EXPECT(between.in().failed && !swap().all_in_place());
     EXPECT(free_before + kLarge == free_on_gpu() + swap().resident_bytes(0));

@@ -1,5 +1,6 @@
-// What is had by handle: physical memory in every order of mapping, releasing, retaining and unmapping, and arrays.
-// The answers are those of simgpu without rota; the ledger charges exactly as long as something is left.
+// Memory with handles: physical memory, which is mapped, released, retained and unmapped in every order, and arrays.
+// The answers are those of simgpu without rota; the ledger counts the memory exactly as long as a handle or mapping is
+// left.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -15,7 +16,7 @@ namespace {
 
 constexpr std::size_t kPiece = 2 * kMiB;
 
-// One piece of GPU 1's memory, seen from a context of GPU 0, and two places to map it to.
+// Some of GPU 1's memory, used from a context of GPU 0, and two places to map it to.
 struct Piece {
   CUmemGenericAllocationHandle handle = 0;
   std::array<CUdeviceptr, 2> places{};
@@ -39,7 +40,7 @@ struct Piece {
     if (ANSWERED(cu.cuMemRetainAllocationHandle(&again, reinterpret_cast<void*>(places[0] + 4096))) != CUDA_SUCCESS) {
       return;
     }
-    // Where every handle was released, it may have another value.
+    // If every handle was released, it may have another value.
     handle = again;
     ++handles;
   }

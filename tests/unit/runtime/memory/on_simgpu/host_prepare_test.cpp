@@ -1,4 +1,4 @@
-// Room on the host that is got ready before memory has to leave the GPU: no more than is needed and can be spared.
+// Host memory that is prepared before memory has to be evicted: no more than is needed and than the host can spare.
 #include <catch2/catch.hpp>
 
 #include <sys/mman.h>
@@ -15,7 +15,7 @@ using namespace rota::test;
 
 namespace {
 
-// What of this process lies in memory.
+// How much of this process is in memory.
 std::uint64_t in_memory() {
   unsigned long total = 0;
   unsigned long resident = 0;
@@ -31,7 +31,7 @@ TEST_CASE("a block that the host could not spare is not begun again at once") {
   check([] {
     enter(0);
     for (int number = 0; number < 3; ++number) allocate(64 * kMiB, 1);
-    // As the machine counts: what is touched is gone. There is room for one block and most of another.
+    // As the machine counts: touched memory is no longer free. There is room for one block and most of another.
     const std::uint64_t before_it = in_memory();
     const std::uint64_t room = 2 * memory::HostPool::kLow + 64 * kMiB;
     swap().host().set_left([=] {

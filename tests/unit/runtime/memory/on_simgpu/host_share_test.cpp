@@ -1,5 +1,5 @@
-// Host memory of which other programs have their share: no more is taken than rotad allows, and what others need is
-// given back as far as nothing is lost without it. And where its pages lie.
+// Host memory that is shared with other programs: no more is taken than rotad allows, and what others need is given
+// back as far as nothing is lost. And where its pages lie.
 #include <catch2/catch.hpp>
 
 #include <sys/syscall.h>
@@ -36,7 +36,7 @@ void follow() {
   swap().host().follow(&usage, &lease, [] { ++told; });
 }
 
-// Until the gate is open again, and so that what is on the GPU counts as used.
+// Restores memory until the gate is open again. What is on the GPU then counts as used.
 void come_back(Carrier& carrier) {
   swap().restore(0, carrier.mover());
   EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
@@ -69,7 +69,7 @@ TEST_CASE("memory that leaves waits for what others give back, and goes on with 
     allow(8 * kMiB, 0);
     auto mover = carrier.mover();
     mover.stopping = [] {
-      // As rotad does it, piece by piece, once it has been told.
+      // As rotad does it, in steps, once it has been told.
       if (usage.host_lacking_bytes != 0) allow(usage.host_bytes + 8 * kMiB, 0);
       return false;
     };
@@ -99,7 +99,7 @@ TEST_CASE("a copy that others need the place of is given up as soon as its memor
     swap().restore(0, carrier.mover());
     EXPECT(usage.host_bytes == (stays ? 12 : 0) * kMiB);
     EXPECT(usage.host_spare_bytes == usage.host_bytes);
-    // Without its copy it cannot leave as if it had not come.
+    // Without its copy it cannot be evicted without copying.
     EXPECT(swap().evict(0, kAll, carrier.mover()).bytes == (stays ? 0 : 12) * kMiB);
     swap().restore(0, carrier.mover());
     expect_pattern(one, 8 * kMiB, 1, "after the swap");
@@ -125,7 +125,7 @@ TEST_CASE("copies that others need the places of stay while work of the process 
     EXPECT(usage.host_bytes == 12 * kMiB);
     if (needed == Needed::kByTheHost) {
       swap().host().set_left([] { return std::uint64_t{1} << 20; });
-      while (!swap().host().low()) std::this_thread::yield();  // it looks again after a few milliseconds
+      while (!swap().host().low()) std::this_thread::yield();  // it checks again after a few milliseconds
     } else {
       allow(64 * kMiB, 0);
     }
@@ -184,7 +184,7 @@ TEST_CASE("a copy that is given up while other memory leaves is not taken for on
     come_back(carrier);
     EXPECT_OK(cu.cuMemsetD8_v2(leaves_first, 3, 8 * kMiB));
     EXPECT_OK(cu.cuCtxSynchronize());
-    // Once both have been looked at, before the second one leaves.
+    // After both have been examined, before the second one is evicted.
     before = [](Symbol symbol) {
       if (symbol == Symbol::k_cuMemcpyDtoHAsync_v2) swap().give_host_back(kAll, true);
     };
@@ -296,7 +296,7 @@ std::string said_of(const char* name, const void* address) {
 int node = -1;
 CUresult (*ask_simgpu)(int* value, CUdevice_attribute attribute, CUdevice device);
 
-// The GPU with which a node is close, on a driver that says so.
+// The NUMA node close to a GPU, on a driver that says so.
 CUresult attribute_of(int* value, CUdevice_attribute attribute, CUdevice device) {
   if (attribute != CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID) return ask_simgpu(value, attribute, device);
   if (node == -2) return CUDA_ERROR_INVALID_VALUE;
@@ -326,13 +326,13 @@ std::string policy_of_a_block(int said) {
     words >> address >> policy;
     note(policy);
     host.give(block, 4 * kMiB);
-    EXPECT(host.kept(4 * kMiB, host.node_of(0)) == 1);
-    EXPECT(host.kept(4 * kMiB, 7) == 0);
+    EXPECT(host.cached(4 * kMiB, host.node_of(0)) == 1);
+    EXPECT(host.cached(4 * kMiB, 7) == 0);
     EXPECT(host.take(4 * kMiB, host.node_of(0)) == block);
   });
 }
 
-// Whether this kernel tells the policy, and lets this process choose one.
+// Whether this kernel reports the policy, and lets this process choose one.
 bool has_policies() {
   unsigned long nodes = 1;
   constexpr int kPreferred = 1;

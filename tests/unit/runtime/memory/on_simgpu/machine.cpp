@@ -95,7 +95,7 @@ struct Pipe {
   int ends[2] = {-1, -1};
 };
 
-// A process of its own on the same machine; its answer. It stays until this process has ended.
+// Runs a separate process on the same machine and reads its answer. It stays until this process has ended.
 void run_neighbour(const Machine& machine) {
   Pipe answer;
   Pipe life;  // closed by our end
@@ -194,7 +194,7 @@ CUcontext enter(int device) {
 
 std::uint64_t charged(int device) {
   if (current_mode == Mode::kBare) return 0;
-  // Asked as the program asks, so that what a stream has passed meanwhile is room again.
+  // Asked as the program asks, so that memory whose free a stream has passed meanwhile counts as free.
   runtime().memory.shown(device, kGpuBytes, kGpuBytes);
   return runtime().ledger.live_bytes(device);
 }
@@ -210,7 +210,7 @@ bool charged_exactly(std::uint64_t gpu0, std::uint64_t gpu1) {
 std::size_t live_entries() {
   using memory::Backing;
   using memory::Route;
-  // Mostly there is none at all, and each kind costs a walk through the whole ledger.
+  // Usually there is no entry at all, and each kind costs a walk through the whole ledger.
   if (current_mode == Mode::kBare || runtime().ledger.entries() == 0) return 0;
   std::size_t count = 0;
   for (int device = memory::kNobody; device < 2; ++device) {

@@ -1,7 +1,7 @@
 // A program on the simulated GPU in a child process, with rota's core in front of it as `rota run` puts it there, or
-// without: its calls of `cu` go through the slots that the core fills, and the ledger is there to look at.
+// without: its calls through `cu` go through the slots that the core fills, and the test can read the ledger.
 //
-// The child reports by text: what was expected and is not so (EXPECT), and whatever it notes for a comparison.
+// The child reports as text: each failed check (EXPECT), and whatever it notes for a comparison.
 #pragma once
 
 #include <cstdint>
@@ -50,17 +50,17 @@ inline const char* name_of(Symbol symbol) {
 struct Machine {
   Mode mode = Mode::kNative;
   std::string limit;  // ROTA_GPU_MEM_LIMIT; none: as much as there is
-  // A function of the driver that is called in place of simgpu's, or null to leave that one: asked once for each symbol
-  // before the core attaches.
+  // Returns the function to call in place of simgpu's, or null to keep simgpu's. Called once for each symbol, before
+  // the core attaches.
   std::function<void*(Symbol symbol, void* simulated)> replace;
-  // Runs in a process beside the child, on the same machine without rota, before the child's program: what it returns
-  // is in `from_neighbour`. It ends when the child does.
+  // Runs in another process on the same machine, without rota, before the child's program. What it returns is in
+  // `from_neighbour`. The process ends when the child does.
   std::function<std::string()> neighbour;
   std::uint64_t gpu_bytes = kGpuBytes;  // of each of the two
   std::string profile = {};             // what a profile says besides its base, in TOML; empty: the usual card
 };
 
-// What the child reports, which has two GPUs and has called cuInit. How it died, if it did.
+// Runs `program` in a child that has two GPUs and has called cuInit. Returns what it reports, or how it died.
 std::string on_simgpu(const Machine& machine, const std::function<void()>& program);
 
 // --- in the child
@@ -77,14 +77,14 @@ bool expect_result(CUresult expected, CUresult result, const char* text, const c
 // A primary context of a GPU, made current.
 CUcontext enter(int device);
 
-// Bytes that the ledger charges to a GPU. Without rota: 0.
+// The bytes that the ledger counts on a GPU. Without rota: 0.
 std::uint64_t charged(int device);
-// Charged to GPU 0 and to GPU 1, and nothing elsewhere.
+// Whether the ledger counts exactly this on GPU 0 and GPU 1, and nothing elsewhere.
 bool charged_exactly(std::uint64_t gpu0, std::uint64_t gpu1);
-// Entries that are not on their way back to the driver, of any kind, of either GPU or nobody's.
+// Entries that are not being freed: of any kind, and of either GPU or of none.
 std::size_t live_entries();
-// Everything was given back: nothing is charged, and no entry lives. (What was freed in the order of a stream and has
-// been reached may still wait for the driver to take it.)
+// Checks that everything was freed: no bytes are counted, and no entry is live. (Memory freed in stream order whose
+// free the stream has reached may still wait to be given to the driver.)
 void expect_empty_books(const char* file, int line);
 #define EXPECT_EMPTY_BOOKS() rota::test::expect_empty_books(__FILE__, __LINE__)
 

@@ -95,7 +95,7 @@ void free_by(CUdeviceptr address, const AddNode& add_node) {
   EXPECT_OK(cu.cuGraphDestroy(graph));
 }
 
-// `address` is what the program has; the rest goes with give_back().
+// `address` is the program's; give_back() frees the rest.
 Taken allocated_by_graph() {
   const CUgraph graph = new_graph();
   CUgraphNode node = nullptr;

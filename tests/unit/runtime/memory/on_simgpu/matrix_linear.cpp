@@ -61,7 +61,7 @@ CUmemoryPool pool_of(int device, bool shared = false) {
   return pool;
 }
 
-// From a pool of this GPU; and from one of GPU 0, where it is charged.
+// From a pool of this GPU; and from one of GPU 0, where it is counted.
 template <typename Function>
 Taken from_pool(Function* function) {
   const CUmemoryPool elsewhere = pool_of(0);
@@ -129,7 +129,7 @@ void give_back(const Taken& taken) {
   taken.give_back();
 }
 
-// A pool of GPU 0, whose memory is charged there.
+// A pool of GPU 0, whose memory is counted there.
 Taken new_pool() {
   const CUmemoryPool pool = pool_of(0);
   EXPECT(charged_exactly(0, 0));

@@ -32,7 +32,7 @@ void unmap(CUdeviceptr address) {
   EXPECT_OK(cu.cuMemAddressFree(address, kPiece));
 }
 
-// Of GPU 0. Its handle is released at once: the mapping alone keeps it.
+// Memory of GPU 0. Its handle is released at once: only the mapping keeps the memory.
 Taken mapped() {
   const CUmemGenericAllocationHandle handle = piece_of(0);
   const CUdeviceptr address = reserve();
@@ -41,7 +41,7 @@ Taken mapped() {
   return {address, [address] { unmap(address); }};
 }
 
-// The address of a mapping that is gone; its handle is all that is left of it.
+// The address of memory whose mapping was removed; only its handle remains.
 Taken retained() {
   const Taken mapping = mapped();
   CUmemGenericAllocationHandle handle = 0;
@@ -50,7 +50,7 @@ Taken retained() {
   return {0, [handle] { EXPECT_OK(cu.cuMemRelease(handle)); }};
 }
 
-// This process's own memory comes back as one more handle, which keeps it.
+// Importing this process's own memory gives one more handle, which keeps it.
 Taken imported() {
   const CUmemGenericAllocationHandle own = piece_of(0, true);
   int file = -1;
@@ -106,7 +106,7 @@ Taken pool_by_descriptor() {
   return {0, [pool] { pool.destroy(); }};
 }
 
-// The exporter's bytes are charged already: importing the pointer adds none.
+// The exporter's bytes are counted already: importing the pointer adds none.
 Taken pointer_of_pool() {
   SharedPool pool;
   pool.open();

@@ -1,5 +1,5 @@
-// Every function of the policy that takes or gives back memory, called on simgpu: what becomes of its memory is what
-// the policy says (and runtime/memory/ALLOCATIONS.md with it). One case a symbol; a symbol without a row fails.
+// Every function of the policy that takes or gives back memory, called on simgpu: its memory is treated as the policy
+// says (and runtime/memory/ALLOCATIONS.md with it). One case for each symbol; a symbol without a row fails.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/runtime/memory/on_simgpu/matrix.h"

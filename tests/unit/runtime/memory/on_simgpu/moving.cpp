@@ -1,4 +1,4 @@
-// A function that fails on demand in front of each of the driver's.
+// In front of each function of the driver, one that fails on demand.
 #include "tests/unit/runtime/memory/on_simgpu/moving.h"
 
 namespace rota::test {

@@ -1,4 +1,4 @@
-// What tests of moving extents need: driver calls that fail or do something else before, and a hand that moves extents
+// What tests of moving extents need: driver calls that fail or do something else first, and a helper that moves extents
 // as the monitor does.
 #pragma once
 
@@ -22,17 +22,17 @@ namespace rota::test {
 // Seconds that a child may take; what hangs is ended by a signal.
 inline constexpr unsigned kPatience = 20;
 
-// --- functions of the driver that fail, or do something else before
+// --- functions of the driver that fail, or do something else first
 
 inline constexpr int kAlways = -1;
-inline std::map<Symbol, int> fails_at;  // the how manyth call from now on fails, once; 0: none
+inline std::map<Symbol, int> fails_at;  // which call from now on fails, once: 1 is the next; 0: none
 inline CUresult fails_with = CUDA_ERROR_UNKNOWN;
 inline std::function<void(Symbol symbol)> before = [](Symbol) {};
 
-// The driver's function, which fails as is said above; null for a function that no header declares.
+// The driver's function, made to fail as set above; null for a function that no header declares.
 void* failing(Symbol symbol, void* simulated);
 
-// While not null: how often each function of the driver is called, by whomever. For one thread.
+// While not null: how often each function of the driver is called, by the program or by rota. For one thread.
 inline std::map<Symbol, int>* counted = nullptr;
 
 inline void check(const std::function<void()>& program, std::uint64_t gpu_bytes = kGpuBytes) {
@@ -89,7 +89,7 @@ struct Carrier {
   bool idle = true;                      // the process: no work of it runs
   bool looks = false;                    // at what memory holds
   std::function<void()> begins = [] {};  // in front of each step
-  bool looks_again = false;              // in it: the step only looks whether a copy has ended, perhaps once more
+  bool looks_again = false;  // within `begins`: the step only checks whether a copy has ended, perhaps once more
 };
 
 inline constexpr std::uint64_t kAll = UINT64_MAX / 2;

@@ -1,5 +1,5 @@
-// What a program is told of memory: how much there is, how much is free, what pools and addresses say of themselves.
-// The figures agree with each other and with the limit, fall as memory is taken and never pass below nothing.
+// What a program is told about memory: how much there is, how much is free, and the attributes of pools and addresses.
+// The figures agree with each other and with the limit, decrease as memory is taken, and never fall below zero.
 #include <catch2/catch.hpp>
 
 #include "scheduler/rules/context_cost.h"
@@ -18,7 +18,7 @@ struct Figures {
   std::size_t total = 0;
 };
 
-// A program that takes all that is called free keeps to the limit with its context, too.
+// A program that takes everything that is reported as free stays within the limit, its context included.
 constexpr std::uint64_t kUsable = kLimit - protocol::assumed_context(kGpuBytes);
 
 // Of the current context's GPU.
@@ -67,7 +67,7 @@ struct Trip {
   CUdeviceptr (*take)(Scene& scene);
 };
 
-// Notes of the routes' calls are not what these tests are about.
+// The notes of the routes' calls do not matter here.
 void expect_figures(const Trip& trip, int device) {
   enter(device);
   const Figures figures = info();
@@ -261,7 +261,7 @@ TEST_CASE("an address tells of its allocation as without rota, from its middle a
       const CUresult result = cu.cuMemGetAddressRange_v2(&base, &size, at);
       const auto from_base = [&](CUdeviceptr of) { return of == 0 ? "none" : std::to_string(address - of); };
       note(fmt::format("range {} {} {}", static_cast<int>(result), from_base(base), size));
-      // As several at once, which refuse nothing: of what does not hold, the value stays as it was.
+      // The query for several attributes refuses none: the value of an attribute that does not apply stays unchanged.
       CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
                                      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                      CU_POINTER_ATTRIBUTE_MAPPED};

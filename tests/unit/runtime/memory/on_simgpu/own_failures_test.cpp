@@ -1,5 +1,5 @@
-// Memory that the program makes itself, where the driver refuses the program's own calls, also while the memory is out.
-// Those by which it moves are in refusals_test.cpp.
+// Memory that the program creates itself: the driver refuses the program's own calls, also while the memory is out.
+// Refusals of rota's calls that move it are in refusals_test.cpp.
 #include <catch2/catch.hpp>
 
 #include <vector>
@@ -27,7 +27,7 @@ TEST_CASE("what the driver refuses is refused while memory is out, too") {
       const CUmemAccessDesc wrong{.location = kGpu, .flags = static_cast<CUmemAccess_flags>(2)};
       int file = -1;
       answers.push_back({
-          cu.cuMemMap(place, kPiece, 0, handle, 0),                            // something lies there
+          cu.cuMemMap(place, kPiece, 0, handle, 0),                            // something is mapped there
           cu.cuMemMap(place + 2 * kMiB, 2 * kMiB, 0, small, 0),                // in its middle, too
           cu.cuMemMap(place + 4 * kPiece, 2 * kMiB, 0, small, 0),              // not reserved
           cu.cuMemMap(place + 4 * kPiece - kPiece / 2, kPiece, 0, handle, 0),  // reaches beyond
@@ -42,7 +42,7 @@ TEST_CASE("what the driver refuses is refused while memory is out, too") {
           cu.cuMemUnmap(place, 2 * kMiB),                                      // a part
           cu.cuMemUnmap(place, 2 * kPiece),                                    // and what is not mapped
           cu.cuMemUnmap(place + kPiece, kPiece),                               // nothing there
-          cu.cuMemAddressFree(place, 4 * kPiece),                              // something lies there
+          cu.cuMemAddressFree(place, 4 * kPiece),                              // something is mapped there
           cu.cuMemRelease(stale),
           cu.cuMemGetAllocationPropertiesFromHandle(&properties, stale),
           cu.cuMemGetAllocationPropertiesFromHandle(nullptr, handle),
@@ -53,7 +53,8 @@ TEST_CASE("what the driver refuses is refused while memory is out, too") {
       });
     }
     for (std::size_t index = 0; index < answers[0].size(); ++index) {
-      // What a program waits for is brought back before the driver answers: here nobody brings it, and it is refused.
+      // Memory that a call waits for is restored before the driver answers: here nobody restores it, and the call is
+      // refused.
       if (answers[0][index] == CUDA_SUCCESS || answers[1][index] == CUDA_SUCCESS) {
         note(fmt::format("call {} answers {} and {}", index, static_cast<int>(answers[0][index]),
                          static_cast<int>(answers[1][index])));
@@ -81,13 +82,13 @@ TEST_CASE("making memory fails as the driver says, and leaves nothing behind") {
     EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMemCreate(&handle, 0, &what, 0));
     EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMemCreate(&handle, kPiece, &what, 1));
     EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMemCreate(nullptr, kPiece, &what, 0));
-    // Where rota gets no addresses to move it by, it is made as the program has asked.
+    // If rota gets no addresses for moving it, it is created as the program has asked.
     fails_at = {{Symbol::k_cuMemAddressReserve, kAlways}};
     EXPECT_OK(cu.cuMemCreate(&handle, kPiece, &what, 0));
     fails_at.clear();
     EXPECT(runtime().ledger.fixed_bytes(0) == kPiece && swap().needed_bytes(0) == 0);
     EXPECT_OK(cu.cuMemRelease(handle));
-    // Where there are no more than just as many, it takes those.
+    // If there are only just enough addresses, it takes those.
     fails_at = {{Symbol::k_cuMemAddressReserve, 1}};
     EXPECT_OK(cu.cuMemCreate(&handle, kPiece, &what, 0));
     EXPECT(runtime().ledger.fixed_bytes(0) == 0 && swap().needed_bytes(0) == kPiece);
@@ -155,7 +156,7 @@ TEST_CASE("memory that is lost can still be unmapped and released") {
     EXPECT_OK(cu.cuMemRelease(out));
     EXPECT_OK(cu.cuMemRelease(there));
     EXPECT(swap().all_in_place() && swap().out_bytes(0) == 0 && free_on_gpu() == free_before);
-    // The same after an error that sticks.
+    // The same after a sticky error.
     const Handle failed = create();
     const CUdeviceptr third = map(failed);
     EXPECT(swap().context_failed(nullptr, 0) == kPiece);

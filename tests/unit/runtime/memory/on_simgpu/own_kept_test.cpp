@@ -1,4 +1,4 @@
-// What is kept of memory that a program made itself and has released.
+// The cache of memory that a program created itself and has released.
 #include <catch2/catch.hpp>
 #include <map>
 
@@ -31,14 +31,14 @@ TEST_CASE("memory that the program has released serves what it makes like it, an
     unmap(address);
     EXPECT_OK(cu.cuMemRelease(handle));
     EXPECT(swap().needed_bytes(0) == 0 && charged_exactly(0, 0) && free_on_gpu() == free_before - kPiece);
-    // Neither other sizes nor what others could be given, nor plain memory.
+    // Not for other sizes, for memory that can be given to others, or for plain memory.
     EXPECT(creates([&] { EXPECT_OK(cu.cuMemAlloc_v2(&plain, kPiece)); }) == 1);
     EXPECT(creates([&] { handle = create(kPiece / 2); }) == 1);
     EXPECT_OK(cu.cuMemRelease(handle));
     EXPECT(creates([&] { handle = create(kPiece, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR); }) == 1);
     EXPECT_OK(cu.cuMemRelease(handle));
     EXPECT_OK(cu.cuMemFree_v2(plain));
-    // What was kept is the program's again: it counts, moves, and is nobody's when it is released once more.
+    // Cached memory is the program's again: it counts, moves, and belongs to nobody when it is released once more.
     EXPECT(creates([&] { handle = create(); }) == 0);
     EXPECT(swap().needed_bytes(0) == kPiece && charged_exactly(kPiece, 0));
     address = map(handle);
@@ -49,7 +49,7 @@ TEST_CASE("memory that the program has released serves what it makes like it, an
     expect_pattern(address, kPiece, 8, "in memory that was kept");
     unmap(address);
     EXPECT_OK(cu.cuMemRelease(handle));
-    // Nobody's address leads there.
+    // No address is mapped to it.
     unsigned char byte = 0;
     EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMemcpyDtoH_v2(&byte, address, 1));
     swap().drop_kept(0);

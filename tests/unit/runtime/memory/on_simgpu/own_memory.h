@@ -1,4 +1,4 @@
-// Memory that a program makes itself, for tests of how it moves.
+// Memory that a program creates with cuMemCreate, for tests of how it moves.
 #pragma once
 
 #include "tests/unit/runtime/memory/on_simgpu/moving.h"
@@ -8,7 +8,7 @@ namespace rota::test {
 using Handle = CUmemGenericAllocationHandle;
 
 inline constexpr std::size_t kPiece = 4 * kMiB;
-inline constexpr std::size_t kNotKept = kGpuBytes / 32;  // too large to be kept for what is made next
+inline constexpr std::size_t kNotKept = kGpuBytes / 32;  // too large to be cached for what is created next
 inline constexpr CUmemLocation kGpu{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
 
 inline Handle create(std::size_t bytes = kPiece, CUmemAllocationHandleType type = CU_MEM_HANDLE_TYPE_NONE) {

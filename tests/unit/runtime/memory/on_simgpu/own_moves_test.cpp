@@ -1,6 +1,5 @@
-// Memory that the program makes itself (cuMemCreate) leaves the GPU and comes back at every address that it is mapped
-// at, with the access that it had; what the program does with it meanwhile is answered as the driver would and waits
-// for nothing.
+// Memory that the program creates itself (cuMemCreate) is evicted, and restored at every address at which it is mapped,
+// with the same access. The program's calls meanwhile are answered as by the driver, and wait for nothing.
 #include <catch2/catch.hpp>
 
 #include <unistd.h>
@@ -71,7 +70,7 @@ TEST_CASE(
     for (std::size_t number = 0; number < mapped.size(); ++number) {
       expect_pattern(mapped[number], kPiece, static_cast<unsigned char>(number + 1), "after it was out");
     }
-    // Made beside memory that has been out.
+    // Created next to memory that has been out.
     const Handle late = create();
     const CUdeviceptr also = map(late);
     fill(also, 77);
@@ -304,7 +303,7 @@ TEST_CASE("a descriptor of such memory pins it, and shows the same memory") {
     ::close(file);
     const CUdeviceptr other = map(imported);
     expect_pattern(other, kPiece, 5, "through the descriptor");
-    // What else there is moves as before, and what is shared stays the same memory for both.
+    // All other memory moves as before, and shared memory stays the same memory for both.
     const Handle later = create();
     const CUdeviceptr there = map(later);
     fill(there, 7);
@@ -339,7 +338,8 @@ TEST_CASE("memory of a kind that nobody has tried to move stays, and counts as f
       EXPECT(runtime().ledger.fixed_bytes(0) == kPiece && swap().resident_bytes(0) == 0);
       EXPECT_OK(cu.cuMemRelease(handle));
     }
-    // What network cards may reach moves until one is there (swap/reach.h), and is made the same way each time.
+    // Memory that network cards may access moves until there is such a card (swap/reach.h), and is created the same way
+    // each time.
     plain.allocFlags.gpuDirectRDMACapable = 1;
     Handle handle = 0;
     EXPECT_OK(cu.cuMemCreate(&handle, kPiece, &plain, 0));

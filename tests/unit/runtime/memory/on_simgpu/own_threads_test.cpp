@@ -1,5 +1,5 @@
-// The program maps, unmaps and releases memory of its own making while it moves: each call waits for what is in motion,
-// and nothing is lost or left behind.
+// The program maps, unmaps and releases memory that it has created, while that moves: each call waits for what is being
+// moved, and nothing is lost or left behind.
 #include <catch2/catch.hpp>
 
 #include <atomic>

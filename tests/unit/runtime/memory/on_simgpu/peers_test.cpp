@@ -1,5 +1,5 @@
-// Converted memory and peer access: what one GPU may use of another's memory natively it may use where it lies, and
-// nothing beyond that.
+// Converted memory and peer access: a GPU may use another GPU's memory where it lies if it natively could, and no other
+// memory.
 #include <catch2/catch.hpp>
 
 #include <set>
@@ -62,7 +62,7 @@ TEST_CASE("converted memory of a context is mapped for the GPU that has peer acc
           use(bystander);
           EXPECT(accessed_by(unshared) == kNone);
           EXPECT(accessed_by(taken()) == kNone);
-          // The program's own managed memory is its own affair.
+          // The program's own managed memory is not changed.
           CUdeviceptr own = 0;
           use(owner);
           EXPECT_OK(cu.cuMemAllocManaged(&own, kMiB, CU_MEM_ATTACH_GLOBAL));

@@ -1,5 +1,5 @@
-// cuMemPoolSetAccess: memory of a pool is used from the GPUs that the pool names and from no others, whoever serves it
-// and wherever it has been meanwhile.
+// cuMemPoolSetAccess: memory of a pool can be used from the GPUs that the pool names and from no others, whether the
+// driver or rota serves it and wherever it has been meanwhile.
 #include <catch2/catch.hpp>
 
 #include <set>
@@ -66,7 +66,7 @@ struct Pooled {
     EXPECT_OK(cu.cuCtxSetCurrent(own));
     return result;
   }
-  // Of managed memory every GPU has the use; what changes is the advice.
+  // Every GPU may use managed memory; only the advice changes.
   void expect_not_used_from_there(CUdeviceptr address) const {
     if (mode() == Mode::kManaged) {
       EXPECT(advised(address).empty());
@@ -177,7 +177,7 @@ TEST_CASE("peer access reaches plain memory and no pool's, also where one is ser
     EXPECT_OK(cu.cuCtxSetCurrent(pooled.own));
     CUdeviceptr plain = allocate(kBytes, 1);
     EXPECT_OK(pooled.set_there(plain));
-    EXPECT_OK(cu.cuMemFree_v2(plain));  // kept
+    EXPECT_OK(cu.cuMemFree_v2(plain));  // cached
     const CUdeviceptr block = pooled.take();
     pooled.expect_not_used_from_there(block);
     out_and_in(pooled);

@@ -1,5 +1,5 @@
-// Stream-ordered memory in extents: it is there after its context, moves by any context of its GPU, and goes when it is
-// freed and its pool has no use for it.
+// Stream-ordered memory in extents: it outlives its context, is moved through any context of its GPU, and is released
+// when it is freed and its pool does not need it.
 #include <catch2/catch.hpp>
 
 #include <atomic>
@@ -43,7 +43,7 @@ CUdeviceptr take(CUmemoryPool pool, std::uint64_t bytes, CUstream stream, unsign
   return address;
 }
 
-// What rota keeps for later, too.
+// Includes what rota caches.
 void give_everything_back(Carrier& carrier) {
   runtime().memory.collect_deferred();
   swap().evict(0, kAll, carrier.mover());
@@ -86,7 +86,7 @@ TEST_CASE("what a pool gave is there after its context, leaves and comes by anot
       const Swap::Moved moved = swap().evict(0, kAll, carrier.mover());
       EXPECT(moved.bytes + moved.without_copy != 0);
       EXPECT(swap().resident_bytes(0) == 0 && swap().out_bytes(0) != 0);
-      // Every question about it is answered meanwhile, and waits for nothing.
+      // Every query about it is answered meanwhile, and waits for nothing.
       unsigned type = 0;
       CUdeviceptr start = 0;
       CUcontext owner = other;

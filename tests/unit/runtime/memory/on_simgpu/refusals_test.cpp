@@ -1,6 +1,6 @@
-// Whatever the driver refuses while memory moves: what the memory holds stays right, the books say what lies on the
-// GPU, and the next move succeeds. Which functions a move calls is not written down here: a move without refusals is
-// watched, and each of its calls then fails once, in its turn.
+// Whatever the driver refuses while memory moves: the memory's contents stay right, the ledger says what lies on the
+// GPU, and the next move succeeds. The functions that a move calls are not listed here: a move without refusals is
+// recorded, and then each of its calls fails once.
 //
 // Memory of every kind moves, to another process (here the same one) where it can be handed over, and back. The test
 // moves it itself, as the monitor does.
@@ -30,7 +30,7 @@ using driver::MemoryDescriptor;
 using Calls = std::map<Symbol, int>;
 
 constexpr std::uint64_t kHandedOver = 16 * kMiB;
-constexpr std::uint64_t kGpu = 512 * kMiB;  // of which 8 MiB are kept
+constexpr std::uint64_t kGpu = 512 * kMiB;  // of which 8 MiB are cached
 
 // A program with memory of every kind that moves.
 class Moved {
@@ -50,7 +50,7 @@ class Moved {
     carrier_.looks = true;
   }
 
-  // Each block gets contents of its own, except what stays as it is, and some memory is freed and kept.
+  // Each block gets distinct contents, except those that stay as they are, and some memory is freed and cached.
   void write() {
     ++round_;
     unsigned char pattern = round_;
@@ -77,7 +77,7 @@ class Moved {
     EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     carrier_.within([] { swap().give_host_back(); });
   }
-  // There and back without any refusal.
+  // Moves out and back without any refusal.
   void goes(const std::string& when) {
     const Swap::Moved left = out();
     const std::uint64_t resident = swap().resident_bytes(0);
@@ -88,7 +88,7 @@ class Moved {
     }
     used();
   }
-  // What the books have on the GPU is what the driver has. (It counts no memory of which there are only descriptors.)
+  // The ledger has as much on the GPU as the driver. (It counts no memory of which there are only descriptors.)
   void books(const std::string& when, std::size_t free_without, std::uint64_t kernel_bytes) const {
     const std::uint64_t said = swap().resident_bytes(0);
     if (free_on_gpu() + said != free_without && free_on_gpu() + said + kernel_bytes != free_without) {
@@ -147,8 +147,8 @@ std::string in_child(const std::function<void()>& program) {
   });
 }
 
-// How often each function is called by the first move of all, and by one after others; and what the first one leaves on
-// the GPU: the kernel that tells what has changed.
+// How often each function is called by the very first move, and by a later one; and what the first one leaves on the
+// GPU: the kernel that finds out what has changed.
 struct Watched {
   Calls first;
   Calls later;
@@ -191,13 +191,13 @@ Watched watch(bool hands_over) {
   return watched;
 }
 
-// The how manyth call of which function is refused.
+// Which call of which function is refused.
 struct Refused {
   Symbol symbol;
   int call;
 };
 
-// Every call, but of those made over and over while a copy is waited for.
+// Every call, except those that are repeated while a copy is waited for.
 std::vector<Refused> all_of(const Calls& calls) {
   constexpr int kMost = 6;
   std::vector<Refused> all;
@@ -209,8 +209,8 @@ std::vector<Refused> all_of(const Calls& calls) {
   return all;
 }
 
-// One call in each round. Returns how many, after a round that has changed rota's ways: it does without what the driver
-// has refused, and the others want a fresh process.
+// Refuses one call of `all` in each round, from `first` on, and returns how many. Stops after a round in which rota has
+// given up a feature that the driver refused: the other calls need a new process.
 std::size_t refuse(const std::vector<Refused>& all, std::size_t first, const Watched& watched, bool hands_over,
                    bool at_start) {
   Moved program(hands_over);
@@ -266,7 +266,7 @@ void refuse_all(const std::vector<Refused>& all, const Watched& watched, bool ha
 
 void refuse_every_call(bool hands_over) {
   const Watched watched = watch(hands_over);
-  // Some of what a move is known to need: otherwise nothing has been watched.
+  // Some functions that a move is known to need: otherwise nothing has been recorded.
   for (const Symbol symbol : {Symbol::k_cuMemUnmap, Symbol::k_cuMemRelease, Symbol::k_cuMemHostUnregister,
                               Symbol::k_cuEventDestroy_v2, Symbol::k_cuLaunchKernel}) {
     CHECK(watched.later.contains(symbol));
@@ -308,7 +308,7 @@ TEST_CASE("host memory that the driver does not unpin stays where it is: the dri
   CHECK(report == "");
 }
 
-// The monitor counts refusals by that error (Monitor::lose_memory): without one it would try for ever.
+// The monitor counts refusals by that error (Monitor::lose_memory): without one it would try forever.
 TEST_CASE(
     "whatever error the driver goes on answering to a call, memory does not come back without that error or a lack") {
   constexpr Symbol kCalls[] = {

@@ -1,4 +1,4 @@
-// Extents beside a host that has little memory: what leaves the GPU needs a place there.
+// Extents on a host that has little memory, where evicted memory needs a place.
 #include <catch2/catch.hpp>
 
 #include <sys/wait.h>
@@ -17,7 +17,7 @@ using namespace rota::test;
 
 namespace {
 
-// The host has so much for all of these together.
+// The host has this much memory for all of these together.
 void limit_host(std::uint64_t bytes, const std::vector<Swap*>& all) {
   for (Swap* one : all) {
     one->host().set_left([bytes, all] {
@@ -56,8 +56,8 @@ TEST_CASE("host memory that is kept for extents of another size is given up when
     Carrier carrier(context);
     const CUdeviceptr freed = allocate(6 * kMiB, 1);
     swap().evict(0, kAll, carrier.mover());
-    EXPECT_OK(cu.cuMemFree_v2(freed));  // its memory of the host is kept
-    EXPECT(swap().host().kept_bytes() == 6 * kMiB);
+    EXPECT_OK(cu.cuMemFree_v2(freed));  // its host memory is cached
+    EXPECT(swap().host().cached_bytes() == 6 * kMiB);
     allocate(8 * kMiB, 2);
     limit_host(10 * kMiB, {&swap()});
     const Swap::Moved moved = swap().evict(0, kAll, carrier.mover());
@@ -95,11 +95,11 @@ TEST_CASE("host memory that is prepared is pinned once it is needed, and not bef
     while (swap().prepare_host({{0, kAll}})) ++calls;
     EXPECT(calls == 1 + 3);  // 8 MiB at a time
     EXPECT(pinned == 0);
-    EXPECT(swap().host().kept_bytes() == 28 * kMiB && swap().host().bytes() == 28 * kMiB);
+    EXPECT(swap().host().cached_bytes() == 28 * kMiB && swap().host().bytes() == 28 * kMiB);
     for (int round = 0; round < 2; ++round) {
       EXPECT(swap().evict(0, kAll, carrier.mover()).bytes == 28 * kMiB);
       EXPECT(pinned == 2);
-      EXPECT(swap().host().kept_bytes() == 0 && swap().host().bytes() == 28 * kMiB);
+      EXPECT(swap().host().cached_bytes() == 0 && swap().host().bytes() == 28 * kMiB);
       swap().restore(0, carrier.mover());
       EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     }
@@ -119,7 +119,7 @@ TEST_CASE("no more of the host is prepared than would have to leave, nor what th
     EXPECT(swap().prepare_host({{0, kAll}}));
     EXPECT(swap().host().bytes() == 48 * kMiB);
     limit_host(1 << 30, {&swap()});
-    EXPECT(!swap().prepare_host({{0, kAll}}));  // and what was begun has gone
+    EXPECT(!swap().prepare_host({{0, kAll}}));  // and what was begun has been undone
     EXPECT(swap().host().bytes() == 32 * kMiB);
     EXPECT(swap().host().trim() == 32 * kMiB);
     EXPECT(swap().host().bytes() == 0);
@@ -151,7 +151,7 @@ TEST_CASE("what came in and was not used leaves without a copy, and what was use
 
 namespace {
 
-// Programs without a turn, as far as their memory goes: it is brought in and used by the test.
+// The memory of programs without turns: the test restores and uses it.
 struct Swapped {
   Swapped(CUcontext context, int count, std::uint64_t size) : bytes(size) {
     EXPECT(swap.serves(0));
@@ -180,7 +180,7 @@ struct Swapped {
   std::vector<CUdeviceptr> blocks;
 };
 
-// One has its turn: it brings in what there is room for, and the other clears what is asked for, as the host allows.
+// One has its turn: it restores what there is room for, and the other evicts what is asked for, as the host allows.
 bool change_places(Swapped& coming, Swapped& leaving, Carrier& carrier) {
   for (int round = 0; round < 50; ++round) {
     const Swap::Moved came = coming.swap.restore(0, carrier.mover());

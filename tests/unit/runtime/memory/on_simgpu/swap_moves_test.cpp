@@ -1,5 +1,5 @@
 // Extents that leave the GPU and come back, while driver calls fail, the program frees and contexts end: contents stay
-// right, and the books agree with the driver. The test moves them itself, as the monitor does.
+// right, and the ledger agrees with the driver. The test moves them itself, as the monitor does.
 #include <catch2/catch.hpp>
 
 #include <atomic>
@@ -18,19 +18,19 @@ using namespace rota::test;
 namespace {
 
 CUresult take(Swap& from, const memory::Place& place, CUdeviceptr* address, std::uint64_t bytes) {
-  return memory::BackendRoom(from, place.device, bytes, 0).allocate(place, address);
+  return memory::BackendReservation(from, place.device, bytes, 0).allocate(place, address);
 }
 
 }  // namespace
 
 TEST_CASE("small extents beside each other get their access by one call, and each by its own where that is refused") {
-  // Which calls are refused: the first is for the three before the gap.
+  // Which calls are refused: the first call is for the three blocks before the gap.
   for (const std::set<int>& refused : {std::set<int>{}, {1}, {2}, {1, 2}, {1, 3}, {1, 4}}) {
     check([refused] {
       Carrier carrier(enter(0));
       std::vector<CUdeviceptr> blocks;
       for (unsigned char number = 0; number < 8; ++number) blocks.push_back(allocate(4 * kMiB, number));
-      EXPECT_OK(cu.cuMemFree_v2(blocks[3]));  // kept, and gone with the first to leave: a gap
+      EXPECT_OK(cu.cuMemFree_v2(blocks[3]));  // cached, and released with the first eviction: a gap
       swap().evict(0, kAll, carrier.mover());
       int calls = 0;
       before = [&](Symbol symbol) {
@@ -165,7 +165,7 @@ TEST_CASE("what the driver has no room for ends up out of place, behind a gate t
       EXPECT_OK(real::cuMemsetD8_v2(address, 7, 8 * kMiB));
       EXPECT_OK(real::cuCtxSynchronize());
       grows.free(address);
-      grows.evict(0, 8 * kMiB, carrier.mover());  // what is kept
+      grows.evict(0, 8 * kMiB, carrier.mover());  // what is cached
       EXPECT(grows.resident_bytes(0) == 0);
     }
     // Others have nothing there that could leave, so the gate stays open.
@@ -174,7 +174,7 @@ TEST_CASE("what the driver has no room for ends up out of place, behind a gate t
     EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, take(grows, {context, 0}, &address, 8 * kMiB));
     EXPECT(grows.use_if_in_place(rota::memory::kAllDevices, [] {}));
     EXPECT(grows.needed_bytes(0) == 0);
-    // What they had has gone just now.
+    // Others' memory has just been evicted.
     fails_at = {{Symbol::k_cuMemCreate, 1}};
     EXPECT_OK(take(grows, {context, 0}, &address, 8 * kMiB));
     EXPECT(grows.use_if_in_place(rota::memory::kAllDevices, [] {}));

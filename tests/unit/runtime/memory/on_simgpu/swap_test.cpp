@@ -1,5 +1,5 @@
-// Plain memory in extents, moved off the GPU and back again and again: what was written is there, queries answer as
-// before, and what the driver refuses on the way costs nobody his data.
+// Plain memory in extents, evicted and restored repeatedly: its contents are right, queries answer as before, and no
+// data is lost when the driver refuses something.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ class Moves {
   Moves(const Moves&) = delete;
   Moves& operator=(const Moves&) = delete;
   SwapBackend::Moved out(std::uint64_t bytes = UINT64_MAX) const {
-    EXPECT_OK(cu.cuCtxSynchronize());  // what a drain sees to
+    EXPECT_OK(cu.cuCtxSynchronize());  // as a drain does
     return swap_backend().evict(0, bytes, mover());
   }
   SwapBackend::Moved in() const {
@@ -60,7 +60,7 @@ struct Filled {
   bool pooled;
 };
 
-// Memory of all sizes, each with its own word all over.
+// Memory of all sizes, each filled with its own word.
 class Program {
  public:
   void take(std::uint64_t bytes, bool pooled) {
@@ -104,7 +104,7 @@ class Program {
   unsigned last_ = 0;
 };
 
-// What the driver has left, asked without rota.
+// The free memory by the driver, asked without rota.
 std::size_t driver_free() {
   std::size_t free = 0;
   std::size_t total = 0;
@@ -193,7 +193,7 @@ TEST_CASE("after each of many forced swaps all of it is as it was written, neigh
             const std::size_t free = driver_free();
             const auto left = moves.out(round % 3 == 0 ? UINT64_MAX : random() % (24 * kMiB) + 1);
             EXPECT(!left.failed && left.bytes + left.without_copy != 0);
-            // From outside: so much more is free.
+            // Seen from outside, so much more is free.
             EXPECT(driver_free() == free + left.bytes + left.without_copy);
             EXPECT(swap_backend().resident_bytes(0) == resident - left.bytes - left.without_copy);
             if (random() % 2 == 0 && program.count() > 10) program.give(random);
@@ -240,7 +240,7 @@ TEST_CASE(
     EXPECT_OK(cu.cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE, address));
     return capable;
   };
-  // What the driver demands of the operands; simgpu does not decompress.
+  // The driver checks the operands; simgpu does not decompress.
   const auto decompressed = [](CUdeviceptr address) {
     CUmemDecompressParams what{};
     what.src = reinterpret_cast<const void*>(address);
@@ -271,7 +271,7 @@ TEST_CASE(
           program.take(5 * kMiB, false);
           EXPECT(says(program.first()) == 0);
         }) == "");
-  // A driver that makes no such memory after all: then it is not said either.
+  // A driver that cannot create such memory after all: then the attribute does not report it either.
   with.replace = [](Symbol symbol, void* simulated) -> void* {
     if (symbol != Symbol::k_cuMemCreate) return nullptr;
     static api::cuMemCreate_fn* create;

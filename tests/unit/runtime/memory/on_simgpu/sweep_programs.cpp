@@ -13,7 +13,7 @@ constexpr const char* kCode =
     "ELF";  // what simgpu takes for any code
 constexpr std::size_t kSegment = 2 * kMiB;
 
-// A refusal is what these programs are for; whatever else is answered has to be success.
+// These programs exist to be refused; any other answer has to be success.
 bool had(CUresult result, const char* call) {
   if (result == CUDA_SUCCESS) return true;
   expect(result == CUDA_ERROR_OUT_OF_MEMORY, fmt::format("{} answers {}", call, static_cast<int>(result)), __FILE__,
@@ -42,7 +42,7 @@ class Context {
   bool retained_ = false;
 };
 
-// Null where it was refused, which is the default stream.
+// Null (the default stream) if it was refused.
 class Stream {
  public:
   Stream() {
@@ -65,15 +65,15 @@ void expect_contents(CUdeviceptr address, unsigned expected) {
   EXPECT(word == expected);
 }
 
-// Fills memory in a stream and looks at it.
+// Fills memory in a stream and checks it.
 void use(CUdeviceptr address, CUstream stream, unsigned value) {
   EXPECT_OK(cu.cuMemsetD32Async(address, value, 64, stream));
   EXPECT_OK(cu.cuStreamSynchronize(stream));
   expect_contents(address, value);
 }
 
-// c10::cuda::CUDACachingAllocator: blocks of one size are kept and used again; a refusal frees them, and asks once
-// more.
+// c10::cuda::CUDACachingAllocator: blocks of one size are cached and reused; after a refusal it frees them and asks
+// once more.
 class CachingAllocator {
  public:
   ~CachingAllocator() { empty_cache(); }
@@ -98,7 +98,7 @@ class CachingAllocator {
   std::vector<CUdeviceptr> kept_;
 };
 
-// Its expandable segment: one address range that grows and shrinks by physical pieces.
+// Its expandable segment: one address range that grows and shrinks by physical allocations.
 class ExpandableSegment {
  public:
   explicit ExpandableSegment(int device) : device_(device) {
@@ -239,7 +239,7 @@ void run_like_pytorch() {
       pinned_round_trip(tensors.front(), copies);
       load_and_launch(tensors.front(), compute);
       captured_step(tensors.front());
-      // A block that another stream uses is kept until its event has passed.
+      // A block that another stream uses is not reused before its event has passed.
       CUevent used = nullptr;
       if (HAD(cu.cuEventCreate(&used, CU_EVENT_DISABLE_TIMING))) {
         EXPECT_OK(cu.cuEventRecord(used, copies));

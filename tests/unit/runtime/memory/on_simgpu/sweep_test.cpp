@@ -1,5 +1,5 @@
-// Each call of a program by which the driver could run out of memory is refused in turn, rota's own among them: no
-// crash, no wrong result, and in the end nothing is left, neither in the books nor on the GPUs.
+// Each call for which the driver could run out of memory is refused once, the program's and rota's: no crash, no wrong
+// result, and in the end nothing is left, neither in the ledger nor on the GPUs.
 #include <catch2/catch.hpp>
 
 #include <array>
@@ -16,7 +16,7 @@ namespace {
 int calls = 0;
 int refused = 0;  // which of them; 0: none
 
-// Stands in for a function of simgpu's.
+// Replaces a function of simgpu.
 template <Symbol kSymbol, typename Function>
 struct Refusing;
 template <Symbol kSymbol, typename... Arguments>
@@ -31,8 +31,8 @@ struct Refusing<kSymbol, CUresult(Arguments...)> {
   }
 };
 
-// Everything of the policy that takes memory, and what else takes some on the way; but for events, one of which rota
-// needs for each free of converted memory in stream order.
+// Every function of the policy that takes memory, and others that take some on the way; except events, one of which
+// rota needs for each free of converted memory in stream order.
 void* refusing(Symbol symbol, void* function) {
   constexpr bool kTrue = true;
   switch (symbol) {
@@ -62,7 +62,7 @@ void* refusing(Symbol symbol, void* function) {
   }
 }
 
-// What the driver has left of both GPUs, with rota's contexts gone as well.
+// The memory that is free on both GPUs by the driver, after rota's contexts have ended as well.
 std::array<std::size_t, 2> left() {
   std::array<std::size_t, 2> bytes{};
   for (const int device : {1, 0}) {

@@ -16,7 +16,8 @@ namespace {
 
 constexpr std::uint64_t kChunk = memory::fingerprint::kChunkBytes;
 
-// Out and in again, and what the program could use it for has been used: what left with a copy, and what without.
+// Evicts and restores, after the program could have used the memory. Returns what was evicted with a copy, and what
+// without.
 Swap::Moved there_and_back(Carrier& carrier, std::uint64_t bytes = kAll) {
   EXPECT_OK(cu.cuCtxSynchronize());
   const Swap::Moved moved = swap().evict(0, bytes, carrier.mover());
@@ -25,7 +26,7 @@ Swap::Moved there_and_back(Carrier& carrier, std::uint64_t bytes = kAll) {
   return moved;
 }
 
-// Words that differ all over, so that nothing is right by chance.
+// Words that all differ, so that nothing is right by chance.
 std::vector<unsigned> words_of(std::uint64_t bytes, unsigned first) {
   std::vector<unsigned> words(bytes / sizeof(unsigned));
   std::iota(words.begin(), words.end(), first);
@@ -88,7 +89,7 @@ TEST_CASE("zeros move in neither direction and take no memory of the host") {
     moved = swap().restore(0, carrier.mover());
     EXPECT(moved.bytes == 0 && moved.without_copy == 8 * kMiB);
     expect_pattern(block, 8 * kMiB, 0, "after the swap");
-    // What had contents and is zeros again.
+    // Memory that had contents and is zero again.
     EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
     EXPECT_OK(cu.cuMemsetD8_v2(block, 5, 8 * kMiB));
     EXPECT(there_and_back(carrier).bytes == 8 * kMiB);
@@ -96,7 +97,7 @@ TEST_CASE("zeros move in neither direction and take no memory of the host") {
     EXPECT_OK(cu.cuMemsetD8_v2(block, 0, 8 * kMiB));
     moved = there_and_back(carrier);
     EXPECT(moved.bytes == 0 && moved.without_copy == 8 * kMiB);
-    EXPECT(swap().host().kept_bytes() == swap().host().bytes());
+    EXPECT(swap().host().cached_bytes() == swap().host().bytes());
     expect_pattern(block, 8 * kMiB, 0, "after it was cleared");
     // One byte at its end is enough to make it worth a copy.
     EXPECT_OK(cu.cuMemsetD8_v2(block + 8 * kMiB - 1, 1, 1));
@@ -138,7 +139,7 @@ TEST_CASE(
     fails_at = {{Symbol::k_cuLaunchKernel, 1}};
     fails_with = CUDA_ERROR_INVALID_HANDLE;
     EXPECT(there_and_back(carrier).bytes == 8 * kMiB);
-    EXPECT(there_and_back(carrier).bytes == 8 * kMiB);  // looked at; what the copy holds was not known
+    EXPECT(there_and_back(carrier).bytes == 8 * kMiB);  // examined; what the copy holds was not known
     EXPECT(there_and_back(carrier).bytes == 0);
     expect_words(block, words, "after three swaps");
   });
@@ -228,7 +229,7 @@ TEST_CASE("a look whose end cannot be learned leaves what it reads mapped until 
     Carrier carrier(enter(0));
     std::vector<CUdeviceptr> blocks;
     for (int number = 0; number < 30; ++number) blocks.push_back(allocate(6 * kMiB, 1));
-    // Their places on the host are there from now on: copies are fast.
+    // From now on their memory on the host exists, so copies are fast.
     EXPECT(!swap().evict(0, kAll, carrier.mover()).failed);
     swap().restore(0, carrier.mover());
     EXPECT(swap().use_if_in_place(rota::memory::kAllDevices, [] {}));
@@ -239,7 +240,7 @@ TEST_CASE("a look whose end cannot be learned leaves what it reads mapped until 
       launched = true;
       fails_at = {{Symbol::k_cuEventQuery, 1}};  // once
     };
-    // Leaves by copies, which overtake the kernels.
+    // Evicts with copies, which overtake the kernels.
     EXPECT(!swap().evict(0, kAll, carrier.mover()).failed);
     before = [](Symbol) {};
     EXPECT_OK(cu.cuCtxSynchronize());

@@ -1,4 +1,4 @@
-// Which extents leave first, which copies are given up first, and which extents come back first.
+// Which extents are evicted first, which copies are given up first, and which extents are restored first.
 #include "runtime/memory/swap/eviction_order.h"
 
 #include <catch2/catch.hpp>
@@ -25,7 +25,7 @@ Addresses order(std::deque<Candidate> all, std::uint64_t handed_over = 0) {
   return addresses;
 }
 
-// What leaves for `bytes`, at most `most` of it at a time.
+// What is evicted for `bytes`, at most `most` of it at a time.
 Addresses chosen(std::deque<Candidate> all, std::uint64_t bytes, std::uint64_t most = UINT64_MAX) {
   Addresses addresses;
   std::deque<Candidate> left = eviction_order(std::move(all));

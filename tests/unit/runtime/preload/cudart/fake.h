@@ -38,6 +38,6 @@ int cudaMemPrefetchAsync(const void* address, std::size_t bytes, int device, voi
 #if FAKE_MAJOR == 11
 int cudaThreadSynchronize();  // gone since 13
 #endif
-// No header declares it: passed on whatever its signature is.
+// No header declares it: it must be passed on whatever its signature is.
 long __cudaRegisterUnifiedTable(long a, long b, long c, long d, long e, long f, long g, long h, double i);
 }

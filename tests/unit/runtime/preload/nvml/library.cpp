@@ -1,6 +1,6 @@
 // An NVML for the tests of librota-nvml.so. Its GPUs are what TEST_NVML_GPUS says, separated by commas: UUID, total and
-// free bytes, as "GPU-...:1000:900". With TEST_NVML_SPLIT set, each is split into MIG instances;
-// with TEST_NVML_TELL, questions for a UUID are told on stderr.
+// free bytes, as "GPU-...:1000:900". With TEST_NVML_SPLIT set, each is split into MIG instances; with TEST_NVML_TELL,
+// questions for a UUID are reported on stderr.
 //   TEST_OLDER  without the functions of later releases
 //   TEST_NEWER  with a function, and versions of structs, that rota does not know
 #include <unistd.h>

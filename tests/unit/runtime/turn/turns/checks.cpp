@@ -20,8 +20,8 @@ std::map<scheduler::ClientId, std::uint64_t> World::held() const {
   return held;
 }
 
-// No client is granted a GPU beside holders with which it conflicts. One exception by design: a rotad that has just
-// started grants at once to work that ran on while rotad was away, whoever holds the GPU.
+// No client is granted a GPU while clients hold it with which it conflicts. One exception by design: a rotad that has
+// just started grants at once to work that continued without a rotad, whoever holds the GPU.
 void World::check_grants(const scheduler::Event& event, const std::vector<scheduler::Decision>& decisions,
                          std::map<scheduler::ClientId, std::uint64_t> before) {
   const auto* want = std::get_if<scheduler::event::Want>(&event);
@@ -64,7 +64,7 @@ void World::check_gate(const Program& program) {
   if (!program.open) return;
   if (!program.resident) fail(&program, "its gate is open and its memory is away");
   switch (program.machine->phase()) {
-    case Phase::kHolding:  // look() has looked whether the page still shows it
+    case Phase::kHolding:  // look() has checked whether the page still shows it
       break;
     case Phase::kAlone:
       if (!program.ran && (program.alone_since == kNever || now_ - program.alone_since < Machine::kGrace)) {
@@ -77,7 +77,7 @@ void World::check_gate(const Program& program) {
     case Phase::kWaiting:
       if (!program.reclaims) fail(&program, "its gate is open while it waits");
       break;
-    case Phase::kBeside:  // gate_opens() has looked at how it came to that
+    case Phase::kBeside:  // gate_opens() has checked how it came to that
       break;
     case Phase::kResting:
     case Phase::kDraining:

@@ -24,8 +24,9 @@ constexpr unsigned kGpus = 2;  // that rotad serves
 constexpr std::uint64_t kServed = (1u << kGpus) - 1;
 constexpr std::uint64_t kUnservedGpu = 1u << kGpus;  // one that it does not
 
-// The size of a ballast, and what programs may have that are stopped permanently. The rest of a GPU is for programs
-// that swap, as scheduler::Quota grants it: each of them then fits beside all contexts and what stays there.
+// The size of a ballast, and the most memory of programs that are stopped permanently. The rest of a GPU is for
+// programs that swap, as scheduler::Quota grants it: each of them then fits in addition to all contexts and the memory
+// that stays there.
 constexpr unsigned kMostBallast = 200;
 constexpr unsigned kMostStopped = 190;
 // The maximum number of programs and liars at a time; contexts are never refused.
@@ -71,7 +72,7 @@ struct Program {
   std::deque<turn::Event> due;  // the event that the machine takes now, and the answers to what it asked for
   scheduler::Bytes memory = 0;  // taken or about to be taken, on every GPU that it has touched
   scheduler::Bytes taken = 0;
-  // What it knows of its promises: those in the page, while its machine holds a grant.
+  // The promises that it knows: those in the page, while its machine holds a grant.
   BytesOfGpus allowed = unlimited();
   BytesOfGpus asked{};
   std::uint32_t asked_grant = 0;
@@ -85,8 +86,8 @@ struct Program {
   BytesOfGpus refusals{};
   Time pinned_until{0};       // its memory cannot leave
   std::uint64_t touched = 0;  // may include kUnservedGpu
-  // The GPUs that its work uses. A GPU that is touched while the gate is open counts from the next opening on: until
-  // the monitor has seen it, work may reach it without a lease.
+  // The GPUs that its work uses. A GPU that is first touched while the gate is open counts only from the next opening:
+  // until the monitor has seen it, work may reach it without a lease.
   std::uint64_t uses = 0;
   bool resident = true;
   Time stopped_until{0};  // kNever: permanently
@@ -123,8 +124,8 @@ struct Program {
   BytesOfGpus clear{};
   BytesOfGpus clear_from{};
 
-  // Its work runs without a lease, as it may: after a revocation, without rotad, or beside the others. Until it has
-  // come to rest.
+  // Its work runs without a lease, as it may after a revocation, without rotad, or while it runs concurrently with
+  // others. True until its work has finished.
   bool loose = false;
   // What the checks remember, based on what happened and not on what the machine says.
   bool ran = false;                // its work was running, or it was its turn, when rotad was lost
@@ -132,13 +133,13 @@ struct Program {
   bool reclaims = false;           // it has asked a new rotad for work that is running
   Time closed_at{0};               // when the gate was last closed
   std::uint32_t draining = 0;      // the grant under which it was closed for a drain
-  Time page_empty_since = kNever;  // as its looks have seen it
+  Time page_empty_since = kNever;  // as its checks have seen it
   Time standing_since = kNever;
   Time opened_at{0};
 
-  // What it reports that it has on a GPU that it has touched.
+  // What it reports for each GPU that it has touched.
   scheduler::Reservation reservation() const { return {memory, memory - fixed, fixed, memory - fixed}; }
-  // How much of that is there according to the usage page.
+  // How much of that is on the GPU according to the usage page.
   scheduler::Bytes resident_on(unsigned gpu) const { return there[gpu] != 0 ? there[gpu] + fixed : 0; }
   bool works() const {
     return open || submitted != finished || threads[0].where == Thread::kInside || threads[1].where == Thread::kInside;

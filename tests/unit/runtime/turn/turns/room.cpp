@@ -44,7 +44,7 @@ void World::grow_or_shrink(Program& program, Thread& thread) {
   wake(program, some_time(1ms));
 }
 
-// As the monitor does after each step of the machine and before each look.
+// As the monitor does after each step of the machine and before each check.
 void World::publish_room(Program& program) {
   const bool promised = program.connected && program.machine->grant() != 0;
   for (unsigned gpu = 0; gpu < kGpus; ++gpu) {

@@ -82,7 +82,7 @@ void World::rotad_dies() {
   rotad_back_at_ = now_ + some_time(one_in(3) ? 20s : 1s);
 }
 
-// The program's end of its connection is dead: it notices at its next look at the socket.
+// The program's end of its connection is dead: it notices at its next check of the socket.
 void World::hung_up(Program& program) {
   if (!program.connected || program.lost_at != kNever) return;
   program.lost_at = now_ + some_time(250ms);
@@ -167,7 +167,7 @@ void World::show_lease(Program& program, const scheduler::ClientState& state) {
   } else {
     program.page = lease;
   }
-  // The futex wakes it at some time, or its own look at the page finds it.
+  // The futex wakes it at some time, or its own check of the page finds it.
   if (!one_in(20)) wake(program, some_time(1ms));
 }
 

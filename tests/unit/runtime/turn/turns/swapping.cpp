@@ -25,7 +25,7 @@ bool World::all_there(const Program& program) const {
   return true;
 }
 
-// As far as there is room. Returns whether some has come.
+// Restores memory as far as there is room. Returns whether some was restored.
 bool World::bring(Program& program) {
   const bool holds = program.machine->phase() == turn::Phase::kHolding;
   bool some = false;
@@ -48,7 +48,7 @@ bool World::bring(Program& program) {
   return some;
 }
 
-// What the page says, less what has left since. Returns whether some has left now.
+// Evicts as much as the page asks for, less what was evicted since. Returns whether some was evicted now.
 bool World::clear(Program& program, std::uint64_t gpus) {
   if (program.machine->grant() != 0) fail(&program, "clears while it holds a lease");
   bool some = false;
@@ -57,8 +57,8 @@ bool World::clear(Program& program, std::uint64_t gpus) {
     const scheduler::Bytes from = program.clear_from[gpu];
     const scheduler::Bytes gone = from > program.resident_on(gpu) ? from - program.resident_on(gpu) : 0;
     scheduler::Bytes goes = program.clear[gpu] > gone ? program.clear[gpu] - gone : 0;
-    // If a new rotad has not heard that a client swaps, it wants room from it as from any holder. And memory taken
-    // since that never leaves hides what has left.
+    // A new rotad that has not heard that a client swaps wants room from it as from any holder. And memory taken since
+    // then that cannot be evicted hides what was evicted.
     if (goes > program.there[gpu] && from != 0 && program.fixed == 0) fail(&program, "is to clear more than is there");
     goes = std::min(goes, program.there[gpu]);
     if (!calm_ && one_in(5)) goes /= 2;  // an extent could not be moved
@@ -101,7 +101,7 @@ bool World::granted(const Program& program, std::uint64_t gpus, scheduler::Bytes
       answer = answer_in(quota_->state(other->client, gpu, other->reservation(), answered_[{other->client, gpu}],
                                        quota_->round(), now_));
     }
-    // All may have been called upon a moment ago: then they are once more before it is answered.
+    // All may have been asked a moment ago: then they are asked once more before the answer.
     for (auto due = quota_->next_deadline(); !answer && due; due = quota_->next_deadline()) {
       answer = answer_in(quota_->tick(*due));
     }
@@ -131,7 +131,7 @@ void World::take_fixed(Program& program) {
   ++took_fixed_;
 }
 
-// Whether a program may have what it has on these GPUs as well.
+// Whether a program may have its memory on these GPUs as well.
 bool World::may_touch(const Program& program, std::uint64_t gpus) {
   if (!program.swaps || program.memory == 0) return true;
   if (program.client == 0 || !core_) return false;
@@ -143,7 +143,7 @@ bool World::may_touch(const Program& program, std::uint64_t gpus) {
   return granted(program, gpus, 0, 0);
 }
 
-// While it waits for them to clear; so it may have to leave before its memory has come back.
+// While it waits for them to evict; so its turn may end before its memory has been restored.
 void World::stop_others(const Program& program) {
   const Time until = now_ + 3s;
   for (const auto& other : programs_) {
@@ -151,7 +151,7 @@ void World::stop_others(const Program& program) {
   }
 }
 
-// Permanently, with memory on GPUs, but so little that each of the others fits beside it.
+// Stops some permanently, with memory on GPUs, but so little that each of the others fits in addition.
 void World::stop_some() {
   scheduler::Bytes most = kMostStopped;
   for (const auto& program : programs_) {

@@ -415,7 +415,7 @@ void World::chaos() {
       break;
     case 6:
     case 7:
-      // Another process needs the room. The monitor moves out idle memory, and its next look reports that.
+      // Another process needs the room. The monitor evicts idle memory, and its next check reports that.
       if (program.swaps) {
         program.pinned_until = now_ + some_time(10s);
         break;

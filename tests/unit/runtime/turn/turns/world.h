@@ -3,8 +3,9 @@
 //
 //   the core    grants a GPU to no client that conflicts with its holders (except, by a rotad that has just started, to
 //               work that is already running)
-//   programs    work only with a lease that the core knows, or *loose*: for a reason, until they have come to rest
-//   the gate    opens only for reasons that the world has itself seen, with all memory there
+//   programs work only with a lease that the core knows, or *loose*: for a reason, and only until their work has
+//   finished
+//   the gate opens only for reasons that the world has itself seen, and with all memory on the GPU
 //   room        a program that asks for it and works under a lease never has more than it is promised
 //   swapping    some programs have memory that is on a GPU until they move it themselves, and a full GPU takes no more,
 //               whatever the core thinks; some of that memory may never leave; a program that rotad does not know may
@@ -59,7 +60,7 @@ class World {
   long held_by_measurement() const { return held_by_measurement_; }
 
  private:
-  // Luck.
+  // Random choices.
   unsigned pick(unsigned below) { return std::uniform_int_distribution<unsigned>(0, below - 1)(random_); }
   bool one_in(unsigned n) { return pick(n) == 0; }
   // Mostly short, rarely long.
@@ -165,18 +166,18 @@ class World {
   long grants_that_lacked_ = 0;
   long moves_out_ = 0;
   long cleared_ = 0;              // moves of swap memory for others
-  long refusals_ = 0;             // attempts to bring it back for which the GPU had no room
+  long refusals_ = 0;             // attempts to restore it for which the GPU had no room
   long stopped_ = 0;              // programs stopped permanently, with memory that others ask for
-  long unused_ = 0;               // turns given back because it never came
-  long took_fixed_ = 0;           // times that a program took memory that never leaves
-  long refused_by_quota_ = 0;     // because some client's memory could not have come back
+  long unused_ = 0;               // turns given back because it was not restored
+  long took_fixed_ = 0;           // times that a program took memory that cannot be evicted
+  long refused_by_quota_ = 0;     // because some client's memory could not have been restored
   long outside_learned_ = 0;      // times that the core found out about a ballast
   long outside_measured_ = 0;     // readings that showed one
   long alone_ = 0;                // times that one program had a GPU alone to measure
-  long held_by_measurement_ = 0;  // looks at a turn that did not end because of that
+  long held_by_measurement_ = 0;  // checks of a turn that did not end because of that
   long meter_fell_silent_ = 0;    // for so long that its readings no longer count
   BytesOfGpus ballast_{};         // of another program
-  BytesOfGpus outside_{};         // what the core takes for that
+  BytesOfGpus outside_{};         // what the core assumes it to be
   // What the meter has reported to the core, as long as that counts.
   BytesOfGpus others_{};
   std::array<Time, kGpus> listed_at_{};

@@ -11,14 +11,15 @@ using server::GpuSet;
 
 namespace {
 
-// How long a turn may be drained that ends for the gang's own sake, and how long a gang waits for all of its programs,
-// as scheduler/README.md has it.
+// How long the drain may take when a turn ends for the gang's own sake, and how long a gang waits for all of its
+// programs, as scheduler/README.md says.
 constexpr Time kOwnDrain = 500ms;
 constexpr Time kWaitForAll = 60s;
-// For what no turn of another program explains: a drain that fails, a program that runs beside the others.
+// For delays that no turn of another program explains: a drain that fails, a program that runs concurrently with the
+// others.
 constexpr Time kSlack = 20s;
 
-// Once nothing is in its way.
+// Once nothing obstructs it.
 constexpr Time kToJoin = 1s;
 
 double seconds(Time time) {
@@ -74,7 +75,7 @@ bool World::all_there(const Size& size) const {
   return come >= size.said;
 }
 
-// All members hold, or none, but for those that have given back; and they are of one user.
+// Either all members hold or none, except those that have given back; and they belong to one user.
 void World::check_gang(const Gang& gang) {
   std::uint32_t held = 0;
   std::vector<std::pair<const Process*, const server::Task*>> members;
@@ -121,15 +122,15 @@ void World::check_granted(const scheduler::Decision& decision) {
     ++seen_.short_of;
     return;
   }
-  // Its task may be about to be another client, or could not become one for want of memory.
-  if (settling_gangs_ || coupling_ || memory_lacks_) return;
+  // Its task may be about to become another client, or could not become one because memory was refused.
+  if (checking_gangs_ || coupling_ || memory_lacks_) return;
   const auto [program, task] = find_task(decision.client);
   if (program != nullptr && !static_cast<Process*>(program)->liar && is_to_join(*program, *task))
     FAIL("program " << program->id << " is to join and is granted GPUs by itself\n" << who_has_what());
 }
 
-// No client of the core takes a grant along that a program has been told of and that lives. (One that its task was
-// until now may have been granted GPUs for a moment, in its place in the queue.)
+// When a client of the core ends, no grant is lost that a living program has been told of. (The client that its task
+// was until now may have been granted GPUs for a moment, because of its place in the queue.)
 void World::check_left(ClientId client) {
   const auto granted = granted_.find(client);
   if (granted == granted_.end()) return;
@@ -142,7 +143,7 @@ void World::check_left(ClientId client) {
   }
 }
 
-// A grant goes back only if those who hold it say so, or the gang has drained for too long for its own sake.
+// A grant is given back only if those who hold it say so, or if the gang has drained for too long for its own sake.
 void World::check_gave_back(const scheduler::event::GiveBack& given) {
   const auto granted = granted_.find(given.client);
   if (granted == granted_.end() || granted->second != given.grant) return;
@@ -166,7 +167,7 @@ void World::check_gave_back(const scheduler::event::GiveBack& given) {
   if (!all && !long_enough) FAIL("a gang's grant goes back, and not all of its members have given it back");
 }
 
-// Nobody waits for ever at its gate, or for becoming a member.
+// Nobody waits forever at its gate, or to become a member.
 void World::check_waits() {
   for (const auto& [id, process] : processes_) {
     for (const server::Task& task : process->tasks) {
@@ -265,7 +266,7 @@ void World::everybody_leaves() {
   CHECK(gangs_in_core_.empty());
   CHECK(gangs_due_.empty());
   CHECK(owners_.empty());
-  CHECK(looks_.empty());
+  CHECK(checks_.empty());
   for (GpuIndex gpu = 0; gpu < kGpus; ++gpu) {
     const scheduler::GpuState state = core_.gpu(gpu);
     CHECK(state.clients + state.holders + state.waiters == 0);

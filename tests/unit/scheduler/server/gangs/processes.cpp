@@ -1,4 +1,4 @@
-// What processes do, and what befalls them.
+// What processes do, and what happens to them.
 #include <algorithm>
 #include <cstring>
 
@@ -49,7 +49,7 @@ void World::add_rank(Process& process, GpuMask gpus) {
   Rank& rank = *process.ranks.back();
   rank.gpus = gpus;
   rank.enters = rank.look_at = now_ + some_time(20ms);
-  // It joins where the others are.
+  // It joins in the call at which the others are.
   long made = kAlways;
   for_each_rank([&](const Process& other, const Rank& its) {
     if (&its != &rank && !other.dead && other.job == process.job) made = std::min(made, its.made);
@@ -88,7 +88,7 @@ void World::populate() {
 }
 
 void World::some_process() {
-  // Two users name the same jobs.
+  // Two users use the same names of jobs.
   const std::string job = one_in(3) ? "" : one_in(2) ? "train" : "eval";
   std::vector<GpuMask> ranks{scheduler::bit(pick(kGpus))};
   if (one_in(3)) ranks.push_back(scheduler::bit(pick(kGpus)));
@@ -101,7 +101,7 @@ void World::some_process() {
   const bool busy = one_in(2);
   for (const auto& rank : process.ranks) rank->to_make = busy ? kAlways : rank->made + pick(50);
   if (job.empty()) return;
-  // Some say it late, as those do that find out by themselves.
+  // Some report the size late, as those do that find it out by themselves.
   constexpr std::uint32_t kSizes[] = {0, 0, 0, 2, 2, 3, 40, 100000};
   due_.emplace(now_ + (one_in(2) ? Time{1} : some_time(2s)), [this, id = process.id, size = kSizes[pick(8)]] {
     if (const auto found = processes_.find(id); found != processes_.end() && !found->second->dead) {
@@ -135,7 +135,7 @@ void World::befalls(Process& process) {
       if (process.waits_for_others) return;
       if (process.ranks.size() > 1 || std::popcount(process.ranks[0]->gpus) > 1) process.regroups = true;
       return;
-    case 3:  // a program whose memory does not fit beside that of another member
+    case 3:  // a program whose memory does not fit together with that of another member
       if (process.resident == 0) return;
       process.lacking = process.lacking != 0 ? 0 : kTotal / 2;
       ++process.refusals;
@@ -201,7 +201,7 @@ void World::act(Process& process, Rank& rank) {
   if (rank.look_at <= now_) look(process, rank);
 }
 
-// Whether this kernel can finish: all other ranks of its job that are to make that call have made it.
+// Whether this kernel can finish: all other ranks of its job that have to make that call have made it.
 bool World::is_over(const Process& process, const Rank& rank, long kernel) const {
   if (!process.waits_for_others || kernel % 3 != 0) return true;
   bool over = true;

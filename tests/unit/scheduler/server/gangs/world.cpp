@@ -60,7 +60,8 @@ void World::stepped(const scheduler::Event& event, Time, const std::vector<sched
   }
 }
 
-// Rotad's pages are shared memory: what is written is there at once, and who waits for it wakes a little later.
+// rotad's pages are shared memory: what is written is visible at once, and a process that waits for it wakes a little
+// later.
 void World::publish_all(Time) {
   for (const ClientId id : changed_) {
     const auto found = processes_.find(id);
@@ -96,7 +97,7 @@ Time World::some_time(Time most) {
 
 Time World::when(const Process& process, const Rank& rank) const {
   if (process.dead) return kNever;
-  // A kernel that waits for others' is looked at whenever any rank has acted.
+  // A kernel that waits for others' is checked whenever any rank has acted.
   Time at = rank.finished < rank.made && rank.busy_until > now_ ? rank.busy_until : kNever;
   if (process.stopped_until > now_) return std::min(at, process.stopped_until);
   at = std::min(at, rank.look_at);
@@ -116,7 +117,7 @@ void World::advance(Time end) {
   for_each_rank([&](const Process& process, const Rank& rank) { next = std::min(next, when(process, rank)); });
   if (!due_.empty()) next = std::min(next, due_.begin()->first);
   if (const auto at = core_.next_deadline()) next = std::min(next, *at);
-  if (const auto at = next_look()) next = std::min(next, *at);
+  if (const auto at = next_check()) next = std::min(next, *at);
   next = std::max(next, now_);
   for_each_rank([&](const Process&, const Rank& rank) {
     if (rank.grant == 0) return;
@@ -127,7 +128,7 @@ void World::advance(Time end) {
     const auto now_due = due_.extract(due_.begin());
     now_due.mapped()();
   }
-  look_if_due();
+  check_if_due();
   if (const auto at = core_.next_deadline(); at && *at <= now_) step(event::Tick{});
   if (surprise_at_ <= now_) {
     surprise();
@@ -157,7 +158,7 @@ void World::send(Process& process, std::function<void(Process&)> message) {
   });
 }
 
-// As with every message that concerns its leases.
+// As rotad does after every message that concerns leases.
 void World::heard(Process& process) {
   for (const GpuIndex gpu : process.gpus()) tell_usage(process, gpu);
   if (process.gang != 0) gangs_due_.insert(process.gang);

@@ -87,10 +87,10 @@ class World : private server::Leases {
 
   // Without surprises: these ranks always have work.
   void add_job(const std::string& job, const std::vector<GpuMask>& ranks);
-  // Random programs and jobs, and what befalls them.
+  // Adds random programs and jobs, and plans their surprises.
   void populate();
   void run(Time length, bool surprises);
-  // From here on nothing befalls anybody, and each has a turn.
+  // From here on there are no surprises, and every program gets a turn.
   void everybody_gets_a_turn();
   void everybody_leaves();
 
@@ -99,12 +99,12 @@ class World : private server::Leases {
     long grants = 0;
     long gang_grants = 0;
     long admitted = 0;  // calls during a joint drain
-    long drained = 0;   // gangs that came to rest together
-    long futile = 0;    // drains for the gang's own sake that were given up
+    long drained = 0;   // gangs whose work finished together
+    long futile = 0;    // drains of a gang that were given up as futile
     long revoked = 0;
     long apart = 0;
     long crowded = 0;
-    long short_of = 0;  // gangs that began without all of their size
+    long short_of = 0;  // gangs that began with fewer ranks than their size
     long coupled = 0;
     long died = 0;
     Time longest_wait{};

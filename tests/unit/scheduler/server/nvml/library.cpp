@@ -1,4 +1,4 @@
-// An NVML whose answers stand in the file that TEST_NVML_FILE names, read again with each question. Its lines:
+// An NVML whose answers are in the file that TEST_NVML_FILE names, which is read again for each question. Its lines:
 //   driver VERSION | init ERROR | gpu UUID TOTAL FREE USED | process PID BYTES | processes ERROR | graphics PID BYTES
 //   | ended PID BYTES | once process PID BYTES | hangs | slow MS
 // with all in bytes, and -1 bytes for those of a process that the driver does not know. One that has ended is listed
@@ -116,7 +116,7 @@ int list(bool graphics, unsigned* count, std::uint64_t* words) {
 
 EXPORT int nvmlInit_v2() {
   const int result = read_machine().init;
-  // As the driver's keeps the device files open.
+  // Keeps a file open, as the driver's NVML keeps the device files.
   if (const char* path = std::getenv("TEST_NVML_FILE"); result == 0 && path != nullptr && device_file < 0) {
     device_file = open((std::string(path) + ".device").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   }
@@ -175,7 +175,7 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses_v2(void*, unsigned* count, std::
 EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v2(void*, unsigned* count, std::uint64_t* words) {
   return list<3>(true, count, words);
 }
-// As those of the branch 535 that write longer entries, where the driver says that it is one.
+// Writes longer entries, as some drivers of branch 535 do, if the driver's version is one of these.
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void*, unsigned* count, std::uint64_t* words) {
   return read_machine().driver.starts_with("535.") ? list<4>(false, count, words) : list<3>(false, count, words);
 }

@@ -48,7 +48,7 @@ struct MeasuringDaemon {
   explicit MeasuringDaemon(const Answers& answers, const std::string& first, std::vector<std::string> options = {}) {
     answers.are(first);
     setenv("LD_LIBRARY_PATH", (std::string(TEST_NVML) + "/recent").c_str(), 1);
-    // None of these clients makes calls, so none would ever be found to run better beside another.
+    // None of these clients makes calls, so rotad would never find that one runs better concurrently with another.
     options.insert(options.end(), {"--quantum", "2s"});
     daemon.emplace(std::move(options));
   }

@@ -1,4 +1,4 @@
-// Facts of a machine on which all is well, for tests that make one thing worse.
+// Facts of a machine without problems, for tests that add one problem.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -87,7 +87,7 @@ inline Facts healthy() {
   return facts;
 }
 
-// All findings, each checked for what holds of every one: an id, one line of text, and a remedy unless all is well.
+// All findings. Each is checked to have an id, one line of text, and a remedy unless it is ok.
 inline Findings judged(const Facts& facts) {
   Findings findings = judge(facts);
   for (const Finding& finding : findings) {
@@ -102,14 +102,14 @@ inline Findings judged(const Facts& facts) {
   return findings;
 }
 
-// The findings that are not well.
+// The findings that are not ok.
 inline Findings complaints(const Facts& facts) {
   Findings findings = judged(facts);
   std::erase_if(findings, [](const Finding& finding) { return finding.level == Level::kOk; });
   return findings;
 }
 
-// The one thing that is not well.
+// The only finding that is not ok.
 inline Finding only(const Facts& facts) {
   const Findings findings = complaints(facts);
   std::string list;

@@ -1,4 +1,4 @@
-// A libcuda.so.1 that misbehaves as ODD_DRIVER says, for tests of what comes of that:
+// A libcuda.so.1 that misbehaves as ODD_DRIVER says, for tests of the consequences:
 //   hang      cuInit never returns (its process's id goes to the file ODD_DRIVER_PID)
 //   abort     cuInit ends the process by a signal
 //   exit      cuInit ends the process with code 3

@@ -90,7 +90,7 @@ class AccountBuilder {
     header().gpus[0].used_peak_bytes = std::max(header().gpus[0].used_peak_bytes.load(), most);
     return *this;
   }
-  // What was in use in each second from the process's begin on.
+  // The memory in use in each second, from the process's start.
   AccountBuilder& memory(const std::vector<std::uint64_t>& seconds) {
     std::uint64_t peak = 0;
     for (std::size_t i = 0; i < seconds.size(); ++i) {
@@ -112,7 +112,7 @@ class AccountBuilder {
     return *this;
   }
 
-  // Cut off at that many bytes, if they are said.
+  // Writes the file, cut off after `bytes` if given.
   std::string write(const std::filesystem::path& folder, std::optional<std::size_t> bytes = std::nullopt) {
     std::filesystem::create_directories(folder);
     const std::string path = (folder / (name() + ".account")).string();
@@ -128,7 +128,7 @@ class AccountBuilder {
   std::size_t findings_ = 0;
 };
 
-// A folder that goes with its owner.
+// A folder that is removed with this object.
 class ScratchFolder {
  public:
   ScratchFolder() {

@@ -23,7 +23,8 @@ class Installation {
     std::filesystem::copy_file(EMPTY_PRELOAD, shim());
     chmod(folder_.path().c_str(), 0755);
   }
-  // The daemon that a test started has to end before its folder does: it goes by itself, we only hurry it.
+  // The daemon that a test started has to end before its folder is removed. It would end by itself; this only hastens
+  // it.
   ~Installation() {
     const int descriptor = connect_to(socket());
     if (descriptor < 0) return;

@@ -1,5 +1,5 @@
-// For tests of tracing: a folder that goes away, and a child process that records into it. Recording is once per
-// process and for its whole life, so each test records in a child of its own and the parent reads what is left.
+// For tests of tracing: a temporary folder, and a child process that records into it. A process records at most once
+// and for its whole life, so each test records in a separate child, and the parent reads the files that it leaves.
 #pragma once
 
 #include <sys/wait.h>

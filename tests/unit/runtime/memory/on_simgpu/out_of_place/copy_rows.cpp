@@ -63,7 +63,7 @@ void pitched_set(Setting& setting) {
   give(setting, {{1, 256}, {2, 0x77}, {3, 4}, {4, 2}});
 }
 
-// Waits for what is there already, and writes something else.
+// Waits for the value that is there already, and writes another one.
 void value_operation(Setting& setting, std::size_t parameter) {
   auto& operation = setting.arguments.behind<CUstreamBatchMemOpParams>(parameter);
   operation.operation = setting.names("waitValue")    ? CU_STREAM_MEM_OP_WAIT_VALUE_32
@@ -184,7 +184,7 @@ const std::vector<Row>& copy_rows() {
        Then::kWaits,
        Effect::kSet,
        pitched_set},
-      // Of plain memory the driver refuses all of these.
+      // The driver refuses all of these for plain memory.
       {{"cuMemPrefetchAsync", "cuMemPrefetchAsync_v2", "cuStreamAttachMemAsync"},
        Then::kWaits,
        Effect::kAny,

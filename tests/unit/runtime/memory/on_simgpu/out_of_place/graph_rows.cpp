@@ -1,4 +1,4 @@
-// Launches, and graphs: what nodes hold is looked at when they are added or changed.
+// Launches, and graphs: the addresses in nodes are examined when the nodes are added or changed.
 #include "tests/unit/runtime/memory/on_simgpu/out_of_place/program.h"
 
 namespace rota::test {
@@ -236,7 +236,7 @@ const std::vector<Row>& graph_rows() {
       {{"cuGraphAddMemcpyNode"}, Then::kWaits, Effect::kSucceeds, add_node<CUDA_MEMCPY3D, copy_node>},
       {{"cuGraphAddMemsetNode"}, Then::kWaits, Effect::kSucceeds, add_node<Set, set_node>},
       {{"cuGraphAddBatchMemOpNode"}, Then::kWaits, Effect::kAny, add_node<Values, shape_values<Values>>},
-      // Refused for what no graph has allocated.
+      // Refused for memory that no graph has allocated.
       {{"cuGraphAddMemFreeNode"}, Then::kWaits, Effect::kAny, add_to_graph},
       {{"cuGraphAddNode"}, Then::kWaits, Effect::kAny, add_node<CUgraphNodeParams, shape_node>},
       {{"cuGraphAddNode_v2", "cuGraphAddNode_v3"},

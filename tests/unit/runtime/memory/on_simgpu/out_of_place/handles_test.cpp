@@ -1,5 +1,5 @@
-// Handles of physical memory that rota moves are numbers of its own: wherever a function of the driver takes such a
-// handle (generated/driver_physical.inc), inside structures too, the driver gets its own one, and never ours.
+// Handles of physical memory that rota moves are rota's own numbers. Wherever a function of the driver takes such a
+// handle (generated/driver_physical.inc), also inside structures, the driver gets its own handle and never rota's.
 #include <catch2/catch.hpp>
 
 #include <unistd.h>

@@ -6,7 +6,7 @@ namespace {
 
 using S = Setting;
 
-// One for each value of CUpointer_attribute but CU_POINTER_ATTRIBUTE_P2P_TOKENS, which hands memory out.
+// One for each value of CUpointer_attribute except CU_POINTER_ATTRIBUTE_P2P_TOKENS, which gives others access.
 constexpr int kPointerAttributes = 21;
 constexpr int kLastBeforeTokens = 4;
 CUpointer_attribute pointer_attribute(int variant) {
@@ -43,7 +43,7 @@ const std::vector<Row>& other_rows() {
        kPointerAttributes},
       {{"cuMemGetAddressRange_v2"}, Then::kAnswers},
       {{"cuMemGetAddressRange"}, Then::kWaits},  // of 32 bits: no memory of rota's has such an address
-      // Others can reach memory by what is told here.
+      // With this answer others can reach the memory.
       {{"cuPointerGetAttribute ptr, for its tokens"},
        Then::kPinsRange,
        Effect::kAny,
@@ -147,14 +147,15 @@ const std::vector<Row>& other_rows() {
        Effect::kAny,
        [](S& s) { s.arguments.value<std::size_t>(2) = s.bytes; }},
       {{"cuIpcGetMemHandle"}, Then::kExports},  // it comes back when somebody opens it
-      // By a handle, of memory that moves: handles_test.cpp, own_turns_test.cpp.
+      // Handles of memory that moves are in handles_test.cpp and own_turns_test.cpp.
       {{"cuLogicalEndpointBindMem", "cuMemExportToShareableHandle"}, Then::kWaits},
       {{"cuMulticastBindMem", "cuMulticastBindMem_v2"}, Then::kGoesOn},
       {{"cuLogicalEndpointBindAddr"},
        Then::kPinsRange,
        Effect::kAny,
        [](S& s) { s.arguments.value<std::size_t>(4) = s.bytes; }},
-      // What is bound to it is pinned already, and only the driver's own memory is in pools that can be exported.
+      // What is bound to an endpoint is pinned already, and pools that can be exported contain only the driver's own
+      // memory.
       {{"cuLogicalEndpointExport", "cuMemPoolExportPointer", "cuMemPoolExportToShareableHandle"}, Then::kWaits},
       {{"cuGraphicsGLRegisterBuffer", "cuGraphicsGLRegisterImage", "cuGLRegisterBufferObject",
         "cuGraphicsEGLRegisterImage", "cuGraphicsVDPAURegisterVideoSurface", "cuGraphicsVDPAURegisterOutputSurface",

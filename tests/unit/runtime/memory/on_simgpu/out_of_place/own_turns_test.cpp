@@ -1,5 +1,5 @@
-// Memory that the program makes itself, while another program has the turn: what only notes something, or gives memory
-// back, goes on at once; what has to ask the driver stands at the gate until the memory is back.
+// Memory that the program creates itself, while another program has the turn: calls that only record something or free
+// memory return at once; those that have to ask the driver wait at the gate until the memory is restored.
 #include <catch2/catch.hpp>
 
 #include <unistd.h>
@@ -19,7 +19,7 @@ namespace {
 
 using api::CUresult;
 
-// Calls that are to wait, each on a thread of its own, until the memory is back.
+// Calls that have to wait until the memory is restored, each on a separate thread.
 class Waiting {
  public:
   void start(std::function<CUresult()> call) {
@@ -32,7 +32,7 @@ class Waiting {
       made.done.store(true);
     });
   }
-  // All of them stand at the gate.
+  // All of them wait at the gate.
   void expect_waiting() const {
     while (runtime().gate.standing() < calls_.size()) std::this_thread::yield();
     for (const Call& each : calls_) EXPECT(!each.done.load());
@@ -65,7 +65,7 @@ void in_turns(const std::function<void(Turns& turns)>& program,
         }) == "");
 }
 
-// Only this piece stays when the GPU is taken away, until it is released.
+// Only this memory stays on the GPU when the turn ends, until it is released.
 void check_stays(Turns& turns, Handle handle, CUdeviceptr address) {
   const Handle moves = create();
   const CUdeviceptr elsewhere = map(moves);

@@ -32,7 +32,7 @@ struct Watched<kSymbol, CUresult(Parameters...)> {
     Tried* const tried = at_hand;
     if (tried == nullptr) return simulated(parameters...);
     const bool in_place = runtime().memory.swap().all_in_place();
-    // A range that is given back has no memory behind it any more, and may go wherever it lies.
+    // A range that is freed has no memory mapped any more, and may be anywhere.
     const bool gives_back = kSymbol == Symbol::k_cuMemAddressFree;
     if (!in_place && !gives_back && (is_out(*tried, parameters) || ...)) {
       tried->handed_out += std::string(name_of(kSymbol)) + " ";

@@ -1,5 +1,5 @@
-// Where functions of the driver take device addresses (generated/driver_addresses.inc), and calls of them that are put
-// together by such a place: arguments are zero, or lead to memory that is, but for what a test says.
+// The places at which functions of the driver take device addresses (generated/driver_addresses.inc), and calls that
+// are built from such a place: every argument is zero or points to zeros, except those that a test sets.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ struct Place {
 };
 const std::vector<Place>& places();
 
-// A symbol's name without what says which stream NULL is: one row of a table is for all these forms.
+// A symbol's name without the suffix that says which stream NULL is: one row of a table covers all these forms.
 std::string_view plain_name(Symbol symbol);
 
 class Arguments {
@@ -39,13 +39,13 @@ class Arguments {
     static_assert(sizeof(Type) <= sizeof(Value));
     return *reinterpret_cast<Type*>(values_[parameter].data());
   }
-  // What the pointer there leads to.
+  // What the pointer there points to.
   template <typename Type>
   Type& behind(std::size_t parameter) {
     static_assert(sizeof(Type) <= sizeof(Block));
     return *static_cast<Type*>(value<void*>(parameter));
   }
-  // Zeros that live as long as this does.
+  // Zeros that live as long as this object.
   template <typename Type>
   Type* more() {
     static_assert(sizeof(Type) <= sizeof(Block));
@@ -71,7 +71,7 @@ class Arguments {
   std::deque<Block> blocks_;
 };
 
-// A call that is tried while memory is out of place, as the driver sees it. The thread that makes it sets `at_hand`.
+// A call that is made while memory is out of place, as the driver sees it. The thread that makes it sets `at_hand`.
 struct Tried {
   Symbol symbol{};
   CUdeviceptr first = 0;  // memory that is out
@@ -81,11 +81,11 @@ struct Tried {
   bool in_place = false;   // everything was where its addresses lead then
   bool inside = false;     // and the thread's word was raised
   bool stood_in = false;   // simgpu lacks the function; the call succeeded all the same
-  std::string handed_out;  // functions of the driver that got an address of memory that was out
+  std::string handed_out;  // functions of the driver that were passed an address of memory that was out
 };
 extern thread_local Tried* at_hand;
 
-// For Machine::replace: the driver's functions that take device addresses, with a look at each call of them.
+// For Machine::replace: the driver's functions that take device addresses, each call of which is examined first.
 void* watched(Symbol symbol, void* simulated);
 
 }  // namespace rota::test

@@ -43,7 +43,7 @@ CUdeviceptr allocate(Kind kind) {
   return address;
 }
 
-// A part of what is always there: another one for each of many calls in a row.
+// A part of the memory that is always there: a different one for each of many calls in a row.
 CUdeviceptr part_of(CUdeviceptr mapped) {
   static std::uint64_t next = 0;
   return mapped + next++ % (kMappedBytes / kOtherBytes) * kOtherBytes;
@@ -288,7 +288,7 @@ void try_out(Turns& turns, const Fixtures& fixtures, std::deque<Trial>& trials) 
   expect(settled, "each call waits at the gate or has returned", __FILE__, __LINE__);
   for (Trial& trial : trials) trial.judge_while_out();
   turns.give();
-  EXPECT_OK(cu.cuMemsetD8_v2(fixtures.mapped, 0, 1));  // comes when it has the lease
+  EXPECT_OK(cu.cuMemsetD8_v2(fixtures.mapped, 0, 1));  // returns when it has the lease
   expect(eventually([&] {
            return std::all_of(trials.begin(), trials.end(), [](const Trial& each) { return each.finished(); });
          }),

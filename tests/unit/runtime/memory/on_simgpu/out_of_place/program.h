@@ -1,5 +1,5 @@
-// A program with swapped memory on simgpu, and a rotad that the test plays: its memory goes out, calls are made
-// meanwhile, and it comes back. What each call is to do, a row says (rows.h).
+// A program with swapped memory on simgpu, and a rotad that the test plays: the program's memory is evicted, calls are
+// made meanwhile, and the memory is restored. A row says what each call has to do (rows.h).
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 
 namespace rota::test {
 
-// Gives the lease to whoever wants it, but for while the program's memory is to be out.
+// Gives the lease to whoever wants it, except while the program's memory has to stay out.
 class Turns {
  public:
   Turns();
@@ -23,10 +23,10 @@ class Turns {
   Turns(const Turns&) = delete;
   Turns& operator=(const Turns&) = delete;
 
-  // Takes the lease back, and all memory off the GPU. False: it did not go.
+  // Takes the lease back, and has all memory evicted. False: not all of it was.
   bool take_away();
   void give();
-  // What the program tells of its memory.
+  // What the program reports about its memory.
   const protocol::UsagePage& usage() { return rotad_.usage(); }
 
  private:
@@ -45,10 +45,10 @@ class Turns {
 // What a call does while memory is out.
 enum class Then : std::uint8_t {
   kWaits,           // for the lease or for its memory; the driver is called with everything in place, the word raised
-  kSubmits,         // the same, but what the driver is called for is another function (rota serves the memory)
-  kAnswers,         // at once, and what it answers with memory in place
+  kSubmits,         // the same, but another function of the driver is called (rota serves the memory)
+  kAnswers,         // at once, with the answer that it gives with memory in place
   kRefuses,         // at once, as plain memory is refused, without asking the driver
-  kGoesOn,          // at once: the address is not looked at
+  kGoesOn,          // at once: the address is not examined
   kPins,            // as kWaits; nothing moves from then on
   kPinsRange,       // as kWaits; the memory that it names does not move from then on
   kPinsRangeFirst,  // the same, but the word is not raised: it is pinned before
@@ -56,9 +56,9 @@ enum class Then : std::uint8_t {
   kCaptures,        // as kWaits, and a stream captures from then on
 };
 
-// What a call has done to memory once it has run, by simgpu.
+// What a call has done to simgpu's memory once it has run.
 enum class Effect : std::uint8_t {
-  kAny,       // not looked at: simgpu lacks the function, or refuses this
+  kAny,       // not checked: simgpu lacks the function, or refuses this
   kSucceeds,  // answers success
   kCopied,    // the other memory and this are equal now, 16 bytes
   kSet,       // the first word has changed
@@ -141,7 +141,7 @@ class Trial {
   std::thread thread_;
 };
 
-// Tries calls at the same time, in the child: memory out, all of them made, memory back.
+// Makes these calls at the same time, in the child: evicts the memory, makes all calls, restores the memory.
 void try_out(Turns& turns, const Fixtures& fixtures, std::deque<Trial>& trials);
 
 }  // namespace rota::test
