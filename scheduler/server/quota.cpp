@@ -112,7 +112,8 @@ void Server::await_room(Client& client, const protocol::AwaitRoom& wanted) {
                                 .number = wanted.number,
                                 .bytes = std::min(wanted.bytes, protocol::kMaxGpuBytes),
                                 .since = time(wanted.since_ns),
-                                .tried = time(wanted.tried_ns)}};
+                                .tried = time(wanted.tried_ns),
+                                .what = wanted.what}};
   // Decided once it is known what all others have by now; but one client must not fill rotad's memory.
   const auto is_of_client = [&](const limit::AwaitRoom& each) { return each.request.client == client.id; };
   const auto waiting = static_cast<std::size_t>(std::ranges::count_if(rooms_to_await_, is_of_client));
