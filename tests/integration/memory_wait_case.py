@@ -6,8 +6,8 @@ from harness import Case, ROTA
 
 # Allocates STEPS times MIB, says how many it got, the last answer and the time it took, and checks its memory once its standard input ends. With
 # "pause" it waits for a line after the first, with "free" it frees all when told to. With "pinned" all of its memory stays on the GPU, since it calls
-# a function of the driver that no header declares, and with "async" it allocates in a stream's order. With "moved" its
-# environment names another rotad by then.
+# a function of the driver that no header declares, "async": it allocates in a stream's order, "physical": it makes
+# memory that it does not map. With "moved" its environment names another rotad by then.
 GROWS = r"""
 import ctypes, os, sys, time
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -26,10 +26,17 @@ begun = time.monotonic()
 for step in range(steps):
     address = ctypes.c_uint64()
     size = ctypes.c_size_t(mib << 20)
-    result = cuda.cuMemAllocAsync(ctypes.byref(address), size, None) if "async" in sys.argv else cuda.cuMemAlloc_v2(ctypes.byref(address), size)
+    if "async" in sys.argv:
+        result = cuda.cuMemAllocAsync(ctypes.byref(address), size, None)
+    elif "physical" in sys.argv:
+        what = (ctypes.c_int * 8)(1, 0, 1, 0)  # of GPU 0
+        result = cuda.cuMemCreate(ctypes.byref(address), size, what, ctypes.c_ulonglong(0))
+    else:
+        result = cuda.cuMemAlloc_v2(ctypes.byref(address), size)
     if result != 0:
         break
-    check(cuda.cuMemsetD32_v2(address, step, ctypes.c_size_t(mib << 18)))
+    if "physical" not in sys.argv:
+        check(cuda.cuMemsetD32_v2(address, step, ctypes.c_size_t(mib << 18)))
     addresses.append(address)
     if "pause" in sys.argv and step == 0:
         print("one", flush=True)
@@ -42,7 +49,7 @@ for line in sys.stdin:
         print("freed", flush=True)
 for number, address in enumerate(addresses):
     last = ctypes.c_uint32()
-    if "free" not in sys.argv:
+    if "free" not in sys.argv and "physical" not in sys.argv:
         check(cuda.cuMemcpyDtoH_v2(ctypes.byref(last), ctypes.c_uint64(address.value + (mib << 20) - 4), ctypes.c_size_t(4)))
         assert last.value == number
 """

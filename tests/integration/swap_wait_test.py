@@ -21,7 +21,7 @@ class SwapWait(WaitCase):
     # ctest labels: unsanitized
     def test_of_three_programs_that_pin_all_their_memory_and_do_not_fit_together_all_end_well(self):
         self.start_daemon()
-        for how in "plain", "async":
+        for how in "plain", "async", "physical":
             with self.subTest(how=how):
                 children = [self.grower(1, 150, "pinned", how) for _ in range(3)]
                 self.eventually(lambda: sum(map(self.awaits, children)) == 2, "two wait for one")
@@ -57,7 +57,7 @@ class SwapWait(WaitCase):
     # ctest labels: unsanitized
     def test_memory_that_could_leave_waits_for_native_memory_too(self):
         self.start_daemon()
-        for how in "plain", "async":
+        for how in "plain", "async", "physical":
             with self.subTest(how=how):
                 holder = self.native(150, "free")
                 waiter = self.grower(1, 100, how)
