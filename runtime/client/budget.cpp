@@ -67,8 +67,9 @@ bool Budget::may_take(int device, std::uint64_t bytes, memory::Kind kind, Functi
   return granted(device, own, {}, release, for_others);
 }
 
-bool Budget::may_take_extents(int device, std::uint64_t bytes, std::uint64_t uncounted, FunctionRef<void()> release) {
-  return granted(device, {.swapped = bytes}, {.device = uncounted, .movable = uncounted}, release, nullptr);
+bool Budget::may_take_extents(int device, std::uint64_t bytes, std::uint64_t uncounted, FunctionRef<void()> release,
+                              bool* for_others) {
+  return granted(device, {.swapped = bytes}, {.device = uncounted, .movable = uncounted}, release, for_others);
 }
 
 // Whether limits grant what the process has, `own` included, which this thread has just reserved. If it has to ask, it

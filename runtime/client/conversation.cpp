@@ -1,4 +1,5 @@
 #include "runtime/client/conversation.h"
+#include "runtime/client/waiting.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -42,6 +43,7 @@ Conversation::First Conversation::find_first(bool silent) {
   Connection::Attempt attempt;
   if (!unanswered_) {
     places_ = protocol::socket_candidates();
+    ask_at(places_);
     attempt = Connection::open(silent ? Connection::kPatience / 10 : Connection::kPatience, false, places_);
     unanswered_ = std::move(attempt.unanswered);
   } else if (unanswered_->welcome(attempt.reason) == Connection::Welcome::kYes) {

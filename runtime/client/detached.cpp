@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
 
 namespace rota::client {
 
@@ -88,6 +89,22 @@ int start_detached(const std::vector<std::string>& arguments, const std::vector<
   while (waitpid(middle, nullptr, __WCLONE) < 0 && errno == EINTR) {
   }
   return 0;
+}
+
+std::optional<std::string> Heard::first_line() {
+  constexpr std::size_t kMost = 4096;  // of a line: far more than any has
+  char piece[512];
+  while (from_) {
+    const ssize_t length = read(from_.get(), piece, sizeof piece);
+    if (length < 0 && errno == EINTR) continue;
+    if (length < 0 && errno == EAGAIN) return std::nullopt;
+    if (length > 0) text_.append(piece, static_cast<std::size_t>(length));
+    const std::size_t end = text_.find('\n');
+    if (length > 0 && end == std::string::npos && text_.size() < kMost) continue;
+    from_ = Descriptor();
+    return std::exchange(text_, {}).substr(0, end);
+  }
+  return std::nullopt;
 }
 
 }  // namespace rota::client

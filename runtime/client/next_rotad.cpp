@@ -61,33 +61,24 @@ NextRotad::NextRotad() : environment_(environment_for_rotad()) {}
 void NextRotad::served_by(const Connection& rotad, turn::Time now) {
   socket_ = rotad.socket();
   command_.clear();
-  said_ = Descriptor();
+  heard_ = Heard();
   problem_.clear();
-  served_since_ = now;
+  starts_.served(now);
   const protocol::Listener listener = rotad.rotad();
   if (listener.pid <= 0 || listener.uid != geteuid() || socket_ == protocol::machine_socket()) return;
   if (auto command = command_for_another(protocol::command_line_of(listener.pid))) command_ = std::move(*command);
 }
 
-void NextRotad::lost(turn::Time now) {
-  lost_at_ = now;
-  if (now - served_since_ >= kLives) {
-    pause_ = kFirstPause;
-    next_at_ = turn::Time{0};
-  }
-}
-
 void NextRotad::awaited(turn::Time now) {
   hear();
-  if (command_.empty() || now - lost_at_ < kAway || now < next_at_ || !is_socket(socket_)) return;
-  next_at_ = now + pause_;
-  pause_ = std::min(pause_ * 2, kLastPause);
+  if (command_.empty() || !starts_.is_due(now) || !is_socket(socket_)) return;
+  starts_.started(now);
   int ends[2];
   if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
     problem_ = std::strerror(errno);  // NOLINT(concurrency-mt-unsafe): a constant text for these
     return;
   }
-  said_ = Descriptor(above_standard(ends[0]));
+  heard_ = Heard(Descriptor(above_standard(ends[0])));
   const Descriptor output(above_standard(ends[1]));
   log::info("the rotad at {} was killed or has crashed: starting another", socket_);
   const int error = start_detached(command_, environment_, output.get());
@@ -96,14 +87,9 @@ void NextRotad::awaited(turn::Time now) {
 
 // A command that ends without a word has started a rotad, or found one.
 void NextRotad::hear() {
-  char text[512];
-  const ssize_t length = said_ ? read(said_.get(), text, sizeof text) : -1;
-  if (length < 0) return;
-  said_ = Descriptor();
-  if (length == 0) return;
-  std::string_view line(text, static_cast<std::size_t>(length));
-  line = line.substr(0, line.find('\n'));
-  problem_ = fmt::format("{}: {}", command_.front(), printable(line));
+  const std::optional<std::string> line = heard_.first_line();
+  if (!line || line->empty()) return;
+  problem_ = fmt::format("{}: {}", command_.front(), printable(*line));
   log::warn("no rotad could be started in place of the one at {}: {}", socket_, problem_);
 }
 

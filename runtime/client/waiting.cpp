@@ -66,9 +66,25 @@ struct Asked {
   std::string silent;  // what is wrong with a rotad that does not answer
 };
 
+// Where this process's rotad may listen.
+struct Places {
+  std::mutex mutex;
+  std::optional<protocol::SocketCandidates> known;
+};
+constinit Places places;
+
+protocol::SocketSearch find_rotad() {
+  std::optional<protocol::SocketCandidates> known;
+  {
+    const std::lock_guard lock(places.mutex);
+    known = places.known;
+  }
+  return protocol::search_rotad(known ? *known : protocol::socket_candidates());
+}
+
 Asked ask_rotad(std::chrono::milliseconds patience = std::chrono::milliseconds(500)) {
   Asked asked;
-  const protocol::SocketSearch search = protocol::find_rotad();
+  const protocol::SocketSearch search = find_rotad();
   const Descriptor rotad(search.descriptor);
   if (!rotad) return asked;
   const timeval timeout{.tv_sec = 0, .tv_usec = std::chrono::microseconds(patience).count()};
@@ -146,6 +162,11 @@ void WaitLines::stands(std::chrono::nanoseconds so_long, FunctionRef<std::string
   log::warn("waiting for {}{}; `rota status` says more{}", for_whom(),
             said_ == 1 ? "" : fmt::format(", for {} s now", line.count()),
             *left_out == 0 ? "" : fmt::format(" ({} such lines are left out before this one)", *left_out));
+}
+
+void ask_at(const protocol::SocketCandidates& where) {
+  const std::lock_guard lock(places.mutex);
+  places.known = where;
 }
 
 std::string who_holds() {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/core/function_ref.h"
+#include "scheduler/address/socket_path.h"
 #include "scheduler/protocol/protocol.h"
 
 namespace rota::client {
@@ -39,6 +40,10 @@ class WaitLines {
  private:
   std::size_t said_ = 0;
 };
+
+// From now on the functions below ask the rotad at these places, and not where the environment says: the program may
+// have changed that. Any thread.
+void ask_at(const protocol::SocketCandidates& where);
 
 // Asks rotad for whom this process waits. Takes at most half a second; without an answer it says less.
 std::string who_holds();

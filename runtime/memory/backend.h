@@ -35,7 +35,8 @@ class Backend {
   // Reserves memory for an allocation that is about to be made; returns false and takes nothing if it could never fit
   // on the GPU next to what stays there. Waits for no GPU work. allocate() takes the reservation over if it succeeds;
   // otherwise release() gives it back. `uncounted`: what the ledger does not have yet of that allocation's bytes.
-  virtual bool reserve(int, std::uint64_t, std::uint64_t /*uncounted*/) { return true; }
+  // `for_others` is set if not: whether it is memory that others have there, and may free; otherwise a line says why.
+  virtual bool reserve(int, std::uint64_t, std::uint64_t /*uncounted*/, bool& /*for_others*/) { return true; }
   virtual void release(int, std::uint64_t) {}
   // In the context of `place`, which is current; `bytes` is not 0. Returns the driver's result; does not wait for the
   // GPU.
@@ -66,13 +67,15 @@ class BackendReservation {
         undo_(
             [](void* of, int gpu, std::uint64_t held, std::uint32_t) { static_cast<Backend*>(of)->release(gpu, held); },
             &backend, device, bytes, 0, frame),
-        held_(backend.reserve(device, bytes, uncounted)) {
+        held_(backend.reserve(device, bytes, uncounted, for_others_)) {
     if (held_) undo_.begin();
   }
   BackendReservation(const BackendReservation&) = delete;
   BackendReservation& operator=(const BackendReservation&) = delete;
   // Whether the backend has reserved the bytes.
   explicit operator bool() const { return held_; }
+  // Whether there is none since others have memory there, which they may free.
+  bool for_others() const { return for_others_; }
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address) {
     return allocate([&] { return backend_.allocate(place, address, bytes_); });
   }
@@ -90,6 +93,7 @@ class BackendReservation {
   Backend& backend_;
   const std::uint64_t bytes_;
   Undo undo_;
+  bool for_others_ = false;
   bool held_;
 };
 

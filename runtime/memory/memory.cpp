@@ -120,23 +120,26 @@ std::uint64_t Memory::all_contexts(int ordinal) const {
 }
 
 // Reserves the bytes, calls the driver, and then adds the allocation to the ledger.
-api::CUresult Memory::allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address,
-                                       bool hopeless) {
-  return with_waiting(what.device, what.bytes, [&](bool first, RefusedBy& by) {
-    Charge charge = reserve_or_wait(what.device, what.bytes, what.kind, by);
-    if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
+api::CUresult Memory::allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address) {
+  return with_waiting(what.device, what.bytes, what.kind.backing, [&](bool first, RefusedBy& by) {
     // A pool's allocation went through its gate, which has already retried.
-    const bool once = hopeless || !first || what.kind.route == Route::kPool;
-    const api::CUresult result = once ? call() : with_room(what.device, what.kind.movable() ? 0 : what.bytes, call);
-    if (result == api::CUDA_ERROR_OUT_OF_MEMORY && !hopeless) by = RefusedBy::kDriver;
-    if (result != api::CUDA_SUCCESS) return result;
-    charge.commit();
-    Allocation made = what;
-    made.address = address();
-    ledger_.add(made);
-    changed(what.device);
-    return result;
+    return attempt_counted(what, call, address, !first || what.kind.route == Route::kPool, RefusedBy::kDriver, by);
   });
+}
+
+api::CUresult Memory::attempt_counted(const Allocation& what, const RealCall& call, const GivenAddress& address,
+                                      bool once, RefusedBy full, RefusedBy& by) {
+  Charge charge = reserve_or_wait(what.device, what.bytes, what.kind, by);
+  if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
+  const api::CUresult result = once ? call() : with_room(what.device, what.kind.movable() ? 0 : what.bytes, call);
+  if (result == api::CUDA_ERROR_OUT_OF_MEMORY) by = full;
+  if (result != api::CUDA_SUCCESS) return result;
+  charge.commit();
+  Allocation made = what;
+  made.address = address();
+  ledger_.add(made);
+  changed(what.device);
+  return result;
 }
 
 api::CUresult Memory::allocate_native(std::uint64_t bytes, Kind kind, const RealCall& call,
@@ -204,20 +207,26 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
     // The driver was asked for a whole span. It may grant the allocation by itself, or others may free memory.
     if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
   }
-  // Freed memory that has not been returned to the driver needs no reservation: its bytes are on the GPU already.
-  BackendReservation reservation(backend, place.device, bytes, bytes);
-  const auto call = [&] {
-    if (may_reuse && kind.converted() && deferred_.any()) {
-      if (const auto again = deferred_.reuse(place, bytes)) {
-        *address = *again;
-        return api::CUDA_SUCCESS;
-      }
+  const Allocation what{.bytes = bytes, .owner = Owner::of(place.context), .device = place.device, .kind = kind};
+  const api::CUresult result = with_waiting(place.device, bytes, kind.backing, [&](bool first, RefusedBy& by) {
+    BackendReservation room(backend, place.device, bytes, bytes);
+    const RefusedBy full = refused_by(room);  // before an allocation takes it over
+    if (!first && !room && !deferred_.any()) {
+      by = full;
+      return api::CUDA_ERROR_OUT_OF_MEMORY;
     }
-    return reservation.allocate(place, address);
-  };
-  const api::CUresult result = allocate_counted(
-      {.bytes = bytes, .owner = Owner::of(place.context), .device = place.device, .kind = kind}, call,
-      [&] { return *address; }, !reservation);
+    const auto call = [&] {
+      // Memory that was freed and has not been returned to the driver yet has its bytes on the GPU already.
+      if (may_reuse && kind.converted() && deferred_.any()) {
+        if (const auto again = deferred_.reuse(place, bytes)) {
+          *address = *again;
+          return api::CUDA_SUCCESS;
+        }
+      }
+      return room.allocate(place, address);
+    };
+    return attempt_counted(what, call, [&] { return *address; }, !first || !room, full, by);
+  });
   if (result != api::CUDA_SUCCESS) return result;
   backend.place_allocation(place, *address, bytes);
   if (kind.backing == Backing::kUnified) peers_.placed(place, *address, bytes);
@@ -246,7 +255,7 @@ api::CUresult Memory::allocate_pitch_native(std::size_t width, std::size_t heigh
   Place place;
   if (!has_pitch(width, height) || !here(place)) return call();
   const std::uint64_t guess = round_up(width, kUsualPitch) * height;
-  return with_waiting(place.device, guess, [&](bool first, RefusedBy& by) {
+  return with_waiting(place.device, guess, Backing::kDevice, [&](bool first, RefusedBy& by) {
     Charge charge = reserve_or_wait(place.device, guess, Kind::kPlain, by);
     if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
     const api::CUresult result = first ? with_room(place.device, guess, call) : call();

@@ -107,27 +107,30 @@ api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const Strea
   has_converted_.store(true, std::memory_order_relaxed);
   if (wanted.backing == Backing::kSwapped) ensure_a_byte(wanted.place);
   const int device = wanted.place.device;
-  bool limited = false;
   StreamOrdered::Wanted how = wanted;
   how.may_grow = !call.capturing && may_grow(wanted);
-  const auto take = [&] {
-    return stream_ordered_.allocate(
-        how, server,
-        [&](std::uint64_t bytes, const void* frame) {
-          Charge charge = reserve(device, bytes, Kind::kServed, frame);
-          limited = !charge;
-          return charge;
-        },
-        call.address);
-  };
-  api::CUresult result = take();
-  // Within the limits, so only the driver has refused it.
   const bool swapped = wanted.backing == Backing::kSwapped;
-  if (result == api::CUDA_ERROR_OUT_OF_MEMORY && swapped && !limited &&
-      BackendReservation(server, device, wanted.bytes, wanted.bytes)) {
-    result = with_room(device, 0, take);
-    if (result == api::CUDA_ERROR_OUT_OF_MEMORY) say_refused(device);
-  }
+  const api::CUresult result = with_waiting(device, wanted.bytes, wanted.backing, [&](bool first, RefusedBy& by) {
+    bool limited = false;
+    const auto take = [&] {
+      return stream_ordered_.allocate(
+          how, server,
+          [&](std::uint64_t bytes, const void* frame) {
+            Charge charge = reserve_or_wait(device, bytes, Kind::kServed, by, frame);
+            limited = !charge;
+            return charge;
+          },
+          call.address);
+    };
+    api::CUresult taken = take();
+    if (taken != api::CUDA_ERROR_OUT_OF_MEMORY) by = RefusedBy::kNobody;
+    if (taken != api::CUDA_ERROR_OUT_OF_MEMORY || !swapped || limited) return taken;
+    // Within the limits, so only the driver has refused it, or others are in the way of its extents.
+    by = refused_by(BackendReservation(server, device, wanted.bytes, wanted.bytes));
+    if (by == RefusedBy::kDriver && first) taken = with_room(device, 0, take);
+    if (taken != api::CUDA_ERROR_OUT_OF_MEMORY) by = RefusedBy::kNobody;
+    return taken;
+  });
   if (result == api::CUDA_SUCCESS) changed(device);
   return result;
 }

@@ -7,7 +7,7 @@ namespace rota::memory {
 
 api::CUresult Memory::create_physical(Physical::Handle* handle, std::uint64_t bytes, int ordinal,
                                       const RealCall& call) {
-  return with_waiting(ordinal, bytes, [&](bool first, RefusedBy& by) {
+  return with_waiting(ordinal, bytes, Backing::kDevice, [&](bool first, RefusedBy& by) {
     Charge charge = reserve_or_wait(ordinal, bytes, Kind::kPhysical, by);
     if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
     const api::CUresult result = first ? with_room(ordinal, bytes, call) : call();
@@ -31,22 +31,23 @@ std::optional<api::CUresult> Memory::create_moving(Physical::Handle* handle, std
   if (bytes > protocol::kLargestExtent && swap_.host().limited()) return std::nullopt;
   // Leave it to the driver to refuse an invalid size.
   if (handle == nullptr || bytes == 0 || bytes % swap_.granularity(ordinal) != 0) return std::nullopt;
-  BackendReservation reservation(swap_, ordinal, bytes, bytes);
-  Charge charge = reserve(ordinal, bytes, Kind::kMovingPhysical);
-  if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
-  api::CUdeviceptr range = 0;
-  const auto call = [&] {
-    return reservation.allocate([&] { return swap_.allocate_own(ordinal, &range, bytes, *making); });
-  };
-  const api::CUresult result = reservation ? with_room(ordinal, 0, call) : call();
-  if (reservation && result == api::CUDA_ERROR_OUT_OF_MEMORY) say_refused(ordinal);
-  if (result == api::CUDA_SUCCESS) {
+  const api::CUresult result = with_waiting(ordinal, bytes, Backing::kSwapped, [&](bool first, RefusedBy& by) {
+    BackendReservation room(swap_, ordinal, bytes, bytes);
+    Charge charge = reserve_or_wait(ordinal, bytes, Kind::kMovingPhysical, by);
+    if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
+    api::CUdeviceptr range = 0;
+    const auto call = [&] {
+      return room.allocate([&] { return swap_.allocate_own(ordinal, &range, bytes, *making); });
+    };
+    const api::CUresult made = room && first ? with_room(ordinal, 0, call) : call();
+    if (made == api::CUDA_ERROR_OUT_OF_MEMORY) by = refused_by(room);
+    if (made != api::CUDA_SUCCESS) return made;
     charge.commit();
     *handle = own_physical_.created(range, bytes, wanted);
     changed(ordinal);
-    return result;
-  }
-  if (result == api::CUDA_ERROR_OUT_OF_MEMORY) return result;
+    return made;
+  });
+  if (result == api::CUDA_SUCCESS || result == api::CUDA_ERROR_OUT_OF_MEMORY) return result;
   return std::nullopt;  // perhaps it can be created, though not mapped here and now
 }
 

@@ -154,13 +154,13 @@ api::CUresult Memory::with_room(int ordinal, std::uint64_t pending, const RealCa
   return result;
 }
 
-api::CUresult Memory::with_waiting(int ordinal, std::uint64_t bytes, Attempt attempt) {
+api::CUresult Memory::with_waiting(int ordinal, std::uint64_t bytes, Backing backing, Attempt attempt) {
   RefusedBy by = RefusedBy::kNobody;
   api::CUresult result = attempt(true, by);
   if (by == RefusedBy::kNobody) [[likely]]
     return result;
-  changed(ordinal);  // what was charged meanwhile no longer counts against others
-  Refused what{.bytes = bytes, .by_rotad = by == RefusedBy::kRotad};
+  changed(ordinal);  // what was charged meanwhile is not in anybody's way
+  Refused what{.bytes = bytes, .in_extents = backing == Backing::kSwapped, .by_rotad = by == RefusedBy::kRotad};
   turns_->await_room(ordinal, what, [&] {
     by = RefusedBy::kNobody;
     result = attempt(false, by);

@@ -28,6 +28,7 @@ struct SharedLimit {
 // An allocation that was refused because of memory of others.
 struct Refused {
   std::uint64_t bytes;
+  bool in_extents;
   bool by_rotad;  // the last time, and not by the driver
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
 };
@@ -56,8 +57,8 @@ class Turns {
   // The same for extents: whether this many more bytes, which needed_bytes() (residency.h) already counts, can be on
   // the GPU at once next to what others have there. If not, `release` has been called, which gives them back.
   // `uncounted`: what will lie in them and is not in the ledger yet.
-  virtual bool may_take_extents(int device, std::uint64_t bytes, std::uint64_t uncounted,
-                                FunctionRef<void()> release) = 0;
+  virtual bool may_take_extents(int device, std::uint64_t bytes, std::uint64_t uncounted, FunctionRef<void()> release,
+                                bool& for_others) = 0;
   // What another thread has reserved, with its request still pending, may be in the way: waits for the answer. False:
   // none is pending.
   virtual bool wait_for_others(int device) = 0;
@@ -132,7 +133,7 @@ class WithoutTurns : public Turns {
   void if_our_turn(int, OwnWork work) override { work(); }
   std::optional<api::CUresult> synchronize(api::CUcontext) override { return std::nullopt; }
   bool may_take(int, std::uint64_t, Kind, FunctionRef<void()>, bool&) override { return true; }
-  bool may_take_extents(int, std::uint64_t, std::uint64_t, FunctionRef<void()>) override { return true; }
+  bool may_take_extents(int, std::uint64_t, std::uint64_t, FunctionRef<void()>, bool&) override { return true; }
   bool wait_for_others(int) override { return false; }
   void explain_refusal(int) override {}
   void wait_until_served_is_known(int) override {}

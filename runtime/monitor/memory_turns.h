@@ -46,9 +46,9 @@ class MemoryTurns final : public memory::Turns {
     if (!parts_.budget.covered(device)) wait_for_promise(device);
     return true;
   }
-  bool may_take_extents(int device, std::uint64_t bytes, std::uint64_t uncounted,
-                        FunctionRef<void()> release) override {
-    return parts_.budget.may_take_extents(device, bytes, uncounted, release);
+  bool may_take_extents(int device, std::uint64_t bytes, std::uint64_t uncounted, FunctionRef<void()> release,
+                        bool& for_others) override {
+    return parts_.budget.may_take_extents(device, bytes, uncounted, release, &for_others);
   }
   bool wait_for_others(int device) override { return parts_.budget.wait_for_others(device); }
   void explain_refusal(int device) override { parts_.budget.explain(device); }

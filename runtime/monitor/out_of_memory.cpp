@@ -16,6 +16,7 @@
 #include "runtime/driver/freed.h"
 #include "runtime/driver/gpu_number.h"
 #include "runtime/monitor/now.h"
+#include "scheduler/rules/context_cost.h"
 
 namespace rota::monitor {
 
@@ -45,6 +46,10 @@ constexpr turn::Time kSayWait = 2s;
 // at all, and the others may be slow to react on a busy machine. A judgment.
 constexpr turn::Time kContextWaits = 10s;
 
+std::uint64_t nanoseconds_of(std::chrono::steady_clock::time_point time) {
+  return static_cast<std::uint64_t>(std::chrono::nanoseconds(time.time_since_epoch()).count());
+}
+
 // What only this connection to a rotad has; null: it does not serve the process there.
 const void* page_of(const client::Published& published, int device) {
   const auto here = published.gpu(device);
@@ -71,7 +76,16 @@ void OutOfMemory::retry_context(int device, FunctionRef<bool()> again) {
     if (budget_.promised(device) != client::Budget::kUnlimited || std::chrono::steady_clock::now() >= until) break;
     std::this_thread::sleep_for(1ms);
   }
-  retry(device, again, kContextWaits);
+  bool done = false;
+  const auto tried = [&] { return done = again(); };
+  retry(device, tried, kContextWaits);
+  const std::uint64_t total = done ? 0 : total_if_waiting_helps(device, {});
+  if (total == 0) return;
+  protocol::AwaitRoom request{};
+  request.what = protocol::AwaitRoom::What::kContext;
+  request.bytes = protocol::assumed_context(total);
+  request.since_ns = request.tried_ns = nanoseconds_of(std::chrono::steady_clock::now());
+  await_room(device, request, [] { return false; }, tried);
 }
 
 // The GPU's bytes; 0: the calling thread must not wait, or the process wants more than there is.
@@ -147,17 +161,16 @@ void OutOfMemory::retry_call(int device, FunctionRef<bool()> again) {
   if (!done && waited >= kCallWaits) patient_from.store(now() + kFutile);
 }
 
-std::string OutOfMemory::awaited(int device, bool any) const {
+std::string OutOfMemory::awaited(int device, bool in_extents, bool by_rotad) const {
   const auto here = published_.gpu(device);
-  if (any) {
+  const std::string stay = here ? client::who_stays(here->index) : "";
+  if (by_rotad && (!in_extents || stay.empty())) {
     const std::string others = here ? client::who_has_memory(here->index) : "";
     return fmt::format("memory of others on GPU {}, who need it there at once{}{}", driver::gpu_number(device),
                        others.empty() ? "" : ": ", others);
   }
-  const std::string others = here ? client::who_stays(here->index) : "";
-  if (others.empty())
-    return fmt::format("memory of others on GPU {} that cannot be evicted", driver::gpu_number(device));
-  return fmt::format("memory of others on GPU {} that cannot be evicted: {}", driver::gpu_number(device), others);
+  return fmt::format("memory of others on GPU {} that cannot be evicted{}{}", driver::gpu_number(device),
+                     stay.empty() ? "" : ": ", stay);
 }
 
 void OutOfMemory::end_awaiting(void* self, int device, std::uint64_t, std::uint32_t) {
@@ -174,18 +187,25 @@ void OutOfMemory::end_waiting(void* self, int, std::uint64_t, std::uint32_t numb
 void OutOfMemory::await(int device, const memory::Refused& what, FunctionRef<bool()> again) {
   if (device < 0 || device >= memory::kMaxDevices || total_if_waiting_helps(device, what.bytes) == 0) return;
   protocol::AwaitRoom request{};
-  const auto ns = [](std::chrono::steady_clock::time_point time) {
-    return static_cast<std::uint64_t>(std::chrono::nanoseconds(time.time_since_epoch()).count());
-  };
+  request.what = what.in_extents ? protocol::AwaitRoom::What::kSwapped : protocol::AwaitRoom::What::kStays;
   request.bytes = what.bytes;
-  request.since_ns = request.tried_ns = ns(what.since);
+  request.since_ns = request.tried_ns = nanoseconds_of(what.since);
+  await_room(device, request, [&] { return what.by_rotad; }, again);
+}
+
+void OutOfMemory::await_room(int device, protocol::AwaitRoom request, FunctionRef<bool()> by_rotad,
+                             FunctionRef<bool()> again) {
+  std::optional<std::uint64_t> pending;
+  if (request.what != protocol::AwaitRoom::What::kContext) pending = request.bytes;
   usage_.begin_awaiting(device);
   Undo awaiting(&end_awaiting, this, device, 0);
   awaiting.begin();
   if (gate::self == nullptr) gate::register_this_thread();
   client::WaitLines lines;
+  const std::chrono::steady_clock::time_point since{std::chrono::nanoseconds(request.since_ns)};
   const auto say = [&] {
-    lines.stands(std::chrono::steady_clock::now() - what.since, [&] { return awaited(device, what.by_rotad); });
+    lines.stands(std::chrono::steady_clock::now() - since,
+                 [&] { return awaited(device, request.what == protocol::AwaitRoom::What::kSwapped, by_rotad()); });
   };
   bool done = false;
   const void* const rotad = page_of(published_, device);
@@ -197,9 +217,9 @@ void OutOfMemory::await(int device, const memory::Refused& what, FunctionRef<boo
       break;
     }
     if (done) break;
-    request.tried_ns = ns(std::chrono::steady_clock::now());
+    request.tried_ns = nanoseconds_of(std::chrono::steady_clock::now());
     // What rotad refuses does not fit either where others have evicted their memory.
-    if (!tried() && !what.by_rotad) retry(device, tried, {}, what.bytes);
+    if (!tried() && !by_rotad()) retry(device, tried, {}, pending);
   }
 }
 

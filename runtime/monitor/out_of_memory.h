@@ -55,7 +55,7 @@ class OutOfMemory {
                    std::optional<std::uint64_t> pending = {});
   // The same for a call that is no allocation.
   void retry_call(int device, FunctionRef<bool()> again);
-  // The same for a context, on a GPU where this process may have none yet.
+  // The same for a context, on a GPU where this process may have none yet; then as await().
   void retry_context(int device, FunctionRef<bool()> again);
   // The driver has refused an allocation although nothing more is being evicted: waits, as long as rotad says so, for
   // memory of others that cannot be evicted, and calls `again` when rotad allows it. Where no thread may wait it
@@ -72,7 +72,8 @@ class OutOfMemory {
   void say_full(int device) const;
 
  private:
-  std::string awaited(int device, bool any) const;
+  void await_room(int device, protocol::AwaitRoom request, FunctionRef<bool()> by_rotad, FunctionRef<bool()> again);
+  std::string awaited(int device, bool in_extents, bool by_rotad) const;
   bool may_try(int device, const protocol::AwaitRoom& request, FunctionRef<bool()> again, FunctionRef<void()> say);
   // Also for a thread that has left its wait without returning (Undo).
   static void end_awaiting(void* self, int device, std::uint64_t, std::uint32_t);

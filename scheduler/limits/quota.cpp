@@ -170,14 +170,21 @@ Bytes Quota::kept_free(ClientId client, GpuIndex gpu) const {
   return found == members_.end() ? 0 : kept_free(found->second, gpu);
 }
 
+// What the member would have there that cannot be evicted: what it is granted now may be pinned, too.
+Bytes Quota::stays_with(const Member& member, GpuIndex index, const Reservation& wanted) {
+  const Reservation& before = member.counted[index];
+  return std::max(before.fixed, wanted.fixed) +
+         std::min(member.pinned[index], std::max(before.swapped, wanted.swapped));
+}
+
 // Whether every client's memory could still be restored together with what would then stay there. A client that takes
 // nothing that stays is in nobody's way. It may use what it has been granted in the meantime, even if it now asks for
 // less.
 bool Quota::fits(const Member& member, GpuIndex index, const Reservation& wanted) const {
   const Reservation& before = member.counted[index];
   const Bytes swapped = std::max(before.swapped, wanted.swapped);
-  const Bytes pinned = std::min(member.pinned[index], swapped);  // what it is granted now may be, too
-  const Bytes stays_then = std::max(before.fixed, wanted.fixed) + pinned;
+  const Bytes pinned = std::min(member.pinned[index], swapped);
+  const Bytes stays_then = stays_with(member, index, wanted);
   const bool more_stays = stays_then > member.there[index].stays;
   if (!more_stays && wanted.swapped <= before.swapped) return true;
   const Bytes own = swapped - pinned;

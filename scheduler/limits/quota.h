@@ -226,8 +226,9 @@ class Quota {
   // What its swap memory leaves free of the GPU: more where others have contexts, nothing of a GPU
   // below 2 GiB.
   Bytes kept_free(ClientId client, GpuIndex gpu) const;
-  // An allocation that the driver has refused waits for memory of others that cannot be evicted, or one that this has
-  // refused last waits for any memory of others. Answered once, in this outcome or a later one.
+  // An allocation or a context that the driver has refused waits for memory of others that cannot be evicted, and so
+  // does what this has refused last; but what would stay, and was refused by this, waits for any memory of others.
+  // Answered once, in this outcome or a later one.
   Outcome await_room(RoomQueue::Request request, Time now);
   // What a client has there that cannot be evicted, and whether it waits (RoomQueue::has, blocks).
   struct Stays {
@@ -344,6 +345,8 @@ class Quota {
   Bytes most_swapped(GpuIndex gpu, const Member& member, Bytes own) const;
   Bytes kept_free(const Member& member, GpuIndex gpu) const;
   bool fits(const Member& member, GpuIndex gpu, const Reservation& wanted) const;
+  static Bytes stays_with(const Member& member, GpuIndex gpu, const Reservation& wanted);
+  bool others_in_way(ClientId client, const Member& member, GpuIndex gpu, const Reservation& wanted) const;
   std::optional<Refusal> refusal(const Member& member, GpuIndex gpu, const Reservation& wanted) const;
   bool by_contexts(const Member& member, GpuIndex gpu, const Reservation& wanted, const Refusal& by) const;
   Bytes most(const Member& member, GpuIndex gpu) const;

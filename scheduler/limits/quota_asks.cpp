@@ -242,16 +242,23 @@ Quota::Outcome Quota::await_room(RoomQueue::Request request, Time now) {
   if (found == members_.end()) return outcome;
   request.since = std::min(request.since, now);
   request.tried = std::min(request.tried, now);
+  using What = protocol::AwaitRoom::What;
   const Bytes all = total(request.gpu);
-  request.most = all - std::min(all, found->second.contexts[request.gpu]);
   const Member& member = found->second;
-  const auto full = member.full_at.find(request.gpu);
-  const bool was_full = full != member.full_at.end() && now < full->second + RoomQueue::kComesBack;
-  request.others = fixed_of_others(request.client, request.gpu) != 0 || was_full;
-  Reservation wanted = member.counted[request.gpu];
-  wanted.fixed += request.bytes;
-  request.movable_too = !fits(member, request.gpu, wanted);
-  if (request.movable_too) request.most -= std::min(request.most, kept_free(member, request.gpu));
+  const Bytes context = request.what == What::kContext ? 0 : member.contexts[request.gpu];  // not yet, or one more
+  request.most = all - std::min(all, context);
+  request.others = fixed_of_others(request.client, request.gpu) != 0;
+  if (request.what != What::kContext) {
+    Reservation wanted = member.counted[request.gpu];
+    (request.what == What::kSwapped ? wanted.swapped : wanted.fixed) += request.bytes;
+    const bool refused = !fits(member, request.gpu, wanted);
+    const bool more_stays = stays_with(member, request.gpu, wanted) > member.there[request.gpu].stays;
+    request.movable_too = refused && more_stays;
+    const auto full = member.full_at.find(request.gpu);
+    const bool was_full = full != member.full_at.end() && now < full->second + RoomQueue::kComesBack;
+    request.others = request.others || was_full;
+    if (refused || !more_stays) request.most -= std::min(request.most, kept_free(member, request.gpu));
+  }
   rooms_.await(request);
   outcome.tighten.insert(request.client);  // what it was granted for the attempt is not in anybody's way
   decide_rooms(outcome, now);
@@ -285,9 +292,15 @@ void Quota::decide(std::uint64_t order, Outcome& outcome, Time now) {
   const auto waits = [](const std::shared_ptr<Call>& call) { return !call->awaited.empty(); };
   if (refused && now < ask.deadline && (measures || std::ranges::any_of(ask.calls, waits))) return;
   outcome.answers.push_back(refused ? refuse(id, member, gpu, ask, *refused) : grant(id, member, gpu, ask, outcome));
-  if (outcome.answers.back().full()) member.full_at[gpu] = now;
+  if (outcome.answers.back().full() && others_in_way(id, member, gpu, ask.wanted)) member.full_at[gpu] = now;
   member.answered[gpu] = ask.number;
   forget(member, gpu);
+}
+
+// Whether others have memory there that may have made a request exceed the GPU.
+bool Quota::others_in_way(ClientId client, const Member& member, GpuIndex gpu, const Reservation& wanted) const {
+  if (fixed_of_others(client, gpu) != 0) return true;
+  return stays_with(member, gpu, wanted) > member.there[gpu].stays && most_swapped(gpu, member, 0) != 0;
 }
 
 // Whether contexts and modules of clients that share a limit are in the way; they may have ended since they were

@@ -14,8 +14,18 @@ void RoomQueue::Freed::at(Time now, const Unit& unit) {
   by = unit;
 }
 
-bool RoomQueue::comes_back(GpuIndex gpu, Time now) const {
-  return freed_[gpu].latest != Time{} && now < freed_[gpu].latest + kComesBack;
+Time RoomQueue::freed_by_others(const Request& request) const {
+  const bool any = request.what != What::kSwapped || request.movable_too;
+  return (any ? freed_ : freed_staying_)[request.gpu].except(unit_of(request.client));
+}
+
+Time RoomQueue::freed(const Request& request) const {
+  return request.what == What::kSwapped ? freed_by_others(request) : freed_[request.gpu].latest;
+}
+
+bool RoomQueue::comes_back(const Request& request, Time now) const {
+  const Time at = freed(request);
+  return at != Time{} && now < at + kComesBack;
 }
 
 RoomQueue::View RoomQueue::view(Time now) const {
@@ -60,7 +70,10 @@ void RoomQueue::has(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes sta
   Client& known = clients_[client];
   known.gang = gang;
   Bytes& before = known.stays[gpu];
-  if (stays < before) freed_[gpu].at(now, unit_of(client));
+  if (stays < before) {
+    freed_[gpu].at(now, unit_of(client));
+    freed_staying_[gpu].at(now, unit_of(client));
+  }
   before = stays;
 }
 
@@ -103,10 +116,13 @@ void RoomQueue::leave(ClientId client, Time now) {
   std::erase_if(trying_, [&](const auto& each) { return each.first.first == client; });
   if (found == clients_.end()) return;
   const Unit unit = unit_of(client);
-  for (const auto* of : {&found->second.stays, &found->second.moves}) {
-    for (const auto& [gpu, bytes] : *of) {
-      if (bytes != 0) freed_[gpu].at(now, unit);
-    }
+  for (const auto& [gpu, bytes] : found->second.stays) {
+    if (bytes == 0) continue;
+    freed_[gpu].at(now, unit);
+    freed_staying_[gpu].at(now, unit);
+  }
+  for (const auto& [gpu, bytes] : found->second.moves) {
+    if (bytes != 0) freed_[gpu].at(now, unit);
   }
   clients_.erase(found);
   const auto is_of_unit = [&](const auto& each) { return unit_of(each.first) == unit; };
@@ -116,26 +132,34 @@ void RoomQueue::leave(ClientId client, Time now) {
   });
 }
 
+Bytes RoomQueue::own(const View& view, const Request& request) const {
+  const std::map<Unit, Bytes>& in_way = view.in_way(request);
+  const auto found = in_way.find(unit_of(request.client));
+  const Bytes own = found == in_way.end() ? 0 : found->second;
+  if (request.what != What::kSwapped || request.movable_too) return own;
+  const std::map<GpuIndex, Bytes>& moves = clients_.at(request.client).moves;
+  const auto extents = moves.find(request.gpu);
+  return own + (extents == moves.end() ? 0 : extents->second);
+}
+
 RoomQueue::Verdict RoomQueue::verdict(const View& view, const Request& request, Time now) const {
   const View::Gpu& gpu = view.gpus.at(request.gpu);
   const Unit unit = unit_of(request.client);
-  const Time freed = freed_[request.gpu].latest;
+  const Time freed_at = freed(request);
   const Time deadline = request.since + patience_;
-  const std::map<Unit, Bytes>& in_way = view.in_way(request);
-  const auto own = in_way.find(unit);
-  const Bytes has = own == in_way.end() ? 0 : own->second;
+  const Bytes has = own(view, request);
   if (has > request.most || request.bytes > request.most - has) return Verdict::kRefuse;
   if (now >= deadline) return request.tried >= deadline ? Verdict::kRefuseFutile : Verdict::kAgain;
   const auto refused = refused_at_.find({unit, request.gpu});
-  const bool futile = refused != refused_at_.end() && refused->second >= freed_[request.gpu].except(unit);
+  const bool futile = refused != refused_at_.end() && refused->second >= freed_by_others(request);
   if (futile && request.since >= refused->second) return Verdict::kRefuse;
   const bool unknown = request.others && now < request.since + kComesBack;
-  const bool returns = unknown || comes_back(request.gpu, now);
+  const bool returns = unknown || comes_back(request, now);
   if (!view.has_others(request, unit) && !returns) {
-    return freed > request.tried ? Verdict::kAgain : Verdict::kRefuse;
+    return freed_at > request.tried ? Verdict::kAgain : Verdict::kRefuse;
   }
   if (gpu.first < view.ages.at(unit)) return Verdict::kWait;
-  const bool due = freed > request.tried || now >= request.tried + (returns ? kTries : kLooks);
+  const bool due = freed_at > request.tried || now >= request.tried + (returns ? kTries : kLooks);
   return due ? Verdict::kAgain : Verdict::kWait;
 }
 
@@ -145,16 +169,17 @@ RoomQueue::Verdict RoomQueue::verdict(const View& view, const Request& request, 
 bool RoomQueue::is_blocked(const View& view, const Request& request, const std::set<Unit>& deadlock, Time now) const {
   const Unit unit = unit_of(request.client);
   if (!view.has_others(request, unit)) return false;
-  Bytes all = 0;
+  Bytes all = own(view, request);
   Bytes outside = 0;
   for (const auto& [of, bytes] : view.in_way(request)) {
+    if (of == unit) continue;
     all += bytes;
-    if (of != unit && !deadlock.contains(of)) outside += bytes;
+    if (!deadlock.contains(of)) outside += bytes;
   }
   const Bytes free = request.most - std::min(request.most, all);
   if (request.bytes > free + outside) return true;
   const bool first = view.ages.at(unit) <= view.gpus.at(request.gpu).first;
-  const bool untried = comes_back(request.gpu, now) || (first && freed_[request.gpu].latest > request.tried);
+  const bool untried = comes_back(request, now) || (first && freed(request) > request.tried);
   return outside == 0 && !untried;
 }
 
@@ -188,9 +213,13 @@ std::optional<RoomQueue::Unit> RoomQueue::to_refuse(const View& view, Time now) 
         requests_, [&](const Request& each) { return units.contains(unit_of(each.client)) && now >= late(each); });
     if (!is_late) return std::nullopt;
   }
-  // The end of a unit without memory would help nobody.
+  // The end of a unit whose memory is in nobody's way would help nobody.
+  const std::set<Unit> all = units;
   std::erase_if(units, [&](const Unit& unit) {
-    return std::ranges::none_of(view.gpus, [&](const auto& gpu) { return gpu.second.has.contains(unit); });
+    return std::ranges::none_of(requests_, [&](const Request& each) {
+      const Unit of = unit_of(each.client);
+      return of != unit && all.contains(of) && view.in_way(each).contains(unit);
+    });
   });
   if (units.empty()) return std::nullopt;
   return *std::ranges::max_element(units, {}, [&](const Unit& unit) { return view.ages.at(unit); });
@@ -256,7 +285,7 @@ std::optional<Time> RoomQueue::next_deadline() const {
   }
   for (const Request& each : requests_) {
     const bool unknown = each.others && decided_ < each.since + kComesBack;
-    if (unknown || comes_back(each.gpu, decided_)) due = std::min(due, decided_ + kTries);
+    if (unknown || comes_back(each, decided_)) due = std::min(due, decided_ + kTries);
     for (const Time at : {late(each), each.since + patience_}) {
       if (decided_ < at) due = std::min(due, at);
     }

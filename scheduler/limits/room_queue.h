@@ -1,6 +1,6 @@
-// Allocations that the driver has refused because of memory that cannot leave the GPU, or Quota because of any memory
-// of others: who waits for it to be freed, who tries next, and who is refused. A pure state machine beside Quota, by
-// which it is driven and logged.
+// Allocations and contexts that the driver or Quota has refused because of memory that cannot leave the GPU, or Quota
+// because of any memory of others: who waits for it to be freed, who tries next, and who is refused. A pure state
+// machine beside Quota, by which it is driven and logged.
 //
 // A *unit* is a gang, or a client that belongs to none; it is as old as its oldest client. Nobody waits while requests
 // fit. From the first request on that does not fit:
@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "scheduler/core/event.h"
+#include "scheduler/protocol/protocol.h"
 #include "scheduler/protocol/types.h"
 
 namespace rota::scheduler {
@@ -47,6 +48,7 @@ class RoomQueue {
   static constexpr Time kPatience = std::chrono::seconds(60);  // by default. A judgment.
   static constexpr std::size_t kMostOfClient = 64;             // requests that wait at a time; further ones are refused
 
+  using What = protocol::AwaitRoom::What;
   struct Request {
     ClientId client;
     GpuIndex gpu;
@@ -59,6 +61,7 @@ class RoomQueue {
     // said so yet.
     bool others = false;
     bool movable_too = false;  // memory of others that can be evicted is in its way, too: Quota would refuse it
+    What what = What::kStays;
   };
   struct Answer {
     ClientId client;
@@ -138,9 +141,15 @@ class RoomQueue {
   enum class Verdict { kWait, kAgain, kRefuse, kRefuseFutile };
 
   Unit unit_of(ClientId client) const;
-  // Whether what was freed there may still be on its way back to the driver.
-  bool comes_back(GpuIndex gpu, Time now) const;
+  // When memory was freed last that may be in the request's way. Not for extents by its own unit, which takes what
+  // rotad grants it for each attempt, and gives it back.
+  Time freed(const Request& request) const;
+  Time freed_by_others(const Request& request) const;
+  // Whether that may still be on its way back to the driver.
+  bool comes_back(const Request& request, Time now) const;
   View view(Time now) const;
+  // What has to be there with it: what the unit has that may be in the way, and with extents all of the client's.
+  Bytes own(const View& view, const Request& request) const;
   Verdict verdict(const View& view, const Request& request, Time now) const;
   bool is_blocked(const View& view, const Request& request, const std::set<Unit>& deadlock, Time now) const;
   std::set<Unit> deadlock(const View& view, bool certain, Time now) const;
@@ -159,7 +168,8 @@ class RoomQueue {
   std::map<std::pair<ClientId, GpuIndex>, Trying> trying_;
   std::array<std::uint32_t, protocol::kMaxGpus> waiting_on_{};
   std::array<Freed, protocol::kMaxGpus> freed_{};
-  std::map<std::pair<Unit, GpuIndex>, Time> refused_at_;  // when a unit was refused last
+  std::array<Freed, protocol::kMaxGpus> freed_staying_{};  // memory that stays
+  std::map<std::pair<Unit, GpuIndex>, Time> refused_at_;   // when a unit was refused last
   Time decided_{};
 };
 

@@ -64,8 +64,12 @@ struct LimitEventWords {
   std::string operator()(const limit::ShareHost&) const { return "share_host"; }
   std::string operator()(const limit::AwaitRoom& each) const {
     const RoomQueue::Request& request = each.request;
+    using What = protocol::AwaitRoom::What;
     return words("await_room", request.client, request.gpu, request.number, request.bytes, request.since.count(),
-                 request.tried.count());
+                 request.tried.count()) +
+           (request.what == What::kSwapped   ? " swapped"
+            : request.what == What::kContext ? " context"
+                                             : "");
   }
   std::string operator()(const limit::Stays& each) const {
     return words("stays", each.client, each.gpu, each.what.gang, each.what.bytes, each.what.began.count()) +
@@ -162,6 +166,9 @@ std::optional<LimitEvent> read_limit_event(std::string_view name, Words& words) 
     request.bytes = gpu_bytes();
     request.since = time();
     request.tried = time();
+    using What = protocol::AwaitRoom::What;
+    if (words.may_end_with("swapped")) request.what = What::kSwapped;
+    if (words.may_end_with("context")) request.what = What::kContext;
     return limit::AwaitRoom{request};
   }
   if (name == "add_gpu") {

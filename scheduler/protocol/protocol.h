@@ -99,7 +99,7 @@ enum class Kind : std::uint16_t {
   kGang = 13,       // Gang: this client's tasks are members from their next grants on
   kAnnounce = 14,   // Announce: this client has exported memory, and answers to this number
   kIntroduce = 15,  // Introduce: this client wants to talk to the one of this number; answered by kIntroduced
-  kAwaitRoom = 16,  // AwaitRoom: the driver has refused an allocation; answered by kTryAgain
+  kAwaitRoom = 16,  // AwaitRoom: an allocation or a context was refused; answered by kTryAgain
   kChoose = 17,     // Choose, no hello needed: GPUs for a program that is about to start; answered by kChosen
   // rotad to client
   kWelcome = 101,
@@ -125,7 +125,8 @@ enum class Kind : std::uint16_t {
 struct Hello {
   std::uint32_t newest_version;  // that the client speaks; the oldest is in the header
   char name[kNameLength];        // the program's name, NUL-terminated
-  // Not 0: the process has lost a rotad, so its work may run. Believed where rotad cannot see when the process started.
+  // Not 0: the process has lost its rotad, and may run work meanwhile. rotad believes it only where it cannot see when
+  // the process started.
   std::uint32_t returns;
 };
 
@@ -251,17 +252,21 @@ struct Introduced {
   std::uint32_t padding;
 };
 
-// The driver has no memory for an allocation, since others have memory there that cannot be evicted. The client waits,
-// outside its gate, until rotad says that it may try again, and asks again if it is refused once more. rotad has others
-// try first, or refuses, as limits/room_queue.h says. While it waits the client says the same again every few seconds,
-// and gives up on a rotad that does not answer.
+// The driver or rotad has refused an allocation, or the driver a context, since others have memory there that cannot be
+// evicted. The client waits, outside its gate, until rotad says that it may try again, and asks again if it is refused
+// once more. rotad has others try first, or refuses, as limits/room_queue.h says. While it waits the client says the
+// same again every few seconds, and gives up on a rotad that does not answer.
 struct AwaitRoom {
+  // What waits: an allocation that stays on the GPU, one in extents, or a context.
+  enum class What : std::uint32_t { kStays = 0, kSwapped = 1, kContext = 2 };
   std::uint32_t gpu;
   std::uint32_t number;  // comes back with the answer
-  std::uint64_t bytes;   // of the allocation, which the usage page does not count meanwhile
-  // CLOCK_MONOTONIC: when the program made its call, and when the driver refused it last.
+  std::uint64_t bytes;   // of the allocation, which the usage page does not count meanwhile; of a context a guess
+  // CLOCK_MONOTONIC: when the program made its call, and when it was refused last.
   std::uint64_t since_ns;
   std::uint64_t tried_ns;
+  What what;
+  std::uint32_t padding;
 };
 
 struct TryAgain {

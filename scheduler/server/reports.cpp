@@ -73,6 +73,9 @@ void Server::report_revoked(Client& client, const scheduler::Decision& decision)
 }
 
 void Server::report_refused(Client& client, const scheduler::Quota::Answer& answer) {
+  // An attempt of one that waits: that is told and counted when it ends.
+  const bool awaits = client.usage->gpus[answer.gpu].awaited != 0;
+  if (answer.full() && quota_.rooms().waits(client.id, answer.gpu, awaits) != nullptr) return;
   count_refusal(client, answer.gpu, answer.reason);
   const auto left_out = client.refusal_lines.next(now());
   if (!left_out) return;

@@ -1,8 +1,10 @@
 """A context, module or library that meets a full GPU while other programs' memory can leave: it waits for room, whatever the driver
-answers. simgpu answers what ROTA_SIM_FAULTS says where there is no memory (NAME@full) or at a call (NAME@1)."""
+answers. A context also waits for memory that cannot leave. simgpu answers what ROTA_SIM_FAULTS says where there is no memory (NAME@full) or at a call
+(NAME@1)."""
 import sys
 
-from harness import ROTA, Case
+from harness import ROTA
+from memory_wait_case import WaitCase
 
 MIB = 1 << 20
 CONTEXT = 40 * MIB
@@ -58,7 +60,7 @@ print(calls[sys.argv[1]]())
 """
 
 
-class FullGpu(Case):
+class FullGpu(WaitCase):
     def setUp(self):
         super().setUp()
         self.environment["ROTA_SIM_CONTEXT_BYTES"] = str(CONTEXT)
@@ -86,7 +88,19 @@ class FullGpu(Case):
                     self.assertEqual(self.finish(holder).returncode, 0)
 
     # ctest labels: unsanitized
+    def test_a_context_waits_until_memory_that_cannot_leave_is_freed(self):
+        for how, memory in ("primary", "swap"), ("created", "native"):
+            with self.subTest(how=how, memory=memory):
+                holder = self.fill("native")
+                program = self.start(ROTA, "run", "--memory", memory, "--", sys.executable, "-c", CONTEXTS, how)
+                self.until_it_waits(program)
+                self.assertEqual(self.finish(holder).returncode, 0)
+                result = self.finish(program)
+                self.assertEqual(result.stdout, "0\n", result.stderr)
+
+    # ctest labels: unsanitized
     def test_where_nobody_can_make_room_the_drivers_error_is_the_answer(self):
+        self.start_daemon("--memory-wait", "1s")
         holder = self.fill("native")
         for error in UNAVAILABLE, OUT_OF_MEMORY:
             with self.subTest(error=error):

@@ -1,69 +1,16 @@
 """Programs whose memory cannot leave the GPU and does not fit together: allocations wait until others have freed memory or ended."""
 import concurrent.futures
-import json
 import select
-import sys
 import unittest
 
-from harness import Case, PATIENCE, ROTA, ROTAD, kill
-
-# Allocates STEPS times MIB, says how many it got, the last answer and the time it took, and checks its memory once its standard input ends. With
-# "pause" it waits for a line after the first, with "free" it frees all when told to.
-GROWS = r"""
-import ctypes, sys, time
-cuda = ctypes.CDLL("libcuda.so.1")
-def check(result):
-    assert result == 0, result
-steps, mib = int(sys.argv[1]), int(sys.argv[2])
-check(cuda.cuInit(0))
-context = ctypes.c_void_p()
-check(cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0))
-addresses = []
-begun = time.monotonic()
-for step in range(steps):
-    address = ctypes.c_uint64()
-    result = cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(mib << 20))
-    if result != 0:
-        break
-    check(cuda.cuMemsetD32_v2(address, step, ctypes.c_size_t(mib << 18)))
-    addresses.append(address)
-    if "pause" in sys.argv and step == 0:
-        print("one", flush=True)
-        sys.stdin.readline()
-print(len(addresses), result, round(time.monotonic() - begun, 3), flush=True)
-for line in sys.stdin:
-    if line == "free\n":
-        for address in addresses:
-            check(cuda.cuMemFree_v2(address))
-        print("freed", flush=True)
-for number, address in enumerate(addresses):
-    last = ctypes.c_uint32()
-    if "free" not in sys.argv:
-        check(cuda.cuMemcpyDtoH_v2(ctypes.byref(last), ctypes.c_uint64(address.value + (mib << 20) - 4), ctypes.c_size_t(4)))
-        assert last.value == number
-"""
+from harness import PATIENCE, ROTA, ROTAD, kill
+from memory_wait_case import WaitCase
 
 
-class MemoryWait(Case):
+class MemoryWait(WaitCase):
     def setUp(self):
         super().setUp()
         self.environment["ROTA_MEMORY"] = "native"
-
-    def grower(self, steps, mib, *arguments, run=(), **environment):
-        return self.start(ROTA, "run", *run, "--", sys.executable, "-c", GROWS, steps, mib, *arguments, **environment)
-
-    def said(self, child):
-        """(allocations, result of the last one, seconds)"""
-        line = child.stdout.readline().split()
-        self.assertEqual(len(line), 3, child.stderr.read() if child.poll() is not None else line)
-        return int(line[0]), int(line[1]), float(line[2])
-
-    def awaits(self, child):
-        """Whether an allocation of the child's waits for room."""
-        return any(c["pid"] == child.pid and any(task["awaited_bytes"] for task in (c["use"] or {"gpus": {}})["gpus"].values()) for c in self.clients())
-
-    def until_it_waits(self, child):
-        self.eventually(lambda: self.awaits(child), lambda: f"its allocation waits for room\n{json.dumps(self.status(), indent=1)}")
 
     # ctest labels: unsanitized
     def test_three_programs_of_which_one_fits_end_well_one_after_the_other(self):
@@ -116,6 +63,15 @@ class MemoryWait(Case):
         daemon.terminate()
         self.assertRegex(self.finish(daemon).stderr, rf"pid {waiter.pid}.* was refused 100 MiB on GPU 0: the driver has no room, others have \d+ MiB that cannot leave, and it waited 2\.\d s")
         self.assertIn("all as recorded", self.checked(ROTAD, "--replay", log).stdout)
+
+    # ctest labels: unsanitized
+    def test_a_program_that_has_changed_its_environment_still_says_who_has_the_memory(self):
+        self.start_daemon("--memory-wait", "2s")
+        holder = self.grower(1, 200)
+        self.said(holder)
+        stderr = self.finish(self.grower(1, 100, "moved")).stderr
+        self.assertRegex(stderr, rf"waiting for memory of others on GPU 0 that cannot be evicted: pid {holder.pid} .* 200 MiB")
+        self.assertEqual(self.finish(holder).returncode, 0)
 
     # ctest labels: unsanitized
     def test_without_memory_wait_it_is_as_natively(self):

@@ -119,9 +119,9 @@ class Stays(Case):
     grace = "30s"
     quantum = "50ms"
 
-    def rotad(self):
+    def rotad(self, *options):
         daemon = self.start(ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks",
-                            "--mode", "exclusive", "--quantum", self.quantum, "--grace", self.grace, ROTA_SIM_TIME_SCALE="1")
+                            "--mode", "exclusive", "--quantum", self.quantum, "--grace", self.grace, *options, ROTA_SIM_TIME_SCALE="1")
         self.eventually(lambda: self.status() is not None, "rotad answers")
         return daemon
 
@@ -197,8 +197,8 @@ class WithHogs(Stays):
 
 class ForGood(WithHogs):
     # ctest labels: unsanitized
-    def test_memory_that_no_longer_fits_beside_what_stays_is_not_offered_and_is_refused_at_once(self):
-        self.rotad()
+    def test_memory_that_no_longer_fits_beside_what_stays_is_not_offered_and_is_refused_unless_it_waits(self):
+        self.rotad("--memory-wait", "0")
         pins = self.python(PINS)
         self.ready(pins)
         self.say(pins)

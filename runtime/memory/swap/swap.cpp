@@ -20,7 +20,7 @@ std::uint64_t SwapBackend::most(int ordinal) {
   return total - std::min(total, known != 0 ? known : protocol::assumed_context(total));
 }
 
-bool SwapBackend::reserve(int ordinal, std::uint64_t bytes, std::uint64_t uncounted) {
+bool SwapBackend::reserve(int ordinal, std::uint64_t bytes, std::uint64_t uncounted, bool& for_others) {
   const std::uint64_t granule = granularity(ordinal);
   if (bytes > protocol::kMaxGpuBytes) return false;
   const std::uint64_t more = round_up(bytes, granule);
@@ -28,7 +28,7 @@ bool SwapBackend::reserve(int ordinal, std::uint64_t bytes, std::uint64_t uncoun
   const auto fits = [&](std::uint64_t also) {
     needed += more;
     Rollback asking([&] { needed -= more; });  // also if the thread is cancelled
-    const bool there = turns_->may_take_extents(ordinal, more, also, [&] { asking.cancel(); });
+    const bool there = turns_->may_take_extents(ordinal, more, also, [&] { asking.cancel(); }, for_others);
     if (there) asking.commit();
     return there;
   };
@@ -36,7 +36,7 @@ bool SwapBackend::reserve(int ordinal, std::uint64_t bytes, std::uint64_t uncoun
   // If a limit on allocations is what refuses it, that limit may still count memory which was freed in the meantime.
   const bool freed = contents_->free_unused(ordinal);
   if ((freed || uncounted != 0) && fits(0)) return true;
-  turns_->explain_refusal(ordinal);
+  if (!for_others) turns_->explain_refusal(ordinal);
   return false;
 }
 

@@ -70,7 +70,7 @@ class SwapBackend final : public Backend {
   Backing backing() const override { return Backing::kSwapped; }
   // False if the GPU has no virtual memory management (before Pascal, some vGPUs).
   bool serves(int device) override { return devices_.of(device).serves; }
-  bool reserve(int device, std::uint64_t bytes, std::uint64_t uncounted) override;
+  bool reserve(int device, std::uint64_t bytes, std::uint64_t uncounted, bool& for_others) override;
   void release(int device, std::uint64_t bytes) override;
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) override;
   void place_allocation(const Place&, api::CUdeviceptr, std::uint64_t) override {}

@@ -17,7 +17,9 @@
 #include "scheduler/base/descriptor.h"
 
 using namespace std::string_literals;
+using namespace std::chrono_literals;
 using rota::client::command_for_another;
+using rota::client::RotadStarts;
 using Command = std::vector<std::string>;
 
 namespace {
@@ -68,6 +70,84 @@ TEST_CASE("a rotad that somebody else has started is theirs to start again") {
   CHECK(command_for_another("/usr/bin/rotad\0--socket\0/run/rota/rotad.sock\0"s) == std::nullopt);
   CHECK(command_for_another("rotad\0--ready-fd\0"s + "3\0"s) == std::nullopt);
   CHECK(command_for_another("") == std::nullopt);
+}
+
+TEST_CASE("another rotad is started a second after the last has gone, and then ever later") {
+  RotadStarts starts;
+  starts.served(100s);
+  starts.lost(101s);
+  CHECK_FALSE(starts.is_due(101s + 999ms));
+  CHECK(starts.is_due(102s));
+  CHECK(starts.is_due(200s));  // nobody has asked before
+  auto now = 200s;
+  for (const auto pause : {10s, 20s, 40s, 80s, 160s, 320s, 600s, 600s}) {
+    INFO(pause.count());
+    starts.started(now);
+    CHECK_FALSE(starts.is_due(now + pause - 1ns));
+    CHECK(starts.is_due(now + pause));
+    now += pause;
+  }
+}
+
+TEST_CASE("a rotad that has lived for a minute is replaced soon again, and one that has not is not") {
+  RotadStarts starts;
+  starts.served(0s);
+  starts.lost(10s);
+  for (const auto at : {11s, 21s, 41s}) starts.started(at);  // 40 s until the next
+  starts.served(42s);
+  starts.lost(42s + 60s - 1ns);
+  CHECK_FALSE(starts.is_due(41s + 40s - 1ns));
+  starts.started(103s);  // 80 s until the next
+  starts.served(104s);
+  starts.lost(163s);
+  CHECK_FALSE(starts.is_due(182s));
+  CHECK(starts.is_due(183s));
+  starts.served(200s);
+  starts.lost(260s);
+  CHECK(starts.is_due(261s));
+  starts.started(261s);
+  CHECK_FALSE(starts.is_due(270s));
+  CHECK(starts.is_due(271s));
+}
+
+TEST_CASE("what a command says is heard as a whole, in however many pieces it comes") {
+  int ends[2];
+  REQUIRE(pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
+  rota::client::Heard heard{rota::Descriptor(ends[0])};
+  rota::Descriptor writing(ends[1]);
+  const auto says = [&](const std::string& text) {
+    REQUIRE(write(writing.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  };
+  CHECK(heard.first_line() == std::nullopt);
+  says("rota: no ");
+  CHECK(heard.first_line() == std::nullopt);
+  says("rotad can be started");
+  CHECK(heard.first_line() == std::nullopt);
+  SECTION("until its line ends") {
+    says(": the folder is somebody else's\nmore");
+    CHECK(heard.first_line() == "rota: no rotad can be started: the folder is somebody else's");
+  }
+  SECTION("until it ends") {
+    writing = {};
+    CHECK(heard.first_line() == "rota: no rotad can be started");
+  }
+  SECTION("but no line without end") {
+    says(std::string(8192, '.'));
+    CHECK(heard.first_line().value_or("").size() >= 4096);
+  }
+  CHECK(heard.first_line() == std::nullopt);
+}
+
+TEST_CASE("a command that says nothing is heard to have ended") {
+  int ends[2];
+  REQUIRE(pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
+  rota::client::Heard heard{rota::Descriptor(ends[0])};
+  rota::Descriptor writing(ends[1]);
+  CHECK(heard.first_line() == std::nullopt);
+  writing = {};
+  CHECK(heard.first_line() == "");
+  CHECK(heard.first_line() == std::nullopt);
+  CHECK(rota::client::Heard().first_line() == std::nullopt);
 }
 
 TEST_CASE("a detached command has its environment and nothing else of the program, which sees no child") {

@@ -18,7 +18,7 @@ struct FakeTurns : memory::WithoutTurns {
     release();
     return false;
   }
-  bool may_take_extents(int device, std::uint64_t bytes, std::uint64_t, FunctionRef<void()> release) override {
+  bool may_take_extents(int device, std::uint64_t bytes, std::uint64_t, FunctionRef<void()> release, bool&) override {
     return !takes_extents || takes_extents(device, bytes, release);
   }
   void make_room(int, std::uint64_t, FunctionRef<bool()>) override { ++room_made; }
