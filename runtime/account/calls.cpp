@@ -20,6 +20,7 @@ constinit ended::Place ended::places[ended::kPlaces];
 namespace {
 
 using namespace api;
+using namespace std::string_view_literals;  // whose lengths the compiler need not count
 
 // Without _v2 and the like, _ptsz and _ptds.
 constexpr std::string_view base_of(std::string_view name) {
@@ -43,7 +44,7 @@ constexpr bool is_single_copy(std::string_view base) {
 
 constexpr bool makes(std::string_view base) {
 #define ROTA_TRACE_MAKES(function, parameter) \
-  if (base == #function) return true;
+  if (base == #function##sv) return true;
 #define ROTA_TRACE_ENDS(function, parameter)
 #define ROTA_TRACE_MEMORY(function, address, bytes, rows, host, fresh)
 #include "generated/trace_objects.inc"
@@ -55,7 +56,7 @@ constexpr bool makes(std::string_view base) {
 constexpr bool ends(std::string_view base) {
 #define ROTA_TRACE_MAKES(function, parameter)
 #define ROTA_TRACE_ENDS(function, parameter) \
-  if (base == #function) return true;
+  if (base == #function##sv) return true;
 #define ROTA_TRACE_MEMORY(function, address, bytes, rows, host, fresh)
 #include "generated/trace_objects.inc"
 #undef ROTA_TRACE_MAKES
@@ -68,7 +69,7 @@ constexpr bool ends(std::string_view base) {
 // knows how long they are.
 constexpr bool returns_handle(std::string_view base) {
 #define ROTA_RETURNS_HANDLE(function) \
-  if (base == #function) return true;
+  if (base == #function##sv) return true;
 #include "generated/driver_handles.inc"
 #undef ROTA_RETURNS_HANDLE
   return false;
@@ -89,13 +90,6 @@ constexpr Does memory_work_of(Symbol symbol) {
       return {};
   }
 }
-constexpr bool allocates(Symbol symbol) {
-  return memory_work_of(symbol).allocate;
-}
-constexpr bool frees(Symbol symbol) {
-  return memory_work_of(symbol).free;
-}
-
 template <class T, class = void>
 struct IsComplete : std::false_type {};
 template <class T>
@@ -172,6 +166,33 @@ constexpr std::uint64_t number_space(std::string_view base) {
   return 0;
 }
 
+// What a function's name says. Compilers take a tenth of a second to search all lists for a name: once for each
+// function.
+struct Facts {
+  std::string_view base;
+  bool launches;
+  bool is_single_copy;
+  bool makes;
+  bool ends;
+  bool returns_handle;
+  bool allocates;
+  bool frees;
+  std::uint64_t number_space;
+};
+constexpr Facts facts_of(Symbol symbol) {
+  const std::string_view base = base_of(symbol);
+  const Does does = memory_work_of(symbol);
+  return {.base = base,
+          .launches = group_of(base) == Group::kLaunch,
+          .is_single_copy = is_single_copy(base),
+          .makes = makes(base),
+          .ends = ends(base),
+          .returns_handle = returns_handle(base),
+          .allocates = does.allocate,
+          .frees = does.free,
+          .number_space = number_space(base)};
+}
+
 std::uint64_t current_context() noexcept {
   auto* const get = reinterpret_cast<cuCtxGetCurrent_fn*>(targets[static_cast<std::size_t>(Symbol::k_cuCtxGetCurrent)]);
   CUcontext context = nullptr;
@@ -230,19 +251,19 @@ struct Counter;
 template <Symbol kSymbol, class Result, class... Arguments>
 struct Counter<kSymbol, Result(Arguments...)> {
   static constexpr std::size_t kNumber = static_cast<std::size_t>(kSymbol);
-  static constexpr std::string_view kBase = base_of(kSymbol);
+  static constexpr Facts kFacts = facts_of(kSymbol);
   using First = std::tuple_element_t<0, std::tuple<Arguments..., int>>;
   // Of functions that end what their first argument is: memory, or an object.
   // Memory is what is freed without being an object: nothing but its address is known.
-  static constexpr bool kIsMemory = frees(kSymbol) && ends(kBase) && !is_handle<First>();
+  static constexpr bool kIsMemory = kFacts.frees && kFacts.ends && !is_handle<First>();
   static constexpr bool kTracked = kIsMemory || is_handle<First>();
   // A pointer to a handle is where a function that makes objects writes the new one's; numbers come first.
   static constexpr bool kMakesInContext =
-      makes(kBase) && kBase != "cuGreenCtxStreamCreate" &&
-      (number_space(kBase) != 0 || (goes_with_context<std::remove_pointer_t<Arguments>>() || ...));
-  static_assert(!makes(kBase) || (has_known_span<Arguments>() && ...),
+      kFacts.makes && kFacts.base != "cuGreenCtxStreamCreate" &&
+      (kFacts.number_space != 0 || (goes_with_context<std::remove_pointer_t<Arguments>>() || ...));
+  static_assert(!kFacts.makes || (has_known_span<Arguments>() && ...),
                 "a new kind of object: say above whether it ends with its context");
-  static constexpr bool kEndsInContext = ends(kBase) && (goes_with_context<First>() || number_space(kBase) != 0);
+  static constexpr bool kEndsInContext = kFacts.ends && (goes_with_context<First>() || kFacts.number_space != 0);
 
   static Result call(Arguments... arguments) {
     ThreadPage& before = page();
@@ -250,14 +271,14 @@ struct Counter<kSymbol, Result(Arguments...)> {
     // The outermost one stays: what a call does inside is its own affair.
     const bool outermost = before.function.load(std::memory_order_relaxed) == 0;
     if (outermost) before.function.store(kNumber + 1, std::memory_order_relaxed);
-    if constexpr (group_of(kBase) == Group::kLaunch) note_launch(before, arguments...);
+    if constexpr (kFacts.launches) note_launch(before, arguments...);
     const bool ended_before = had_ended(first(arguments...));
     (note_handle(arguments), ...);
     // Before the call: from then on another thread's call may return the same handle for a new object.
-    if constexpr (ends(kBase) && kTracked) ended::put(value_of(first(arguments...)), kSymbol);
+    if constexpr (kFacts.ends && kTracked) ended::put(value_of(first(arguments...)), kSymbol);
     std::optional<objects::Owner> owner;
-    if constexpr (kEndsInContext) owner = objects::ends(value_of(first(arguments...)) | number_space(kBase));
-    if constexpr (allocates(kSymbol)) note_caller(__builtin_return_address(0));
+    if constexpr (kEndsInContext) owner = objects::ends(value_of(first(arguments...)) | kFacts.number_space);
+    if constexpr (kFacts.allocates) note_caller(__builtin_return_address(0));
     struct Leave {  // however the call ends; after fork() the thread has another page
       bool outermost;
       ~Leave() {
@@ -269,24 +290,24 @@ struct Counter<kSymbol, Result(Arguments...)> {
       next(arguments...);
     } else {
       const Result result = next(arguments...);
-      if constexpr (allocates(kSymbol)) allocating_module = 0;
+      if constexpr (kFacts.allocates) allocating_module = 0;
       if constexpr (std::is_same_v<Result, CUresult>) {
         if (result == CUDA_SUCCESS) [[likely]] {
-          constexpr bool kAddress = allocates(kSymbol) && kBase.starts_with("cuMem");
-          (note_returned<returns_handle(kBase), kAddress>(arguments), ...);
+          constexpr bool kAddress = kFacts.allocates && kFacts.base.starts_with("cuMem");
+          (note_returned<kFacts.returns_handle, kAddress>(arguments), ...);
           if constexpr (kMakesInContext) {
             const std::uint64_t context = current_context();
-            if constexpr (number_space(kBase) != 0) note_made(*first(arguments...), context);
+            if constexpr (kFacts.number_space != 0) note_made(*first(arguments...), context);
             (note_made_at(arguments, context), ...);
           }
-          if constexpr (kBase == "cuMemHostRegister") ended::remove(value_of(first(arguments...)));
-          if constexpr (is_single_copy(kBase)) note_copy(page(), arguments...);
+          if constexpr (kFacts.base == "cuMemHostRegister") ended::remove(value_of(first(arguments...)));
+          if constexpr (kFacts.is_single_copy) note_copy(page(), arguments...);
         } else {
           note_failure(result, ended_before, value_of(first(arguments...)));
           if constexpr (kEndsInContext) {
-            if (owner) objects::made(value_of(first(arguments...)) | number_space(kBase), *owner);
+            if (owner) objects::made(value_of(first(arguments...)) | kFacts.number_space, *owner);
           }
-          if constexpr (ends(kBase) && kTracked) {
+          if constexpr (kFacts.ends && kTracked) {
             if (!ended_before) ended::remove(value_of(first(arguments...)));
           }
         }
@@ -305,7 +326,7 @@ struct Counter<kSymbol, Result(Arguments...)> {
   // Of a function that ends what its first argument names: whether that had ended already.
   template <class First>
   static bool had_ended(First value) noexcept {
-    if constexpr (ends(kBase) && kTracked) return ended::holds(value_of(value));
+    if constexpr (kFacts.ends && kTracked) return ended::holds(value_of(value));
     return false;
   }
 
@@ -320,7 +341,7 @@ struct Counter<kSymbol, Result(Arguments...)> {
 
   template <class Handle>
   static void note_made(Handle handle, std::uint64_t context) noexcept {
-    objects::made(value_of(handle) | number_space(kBase), {context, kSymbol});
+    objects::made(value_of(handle) | kFacts.number_space, {context, kSymbol});
   }
   template <class Argument>
   static void note_made_at(Argument argument, std::uint64_t context) noexcept {
@@ -331,7 +352,7 @@ struct Counter<kSymbol, Result(Arguments...)> {
 
   static void note_caller(const void* caller) noexcept {
     // Allocations in stream order are as frequent as launches: for them it is not worth a walk up the stack.
-    constexpr bool kFrequent = kBase.ends_with("Async");
+    constexpr bool kFrequent = kFacts.base.ends_with("Async");
     allocating_module = kFrequent ? module_at(caller) : module_of_caller();
   }
 
@@ -366,7 +387,7 @@ struct Counter<kSymbol, Result(Arguments...)> {
   }
 
   static void note_copy(ThreadPage& page, Arguments... arguments) noexcept {
-    Direction direction = direction_of(kBase);
+    Direction direction = direction_of(kFacts.base);
     std::uint64_t bytes = 0;
     (take_copy(arguments, direction, bytes), ...);
     copied(page, direction, bytes);
