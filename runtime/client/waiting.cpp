@@ -20,6 +20,7 @@
 #include "scheduler/base/byte_text.h"
 #include "scheduler/base/descriptor.h"
 #include "scheduler/base/paced_lines.h"
+#include "scheduler/base/printable.h"
 
 namespace rota::client {
 
@@ -172,12 +173,17 @@ void ask_at(const protocol::SocketCandidates& where) {
 std::string who_holds() {
   const Asked asked = ask_rotad();
   if (!asked.silent.empty()) return "its turn on a GPU: " + asked.silent;
-  const std::string room = room_for(asked.rows, getpid());
-  return room.empty() ? holder_of(asked.rows, getpid()) : room;
+  if (std::string room = room_for(asked.rows, getpid()); !room.empty()) return room;
+  const std::string gang = gang_for(asked.rows, getpid());
+  return gang.empty() ? holder_of(asked.rows, getpid()) : gang;
 }
 
 std::string who_has_memory(int gpu) {
   return memory_of(ask_rotad().rows, gpu, getpid());
+}
+
+std::string who_is_on(int gpu) {
+  return present_of(ask_rotad(std::chrono::milliseconds(100)).rows, gpu, getpid());
 }
 
 std::string who_stays_for_now(int gpu) {
@@ -212,6 +218,38 @@ std::string staying_of(const Snapshot& all, int gpu, std::int32_t own_pid, std::
     const TaskRow* task = all.task(program.client, static_cast<std::uint32_t>(gpu));
     return task != nullptr ? task->*bytes : 0;
   });
+}
+
+std::string present_of(const Snapshot& all, int gpu, std::int32_t own_pid) {
+  const auto bytes = [&](const ProgramRow& program) {
+    const TaskRow* task = all.task(program.client, static_cast<std::uint32_t>(gpu));
+    if (task == nullptr) return std::uint64_t{0};
+    return task->mode == protocol::MemoryMode::kSwap ? task->resident_bytes : task->device_bytes;
+  };
+  std::string text = most_of(all.programs, own_pid, bytes);
+  const bool known = std::ranges::any_of(all.programs, [&](const auto& program) { return program.pid == own_pid; });
+  for (const ProgramRow& program : all.programs) {
+    if (!known || program.pid == own_pid || bytes(program) == 0) continue;
+    if (protocol::stopped_state(program.pid) != 0) {
+      text += fmt::format("; pid {} is stopped: `kill -CONT {}` lets it go on", program.pid, program.pid);
+    }
+  }
+  return text;
+}
+
+std::string gang_for(const Snapshot& all, std::int32_t own_pid) {
+  for (const ProgramRow& program : all.programs) {
+    if (program.pid != own_pid || program.wanted_gpus != 0 || program.held_gpus != 0) continue;
+    for (const TaskRow& task : all.tasks) {
+      if (task.client != program.client || task.gang == 0) continue;
+      const auto gang = std::ranges::find(all.gangs, task.gang, &protocol::GangRow::number);
+      if (gang == all.gangs.end() || gang->programs >= gang->size) continue;
+      const std::uint32_t missing = gang->size - gang->programs;
+      return fmt::format("{} of the {} programs of gang {}, which {} not come yet", missing, gang->size,
+                         printable(gang->name), missing == 1 ? "has" : "have");
+    }
+  }
+  return "";
 }
 
 std::string room_for(const Snapshot& all, std::int32_t own_pid) {

@@ -51,6 +51,9 @@ std::string who_holds();
 // rotad: then only the GPU that all waiting programs want can be meant, and pids say nothing to it.
 std::string holder_of(const protocol::Snapshot& all, std::int32_t own_pid);
 
+// If a process's first turn waits for members of its gang that have not come: who that is. Otherwise empty.
+std::string gang_for(const protocol::Snapshot& all, std::int32_t own_pid);
+
 // If rotad passes a process over because its memory would not fit: for what memory it waits, and which programs have
 // memory that stays there. Otherwise empty.
 std::string room_for(const protocol::Snapshot& all, std::int32_t own_pid);
@@ -63,7 +66,10 @@ std::optional<std::uint64_t> taken_for_good(const Uuid& uuid);
 // if rotad does not say, or nobody else has any.
 std::string who_has_memory(int gpu);
 std::string memory_of(const protocol::Snapshot& all, int gpu, std::int32_t own_pid);
-// The same for memory that is pinned temporarily; of those, what `bytes` says.
+// Who has memory there at this moment, and which of them are stopped. Takes at most a tenth of a second.
+std::string who_is_on(int gpu);
+std::string present_of(const protocol::Snapshot& all, int gpu, std::int32_t own_pid);
+// The same as who_has_memory() for memory that is pinned temporarily; of those, what `bytes` says.
 std::string who_stays_for_now(int gpu);
 // And for what cannot be evicted at all.
 std::string who_stays(int gpu);

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "runtime/core/log.h"
@@ -152,13 +153,17 @@ void Monitor::say(Task& task, const turn::Action& action) {
     case turn::Note::kTriesAgain:
       log::info("checking again whether this program can take turns");
       break;
-    case turn::Note::kNoRoom:
+    case turn::Note::kNoRoom: {
+      const int device = std::countr_zero(task.devices);
+      const auto here = device < memory::kMaxDevices ? published_.gpu(device) : std::nullopt;
+      const std::string others = here ? client::who_is_on(here->index) : "";
       log::warn(
           "this program's memory has not fit on the GPU for {} s: either other programs do not evict theirs (it may be "
           "pinned, their work may still run, or the host may have no memory left for it), or programs that do not run "
-          "under rota use the GPU; `rota status` and nvidia-smi say who has what; still trying",
-          turn::Machine::kSayNoRoom.count() / 1'000'000'000);
+          "under rota use the GPU; `rota status` and nvidia-smi say who has what{}{}; still trying",
+          turn::Machine::kSayNoRoom.count() / 1'000'000'000, others.empty() ? "" : "; there now: ", others);
       break;
+    }
     case turn::Note::kInterrupted:
       log::warn(
           "this program can react to the signal only after it gets its turn and its memory is back on the GPU; "

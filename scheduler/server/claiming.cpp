@@ -39,6 +39,10 @@ constexpr auto kLastRetry = 1000ms;
 constexpr auto kBetweenChecks = 1000ms;
 // A driver may be loaded after rotad has been started. Without one, each attempt may have the kernel look for it.
 constexpr auto kBetweenGpuSearches = 10s;
+// How long programs of a rotad that has given up a GPU may take to come from there with their memory, and how often a
+// context for which there is no memory until then is tried. Judgments.
+constexpr auto kMoversCome = 10s;
+constexpr auto kBetweenContexts = 200ms;
 
 // Cuts a text that is too long, and marks the cut.
 std::string at_most(const std::string& text, std::size_t most) {
@@ -102,7 +106,7 @@ void Server::serve_gpu(Client& client, const protocol::AddGpu& named) {
   }
   Message added{.kind = Kind::kGpuAdded};
   added.body.gpu_added = {.uuid = gpu.uuid, .index = index, .number = gpus_.number(index)};
-  if (!answers_when_read(client, index, added)) tell(client, added);
+  if (!has_said_what_it_brings(client, index) || !answers_when_read(client, index, added)) tell(client, added);
 }
 
 // Leaves a note for a later rotad, however this one ends. If the file cannot be created, the later one does not wait.
@@ -278,7 +282,30 @@ void Server::on_yielded(const std::string& gpu, const protocol::DoorYielded& yie
   std::vector<std::string> others;
   for (std::uint32_t i = 0; i < yielded.gpu_count; ++i) others.push_back(uuid_text(yielded.gpus[i]));
   const std::vector<std::int32_t> movers(yielded.movers, yielded.movers + yielded.mover_count);
+  if (!movers.empty()) {
+    others.push_back(gpu);
+    for (const std::string& each : others) movers_come_until_[each] = now() + kMoversCome;
+    others.pop_back();
+  }
   claim(claims_.given(gpu, others, movers, now()));
+}
+
+bool Server::movers_may_come(std::uint32_t gpu) const {
+  const GpuEntry* const entry = gpus_.at(gpu);
+  const auto until = entry != nullptr ? movers_come_until_.find(uuid_text(entry->uuid)) : movers_come_until_.end();
+  return until != movers_come_until_.end() && now() < until->second;
+}
+
+// The programs of the rotad that had the GPU are no clients yet, or none that could be asked to evict.
+void Server::try_again_for_context(Client& client, const protocol::AwaitRoom& wanted) {
+  const auto timer = std::make_shared<asio::steady_timer>(io_, kBetweenContexts);
+  timer->async_wait([this, timer, id = client.id, gpu = wanted.gpu, number = wanted.number](std::error_code error) {
+    const auto found = clients_.find(id);
+    if (error || stopped_ || found == clients_.end()) return;
+    Message again{.kind = Kind::kTryAgain};
+    again.body.try_again = {.gpu = gpu, .number = number, .answer = protocol::TryAgain::Answer::kAgain, .padding = 0};
+    guarded("answer a context", [&] { tell(*found->second, again); });
+  });
 }
 
 void Server::refuse_gpu(Client& client, const std::string& gpu) {

@@ -352,11 +352,18 @@ std::optional<scheduler::Bytes> Server::bytes_of_others(std::uint32_t gpu, const
   return others;
 }
 
+// A program that had another rotad has memory there, and writes how much once it knows this rotad's number of the GPU.
+bool Server::has_said_what_it_brings(const Client& client, std::uint32_t gpu) {
+  return !client.says_it_returns || client.usage->gpus[gpu].memory_mode.load() != 0;
+}
+
 void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Bytes process) {
   Measurement& measured = client.measured[gpu];
   // For memory modes of a newer rota it is not known here what the driver counts.
   if (client.usage->gpus[gpu].memory_mode.load() > protocol::kLastMemoryMode) return;
   measured.process = process;
+  // Otherwise all that it has brought along would count as its contexts.
+  if (!has_said_what_it_brings(client, gpu) && ++measured.passed_over < kMostPassedOver) return;
   // So as long as there are contexts at all a reading shows only that they have grown.
   const bool part = process != 0 && measured.known && has_uncounted(client, gpu);
   const scheduler::Bytes fixed = counted_by_driver(*client.usage, gpu);

@@ -160,6 +160,8 @@ class Server final : public ConnectionOwner, private Leases {
   void say_holder(const std::string& gpu);
   void on_yielded(const std::string& gpu, const protocol::DoorYielded& yielded);
   std::string elsewhere_text(const Elsewhere& elsewhere);
+  bool movers_may_come(std::uint32_t gpu) const;
+  void try_again_for_context(Client& client, const protocol::AwaitRoom& wanted);
   void send_away(Client& client);
   void on_asked(uid_t uid);
   void withdraw();
@@ -228,6 +230,7 @@ class Server final : public ConnectionOwner, private Leases {
   void confirm(Client& client, std::uint32_t gpu);
   void follow_size(std::uint32_t gpu);
   static bool has_uncounted(const Client& client, std::uint32_t gpu);
+  static bool has_said_what_it_brings(const Client& client, std::uint32_t gpu);
   scheduler::Bytes uncounted_bytes(std::uint32_t gpu, const GpuReading& reading);
   std::optional<scheduler::Bytes> bytes_of_others(std::uint32_t gpu, const GpuReading& reading);
   void forget_old_measurements();
@@ -323,6 +326,8 @@ class Server final : public ConnectionOwner, private Leases {
   UserNames user_names_;
   Workers workers_;  // which those below leave sockets to
   std::map<std::string, Elsewhere> elsewhere_;
+  // GPUs that another rotad has given up, and until when programs of its may still come from there.
+  std::map<std::string, scheduler::Time> movers_come_until_;
   std::map<std::pair<scheduler::ClientId, std::string>, protocol::AddGpu> named_;  // by clients, and not served yet
   bool letting_go_ = false;
   scheduler::Time machine_checked_at_{};

@@ -270,6 +270,15 @@ class Users(UsersCase):
         modes = [how["mode"] for client in self.machine_status()["clients"] for how in client["memory"].values()]
         self.assertEqual(set(modes), {"swap"})
 
+    def test_a_program_without_room_for_its_context_waits_until_those_of_the_other_rotad_have_come(self):
+        first, second = self.users[:2]
+        before = [self.program(first, "0.55") for _ in range(2)]
+        self.eventually(lambda: self.served_by_own(first, *before), "the first user's own rotad serves its programs")
+        self.start_machine()
+        beside = self.program(second, "0.2")
+        self.eventually(lambda: self.served_by_machine(*before, beside), "all programs are the machine's rotad's")
+        self.assertEqual([each.poll() for each in (*before, beside)], [None] * 3)
+
     def test_two_users_without_the_machines_rotad_are_told_what_helps_and_it_takes_over_once_started(self):
         first, second = self.users[:2]
         before = self.program(first)

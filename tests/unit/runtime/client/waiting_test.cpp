@@ -1,6 +1,11 @@
 // When a program that waits at the gate says so.
 #include "runtime/client/waiting.h"
 
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <cstdio>
 
@@ -127,6 +132,59 @@ TEST_CASE("a program that is passed over is told what is in its way, for good or
         "room on GPU 3: 130 MiB of this program's memory do not fit beside what cannot be evicted and, for 30 MiB "
         "of that, what cannot be evicted while work of its programs may run: program 2 500 MiB");
   CHECK(rota::client::room_for(all, 2).empty());
+}
+
+TEST_CASE("who has memory on a GPU now is named, and who of them is stopped") {
+  namespace protocol = rota::protocol;
+  const pid_t stopped = fork();
+  if (stopped == 0) {
+    raise(SIGSTOP);
+    _exit(0);
+  }
+  REQUIRE(waitpid(stopped, nullptr, WUNTRACED) == stopped);
+  protocol::Snapshot all;
+  all.programs = {program(1, 0, 0), program(stopped, 0, 0)};
+  all.programs[1].client = 2;
+  all.tasks.resize(2);
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    all.tasks[i].client = i + 1;
+    all.tasks[i].device_bytes = std::uint64_t{300} << 20;
+    all.tasks[i].mode = protocol::MemoryMode::kSwap;
+    all.tasks[i].resident_bytes = std::uint64_t{150} << 20;
+  }
+  CHECK(rota::client::present_of(all, 0, 1) ==
+        fmt::format("program {0} 150 MiB; pid {0} is stopped: `kill -CONT {0}` lets it go on", stopped));
+  all.tasks[1].resident_bytes = 0;
+  CHECK(rota::client::present_of(all, 0, 1).empty());
+  all.tasks[1].mode = protocol::MemoryMode::kNativeChosen;
+  CHECK(rota::client::present_of(all, 0, 99) == fmt::format("program {} 300 MiB, program 1 150 MiB", stopped));
+  kill(stopped, SIGKILL);
+  waitpid(stopped, nullptr, 0);
+}
+
+TEST_CASE("a program that waits for the rest of its gang is told so, until its turn can come") {
+  namespace protocol = rota::protocol;
+  protocol::Snapshot all;
+  all.programs = {program(1, 0, 0), program(2, 0, 0)};
+  protocol::TaskRow& task = all.tasks.emplace_back();
+  task.client = 1;
+  task.gang = 5;
+  protocol::GangRow& gang = all.gangs.emplace_back();
+  gang.number = 5;
+  gang.programs = 1;
+  gang.size = 4;
+  std::snprintf(gang.name, sizeof gang.name, "train");
+  CHECK(rota::client::gang_for(all, 1) == "3 of the 4 programs of gang train, which have not come yet");
+  CHECK(rota::client::gang_for(all, 2).empty());
+  gang.programs = 3;
+  CHECK(rota::client::gang_for(all, 1) == "1 of the 4 programs of gang train, which has not come yet");
+  all.programs[0].wanted_gpus = 1;
+  CHECK(rota::client::gang_for(all, 1).empty());
+  all.programs[0].wanted_gpus = 0;
+  gang.programs = 4;
+  CHECK(rota::client::gang_for(all, 1).empty());
+  gang.size = 0;
+  CHECK(rota::client::gang_for(all, 1).empty());
 }
 
 TEST_CASE("who holds what a process waits for is named as far as rotad's list tells") {

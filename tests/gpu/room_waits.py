@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Programs whose memory rota does not move, where there is room for one: who waits, and what being refused costs.
+
+    tests/gpu/room_waits.py --build DIR [--room 6] [--size 3.5] [--pairs 5] [--logs DIR]
+
+In what a ballast leaves free, with the driver's own memory (`--memory native`): three programs take --size GiB each in one allocation, write it and
+end a second later; three grow to it in 20 steps; the same without rota. Then one program alone takes pieces of 64 MiB until it is refused, without
+rota and by default, in pairs. Prints a line of JSON for each. The exit status is 1 unless all three of the first and at least one of the second end
+well under rota, none takes longer than 90 s, and a program alone gets as far as natively; 77 where there is no GPU. Plain device memory only.
+"""
+import argparse
+import ctypes
+import functools
+import json
+import statistics
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+import swap_rig
+from swap_rig import GIB, MIB, Driver, add_options, answer, driver_library, go, ready, say, served, start
+
+own = functools.partial(swap_rig.own, script=__file__)
+PATIENCE = 90
+STEPS = 20
+PIECE = 64 * MIB
+
+
+class Filler(Driver):
+    def takes(self, size):
+        """Whether it was given so many bytes, which it then has written."""
+        address = ctypes.c_uint64()
+        result = self.library.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
+        assert result in (0, 2), result
+        if result == 0:
+            self.call("cuMemsetD8_v2", address, ctypes.c_ubyte(7), ctypes.c_size_t(size))
+            self.call("cuCtxSynchronize")
+        return result == 0
+
+
+def grows(size, steps):
+    """Takes `size` bytes in so many steps, works for a second, and ends; says after how many steps it was refused."""
+    filler = Filler()
+    ready()
+    begun, had = time.monotonic(), 0
+    while had < steps and filler.takes(size // steps):
+        had += 1
+        time.sleep(1 / steps)
+    say(json.dumps({"had": had, "seconds": round(time.monotonic() - begun, 2)}))
+
+
+def fills():
+    """Takes pieces until it is refused."""
+    filler = Filler()
+    begun, had = time.monotonic(), 0
+    while filler.takes(PIECE):
+        had += 1
+    say(json.dumps({"had": had, "seconds": round(time.monotonic() - begun, 4)}))
+
+
+def three(options, rig, steps, native):
+    command = own("grows", int(options.size * GIB), steps)
+    begun = time.monotonic()
+    programs = [start(command) if native else rig.start(f"grows{steps}-{index}", ["env", "ROTA_MEMORY=native", *command]) for index in range(3)]
+    go(*programs)
+    said = []
+    for each in programs:
+        try:
+            said.append(answer(each, timeout=PATIENCE))
+        except subprocess.TimeoutExpired:
+            said.append({"had": -1, "seconds": PATIENCE})
+    return {"well": sum(each["had"] == steps for each in said), "had": [each["had"] for each in said], "hung": sum(each["had"] < 0 for each in said),
+            "seconds": round(time.monotonic() - begun, 1)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser, room=6, size=3.5, mode="automatic", quantum="automatic")
+    parser.add_argument("--pairs", type=int, default=5)
+    options = parser.parse_args()
+    if options.part:
+        return {"grows": grows, "fills": fills}[options.part[0]](*map(int, options.part[1:]))
+    driver_library()
+    well = True
+    with served(options) as rig:
+        for steps in (1, STEPS):
+            natively, under = three(options, rig, steps, True), three(options, rig, steps, False)
+            well = well and under["hung"] == 0 and under["well"] >= (3 if steps == 1 else 1)
+            say(json.dumps({"part": "three", "steps": steps, "natively": natively, "rota": under}))
+        pairs = []
+        for _ in range(options.pairs):
+            native = answer(start(own("fills")), timeout=PATIENCE)
+            pairs.append((native, answer(rig.start("fills", ["env", "ROTA_MEMORY=auto", *own("fills")]), timeout=PATIENCE)))
+        ratios = [under["seconds"] / native["seconds"] for native, under in pairs]
+        well = well and all(under["had"] >= native["had"] - 1 for native, under in pairs)
+        say(json.dumps({"part": "until refused", "pairs": len(pairs), "ratio": round(statistics.median(ratios), 3), "ratios": [round(each, 3) for each in ratios],
+                        "pieces": [[native["had"], under["had"]] for native, under in pairs], "native_s": pairs[0][0]["seconds"]}))
+    return int(not well)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
