@@ -55,7 +55,7 @@ class Budget {
   bool may_take(int device, std::uint64_t bytes, memory::Kind kind, FunctionRef<void()> release,
                 bool* for_others = nullptr);
   // Whether limits allow what extents are about to take; `release` gives it back. `uncounted`: what will lie in them
-  // and is not in the ledger yet, which is asked for by the way.
+  // and is not in the ledger yet, which is asked for at the same time.
   bool may_take_extents(int device, std::uint64_t bytes, std::uint64_t uncounted, FunctionRef<void()> release);
   // Waits until the promise covers what the process has there.
   void wait_for_promise(int device) { wait_for_promise(device, nullptr); }

@@ -33,8 +33,8 @@ class Connection {
   // How long a program waits for rotad's welcome, which takes far less than a millisecond unless the machine is busy. A
   // judgment.
   static constexpr std::chrono::milliseconds kPatience{1000};
-  // Finds rotad, says hello and waits for the welcome; not that long for a rotad that is seen to be stopped. `returns`:
-  // this process has lost a rotad.
+  // Finds rotad, says hello and waits for the welcome; shorter if rotad is seen to be stopped. `returns`: this process
+  // has lost a rotad.
   static Attempt open(std::chrono::milliseconds patience = kPatience, bool returns = false,
                       const protocol::SocketCandidates& places = protocol::socket_candidates());
   // Whether the welcome has come that open() did not wait for. kNo: it never will, for that reason.
@@ -100,7 +100,7 @@ class Connection {
  private:
   Connection(int descriptor, std::string socket);
   bool say_hello(bool returns);
-  // Whether something has arrived within that time.
+  // Whether something arrives within that time.
   bool hears_within(std::chrono::milliseconds patience) const;
   // Returns the reason for a failure; empty: success.
   std::string read_welcome();

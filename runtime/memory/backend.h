@@ -57,10 +57,10 @@ class Backend {
 
 // A backend's reservation for one allocation, given back at the end of the scope unless the allocation has taken it
 // over, even if the thread is cancelled.
-class BackendRoom {
+class BackendReservation {
  public:
-  BackendRoom(Backend& backend, int device, std::uint64_t bytes, std::uint64_t uncounted,
-              const void* frame = __builtin_dwarf_cfa())
+  BackendReservation(Backend& backend, int device, std::uint64_t bytes, std::uint64_t uncounted,
+                     const void* frame = __builtin_dwarf_cfa())
       : backend_(backend),
         bytes_(bytes),
         undo_(
@@ -69,8 +69,8 @@ class BackendRoom {
         held_(backend.reserve(device, bytes, uncounted)) {
     if (held_) undo_.begin();
   }
-  BackendRoom(const BackendRoom&) = delete;
-  BackendRoom& operator=(const BackendRoom&) = delete;
+  BackendReservation(const BackendReservation&) = delete;
+  BackendReservation& operator=(const BackendReservation&) = delete;
   // Whether the backend has reserved the bytes.
   explicit operator bool() const { return held_; }
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address) {

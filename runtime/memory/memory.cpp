@@ -204,8 +204,8 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
     // The driver was asked for a whole span. It may grant the allocation by itself, or others may free memory.
     if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
   }
-  // Memory that was freed and has not been returned to the driver yet has its bytes on the GPU already.
-  BackendRoom room(backend, place.device, bytes, bytes);
+  // Freed memory that has not been returned to the driver needs no reservation: its bytes are on the GPU already.
+  BackendReservation reservation(backend, place.device, bytes, bytes);
   const auto call = [&] {
     if (may_reuse && kind.converted() && deferred_.any()) {
       if (const auto again = deferred_.reuse(place, bytes)) {
@@ -213,11 +213,11 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
         return api::CUDA_SUCCESS;
       }
     }
-    return room.allocate(place, address);
+    return reservation.allocate(place, address);
   };
   const api::CUresult result = allocate_counted(
       {.bytes = bytes, .owner = Owner::of(place.context), .device = place.device, .kind = kind}, call,
-      [&] { return *address; }, !room);
+      [&] { return *address; }, !reservation);
   if (result != api::CUDA_SUCCESS) return result;
   backend.place_allocation(place, *address, bytes);
   if (kind.backing == Backing::kUnified) peers_.placed(place, *address, bytes);

@@ -345,16 +345,16 @@ class Memory final : public Residency, Contents {
   // Like reserve(), but if rotad refuses because of others' memory, logs nothing and sets `by`.
   Charge reserve_or_wait(int device, std::uint64_t bytes, Kind kind, RefusedBy& by,
                          const void* frame = __builtin_dwarf_cfa());
-  // An attempt at an allocation, which charges for it itself: `first`, and again where others may have freed memory.
-  // While this waits nothing is charged.
+  // One attempt at an allocation, which charges for it. with_waiting() makes the `first` one, and more when others may
+  // have freed memory. While it waits nothing is charged.
   using Attempt = FunctionRef<api::CUresult(bool first, RefusedBy& by)>;
   api::CUresult with_waiting(int ordinal, std::uint64_t bytes, Attempt attempt);
   void say_refused(int ordinal, RefusedBy by = RefusedBy::kDriver);
-  bool roomy(const StreamOrdered::Wanted& wanted);
+  bool may_grow(const StreamOrdered::Wanted& wanted);
   bool much_is_free(const Place& place, std::uint64_t gpu_bytes);
   api::CUresult allocate_from(Backend& backend, const Place& place, api::CUdeviceptr* address, std::uint64_t bytes,
                               bool may_reuse);
-  // `hopeless`: the allocation cannot succeed, however much room others make.
+  // `hopeless`: the allocation cannot succeed, however much others evict.
   api::CUresult allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address,
                                  bool hopeless = false);
   api::CUresult allocate_captured(const AsyncCall& wanted, const RealCall& call);

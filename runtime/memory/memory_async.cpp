@@ -84,7 +84,7 @@ bool Memory::much_is_free(const Place& place, std::uint64_t gpu_bytes) {
 
 // Whether freed blocks may wait in the quick list while the pool grows: nobody waits for that memory, and no limit is
 // near.
-bool Memory::roomy(const StreamOrdered::Wanted& wanted) {
+bool Memory::may_grow(const StreamOrdered::Wanted& wanted) {
   const int device = wanted.place.device;
   if (wanted.backing != Backing::kSwapped || limited() || turns_->overcommitted(device)) return false;
   const std::uint64_t most = capacity(device);
@@ -109,7 +109,7 @@ api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const Strea
   const int device = wanted.place.device;
   bool limited = false;
   StreamOrdered::Wanted how = wanted;
-  how.roomy = !call.capturing && roomy(wanted);
+  how.may_grow = !call.capturing && may_grow(wanted);
   const auto take = [&] {
     return stream_ordered_.allocate(
         how, server,
@@ -124,7 +124,7 @@ api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const Strea
   // Within the limits, so only the driver has refused it.
   const bool swapped = wanted.backing == Backing::kSwapped;
   if (result == api::CUDA_ERROR_OUT_OF_MEMORY && swapped && !limited &&
-      BackendRoom(server, device, wanted.bytes, wanted.bytes)) {
+      BackendReservation(server, device, wanted.bytes, wanted.bytes)) {
     result = with_room(device, 0, take);
     if (result == api::CUDA_ERROR_OUT_OF_MEMORY) say_refused(device);
   }

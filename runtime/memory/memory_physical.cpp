@@ -31,13 +31,15 @@ std::optional<api::CUresult> Memory::create_moving(Physical::Handle* handle, std
   if (bytes > protocol::kLargestExtent && swap_.host().limited()) return std::nullopt;
   // Leave it to the driver to refuse an invalid size.
   if (handle == nullptr || bytes == 0 || bytes % swap_.granularity(ordinal) != 0) return std::nullopt;
-  BackendRoom room(swap_, ordinal, bytes, bytes);
+  BackendReservation reservation(swap_, ordinal, bytes, bytes);
   Charge charge = reserve(ordinal, bytes, Kind::kMovingPhysical);
   if (!charge) return api::CUDA_ERROR_OUT_OF_MEMORY;
   api::CUdeviceptr range = 0;
-  const auto call = [&] { return room.allocate([&] { return swap_.allocate_own(ordinal, &range, bytes, *making); }); };
-  const api::CUresult result = room ? with_room(ordinal, 0, call) : call();
-  if (room && result == api::CUDA_ERROR_OUT_OF_MEMORY) say_refused(ordinal);
+  const auto call = [&] {
+    return reservation.allocate([&] { return swap_.allocate_own(ordinal, &range, bytes, *making); });
+  };
+  const api::CUresult result = reservation ? with_room(ordinal, 0, call) : call();
+  if (reservation && result == api::CUDA_ERROR_OUT_OF_MEMORY) say_refused(ordinal);
   if (result == api::CUDA_SUCCESS) {
     charge.commit();
     *handle = own_physical_.created(range, bytes, wanted);

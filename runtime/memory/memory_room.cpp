@@ -159,7 +159,7 @@ api::CUresult Memory::with_waiting(int ordinal, std::uint64_t bytes, Attempt att
   api::CUresult result = attempt(true, by);
   if (by == RefusedBy::kNobody) [[likely]]
     return result;
-  changed(ordinal);  // what was charged meanwhile is not in anybody's way
+  changed(ordinal);  // what was charged meanwhile no longer counts against others
   Refused what{.bytes = bytes, .by_rotad = by == RefusedBy::kRotad};
   turns_->await_room(ordinal, what, [&] {
     by = RefusedBy::kNobody;

@@ -81,9 +81,9 @@ std::optional<Heap::Taken> StreamOrdered::take(const Wanted& wanted, PoolPointer
   std::optional<Heap::Taken> taken;
   // While there is enough memory the list is not emptied: a program whose allocations change from step to step soon
   // finds all of their sizes there. But a pool beyond its threshold lists nothing more.
-  const bool roomy = wanted.roomy && quick_.bytes() < most_grown(wanted.gpu_bytes) &&
-                     (*pool)->sums().reserved + wanted.bytes < (*pool)->threshold.value_or(0);
-  if (wanted.pool != nullptr && quick_.size() != 0 && !roomy) {
+  const bool may_grow = wanted.may_grow && quick_.bytes() < most_grown(wanted.gpu_bytes) &&
+                        (*pool)->sums().reserved + wanted.bytes < (*pool)->threshold.value_or(0);
+  if (wanted.pool != nullptr && quick_.size() != 0 && !may_grow) {
     // The list is emptied only if nothing else serves, since it serves later allocations.
     if (!quick_.has_as_large({wanted.pool, stream, wanted.bytes})) taken = try_to(&Heap::take_own);
     if (!taken) flush_and_query(lock);
@@ -211,7 +211,7 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
       address = *again;
       return api::CUDA_SUCCESS;
     }
-    return BackendRoom(backend, home.device, bytes, 0).allocate(home, &address);
+    return BackendReservation(backend, home.device, bytes, 0).allocate(home, &address);
   };
   api::CUresult result = get();
   if (result == api::CUDA_ERROR_OUT_OF_MEMORY && bytes != round_up(wanted.bytes, kSmallSpan)) {
@@ -223,7 +223,7 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
   const std::lock_guard lock(mutex_);
   any_.store(true, std::memory_order_relaxed);
   // So much the list would have freed instead.
-  if (wanted.roomy) pool->grown += std::min(bytes, quick_.bytes());
+  if (wanted.may_grow) pool->grown += std::min(bytes, quick_.bytes());
   pool->grown = std::min(pool->grown, most_grown(wanted.gpu_bytes));
   Heap& heap = pool->heaps[home.context];
   if (home.context != nullptr) pools_of_[home.context].insert(pool);
@@ -297,9 +297,9 @@ api::CUresult StreamOrdered::allocate(const Wanted& wanted, Backend& backend, co
   }
   if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
   const driver::RelaxedCapture relaxed;
-  if (wanted.roomy) {  // there was less memory than it seemed
+  if (wanted.may_grow) {  // there was less memory than it seemed
     Wanted scarce = wanted;
-    scarce.roomy = false;
+    scarce.may_grow = false;
     if (const auto taken = take(scarce, &pool); taken && pay(scarce, pool, *taken, reserve)) {
       enter(scarce, *taken, address);
       return api::CUDA_SUCCESS;

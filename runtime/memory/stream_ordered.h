@@ -53,7 +53,7 @@ class StreamOrdered {
     api::CUmemoryPool pool = nullptr;         // null: plain memory
     std::uint64_t pool_maximum = UINT64_MAX;  // bytes that the pool may take
     std::uint64_t gpu_bytes = 0;              // the GPU's size, which determines the size of a span
-    bool roomy = false;                       // the pool may grow rather than empty the quick list
+    bool may_grow = false;                    // the pool may grow rather than empty the quick list
     std::uint64_t bytes = 0;                  // not 0
     api::CUstream stream = nullptr;
     bool per_thread = false;

@@ -113,7 +113,7 @@ void Server::await_room(Client& client, const protocol::AwaitRoom& wanted) {
                                 .bytes = std::min(wanted.bytes, protocol::kMaxGpuBytes),
                                 .since = time(wanted.since_ns),
                                 .tried = time(wanted.tried_ns)}};
-  // Decided once it is known what all others have by now; but one client must not fill rotad's memory.
+  // Decided once all others' pages have been read; but one client must not fill rotad's memory.
   const auto is_of_client = [&](const limit::AwaitRoom& each) { return each.request.client == client.id; };
   const auto waiting = static_cast<std::size_t>(std::ranges::count_if(rooms_to_await_, is_of_client));
   if (waiting >= scheduler::RoomQueue::kMostOfClient) return carry_out(apply(event).outcome);

@@ -207,7 +207,8 @@ TEST_CASE("memory that came with somebody's contents and serves an allocation th
     CUdeviceptr fresh = 0;
     {
       Swap other(no_turn);
-      EXPECT(memory::BackendRoom(other, 0, kLarge, 0).allocate({between.carrier.context, 0}, &fresh) == CUDA_SUCCESS);
+      EXPECT(memory::BackendReservation(other, 0, kLarge, 0).allocate({between.carrier.context, 0}, &fresh) ==
+             CUDA_SUCCESS);
       EXPECT(other.restore(0, between.mover()).taken_over == kLarge);
       expect_pattern(fresh, kLarge, 0, "fresh");
       other.free(fresh);

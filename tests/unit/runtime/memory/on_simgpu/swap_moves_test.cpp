@@ -18,7 +18,7 @@ using namespace rota::test;
 namespace {
 
 CUresult take(Swap& from, const memory::Place& place, CUdeviceptr* address, std::uint64_t bytes) {
-  return memory::BackendRoom(from, place.device, bytes, 0).allocate(place, address);
+  return memory::BackendReservation(from, place.device, bytes, 0).allocate(place, address);
 }
 
 }  // namespace
