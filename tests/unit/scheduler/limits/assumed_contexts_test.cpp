@@ -1,5 +1,5 @@
-// What is assumed for a context until it is measured: it counts toward limits as if it had been, unless nothing can
-// measure it; and nobody is told that it is left.
+// What is assumed for a context until it is measured: it counts toward limits as if it had been measured, unless
+// nothing can measure it; and nobody is told that this memory is free.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <optional>
@@ -26,7 +26,7 @@ struct SessionOfTwo : LimitsBesideBooks {
   }
 };
 
-// The answer to a client, where the others do not say what they do not need.
+// The answer to a client if the others do not report what they do not need.
 bool granted(Quota& quota, ClientId client, Bytes device) {
   static std::uint32_t number = 0;
   Quota::Outcome outcome = quota.reserve(client, 0, ++number, {device}, kNow);
@@ -57,7 +57,7 @@ TEST_CASE("what was measured earlier refuses nobody before it has been measured 
   using namespace std::chrono_literals;
   SessionOfTwo quota;
   quota.measured(kOne, 0, 800, kNow);
-  // More than the limit in any case, or with room beside the contexts: at once.
+  // Decided at once: more than the limit in any case, or enough room in addition to the contexts.
   CHECK(quota.reserve(kOne, 0, 1, {1001}, kNow).measure.empty());
   CHECK(granted(quota, kOne, 200));
   Quota::Outcome asked = quota.reserve(kOne, 0, 2, {700}, kNow);

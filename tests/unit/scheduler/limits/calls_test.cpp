@@ -1,5 +1,5 @@
-// Calls to all that share an account to give back what they do not need: one for all who ask meanwhile, and not too
-// often.
+// Calls to all clients of an account to give back what they do not need: one call for all who ask meanwhile, and not
+// too often.
 #include <catch2/catch.hpp>
 #include <set>
 

@@ -19,7 +19,7 @@ Quota::Membership host(Bytes bytes) {
   return {.key = "host", .name = "the host", .limits = {.host = bytes}, .remedy = {}, .shared = true};
 }
 
-// One that lies, and one beside it that asks. Nobody answers when it is asked to report.
+// A client that lies, and another one that asks. Neither answers when it is asked to report.
 struct Rig {
   explicit Rig(Bytes host_bytes = 10'000) {
     for (const ClientId id : {liar, honest}) {

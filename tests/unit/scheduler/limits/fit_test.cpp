@@ -1,5 +1,5 @@
-// What must be on a GPU at once beside what stays there: no client is granted memory if another client's swap memory
-// could then never come back.
+// What must be on a GPU at once in addition to what stays there: no client is granted memory if another client's swap
+// memory could then never be restored.
 #include <catch2/catch.hpp>
 #include <map>
 #include <random>
@@ -37,7 +37,7 @@ struct Rig {
   }
   const Quota::Answer* ask(ClientId id, Bytes fixed, Bytes swapped) {
     answers.clear();
-    now += 1ms;  // all may be called upon again
+    now += 1ms;  // all may be asked again
     wants[id] = {fixed + swapped, swapped, fixed, swapped};
     hear(quota.reserve(id, 0, ++number, wants[id], now));
     const auto answer = answers.find(id);
@@ -167,7 +167,7 @@ TEST_CASE("what programs without rota have there is no room for anybody's swap m
   CHECK(rig.granted(one, 0, kGpu - kContext - 4000));
   rig.hear(rig.quota.set_outside(0, 0, rig.now));
   CHECK(rig.granted(one, 0, kGpu - kContext));
-  // What it has already it may keep.
+  // It may keep what it already has.
   rig.hear(rig.quota.set_outside(0, 4000, rig.now));
   CHECK(rig.granted(one, 0, kGpu - kContext));
 }
@@ -203,7 +203,7 @@ TEST_CASE("nobody takes memory that stays where another's swap memory could not 
   CHECK(rig.granted(swaps, 0, 5000));
   CHECK_FALSE(rig.granted(other, kGpu - 2 * kContext - 5000 + 1, 0));
   CHECK(rig.granted(other, kGpu - 2 * kContext - 5000, 0));
-  // Nor can the client itself, which could not come back either.
+  // Nor can the client itself, whose memory could not be restored either.
   CHECK_FALSE(rig.granted(swaps, 1, 5000));
   CHECK_FALSE(rig.granted(swaps, 0, 5001));
 }
@@ -238,7 +238,7 @@ TEST_CASE("contexts that come later are refused to nobody, and then nothing more
   CHECK(rig.granted(two, kGpu - 2 * kContext - 5000, 1000));
   rig.client();
   CHECK_FALSE(rig.granted(two, kGpu - 2 * kContext - 5000 + 1, 1000));
-  // A client that is in nobody's way may continue.
+  // A client that obstructs nobody may continue.
   CHECK(rig.granted(two, kGpu - 2 * kContext - 5000, 1100));
 }
 

@@ -1,4 +1,5 @@
-// Shares of the host's memory: together they never exceed a limit, and who needs room gets what others can do without.
+// Shares of the host's memory: together they never exceed a limit, and a client that needs room gets what others do not
+// need.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -112,7 +113,7 @@ TEST_CASE("what may have to be on the host is counted in extents, which are larg
     rig.quota.join(id, {host});
     rig.quota.add_gpu(id, 0, kGpu, 0);
   }
-  // Each allocates 3000 in extents of 6000: beside each other they lack 5600.
+  // Each allocates 3000 in extents of 6000: together they need 5600 more.
   rig.quota.confirm(1, 0, 0, 6000, kNow);
   rig.quota.state(1, 0, {3000, 3000, 0, 6000}, 0, rig.quota.round(), kNow);
   rig.quota.reserve(2, 0, 1, {3000, 3000, 0, 6000}, kNow);
@@ -196,7 +197,7 @@ TEST_CASE("a refusal for the host's sake names the bytes asked for, also of memo
   }
   CHECK(quota.reserve(1, 0, 1, {.device = 3000, .movable = 3000}, kNow).answers.at(0).granted);
   CHECK(quota.reserve(2, 0, 1, {.device = 3300}, kNow).answers.at(0).granted);
-  // What is allocated is among the GPU's bytes already; now it is asked for as memory that moves.
+  // The allocation is among the GPU's bytes already; now it is requested as memory that moves.
   Quota::Outcome outcome = quota.reserve(2, 0, 2, {.device = 3300, .swapped = 3500}, kNow);
   if (outcome.answers.empty()) outcome = quota.tick(kNow + Quota::kPatience);  // others have been asked first
   REQUIRE(outcome.answers.size() == 1);
@@ -350,7 +351,7 @@ TEST_CASE("together programs never have more of the host than a limit, and who l
       if (sum_of(account) > limits[account]) FAIL("account " << account << " at step " << step);
     }
     if (step % 100 != 0 || clients.empty()) continue;
-    // All but one come to the GPU, and that one lacks what there is.
+    // All but one have their memory on the GPU, and that one needs all that there is.
     for (auto& [id, each] : clients) each.spare = each.has, each.lacks = 0;
     auto& [asker, lacking] = *clients.begin();
     lacking.lacks = 250;

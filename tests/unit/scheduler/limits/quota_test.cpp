@@ -27,7 +27,7 @@ struct Rig {
   std::optional<Quota::Answer> reserve(ClientId id, Bytes device, Bytes movable = 0, GpuIndex gpu = 0) {
     answers.clear();
     used[{id, gpu}].number = ++number;
-    hear(quota.reserve(id, gpu, number, {device, movable}, now += 1ms));  // all may be called upon again
+    hear(quota.reserve(id, gpu, number, {device, movable}, now += 1ms));  // all may be asked again
     const auto answer = answers.find(id);
     return answer == answers.end() ? std::nullopt : std::optional(answer->second);
   }
@@ -140,7 +140,7 @@ TEST_CASE("what has been measured beside allocations counts for limits, and is r
 TEST_CASE("what has been measured takes the place of what was assumed, for the host's memory too") {
   Rig rig;
   const ClientId one = rig.client({account("host", {.host = 100})}, 400);
-  // 6000 beside 400 fill the GPU; 100 more may have to be in host memory.
+  // 6000 and 400 fill the GPU; 100 more may have to be in host memory.
   CHECK_FALSE(rig.granted(one, 6101, 6101));
   CHECK(rig.granted(one, 6100, 6100));
   rig.hear(rig.quota.measured(one, 0, 300, rig.now));
@@ -186,7 +186,7 @@ TEST_CASE("who claims to have more than the GPU and the host hold is believed no
   };
   CHECK(claim(protocol::kMaxGpuBytes) == kGpu + 1000);
   CHECK(claim(UINT64_MAX) == kGpu + 1000);
-  CHECK(claim(7000) == 7000);  // it may report whatever it may possibly have, whatever its limit
+  CHECK(claim(7000) == 7000);  // it may report more than its limit, up to what it can possibly have
   CHECK(rig.granted(other, 300, 300));
 }
 
@@ -378,8 +378,8 @@ TEST_CASE("a client that says that it has more than it was granted is believed, 
   CHECK(rig.granted(two, 100));
 }
 
-// Clients allocate, free, die and keep silent, and messages cross; by their own books they never exceed what they were
-// granted. Every answer is right given what all clients have, unless a client kept silent.
+// Clients allocate, free, die and keep silent, and messages cross; by their own accounts they never exceed what they
+// were granted. Every answer is right given what all clients have, unless a client kept silent.
 TEST_CASE("limits hold at every moment, and nobody who fits is refused") {
   std::mt19937 random(7);
   const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };

@@ -1,4 +1,4 @@
-// A client that has just been answered may say for a moment that all of its threads wait, although one runs on.
+// A client that has just been answered may report for a moment that all of its threads wait, although one continues.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/scheduler/limits/room_machine.h"

@@ -1,4 +1,4 @@
-// The containers that cgroups are of, by the paths that engines give them.
+// Which container a cgroup belongs to, by the paths that engines use.
 #include "scheduler/server/container_id.h"
 
 #include <catch2/catch.hpp>

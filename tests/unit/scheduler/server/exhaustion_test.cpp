@@ -1,4 +1,5 @@
-// Allocations that fail inside rotad's event loop, each in turn. By itself: it replaces operator new.
+// Allocations that fail inside rotad's event loop, one after the other. A separate program, since it replaces operator
+// new.
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -145,7 +146,7 @@ struct Peer {
     const auto added = answer(Kind::kGpuAdded);
     return added ? std::optional(added->body.gpu_added.index) : std::nullopt;
   }
-  // All that a program says in its life. False: it was refused something.
+  // Sends every message of a program's life. False: something was refused.
   bool live() {
     if (!hello()) return false;
     Message session = message(Kind::kSession);

@@ -1,4 +1,4 @@
-// Descriptors whose closing takes long, sent to rotad in every way: nobody else notices.
+// Descriptors that take long to close, sent to rotad in every way: nobody else notices.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>

@@ -1,4 +1,4 @@
-// What the members of a gang on one GPU are told of its memory, while what the others have there changes.
+// What the members of a gang on one GPU are told about its memory, while the others' memory there changes.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/scheduler/server/rank.h"
@@ -41,7 +41,7 @@ TEST_CASE("what a member is promised, and whether others can make room for it, f
   CHECK(one.shows([](const GpuLease& page) { return page.movable == 1; }));
   two.catch_up();
   CHECK(two.page().movable == 0);
-  // Until that cannot leave any more.
+  // Until that can no longer be evicted.
   two.usage->gpus[0].fixed_bytes = kGpuBytes / 8;
   two.say(0, 0);
   two.catch_up();

@@ -214,7 +214,7 @@ TEST_CASE("when a member dies the others' turn ends, and they go on without it")
   REQUIRE(three->is_granted());
   other.want_mine();
   SECTION("its connection ends") {
-    // Its process lives on: only a hello from it, or time, says that it is gone.
+    // Its process is still alive: only a hello from it, or time, shows that it has left.
     three.reset();
   }
   SECTION("it says that its turn may end first") {
@@ -315,7 +315,7 @@ TEST_CASE("members whose memory does not fit on one GPU take turns by themselves
   two.join("job");
   REQUIRE(two.is_member());
   const auto apart = [&] { return status(daemon.socket()).gangs.at(0).apart; };
-  // More than there is, but of it only a third has to be there at once.
+  // More than the GPU has, but only a third of it has to be there at once.
   for (Rank* rank : {&one, &two}) {
     rank->usage->gpus[0].resident_bytes = kGpuBytes / 3;
     rank->use(0, kGpuBytes * 2);
@@ -358,7 +358,7 @@ TEST_CASE("members whose memory fits on one GPU, but not beside programs without
   REQUIRE(two.is_granted());
   const auto apart = [&] { return status(daemon.socket()).gangs.at(0).apart; };
   CHECK(apart() == protocol::GangApart::kNo);
-  // The driver has nothing free, although by the books a third is: it is asked again and again.
+  // The driver has nothing free, although a third is free by rotad's accounts: it is asked repeatedly.
   CHECK(eventually([&] {
     two.usage->gpus[0].short_bytes = kGpuBytes / 8;
     two.usage->gpus[0].free_bytes = 0;

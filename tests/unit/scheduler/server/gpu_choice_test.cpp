@@ -1,4 +1,4 @@
-// Which GPUs rotad chooses for programs that are about to start, and for how long it counts with them.
+// Which GPUs rotad chooses for programs that are about to start, and for how long it reserves them.
 #include "scheduler/server/gpu_choice.h"
 
 #include <catch2/catch.hpp>
@@ -58,7 +58,7 @@ TEST_CASE("programs that start one after the other, and have not come, all get a
     chosen.insert(numbers(given(choice, {pid, "session " + std::to_string(pid)}, idle(8), 1, 0s)).front());
   }
   CHECK(chosen.size() == 8);
-  // And the next eight go round once more.
+  // The next eight use all GPUs once more.
   for (int pid = 9; pid <= 16; ++pid) given(choice, {pid, "session " + std::to_string(pid)}, idle(8), 1, 0s);
   for (int number = 0; number < 8; ++number) CHECK(choice.reserved(gpu_number(number), 0s) == 2);
 }
@@ -129,7 +129,7 @@ TEST_CASE("a user has at most so many GPUs reserved, in however many sessions, a
   CHECK(refused.error().text.find("256 GPUs are reserved for programs of this user") != std::string::npos);
   CHECK(refused.error().text.find("256 is the most") != std::string::npos);
   CHECK(choice.all(0s).size() == GpuChoice::kMostOfUser);
-  // Another user is not concerned, and who asks again needs no more than before.
+  // Another user is not affected, and a session that asks again needs no more than before.
   CHECK(choice.choose({2, "other", "1001"}, {gpu(0)}, 1, 0s));
   CHECK(choice.choose({1, "session 7", "1000"}, {gpu(0)}, 1, 0s));
   // One has come, or a minute has passed.

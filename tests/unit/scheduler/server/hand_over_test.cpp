@@ -1,4 +1,4 @@
-// Memory that is handed over between clients: which client gets it, and what rotad does not accept from any.
+// Memory that is handed over between clients: which client gets it, and what rotad accepts from none.
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -187,8 +187,8 @@ bool enters_pid_namespace() {
   return unshare(CLONE_NEWPID) == 0;
 }
 
-// A process that is a client: it says when it has got where it should be, and goes on when it is told to. What it does
-// must not fail a test by itself: it ends with a status.
+// A process that is a client: it says when it has reached a step, and continues when it is told to. It must not fail a
+// test itself: it ends with a status.
 struct ClientProcess {
   // Is granted the GPU; with all of its memory there it gives that back, and hands `memory` over when it is asked to
   // make room.
@@ -279,7 +279,7 @@ struct ClientProcess {
     };
     if (!client.wait_for(asked_to)) return false;
     for (int piece = 0; piece < 3; ++piece) client.hand_over(gpu, 128 * kMega, {memory});
-    return ::kill(getpid(), SIGKILL) == 0;  // right after, with rotad perhaps in the middle of it
+    return ::kill(getpid(), SIGKILL) == 0;  // at once, while rotad is perhaps still handling the message
   }
 
   pid_t child = -1;
@@ -288,7 +288,7 @@ struct ClientProcess {
   bool possible = false;
 };
 
-// What hand-over between this process and one that has gone there is like.
+// Whether memory is handed over between this process and one that has entered the other domain.
 bool is_handed_over_to(const Daemon& daemon, Enter enter, bool& possible) {
   const Giver giver(daemon);
   const ClientProcess taker(daemon, ClientProcess::Role::kTaker, enter);
@@ -324,8 +324,8 @@ TEST_CASE("memory is handed over within one trust domain: a user in one user and
   CHECK(handed_over == (machine || enter == stays));
 }
 
-// Memory of which it is known whether anybody still has it, be it on its way: as long as a descriptor is open that came
-// from this one, its lock is held.
+// Memory for which the test can tell whether anybody still has it, even in transit: its lock is held as long as any
+// duplicate of this descriptor is open.
 struct Watched {
   Watched() : memory(make_memory()), other(open(fmt::format("/proc/self/fd/{}", memory.get()).c_str(), O_RDWR)) {
     REQUIRE(other);
@@ -346,7 +346,7 @@ TEST_CASE("what a program has handed over right before it died is the taker's or
   CHECK_FALSE(watched.is_gone());
   giver.tell_to_go_on();
   CHECK(giver.hears() == '\0');
-  // What was taken out of the dead program's socket goes on, and the rest is closed with that.
+  // What was read from the dead program's socket is passed on, and the rest is closed with the socket.
   std::uint64_t received = 0;
   REQUIRE(eventually([&] {
     pollfd comes{taker.descriptor, POLLIN, 0};

@@ -1,4 +1,4 @@
-// rotad introduces a client that has a handle to the client that made it, if both are of one trust domain.
+// rotad introduces a client that has a handle to the client that created it, if both belong to one trust domain.
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -95,7 +95,7 @@ TEST_CASE("a client has the number that it announced last, also if another one a
   }
   ask(opener, kOther, 5);
   CHECK_FALSE(introduced(opener).second);
-  CHECK(eventually([&] {  // the other one may not be gone yet
+  CHECK(eventually([&] {  // the other one may not have ended yet
     ask(opener, kNumber, 6);
     return static_cast<bool>(introduced(opener).second);
   }));

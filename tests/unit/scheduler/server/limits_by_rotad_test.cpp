@@ -36,7 +36,7 @@ struct Member : Client {
                             .swapped_bytes = 0};
     send_packet(descriptor, &message, sizeof message);
   }
-  // The part of it that stays, and what extents take.
+  // Reserves the part that stays, and what extents take.
   void reserve_to_fit(std::uint64_t fixed_mega, std::uint64_t swapped_mega) {
     protocol::Message message{.version = protocol::kVersion, .kind = Kind::kReserve};
     message.body.reserve = {.gpu = gpu,

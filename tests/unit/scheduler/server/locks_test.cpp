@@ -97,7 +97,7 @@ TEST_CASE("users who name GPUs that nothing confirms leave room for others, and 
   CHECK(takes(3) >= 8);
   CHECK(takes(4) >= 4);
   CHECK(takes(5) >= 2);
-  // One that NVML knows is in nobody's budget.
+  // A GPU that NVML knows counts against nobody's budget.
   table.confirm(all.front(), 1);
   CHECK(takes(1) == 0);  // few are free
   for (const std::uint32_t index : all) table.remove_client(index);

@@ -1,4 +1,4 @@
-// What the sums that a client reports of its moves tell, reading by reading.
+// What follows from the sums that a client reports about its moves, reading by reading.
 #include <catch2/catch.hpp>
 
 #include "scheduler/server/moves.h"

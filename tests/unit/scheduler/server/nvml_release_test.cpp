@@ -1,4 +1,4 @@
-// A driver that is upgraded under a rotad: NVML is closed when somebody asks for it, and the library that is there
+// A driver that is upgraded while rotad runs: NVML is closed when somebody asks for it, and the library that exists
 // afterwards is the one that is used.
 #include <unistd.h>
 
@@ -14,7 +14,7 @@ namespace {
 using Catch::Contains;
 using Catch::StartsWith;
 
-// Whether a process has the file open that stands for the driver's device.
+// Whether a process has the file open that represents the driver's device.
 bool has_device(pid_t pid) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
     std::error_code gone;
@@ -82,7 +82,7 @@ TEST_CASE("NVML that does not answer is not said to be closed, and closes once i
   const Measured client(rig.daemon());
   REQUIRE(rig.measures());
   rig.answers.are(rig.text + "hangs\n");
-  // A question that is open hangs.
+  // A query in progress hangs.
   REQUIRE(eventually([&] {
     return rig.ask("nvml release").find("error: the driver has not let go of NVML") == 0 || rig.ask("nvml use").empty();
   }));
@@ -105,7 +105,7 @@ TEST_CASE("the NVML that is installed when it is opened is used, and not the one
   std::filesystem::copy(kRecent, answers.folder / "libnvidia-ml.so.570");
   std::filesystem::copy(kOlder, answers.folder / "libnvidia-ml.so.580");
   std::filesystem::create_symlink("libnvidia-ml.so.570", place);
-  CHECK(total() == 1000 * kMega);  // without what the driver has reserved, which the older one does not tell apart
+  CHECK(total() == 1000 * kMega);  // without what the driver has reserved, which the older one does not distinguish
   std::filesystem::remove(place);
   std::filesystem::create_symlink("libnvidia-ml.so.580", place);
   CHECK(total() == 1024 * kMega);

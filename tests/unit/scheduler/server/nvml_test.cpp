@@ -1,4 +1,4 @@
-// What rotad reads from NVML, using a made-up library, and the resulting books of a real rotad.
+// What rotad reads from NVML, using a made-up library, and the resulting accounts of a real rotad.
 #include "scheduler/server/nvml.h"
 
 #include <sys/mman.h>
@@ -178,7 +178,7 @@ TEST_CASE("memory that was handed over, which the driver counts for no process, 
   REQUIRE(receive(taker.descriptor));  // what was handed over
   for (int readings = 0; readings < 3; ++readings) REQUIRE_FALSE(taker.add_gpu(1));
   CHECK(taker.lease->gpus[taker.gpu].context_bytes >= 180 * kMega);
-  // That it has grown is seen all the same.
+  // That it has grown is seen nevertheless.
   answers.are(gpu + process_line(getpid(), 420 * kMega));
   CHECK(taker.context_becomes(272 * kMega));  // at least: the driver may count none of the 148
 }
@@ -365,7 +365,7 @@ TEST_CASE(
   const MeasuringDaemon rotad(answers, "gpu " + gpu_line(1, 626 * kMega) + own + other);
   const Measured client(*rotad.daemon);
   CHECK(client.lease->gpus[client.gpu].all_context_bytes == 626 * kMega);
-  // Of a reading that is in two minds no more than a 1024th of the GPU for each process, and one.
+  // Of a contradictory reading, no more than a 1024th of the GPU for each process, and one more.
   answers.are("gpu " + gpu_line(1, 700 * kMega) + own + other);
   CHECK(client.wait_for(
       [&](const protocol::LeasePage& page) { return page.gpus[client.gpu].all_context_bytes == 627 * kMega; }));

@@ -1,4 +1,4 @@
-// Work whose cost grows with the number of clients takes a small part of rotad's time, however often it is wanted.
+// Work whose cost grows with the number of clients takes a small part of rotad's time, however often it is requested.
 #include "scheduler/server/paced.h"
 
 #include <asio/post.hpp>

@@ -1,4 +1,4 @@
-// Whom rotad tells a holder that somebody waits who may share memory or events with it.
+// Which holders rotad tells that a client waits that may share memory or events with them.
 #include <catch2/catch.hpp>
 #include <initializer_list>
 #include <string>

@@ -20,12 +20,13 @@ using server::Tasks;
 
 constexpr std::uint64_t kGpuBytes = std::uint64_t{1} << 30;
 
-// In exclusive mode, or with memory that does not fit beside anybody else's.
+// In exclusive mode, or with memory that does not fit together with anybody else's.
 std::vector<std::string> options_of(bool exclusive) {
   return {"--mode", exclusive ? "exclusive" : "automatic", "--quantum", "50ms"};
 }
 
-// A client of two GPUs, whose indices are 0 and 1 where it comes first. It says nothing that puts it beside others.
+// A client of two GPUs, whose indices are 0 and 1 where it comes first. It reports nothing that makes it run
+// concurrently with others.
 struct TwoGpus : Client {
   explicit TwoGpus(const std::string& socket, const std::string& name = "two") : Client(socket, name, false) {
     for (std::uint32_t gpu : {0, 1}) {
@@ -45,7 +46,7 @@ struct TwoGpus : Client {
   bool wait_for_waiters_on(std::uint32_t gpu) const {
     return wait_for([&](const LeasePage& page) { return page.gpus[gpu].waiters != 0; });
   }
-  // rotad has carried out what this client has sent.
+  // Waits until rotad has handled everything that this client has sent.
   void catch_up() { REQUIRE_FALSE(add_gpu(1)); }
   void give_back_on(std::uint32_t gpu) {
     give_back(grant(gpu), gpu);
@@ -323,7 +324,7 @@ TEST_CASE("masks of GPUs that a client does not have, and coupling again and aga
     REQUIRE_FALSE(other.add_gpu(1));
     other.want(1);
     CHECK(other.wait_for_grant());
-    CHECK(other.number < 30);  // that client has not used up what numbers there are
+    CHECK(other.number < 30);  // that client has not used up all numbers
     daemon.end(SIGTERM);
   }
   const Outcome again = run({.arguments = {ROTAD, "--replay", log}, .environment = {}});

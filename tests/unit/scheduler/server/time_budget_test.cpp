@@ -1,4 +1,4 @@
-// What one user's messages may take of rotad's time where there are others.
+// How much of rotad's time one user's messages may take if there are other users.
 #include "scheduler/server/time_budget.h"
 
 #include <catch2/catch.hpp>
@@ -22,7 +22,7 @@ TEST_CASE("a user whose messages take more than a part of the time waits, and ot
   CHECK(next == kStart + 2ms * TimeBudget::kPart);
   CHECK(budget.next("flood", next) <= next);
   CHECK(budget.next("other", kStart) <= kStart);
-  // In the long run it has its part.
+  // In the long run it gets its share.
   auto now = kStart;
   std::chrono::nanoseconds spent{};
   while (now < kStart + 10s) {

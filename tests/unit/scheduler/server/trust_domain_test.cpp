@@ -1,5 +1,5 @@
-// Users of two containers are two to rotad: what they see, join, take and change. A container is a pid namespace or a
-// user namespace of a process that this one starts.
+// rotad treats users of two containers as two users: what they see, join, take and change. A container is a pid
+// namespace or a user namespace of a process that this one starts.
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/socket.h>
@@ -291,7 +291,7 @@ TEST_CASE("contexts that nothing measures, of however many processes and users, 
     CHECK(ours.wait_for(
         [&](const protocol::LeasePage& page) { return page.gpus[gpu].all_context_bytes <= kGpu / 16 * 5; }));
     CHECK(reserves(ours, gpu, kGpu / 16 * 10, true));
-    // And they are not taken for nothing.
+    // And these contexts do count.
     CHECK(ours.lease->gpus[gpu].all_context_bytes >= kGpu / 16 * 3);
   }
   end_here = {};
