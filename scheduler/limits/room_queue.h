@@ -12,7 +12,7 @@
 //     or if a wait of the unit was futile before it was made, and no other has freed any since (allocators that try
 //     ever smaller sizes).
 //   - If units can get what they wait for only from each other, directly or through others, they are in a deadlock. The
-//     youngest of them that has memory for which another waits is refused: it is freed for the rest when that ends.
+//     youngest of them that has memory for which another waits is refused: when it ends, that is free for the rest.
 //     That is certain, and done at once, if all clients of these units block, with each thread that has used a GPU, and
 //     their other threads sleep. Otherwise one that does not wait may yet free memory: it is done late, when the first
 //     of them has waited nine tenths of its `patience`.
