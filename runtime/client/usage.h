@@ -26,7 +26,7 @@ class Usage {
   // does.
   void begin_awaiting(int device) { show_awaited(device, 1); }
   void end_awaiting(int device) { show_awaited(device, -1); }
-  // Any thread: whether each thread that has used a GPU waits in one.
+  // Any thread: whether each thread that has used a GPU waits in one, and all others sleep.
   void set_all_threads_wait(bool all);
 
   // Any thread: something else that rotad reads in the page has changed.

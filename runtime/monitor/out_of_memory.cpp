@@ -181,6 +181,7 @@ void OutOfMemory::end_waiting(void* self, int, std::uint64_t, std::uint32_t numb
   auto& of = *static_cast<OutOfMemory*>(self);
   --of.waiting_;
   of.usage_.set_all_threads_wait(false);
+  of.others_.end(number);
   of.rooms_.end(number);
 }
 
@@ -228,11 +229,16 @@ void OutOfMemory::await_room(int device, protocol::AwaitRoom request, FunctionRe
 // the wait ends without an answer.
 bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request, FunctionRef<bool()> again,
                           FunctionRef<void()> say) {
-  // Before the question, so that rotad knows both.
-  const auto look = [this] { usage_.set_all_threads_wait(waiting_ != 0 && waiting_ >= gate_.threads_of_program()); };
+  bool all_waited = false;
+  const auto look = [this, &all_waited] {
+    const bool wait = waiting_ != 0 && waiting_ >= gate_.threads_of_program() && others_.sleep();
+    usage_.set_all_threads_wait(wait);
+    if (!std::exchange(all_waited, wait) && wait) usage_.tell();
+  };
   ++waiting_;
-  look();
+  look();  // before the question, so that rotad knows both
   const std::uint32_t number = rooms_.ask(device, request);
+  others_.begin(number);
   Undo waiting(&end_waiting, this, device, 0, number);
   waiting.begin();
   bell_.ring();

@@ -19,6 +19,7 @@
 #include "runtime/driver/contexts.h"
 #include "runtime/gate/gate.h"
 #include "runtime/memory/residency.h"
+#include "runtime/monitor/other_threads.h"
 
 namespace rota::monitor {
 
@@ -91,7 +92,8 @@ class OutOfMemory {
   const client::Published& published_;
   client::RoomRequests& rooms_;
   client::Usage& usage_;
-  std::atomic<std::uint32_t> waiting_{0};                                    // threads in may_try()
+  std::atomic<std::uint32_t> waiting_{0};  // threads in may_try()
+  OtherThreads others_;
   std::array<std::atomic<turn::Time>, memory::kMaxDevices> patient_from_{};  // when a call waits for others again
   client::Bell& bell_;
   const Process process_;

@@ -12,9 +12,10 @@
 //     or if a wait of the unit was futile before it was made, and no other has freed any since (allocators that try
 //     ever smaller sizes).
 //   - If units can get what they wait for only from each other, directly or through others, they are in a deadlock. The
-//     youngest of them that has memory is refused: its memory is freed for the rest when it ends. That is certain, and
-//     done at once, if all clients of these units block, with each thread that has used a GPU. Otherwise one that does
-//     not wait may yet free memory: it is done late, when the first of them has waited nine tenths of its `patience`.
+//     youngest of them that has memory for which another waits is refused: when it ends, that is free for the rest.
+//     That is certain, and done at once, if all clients of these units block, with each thread that has used a GPU, and
+//     their other threads sleep. Otherwise one that does not wait may yet free memory: it is done late, when the first
+//     of them has waited nine tenths of its `patience`.
 #pragma once
 
 #include <algorithm>
@@ -76,9 +77,9 @@ class RoomQueue {
   // What the client has there that cannot be evicted, without what it requests. `gang` 0: none. Called for all clients
   // of the GPU when a request comes, and as long as it is awaited(); and for all members of gangs.
   void has(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes stays, Time now);
-  // Whether each thread of the client's that has used a GPU waits in such a request: as has(), and again after each
-  // answer to the client. It is taken not to for a moment after an answer, which it may not have read. `began`: its
-  // age. Clients of which none is said count by their numbers.
+  // Whether each thread of the client's that has used a GPU waits in such a request, and all others sleep: as has(),
+  // and again after each answer to the client. It is taken not to for a moment after an answer, which it may not have
+  // read. `began`: its age. Clients of which none is said count by their numbers.
   void blocks(ClientId client, bool blocks, Time began);
   // What of its memory there can leave: as has().
   void moves(ClientId client, GpuIndex gpu, Bytes bytes, Time now);

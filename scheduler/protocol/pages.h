@@ -197,8 +197,8 @@ struct UsagePage {
   // Not 0: work of other processes may have to run concurrently with its own, since they share memory or events:
   // kSharesOwn, kSharesOfOthers. Two processes of which neither has opened anything share nothing.
   std::atomic<std::uint32_t> shares;
-  // Not 0: each thread of the process that has used a GPU waits in an allocation (GpuUsage::awaited), so the process
-  // frees nothing meanwhile. 0 from clients that do not say so.
+  // Not 0: each thread of the process that has used a GPU waits in an allocation (GpuUsage::awaited) and the others
+  // sleep, so the process frees nothing meanwhile. 0 from clients that do not say so.
   std::atomic<std::uint32_t> all_threads_wait;
   // CLOCK_MONOTONIC: when the process met its first rotad. Read only by a rotad that has just begun.
   std::atomic<std::uint64_t> began_ns;

@@ -10,6 +10,30 @@ from ipc_case import MIB, SERVES
 
 OUT_OF_MEMORY = 2
 
+# Has 100 MiB and asks for 100 more. Another thread, which has not used the GPU before, computes until the file is there, and frees the first then.
+COMPUTES = r"""
+import ctypes, os, sys, threading
+cuda = ctypes.CDLL("libcuda.so.1")
+def check(result):
+    assert result == 0, result
+check(cuda.cuInit(0))
+context, size = ctypes.c_void_p(), ctypes.c_size_t(100 << 20)
+first, second = ctypes.c_uint64(), ctypes.c_uint64()
+check(cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0))
+check(cuda.cuMemAlloc_v2(ctypes.byref(first), size))
+def free_first():
+    while not os.path.exists(sys.argv[1]):
+        pass
+    check(cuda.cuCtxSetCurrent(context))
+    check(cuda.cuMemFree_v2(first))
+thread = threading.Thread(target=free_first)
+thread.start()
+print("ready", flush=True)
+sys.stdin.readline()
+print(cuda.cuMemAlloc_v2(ctypes.byref(second), size), flush=True)
+thread.join()
+"""
+
 
 class MemoryWaitThreads(Case):
     def setUp(self):
@@ -76,6 +100,25 @@ class MemoryWaitThreads(Case):
         self.assertFalse(self.ask(younger, "has_ended", 0))
         self.ends_well(older)
         self.assertEqual(self.result(younger, 0)[0], 0)
+        self.ends_well(younger)
+
+    # ctest labels: unsanitized
+    def test_a_thread_that_runs_may_free_memory_although_it_has_not_used_the_gpu_before(self):
+        self.start_daemon()
+        frees = self.scratch / "frees"
+        older = self.program()
+        self.has(older, 100)
+        younger = self.start(ROTA, "run", "--", sys.executable, "-c", COMPUTES, frees)
+        self.assertEqual(younger.stdout.readline(), "ready\n")
+        self.tell(older, "try_to_allocate", 100 * MIB)
+        younger.stdin.write("\n")
+        younger.stdin.flush()
+        for program in older, younger:
+            self.until_it_waits(program, 100)
+        frees.touch()
+        self.assertEqual(self.answer(older)[0], 0)
+        self.ends_well(older)
+        self.assertEqual(younger.stdout.readline(), "0\n")
         self.ends_well(younger)
 
     # ctest labels: unsanitized
