@@ -76,6 +76,14 @@ function(rota_join_sources files)
   set_target_properties(${ARGN} PROPERTIES UNITY_BUILD ${ROTA_JOIN_SOURCES} UNITY_BUILD_BATCH_SIZE ${files})
 endfunction()
 
+# The same for sources whose names meet those of others: the sources of each of these lists, given by its name.
+function(rota_join_lists target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${ROTA_JOIN_SOURCES} UNITY_BUILD_MODE GROUP)
+  foreach(list IN LISTS ARGN)
+    set_source_files_properties(${${list}} PROPERTIES UNITY_GROUP ${list})
+  endforeach()
+endfunction()
+
 # Headers that most of a target's sources include, parsed once for all of them; each still includes what it uses. The
 # names of rota's headers are relative to the repository root, as in the sources.
 function(rota_read_once target)

@@ -48,7 +48,7 @@ class Case(unittest.TestCase):
             ROTA_CACHE=str(self.scratch / "cache"),
             LD_LIBRARY_PATH=f"{self.sim_driver.parent}:{SHIMS / 'simgpu'}",
             # Programs are sanitized in the sanitizer builds; restrictions of the sandbox must not fail a test.
-            ASAN_OPTIONS="detect_leaks=0:abort_on_error=0")
+            ASAN_OPTIONS="detect_leaks=0:abort_on_error=0:malloc_context_size=2")
 
     def end_children(self):
         for child in self.children:

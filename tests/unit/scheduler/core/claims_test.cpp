@@ -427,7 +427,7 @@ TEST_CASE("a rotad that dies while it is asked who it is leaves its lock to the 
 TEST_CASE("in every order of four rotads and three programs, a GPU is granted by one and nobody is left out") {
   // All orders of this many events from outside, with all that happens by itself in between.
   constexpr int kEvents = 7;
-  constexpr std::size_t kMostWorlds = 60000;  // for each number of events: what a second or two explores
+  constexpr std::size_t kMostWorlds = 60000 / ROTA_TEST_EVERY;  // for each number of events
   std::set<World> frontier{World()};
   for (int events = 0; events <= kEvents; ++events) {
     std::set<World> seen = frontier;
@@ -457,7 +457,7 @@ TEST_CASE("in every order of four rotads and three programs, a GPU is granted by
 }
 
 TEST_CASE("after long random histories of rotads and programs everybody is served or told") {
-  for (std::uint32_t seed = 0; seed < 3000; ++seed) {
+  for (std::uint32_t seed = 0; seed < 3000 / ROTA_TEST_EVERY; ++seed) {
     CAPTURE(seed);
     std::mt19937 random(seed);
     World world;

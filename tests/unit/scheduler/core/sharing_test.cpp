@@ -459,7 +459,7 @@ TEST_CASE("a turn has an end, however far the clocks of two GPUs are apart") {
 // The policy against the best of the three with hindsight, for random sets of programs.
 TEST_CASE("what the law chooses is about the best of the candidates") {
   const char* text = std::getenv("ROTA_SHARING_SETS");  // NOLINT(concurrency-mt-unsafe)
-  const int sets = text != nullptr ? std::atoi(text) : 60;
+  const int sets = text != nullptr ? std::atoi(text) : 60 / ROTA_TEST_EVERY;
   constexpr Time kLength = 20s;
   std::minstd_rand random(12);
   const auto between = [&](double low, double high) {

@@ -37,7 +37,7 @@ scheduler::Settings settings_of(unsigned seed) {
 
 TEST_CASE("gangs of several processes: no two conflicting holders, no gang half granted, nobody stuck, nothing kept") {
   const long only = number("ROTA_GANGS_SEED", 0);
-  const long enough = only != 0 ? 1 : number("ROTA_GANG_STEPS", 100'000);
+  const long enough = only != 0 ? 1 : number("ROTA_GANG_STEPS", ROTA_TEST_EVERY > 1 ? 40'000 : 100'000);
   World::Seen all;
   // Few worlds take most of the steps, where a gang comes to rest by thousands of calls: they do not count for others.
   constexpr long kMostOfAWorld = 4'000;
@@ -86,7 +86,7 @@ TEST_CASE("gangs of several processes: no two conflicting holders, no gang half 
 }
 
 TEST_CASE("jobs of two processes on neighbouring GPUs of a ring keep all of them busy") {
-  for (unsigned seed = 1; seed <= 4; ++seed) {
+  for (unsigned seed = 1; seed <= 4; seed += ROTA_TEST_EVERY > 1 ? 3 : 1) {
     CAPTURE(seed);
     scheduler::Settings settings;
     settings.mode = scheduler::Mode::kExclusive;
