@@ -8,6 +8,8 @@
 #include "runtime/core/held_signals.h"
 #include "runtime/core/log.h"
 #include "runtime/driver/gpu_number.h"
+#include "runtime/memory/one_allocation.h"
+#include "scheduler/protocol/reserve_number.h"
 
 namespace rota::client {
 
@@ -114,9 +116,9 @@ bool Budget::granted(int device, const Bytes& own, const Bytes& uncounted, Funct
     // Bytes for which other threads are about to ask are in the ledger, too, and may be refused.
     const Bytes wanted = less(live(device), less(here.pending, own));
     if (released_ || within(wanted, granted())) break;
-    if (++asks_ == 0) ++asks_;
-    here.awaited = asks_;
-    here.ask = Ask{asks_, each_of(wanted, uncounted, std::plus<>())};
+    asks_ = protocol::next_reserve_number(asks_);
+    here.awaited = asks_ | (memory::OneAllocation::refusal_counts() ? 0 : protocol::kRefusalDoesNotCount);
+    here.ask = Ask{here.awaited, each_of(wanted, uncounted, std::plus<>())};
     bell_.ring();
     const bool answered = answered_.wait_for(
         lock, patience_, [&] { return released_ || here.awaited == 0 || within(wanted, granted()); });
@@ -127,6 +129,7 @@ bool Budget::granted(int device, const Bytes& own, const Bytes& uncounted, Funct
       here.granted_bytes.store(kEverything);
     }
     if (released_ || here.granted || within(wanted, granted())) break;
+    memory::OneAllocation::refused();
     // There may have been a free in the meantime.
     const Bytes again = less(live(device), less(here.pending, own));
     if (!within(wanted, again)) continue;
@@ -248,7 +251,8 @@ void Budget::answer(int device, const protocol::Reserved& answer) {
     if (here.awaited == answer.number) {
       here.granted = answer.granted != 0;
       here.full = answer.full != 0;
-      if (answer.granted == 0) here.why = answer.text;
+      const bool counts = (answer.number & protocol::kRefusalDoesNotCount) == 0;
+      if (answer.granted == 0 && (counts || here.why.empty())) here.why = answer.text;
       here.awaited = 0;
     }
   }

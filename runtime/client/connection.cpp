@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "runtime/client/inherited_socket.h"
+#include "runtime/client/spare_descriptors.h"
 #include "scheduler/base/above_standard.h"
 #include "scheduler/protocol/packet.h"
 
@@ -38,6 +39,18 @@ constexpr std::size_t kMostUnsent = 1024;
 
 // This process's connection, for a forked child to close.
 constinit InheritedSocket open_socket;
+
+// For the next connection: its socket, and the pages until they are mapped. While there is none, one more stands in for
+// the socket of the last.
+constexpr std::size_t kPages = protocol::kMostDescriptors;
+constexpr std::size_t kForConnection = 1 + kPages;
+static_assert(kForConnection + 1 == SpareDescriptors::kMost);
+constinit SpareDescriptors spare_descriptors;
+
+bool none_is_left() {
+  const Descriptor another(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
+  return !another && errno == EMFILE;
+}
 
 // The caller zeroes the message before receiving, so that fields which a rotad of another version omits are zero.
 bool valid(const Message& message, ssize_t bytes) {
@@ -80,8 +93,11 @@ void* map_page(int descriptor, int protection) {
 
 Connection::Attempt Connection::open(std::chrono::milliseconds patience, bool returns,
                                      const protocol::SocketCandidates& places) {
+  spare_descriptors.release(1);
   const protocol::SocketSearch search = protocol::search_rotad(places);
   if (search.descriptor < 0) {
+    if (returns) spare_descriptors.fill(SpareDescriptors::kMost);
+    if (search.error == EMFILE) return {nullptr, nullptr, kNoDescriptor};
     if (protocol::nobody_there(search.error)) {
       if (search.skipped_count == 0) return {};
       return {nullptr, nullptr,
@@ -94,9 +110,9 @@ Connection::Attempt Connection::open(std::chrono::milliseconds patience, bool re
     if (search.error == ETIMEDOUT) return {nullptr, nullptr, protocol::unresponsive_text(path, {})};
     return {nullptr, nullptr, fmt::format("{}: {}", *path != '\0' ? path : "ROTA_SOCKET", error_text(search.error))};
   }
-  std::unique_ptr<Connection> made(new Connection(above_standard(search.descriptor), search.candidate.path));
+  std::unique_ptr<Connection> made(new Connection(above_standard(search.descriptor), search.candidate.path, returns));
   std::string reason;
-  if (!made->say_hello(returns)) {
+  if (!made->say_hello()) {
     reason = "rotad closed the connection";
   } else if (!made->hears_within(patience)) {
     reason = protocol::unresponsive_text(made->socket(), made->rotad());
@@ -104,28 +120,37 @@ Connection::Attempt Connection::open(std::chrono::milliseconds patience, bool re
   } else {
     reason = made->read_welcome();
   }
+  if (reason == kNoDescriptor) return {nullptr, nullptr, std::move(reason)};
   if (!reason.empty()) return {nullptr, nullptr, fmt::format("{}: {}", search.candidate.path, reason)};
   return {std::move(made), nullptr, {}};
 }
 
-Connection::Connection(int descriptor, std::string socket) : descriptor_(descriptor), socket_(std::move(socket)) {
+Connection::Connection(int descriptor, std::string socket, bool returns)
+    : descriptor_(descriptor), socket_(std::move(socket)), returns_(returns) {
   open_socket.keep(descriptor);
 }
 
 Connection::~Connection() {
   open_socket.forget(descriptor_.get());
+  Descriptor(std::move(descriptor_));  // first: a spare one takes its place
+  if (lease_ != nullptr || returns_) spare_descriptors.fill(SpareDescriptors::kMost);
+}
+
+void Connection::expect_no_other() {
+  spare_descriptors.close_all();
 }
 
 void Connection::close_inherited() {
   open_socket.close();
+  spare_descriptors.close_all();
 }
 
-bool Connection::say_hello(bool returns) {
+bool Connection::say_hello() {
   Message hello;
   hello.kind = Kind::kHello;
   hello.body.hello.newest_version = protocol::kVersion;
   std::strncpy(hello.body.hello.name, program_invocation_short_name, protocol::kNameLength - 1);
-  hello.body.hello.returns = returns ? 1 : 0;
+  hello.body.hello.returns = returns_ ? 1 : 0;
   return send(hello);
 }
 
@@ -151,7 +176,8 @@ Connection::Welcome Connection::welcome(std::string& reason) {
 
 std::string Connection::read_welcome() {
   Message answer;
-  Descriptor pages[2];
+  Descriptor pages[kPages];
+  spare_descriptors.release(kPages);
   const ssize_t bytes = protocol::read_packet(descriptor_.get(), &answer, sizeof answer, pages, MSG_DONTWAIT);
   std::string reason;
   if (bytes == 0) {
@@ -165,6 +191,8 @@ std::string Connection::read_welcome() {
              answer.version > protocol::kVersion) {
     reason = fmt::format("this rotad speaks version {} of the protocol, not {} to {}: install the same version of rota",
                          answer.version, protocol::kOldestVersion, protocol::kVersion);
+  } else if (!pages[kPages - 1] && none_is_left()) {
+    return kNoDescriptor;
   } else {
     lease_ = static_cast<protocol::LeasePage*>(map_page(pages[0].get(), PROT_READ));
     usage_ = static_cast<protocol::UsagePage*>(map_page(pages[1].get(), PROT_READ | PROT_WRITE));
@@ -174,6 +202,8 @@ std::string Connection::read_welcome() {
       reason = "rotad's shared pages cannot be used";
     }
   }
+  for (Descriptor& page : pages) Descriptor(std::move(page));
+  if (reason.empty()) spare_descriptors.fill(kForConnection);
   return reason;
 }
 

@@ -33,6 +33,9 @@ class Connection {
   // How long a program waits for rotad's welcome, which takes far less than a millisecond unless the machine is busy. A
   // judgment.
   static constexpr std::chrono::milliseconds kPatience{1000};
+  // Why a process has no connection that may have no more descriptors.
+  static constexpr const char* kNoDescriptor =
+      "no descriptor is left to reach rotad: raise the program's limit (`ulimit -n`), or let it close some";
   // Finds rotad, says hello and waits for the welcome; shorter if rotad is seen to be stopped. `returns`: this process
   // has lost a rotad.
   static Attempt open(std::chrono::milliseconds patience = kPatience, bool returns = false,
@@ -92,14 +95,16 @@ class Connection {
   protocol::UsagePage* usage() const { return usage_; }
   const protocol::Welcome& welcome() const { return welcome_; }
 
-  // In the child of a fork: closes the parent's socket, if one was open. The pages were not inherited. The fork may
-  // have interrupted any thread in this class, so this touches no object: at worst the child keeps a descriptor, which
-  // is harmless.
+  // Gives up the descriptors that are kept for the next connection.
+  static void expect_no_other();
+  // In the child of a fork: closes the parent's socket, if one was open, and its spare descriptors. The pages were not
+  // inherited. The fork may have interrupted any thread in this class, so this touches no object: at worst the child
+  // keeps a descriptor, which is harmless.
   static void close_inherited();
 
  private:
-  Connection(int descriptor, std::string socket);
-  bool say_hello(bool returns);
+  Connection(int descriptor, std::string socket, bool returns);
+  bool say_hello();
   // Whether something arrives within that time.
   bool hears_within(std::chrono::milliseconds patience) const;
   // Returns the reason for a failure; empty: success.
@@ -125,6 +130,7 @@ class Connection {
   std::deque<protocol::Message> unsent_;
   int unread_bytes_ = 0;  // of what was sent, at the last check
   bool written_ = false;  // since then
+  const bool returns_;    // this process has lost a rotad
   turn::Time unread_since_{0};
   turn::Time checked_at_{0};
   struct Extent {

@@ -83,6 +83,7 @@ Conversation::First Conversation::find_first(bool silent) {
 void Conversation::give_up() {
   connection_.reset();
   unanswered_.reset();
+  Connection::expect_no_other();
 }
 
 void Conversation::connect() {
@@ -93,7 +94,7 @@ void Conversation::connect() {
   if (connection_) {
     is_back();
   } else if (!unanswered_) {
-    listener_.rotad_is_back(false);
+    is_not_back(attempt.reason);
   }
 }
 
@@ -105,7 +106,7 @@ void Conversation::look_for_welcome() {
       return;
     case Connection::Welcome::kNo:
       unanswered_.reset();
-      return listener_.rotad_is_back(false);
+      return is_not_back(reason);
     case Connection::Welcome::kYes:
       connection_ = std::move(unanswered_);
       return is_back();
@@ -117,9 +118,14 @@ void Conversation::is_back() {
   const bool is = connection_ != nullptr;  // it may have been lost again
   if (is) {
     log::info("rotad is back");
-    said_silent_ = false;
+    said_silent_ = told_no_descriptor_ = false;
   }
   listener_.rotad_is_back(is);
+}
+
+void Conversation::is_not_back(const std::string& why) {
+  if (why == Connection::kNoDescriptor && !std::exchange(told_no_descriptor_, true)) log::warn("{}", why);
+  listener_.rotad_is_back(false);
 }
 
 // Sends what rotad must know first.

@@ -123,6 +123,7 @@ class Conversation {
   void came();
   void went();
   void is_back();
+  void is_not_back(const std::string& why);
   void tell_gang();
   void tell_shares();
   void is_served(Gpu& gpu);
@@ -141,6 +142,7 @@ class Conversation {
   std::unique_ptr<Connection> unanswered_;  // to a rotad that has not answered yet
   bool said_silent_ = false;
   bool told_no_rotad_ = false;  // the user
+  bool told_no_descriptor_ = false;
   std::vector<Gpu> gpus_;
   std::uint32_t round_ = 0;  // of tightening, on this connection
 };

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 namespace rota::client {
 
@@ -25,7 +26,10 @@ class InheritedSocket {
     return descriptor >= 0 && fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) &&
            status.st_ino == inode_.load();
   }
-  // In the child.
+  // Whether there is one, and the program has not closed it.
+  bool is_there() const noexcept { return is(descriptor_.load()); }
+  bool is_below(std::uint64_t limit) const noexcept { return std::cmp_less(descriptor_.load(), limit); }
+  // In the child of a fork, too.
   void close() noexcept {
     if (const int descriptor = descriptor_.exchange(-1); is(descriptor)) ::close(descriptor);
   }

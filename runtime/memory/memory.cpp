@@ -11,6 +11,7 @@
 #include "runtime/driver/context.h"
 #include "runtime/driver/own_streams.h"
 #include "runtime/driver/stream.h"
+#include "runtime/memory/one_allocation.h"
 #include "runtime/memory/round_up.h"
 #include "scheduler/base/host_memory.h"
 
@@ -167,6 +168,7 @@ api::CUresult Memory::allocate_native(std::uint64_t bytes, Kind kind, const Real
 api::CUresult Memory::allocate(api::CUdeviceptr* address, std::size_t bytes, bool may_reuse) {
   Place place;
   if (address == nullptr || bytes == 0 || !here(place)) return real::cuMemAlloc_v2(address, bytes);
+  const OneAllocation one;
   Backend& server = backend_for_allocation(place.device);
   // Small enough to stay native. The total is checked first: a few bytes too many, if threads check at the same time,
   // do no harm.
@@ -192,11 +194,12 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
   if (kind.backing == Backing::kSwapped) ensure_a_byte(place);
   const bool shares = kind.backing == Backing::kSwapped ? bytes < kOwnExtent : may_reuse && bytes < kOwnAllocation;
   if (shares && kind.converted()) {
+    const OneAllocation::FirstWay alone_is_next;
     const api::CUresult result = stream_ordered_.allocate(
         {.place = place, .gpu_bytes = device(place.device).total_bytes, .bytes = bytes, .backing = kind.backing},
         backend,
         [&](std::uint64_t more, const void* frame) {
-          RefusedBy by = RefusedBy::kNobody;  // the allocation is tried by itself next
+          RefusedBy by = RefusedBy::kNobody;
           return reserve_or_wait(place.device, more, Kind::kShared, by, frame);
         },
         address);

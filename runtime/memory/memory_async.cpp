@@ -9,6 +9,7 @@
 #include "runtime/driver/context.h"
 #include "runtime/driver/stream.h"
 #include "runtime/memory/memory.h"
+#include "runtime/memory/one_allocation.h"
 
 namespace rota::memory {
 
@@ -105,6 +106,7 @@ api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const Strea
     real::cuEventDestroy_v2(behind.event);
   }
   has_converted_.store(true, std::memory_order_relaxed);
+  const OneAllocation one;
   if (wanted.backing == Backing::kSwapped) ensure_a_byte(wanted.place);
   const int device = wanted.place.device;
   StreamOrdered::Wanted how = wanted;

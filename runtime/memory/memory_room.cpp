@@ -7,6 +7,7 @@
 #include "runtime/driver/freed.h"
 #include "runtime/driver/gpu_number.h"
 #include "runtime/memory/memory.h"
+#include "runtime/memory/one_allocation.h"
 #include "scheduler/base/byte_text.h"
 #include "scheduler/protocol/session_list.h"
 
@@ -38,6 +39,7 @@ Charge Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind, const void* 
 }
 
 Charge Memory::reserve_or_wait(int ordinal, std::uint64_t bytes, Kind kind, RefusedBy& by, const void* frame) {
+  const OneAllocation one;
   Charge charge(ledger_, ordinal, bytes, kind, frame);
   if (ordinal < 0 || ordinal >= kMaxDevices) {
     charge.begin();
@@ -155,6 +157,7 @@ api::CUresult Memory::with_room(int ordinal, std::uint64_t pending, const RealCa
 }
 
 api::CUresult Memory::with_waiting(int ordinal, std::uint64_t bytes, Backing backing, Attempt attempt) {
+  const OneAllocation one;
   RefusedBy by = RefusedBy::kNobody;
   api::CUresult result = attempt(true, by);
   if (by == RefusedBy::kNobody) [[likely]]

@@ -71,11 +71,16 @@ Quota::Answer Quota::grant(ClientId client, Member& member, GpuIndex gpu, const 
 
 Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu, const Ask& ask,
                             const Refusal& by) const {
+  const Reservation& before = member.reserved[gpu];
+  const auto more_of = [&](Bytes Reservation::* bytes) {
+    return ask.wanted.*bytes - std::min(ask.wanted.*bytes, before.*bytes);
+  };
+  // Swap memory that the GPU's bytes already include is asked for by itself, in extents.
+  const Bytes allocated = more_of(&Reservation::device);
+  const Bytes more =
+      allocated != 0 ? allocated : std::max(more_of(&Reservation::fixed), more_of(&Reservation::swapped));
   if (by.account == nullptr) {
-    const Reservation& before = member.reserved[gpu];
     const Bytes kept = kept_free(member, gpu);
-    const Bytes more = std::max(ask.wanted.fixed - std::min(ask.wanted.fixed, before.fixed),
-                                ask.wanted.swapped - std::min(ask.wanted.swapped, before.swapped));
     return {client,
             gpu,
             ask.number,
@@ -91,12 +96,6 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
             reason_of(by)};
   }
   const Account& account = *by.account;
-  // Swap memory that the GPU's bytes already include is asked for by itself, in extents.
-  const auto more_of = [&](Bytes Reservation::* bytes) {
-    return ask.wanted.*bytes - std::min(ask.wanted.*bytes, member.reserved[gpu].*bytes);
-  };
-  const Bytes allocated = more_of(&Reservation::device);
-  const Bytes more = by.host || allocated == 0 ? std::max(allocated, more_of(&Reservation::swapped)) : allocated;
   std::string why;
   if (by.host) {
     why = fmt::format(" may have {} of GPU memory in host memory, too little for {} more on this GPU",
@@ -111,7 +110,7 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
   const std::string& remedy = by.host ? account.remedy.host : account.remedy.device;
   if (!remedy.empty()) why += ": " + remedy;
   why = fitting(account.name, why);
-  return {client, gpu, ask.number, false, member.reserved[gpu], why, reason_of(by)};
+  return {client, gpu, ask.number, false, before, why, reason_of(by)};
 }
 
 // Asks others to report what they do not need: the clients of the account, or for the host all that use the GPU. For

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "scheduler/base/host_memory.h"
+#include "scheduler/protocol/reserve_number.h"
 #include "scheduler/server/client.h"
 #include "scheduler/server/decode.h"
 #include "scheduler/server/guarded.h"
@@ -158,7 +159,8 @@ void Server::carry_out(const Quota::Outcome& outcome) {
                              .fixed_bytes = answer.reserved.fixed,
                              .swapped_bytes = answer.reserved.swapped};
     set_text(message.body.reserved.text, answer.why);
-    if (!answer.granted) report_refused(*found->second, answer);
+    const bool counts = (answer.number & protocol::kRefusalDoesNotCount) == 0;
+    if (!answer.granted && counts) report_refused(*found->second, answer);
     tell(*found->second, message);
   }
   for (const scheduler::RoomQueue::Answer& answer : outcome.rooms) {

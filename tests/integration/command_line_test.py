@@ -26,6 +26,16 @@ class CommandLine(Case):
             result = self.call(*command)
             self.assertEqual((result.returncode, result.stderr), (code, line))
 
+    def test_an_empty_command_is_not_found_and_empty_arguments_reach_the_program(self):
+        for command in ("run", "trace", "sim", "ci", "try"):
+            with self.subTest(command):
+                result = self.call("env", "-C", self.scratch, ROTA, command, "--", "", "x")
+                self.assertEqual(result.returncode, 127, result.stderr)
+                self.assertIn("'': command not found\n", result.stderr)
+                said = self.scratch / command
+                self.checked("env", "-C", self.scratch, ROTA, command, "--", "sh", "-c", 'printf "<%s>" "$@" > "$0"', said, "a", "", "--", "b", "")
+                self.assertEqual(said.read_text(), "<a><><--><b><>")
+
     def test_a_gang_is_named_for_the_program_and_one_that_has_no_proper_name_is_refused(self):
         for text in "train", "train:4":
             self.assertEqual(self.checked(ROTA, "run", "--gang", text, "--", "printenv", "ROTA_GANG", ROTA_GANG="outer").stdout, text + "\n")

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/core/undo.h"
+#include "runtime/memory/one_allocation.h"
 #include "runtime/memory/round_up.h"
 #include "scheduler/base/host_memory.h"
 #include "scheduler/protocol/protocol.h"
@@ -21,6 +22,7 @@ std::uint64_t SwapBackend::most(int ordinal) {
 }
 
 bool SwapBackend::reserve(int ordinal, std::uint64_t bytes, std::uint64_t uncounted, bool& for_others) {
+  const OneAllocation one;
   const std::uint64_t granule = granularity(ordinal);
   if (bytes > protocol::kMaxGpuBytes) return false;
   const std::uint64_t more = round_up(bytes, granule);

@@ -109,6 +109,10 @@ bool has_static_cuda_runtime(const std::string& path) {
                               [](std::string_view library) { return library.starts_with("libcudart.so"); });
 }
 
+std::string not_found_text(const std::string& command) {
+  return (command.empty() ? "''" : command) + ": command not found";
+}
+
 Executable inspect_command(const std::string& command) {
   Executable result;
   result.path = find_command(command, result.error);

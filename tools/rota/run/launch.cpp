@@ -70,7 +70,7 @@ int prepare(const LaunchOptions& options) {
   const GrowingFiles growing;
   const Executable executable = inspect_command(options.command[0]);
   if (executable.error == ENOENT) {
-    say(fmt::format("{}: command not found", options.command[0]));
+    say(not_found_text(options.command[0]));
     return kNotFound;
   }
   if (executable.error != 0) {

@@ -64,7 +64,7 @@ void add_system_preload_option(CLI::App& command, const std::shared_ptr<LaunchOp
 std::vector<std::string> program_of(const CLI::App& command) {
   std::vector<std::string> program = command.remaining();
   if (program.empty()) throw CLI::RequiredError("the program and its arguments");
-  if (program[0].empty() || program[0][0] == '-') throw CLI::ExtrasError({program[0]});
+  if (program[0].starts_with('-')) throw CLI::ExtrasError({program[0]});
   return program;
 }
 

@@ -363,7 +363,7 @@ void register_sim(CLI::App& app) {
   command->callback([options, command] {
     options->command = command->remaining();
     if (options->command.empty()) throw CLI::RequiredError("the program and its arguments");
-    if (options->command[0].empty() || options->command[0][0] == '-') throw CLI::ExtrasError({options->command[0]});
+    if (options->command[0].starts_with('-')) throw CLI::ExtrasError({options->command[0]});
     throw CLI::RuntimeError(simulate(*options));
   });
 }

@@ -189,7 +189,7 @@ int measure(const TryOptions& options, const LaunchOptions& launch) {
   const std::string& program = launch.command[0];
   const Executable executable = inspect_command(program);
   if (executable.error == ENOENT) {
-    tell(program + ": command not found");
+    tell(not_found_text(program));
     return 127;
   }
   if (executable.error != 0) {

@@ -1,9 +1,12 @@
 // The budget by itself, where the test is the monitor and rotad.
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <set>
 #include <thread>
 
 #include "runtime/client/budget.h"
+#include "runtime/memory/one_allocation.h"
+#include "scheduler/protocol/reserve_number.h"
 #include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_driver.h"
 #include "tests/unit/runtime/fake_residency.h"
@@ -96,6 +99,50 @@ TEST_CASE("what stays and what extents take are asked for each by itself, though
   CHECK(has.bytes.swapped == kMega);
   CHECK(has.bytes.fixed == 0);
   CHECK(has.bytes.movable == 2 * kMega);
+}
+
+TEST_CASE(
+    "of all that is asked in the course of one allocation, and refused, the first that no other way follows counts") {
+  Alone alone;
+  const auto counts = [](std::uint32_t number) { return (number & protocol::kRefusalDoesNotCount) == 0; };
+  const auto one = [&](std::uint64_t bytes) {
+    const memory::OneAllocation allocation;
+    return alone.takes(bytes, memory::Kind::kConverted);
+  };
+  std::thread thread([&] {
+    const memory::OneAllocation allocation;
+    {
+      const memory::OneAllocation::FirstWay way;
+      one(4 * kMega);
+    }
+    one(2 * kMega);
+    one(kMega);
+  });
+  std::set<std::uint32_t> numbers;
+  for (const bool expected : {false, true, false}) {
+    const std::uint32_t number = alone.next_ask().number;
+    CHECK(counts(number) == expected);
+    CHECK(numbers.insert(number).second);
+    alone.answer(number, false, {});
+  }
+  thread.join();
+  CHECK(protocol::next_reserve_number(protocol::kRefusalDoesNotCount - 1) == 1);
+}
+
+TEST_CASE("a refused allocation leaves nothing behind for the next one of its thread") {
+  Alone alone;
+  std::thread thread([&] {
+    for (int time = 0; time < 2; ++time) {
+      const memory::OneAllocation allocation;
+      alone.takes(kMega, memory::Kind::kConverted);
+    }
+  });
+  for (int time = 0; time < 2; ++time) {
+    const std::uint32_t number = alone.next_ask().number;
+    CHECK((number & protocol::kRefusalDoesNotCount) == 0);
+    alone.answer(number, false, {});
+  }
+  thread.join();
 }
 
 TEST_CASE("an allocation that needs an extent asks once for both") {
