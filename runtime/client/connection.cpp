@@ -120,7 +120,7 @@ Connection::Attempt Connection::open(std::chrono::milliseconds patience, bool re
   } else {
     reason = made->read_welcome();
   }
-  if (reason == kNoDescriptor) return {nullptr, nullptr, std::move(reason)};
+  if (reason == kNoDescriptor) return {nullptr, nullptr, kNoDescriptor};
   if (!reason.empty()) return {nullptr, nullptr, fmt::format("{}: {}", search.candidate.path, reason)};
   return {std::move(made), nullptr, {}};
 }

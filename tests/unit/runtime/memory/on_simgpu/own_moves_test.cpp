@@ -446,7 +446,8 @@ TEST_CASE("memory that is made at a released address while others come back is n
     EXPECT(own.serves(0));
     const auto make = [&own](const memory::Making& making) {
       CUdeviceptr address = 0;
-      EXPECT(own.reserve(0, kPiece, 0));
+      bool for_others = false;
+      EXPECT(own.reserve(0, kPiece, 0, for_others));
       EXPECT_OK(own.allocate_own(0, &address, kPiece, making));
       return address;
     };
