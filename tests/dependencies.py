@@ -20,6 +20,7 @@ OWN_THREAD = "runtime/core/own_thread.h"  # one way to start a thread that is no
 FUNCTION_REF = "runtime/core/function_ref.h"  # a callable that is passed down
 DEVICES = "runtime/core/devices.h"  # sets of GPUs
 UNDO = "runtime/core/undo.h"  # what a call undoes that fails or is left
+ONE_ALLOCATION = "runtime/core/one_allocation.h"  # all that one allocation asks rotad
 LEFT = "runtime/core/left.h"  # whether a thread has left a call
 COUNTED = "runtime/core/counted.h"  # one more for as long as it lives
 WAITERS = "runtime/core/waiters.h"  # threads that wait, and signal handlers that run in them
@@ -48,12 +49,12 @@ ALLOWED = {
     "runtime/gate": ["runtime/driver", "generated", "tools/simgpu/reach_check.h", LOG, FUNCTION_REF, DEVICES, WAITERS, HELD_SIGNALS, LEFT, OWN_TID],
     # A machine's words for time and leases are what the client hands to it.
     "runtime/client": ["scheduler/base", "scheduler/protocol", "scheduler/rules", "scheduler/address", "generated", "runtime/turn/machine.h", "runtime/account/account.h", "runtime/driver/memory_descriptor.h",
-                       "runtime/driver/gpu_number.h", LOG, FUNCTION_REF, WAITERS, HELD_SIGNALS, MAPPINGS, DEVICES, *MEMORY_FOR_TURNS],
+                       "runtime/driver/gpu_number.h", LOG, FUNCTION_REF, WAITERS, HELD_SIGNALS, MAPPINGS, DEVICES, ONE_ALLOCATION, *MEMORY_FOR_TURNS],
     # Memory only as its two interfaces show it.
     "runtime/monitor": ["scheduler/base", "runtime/account", "runtime/client", "runtime/core", "runtime/driver", "runtime/gate", "runtime/turn", "runtime/trace",
                         *MEMORY_FOR_TURNS, "runtime/memory/turns.h", "runtime/memory/swap/reach.h", "generated", "scheduler/protocol", "scheduler/rules", "scheduler/address"],
     "runtime/turn": ["scheduler/protocol", "scheduler/rules", DEVICES],
-    "runtime/memory": ["scheduler/base", "runtime/account/account.h", "runtime/driver", "scheduler/protocol", "scheduler/rules", "generated", LOG, OWN_THREAD, FUNCTION_REF, DEVICES, UNDO],
+    "runtime/memory": ["scheduler/base", "runtime/account/account.h", "runtime/driver", "scheduler/protocol", "scheduler/rules", "generated", LOG, OWN_THREAD, FUNCTION_REF, DEVICES, UNDO, ONE_ALLOCATION],
     # Of what moves extents it knows nothing.
     "runtime/memory/swap/store": ["scheduler/base", "runtime/memory/ledger.h", "runtime/memory/round_up.h", "runtime/driver/context.h", "scheduler/protocol", "scheduler/rules", "generated", LOG, OWN_THREAD],
     "runtime/trace": ["generated", "scheduler/base", LOG, FILES],

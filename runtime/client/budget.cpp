@@ -7,8 +7,8 @@
 
 #include "runtime/core/held_signals.h"
 #include "runtime/core/log.h"
+#include "runtime/core/one_allocation.h"
 #include "runtime/driver/gpu_number.h"
-#include "runtime/memory/one_allocation.h"
 #include "scheduler/protocol/reserve_number.h"
 
 namespace rota::client {
@@ -117,7 +117,7 @@ bool Budget::granted(int device, const Bytes& own, const Bytes& uncounted, Funct
     const Bytes wanted = less(live(device), less(here.pending, own));
     if (released_ || within(wanted, granted())) break;
     asks_ = protocol::next_reserve_number(asks_);
-    here.awaited = asks_ | (memory::OneAllocation::refusal_counts() ? 0 : protocol::kRefusalDoesNotCount);
+    here.awaited = asks_ | (OneAllocation::refusal_counts() ? 0 : protocol::kRefusalDoesNotCount);
     here.ask = Ask{here.awaited, each_of(wanted, uncounted, std::plus<>())};
     bell_.ring();
     const bool answered = answered_.wait_for(
@@ -129,7 +129,7 @@ bool Budget::granted(int device, const Bytes& own, const Bytes& uncounted, Funct
       here.granted_bytes.store(kEverything);
     }
     if (released_ || here.granted || within(wanted, granted())) break;
-    memory::OneAllocation::refused();
+    OneAllocation::refused();
     // There may have been a free in the meantime.
     const Bytes again = less(live(device), less(here.pending, own));
     if (!within(wanted, again)) continue;

@@ -7,11 +7,11 @@
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
 #include "runtime/core/log.h"
+#include "runtime/core/one_allocation.h"
 #include "runtime/driver/capture_mode.h"
 #include "runtime/driver/context.h"
 #include "runtime/driver/own_streams.h"
 #include "runtime/driver/stream.h"
-#include "runtime/memory/one_allocation.h"
 #include "runtime/memory/round_up.h"
 #include "scheduler/base/host_memory.h"
 

@@ -4,12 +4,12 @@
 
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
+#include "runtime/core/one_allocation.h"
 #include "runtime/core/undo.h"
 #include "runtime/driver/capture_mode.h"
 #include "runtime/driver/context.h"
 #include "runtime/driver/stream.h"
 #include "runtime/memory/memory.h"
-#include "runtime/memory/one_allocation.h"
 
 namespace rota::memory {
 

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "runtime/core/log.h"
+#include "runtime/core/one_allocation.h"
 #include "runtime/driver/freed.h"
 #include "runtime/driver/gpu_number.h"
 #include "runtime/memory/memory.h"
-#include "runtime/memory/one_allocation.h"
 #include "scheduler/base/byte_text.h"
 #include "scheduler/protocol/session_list.h"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/core/one_allocation.h"
 #include "runtime/core/undo.h"
-#include "runtime/memory/one_allocation.h"
 #include "runtime/memory/round_up.h"
 #include "scheduler/base/host_memory.h"
 #include "scheduler/protocol/protocol.h"

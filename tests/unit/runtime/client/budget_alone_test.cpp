@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "runtime/client/budget.h"
-#include "runtime/memory/one_allocation.h"
+#include "runtime/core/one_allocation.h"
 #include "scheduler/protocol/reserve_number.h"
 #include "tests/unit/runtime/eventually.h"
 #include "tests/unit/runtime/fake_driver.h"
@@ -106,13 +106,13 @@ TEST_CASE(
   Alone alone;
   const auto counts = [](std::uint32_t number) { return (number & protocol::kRefusalDoesNotCount) == 0; };
   const auto one = [&](std::uint64_t bytes) {
-    const memory::OneAllocation allocation;
+    const OneAllocation allocation;
     return alone.takes(bytes, memory::Kind::kConverted);
   };
   std::thread thread([&] {
-    const memory::OneAllocation allocation;
+    const OneAllocation allocation;
     {
-      const memory::OneAllocation::FirstWay way;
+      const OneAllocation::FirstWay way;
       one(4 * kMega);
     }
     one(2 * kMega);
@@ -133,7 +133,7 @@ TEST_CASE("a refused allocation leaves nothing behind for the next one of its th
   Alone alone;
   std::thread thread([&] {
     for (int time = 0; time < 2; ++time) {
-      const memory::OneAllocation allocation;
+      const OneAllocation allocation;
       alone.takes(kMega, memory::Kind::kConverted);
     }
   });

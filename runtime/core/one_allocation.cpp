@@ -1,7 +1,7 @@
-#include "runtime/memory/one_allocation.h"
+#include "runtime/core/one_allocation.h"
 
-namespace rota::memory {
+namespace rota {
 
 [[gnu::tls_model("initial-exec")]] constinit thread_local OneAllocation::Here OneAllocation::here{};
 
-}  // namespace rota::memory
+}  // namespace rota

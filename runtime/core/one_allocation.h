@@ -3,7 +3,7 @@
 
 #include <utility>
 
-namespace rota::memory {
+namespace rota {
 
 class OneAllocation {
  public:
@@ -45,4 +45,4 @@ class OneAllocation {
   const bool outermost_;
 };
 
-}  // namespace rota::memory
+}  // namespace rota
