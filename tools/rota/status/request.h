@@ -33,7 +33,7 @@ struct MachineGpu {
   std::uint64_t used_bytes = 0;
   std::optional<unsigned> busy_percent;  // of the last moment; nothing: the driver does not say
   // What processes have there, by pid. Those of another pid namespace are not named.
-  std::map<pid_t, std::uint64_t> processes;
+  std::map<pid_t, std::uint64_t> processes{};
 };
 
 // What rotad knows, and what else this machine shows.
