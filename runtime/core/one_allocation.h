@@ -10,8 +10,9 @@ class OneAllocation {
   // The outermost of those in this thread's calls is the allocation; `frame` is that of the function with this object.
   // A call that the thread has left without returning (runtime/core/undo.h) mostly lies below those that it makes
   // later.
-  explicit OneAllocation(const void* frame = __builtin_dwarf_cfa()) : outermost_(here.frame < frame) {
-    if (outermost_) here = {frame, false, false};
+  explicit OneAllocation(const void* frame = __builtin_dwarf_cfa())
+      : outermost_(here.frame < frame || here.one == this) {
+    if (outermost_) here = {frame, this, false, false};
   }
   ~OneAllocation() {
     if (outermost_) here = {};
@@ -33,11 +34,12 @@ class OneAllocation {
 
   // Whether a refusal of what this thread asks now is another one of the same allocation, or none yet.
   static bool refusal_counts() { return !here.refused && !here.first_way; }
-  static void refused() { here.refused = here.frame != nullptr && !here.first_way; }
+  static void refused() { here.refused = here.refused || (here.frame != nullptr && !here.first_way); }
 
  private:
   struct Here {
     const void* frame = nullptr;
+    const OneAllocation* one = nullptr;
     bool refused = false;
     bool first_way = false;
   };

@@ -69,8 +69,8 @@ void Runtime::mark_unevictable(const char* why, const char* function, protocol::
   if (!unevictable_.exchange(true, std::memory_order_relaxed)) {
     log::info("rota cannot see every use of this process's GPU memory: {} ({})", why, function);
   }
-  // Memory that is evicted may be used from now on without a call that waits for it. Waits each time: another
-  // thread may have marked first and still be waiting.
+  // From now on the program may use its memory without a call that would wait for evicted memory, so this waits until
+  // everything is resident. Every caller waits, since another thread may have set the mark and still be waiting.
   const NotCancelled waiting;
   gate::wait_in_place();
 }
@@ -82,8 +82,9 @@ api::CUresult Runtime::placed(api::CUresult result) noexcept {
   return result;
 }
 
-// Not where the thread holds the loader's lock: rota's own thread may need it, since the driver loads its compiler when
-// it first needs that. Then the library is found a moment after it has been loaded. Nor for a file that is not there.
+// Does not wait if this thread holds the dynamic loader's lock: rota's monitor thread may need that lock, since the
+// driver loads its compiler at first use. In that case the monitor finds the library shortly after it was loaded. Does
+// not wait for a file that does not exist, either.
 void Runtime::before_load(const char* name) noexcept {
   try {
     if (!memory.has_extents() || memory.all_pinned()) return;
@@ -91,7 +92,7 @@ void Runtime::before_load(const char* name) noexcept {
     if (std::strchr(name, '/') != nullptr && access(name, F_OK) != 0) return;
     monitor.bring_back_for(name);
   } catch (...) {
-    // No memory: as above.
+    // No memory: the load is not delayed; the library is found shortly afterwards.
   }
 }
 

@@ -283,6 +283,7 @@ api::CUresult Memory::allocate_pitch(api::CUdeviceptr* address, std::size_t* pit
   const auto call = [&] { return real::cuMemAllocPitch_v2(address, pitch, width, height, element_bytes); };
   Place place;
   if (address == nullptr || pitch == nullptr || !has_pitch(width, height) || !here(place)) return call();
+  const OneAllocation one;
   Backend& server = backend_for_allocation(place.device);
   const auto native = [&] {
     return allocate_pitch_native(width, height, call, [&] { return *address; }, [&] { return *pitch; });

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
+#include "runtime/core/one_allocation.h"
 #include "runtime/driver/capture_mode.h"
 #include "runtime/driver/context.h"
 #include "runtime/memory/round_up.h"
@@ -213,9 +215,15 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
     }
     return BackendReservation(backend, home.device, bytes, 0).allocate(home, &address);
   };
-  api::CUresult result = get();
-  if (result == api::CUDA_ERROR_OUT_OF_MEMORY && bytes != round_up(wanted.bytes, kSmallSpan)) {
-    bytes = round_up(wanted.bytes, kSmallSpan);
+  const std::uint64_t least = round_up(wanted.bytes, kSmallSpan);
+  api::CUresult result = api::CUDA_SUCCESS;
+  {
+    std::optional<OneAllocation::FirstWay> smaller_is_next;
+    if (bytes != least) smaller_is_next.emplace();
+    result = get();
+  }
+  if (result == api::CUDA_ERROR_OUT_OF_MEMORY && bytes != least) {
+    bytes = least;
     result = get();
   }
   if (result != api::CUDA_SUCCESS) return result;

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <memory>
@@ -31,8 +32,9 @@ pid_t this_thread() {
 // As its stat file has it: "12 (name) R 1 ...". A thread that has ended does not run.
 bool runs(int tasks, const char* thread) {
   const Descriptor file(openat(tasks, fmt::format("{}/stat", thread).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return errno != ENOENT && errno != ESRCH;
   char text[128];
-  const ssize_t length = file ? read(file.get(), text, sizeof text) : 0;
+  const ssize_t length = read(file.get(), text, sizeof text);
   const std::string_view line(text, length > 0 ? static_cast<std::size_t>(length) : 0);
   const std::size_t name = line.rfind(')');
   if (name == std::string_view::npos || name + 2 >= line.size()) return false;
@@ -59,7 +61,7 @@ bool OtherThreads::any_runs() const {
     void operator()(DIR* folder) const { closedir(folder); }
   };
   const std::unique_ptr<DIR, Close> tasks(opendir("/proc/self/task"));
-  if (tasks == nullptr) return false;
+  if (tasks == nullptr) return errno != ENOENT;  // no descriptor is left, for example: unknown
   while (const dirent* entry = readdir(tasks.get())) {
     pid_t thread = 0;
     const char* const end = entry->d_name + std::strlen(entry->d_name);

@@ -33,14 +33,16 @@ constexpr auto kForNowLooks = 5ms;
 // How long a thread continues to wait after a signal handler has run in it before a line says so, as for threads at the
 // gate.
 constexpr auto kSaySignal = 500ms;
-// How long rotad has to say that an allocation waits, now and again. It says so at once; but the next rotad may come as
-// late as programs wait for one (turn::Machine::kGrace). A judgment.
+// How long rotad may be silent about a request before it counts as refused. A running rotad answers at once, but a new
+// one may need up to turn::Machine::kGrace to appear. A judgment.
 constexpr auto kAnswers = 12s;
-// How long after that it is asked again. A judgment.
+// Between two wake-ups of the monitor, which then repeats requests that rotad has not answered for half of kAnswers. A
+// judgment.
 constexpr auto kAsksAgain = 2500ms;
 // Between two attempts of a call that waits while there is no rotad to say when it may try. A judgment.
 constexpr auto kTriesAlone = 1s;
-// How long a call may wait for memory, its turns included, before a line says so. A judgment.
+// How long a call may wait for memory, including the time in which it waits for its turns, before a line says so. A
+// judgment.
 constexpr turn::Time kSayWait = 2s;
 // How long a context waits for memory of others that can be evicted and is not: without a context a program cannot run
 // at all, and the others may be slow to react on a busy machine. A judgment.
@@ -50,7 +52,7 @@ std::uint64_t nanoseconds_of(std::chrono::steady_clock::time_point time) {
   return static_cast<std::uint64_t>(std::chrono::nanoseconds(time.time_since_epoch()).count());
 }
 
-// What only this connection to a rotad has; null: it does not serve the process there.
+// An address that identifies the connection to rotad. Null: no rotad serves the process on this GPU.
 const void* page_of(const client::Published& published, int device) {
   const auto here = published.gpu(device);
   return here ? &here->lease : nullptr;
@@ -69,6 +71,7 @@ void OutOfMemory::say_full(int device) const {
 }
 
 void OutOfMemory::retry_context(int device, FunctionRef<bool()> again) {
+  const auto made = std::chrono::steady_clock::now();
   // A new GPU: rotad has to be told, and the grant has to be extended to it. If this is the process's first GPU, the
   // grant is there at the first check; until then the gate is closed.
   for (const auto until = std::chrono::steady_clock::now() + kGrantGrows; served();) {
@@ -84,16 +87,18 @@ void OutOfMemory::retry_context(int device, FunctionRef<bool()> again) {
   protocol::AwaitRoom request{};
   request.what = protocol::AwaitRoom::What::kContext;
   request.bytes = protocol::assumed_context(total);
-  request.since_ns = request.tried_ns = nanoseconds_of(std::chrono::steady_clock::now());
+  request.since_ns = nanoseconds_of(made);
+  request.tried_ns = nanoseconds_of(std::chrono::steady_clock::now());
   await_room(device, request, [] { return false; }, tried);
 }
 
-// The GPU's bytes; 0: the calling thread must not wait, or the process wants more than there is.
+// The GPU's total memory in bytes. 0: waiting cannot help or is not possible: no rotad serves the process, the thread
+// must not wait, a capture is under way, or the process wants more than the GPU has.
 std::uint64_t OutOfMemory::total_if_waiting_helps(int device, std::optional<std::uint64_t> pending) const {
   if (!served() || gate::may_not_wait() || contexts_.captures() != 0) return 0;
   std::size_t total = 0;
   if (real::cuDeviceTotalMem_v2(&total, device) != api::CUDA_SUCCESS) return 0;
-  // Requests of other threads may be refused, too.
+  // If `pending` is known, only settled memory counts, since pending requests of other threads may be refused as well.
   const memory::Ledger& ledger = memory_.ledger();
   return (pending ? ledger.settled(device).bytes + *pending : ledger.live_bytes(device)) > total ? 0 : total;
 }
@@ -107,8 +112,9 @@ turn::Time OutOfMemory::retry(int device, FunctionRef<bool()> again, turn::Time 
   const std::uint64_t total = total_if_waiting_helps(device, pending);
   if (total == 0) return waited();
   static log::Once once;
-  // A process without a turn has to wait for one: the present holder would only lose its turn. A turn that ends before
-  // the others have evicted (a program that has just started goes first) says nothing about whether the memory fits.
+  // A process without a turn waits for one here, and does not ask for memory outside it: that would only cost the
+  // holder its turn. If the turn ends before the others have evicted, for example because a new program goes first,
+  // this tries again in the next turn.
   const auto until = std::chrono::steady_clock::now() + for_now_patience_;
   static log::Once waits;
   const turn::Time begun = now();
@@ -123,8 +129,8 @@ turn::Time OutOfMemory::retry(int device, FunctionRef<bool()> again, turn::Time 
     if (once.first())
       log::info("GPU {} is out of memory: the other programs on it are evicting theirs", driver::gpu_number(device));
     budget_.wait_for_all(device, total);
-    // The turn must last meanwhile: other processes' memory would be restored with their turns. It must end before it
-    // is revoked: then this waits for the next turn.
+    // The process keeps its turn while it waits, since other processes' memory would be restored in theirs. Shortly
+    // before rotad would revoke the lease it gives the turn up and waits for the next one.
     const auto leaves = [&] {
       return published_.others_leave(device) || (waited() < patience && published_.others_can_leave(device));
     };
@@ -213,20 +219,21 @@ void OutOfMemory::await_room(int device, protocol::AwaitRoom request, FunctionRe
   const auto tried = [&] { return done = again(); };
   while (!done) {
     if (!may_try(device, request, tried, say)) {
-      // The next rotad does not know what became free before it came, or was freed by a program that it never saw.
+      // A new rotad does not know of memory that was freed before it started, or by a program that never connected to
+      // it.
       if (!stopping() && page_of(published_, device) != rotad) tried();
       break;
     }
     if (done) break;
     request.tried_ns = nanoseconds_of(std::chrono::steady_clock::now());
-    // What rotad refuses does not fit either where others have evicted their memory.
+    // If rotad refused the request, it would not fit even after others have evicted their memory.
     if (!tried() && !by_rotad()) retry(device, tried, {}, pending);
   }
 }
 
-// rotad's answer, or that of the next rotad, for which this waits outside the gate: the process's turn can end
-// meanwhile. Without a rotad the call is tried now and then, and once when the next one has come; and once more before
-// the wait ends without an answer.
+// Waits for the answer of rotad or its successor, outside the gate, so that the process's turn can end meanwhile. While
+// there is no rotad, the call is tried every second, and once more when a rotad has come; if no answer comes, it is
+// tried a last time. True: the call may be tried, or has succeeded already.
 bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request, FunctionRef<bool()> again,
                           FunctionRef<void()> say) {
   bool all_waited = false;
@@ -236,7 +243,6 @@ bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request, Functi
     if (!std::exchange(all_waited, wait) && wait) usage_.tell();
   };
   ++waiting_;
-  look();  // before the question, so that rotad knows both
   const std::uint32_t number = rooms_.ask(device, request);
   others_.begin(number);
   Undo waiting(&end_waiting, this, device, 0, number);
@@ -250,7 +256,8 @@ bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request, Functi
   std::optional<bool> answer;
   while (!(answer = rooms_.answer(number, kAnswers)) && !stopping()) {
     if (interrupted_sleep(kForNowLooks) && !interrupted) interrupted = std::chrono::steady_clock::now();
-    if (const auto at = std::chrono::steady_clock::now(); at > rung + kAsksAgain) {  // it is asked again
+    // The monitor repeats the request if it is due.
+    if (const auto at = std::chrono::steady_clock::now(); at > rung + kAsksAgain) {
       rung = at;
       bell_.ring();
     }
@@ -270,9 +277,9 @@ bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request, Functi
   return !rooms_.is_answered(number) && again();
 }
 
-// Memory of others that is pinned temporarily can be evicted once their work has finished, possibly in a turn of their
-// own: so this waits outside the gate, where this process's turn can end. False: there is none, or it has taken too
-// long.
+// Waits for memory of others that is pinned temporarily. It can be evicted once their work has finished, perhaps only
+// in their turn; so this waits outside the gate, and this process's turn can end. False: there is no such memory, the
+// time is over, or the process is ending.
 bool OutOfMemory::wait_for_later(int device, std::chrono::steady_clock::time_point until) {
   const auto over = [&] { return stopping() || std::chrono::steady_clock::now() >= until; };
   if (!published_.others_can_later(device) || over()) return false;

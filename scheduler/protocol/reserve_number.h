@@ -1,6 +1,7 @@
 // The numbers of a client's requests for memory (Reserve::number). The highest bit says that a refusal of this one does
 // not count: the client tries another way, or has been refused the same allocation already. So one allocation of the
-// program's is one refusal in rotad's log and metrics.
+// program's is one refusal in rotad's log and metrics, also if it is granted after a wait; one that waits in vain counts
+// once more when that ends.
 #pragma once
 
 #include <cstdint>

@@ -39,10 +39,10 @@ constexpr auto kLastRetry = 1000ms;
 constexpr auto kBetweenChecks = 1000ms;
 // A driver may be loaded after rotad has been started. Without one, each attempt may have the kernel look for it.
 constexpr auto kBetweenGpuSearches = 10s;
-// How long programs of a rotad that has given up a GPU may take to come from there with their memory, and how often a
-// context for which there is no memory until then is tried. Judgments.
+// How long programs of a rotad that has given up a GPU may take to come from there with their memory, and how often
+// what there is no memory for until then is tried again. Judgments.
 constexpr auto kMoversCome = 10s;
-constexpr auto kBetweenContexts = 200ms;
+constexpr auto kBetweenTries = 200ms;
 
 // Cuts a text that is too long, and marks the cut.
 std::string at_most(const std::string& text, std::size_t most) {
@@ -283,9 +283,8 @@ void Server::on_yielded(const std::string& gpu, const protocol::DoorYielded& yie
   for (std::uint32_t i = 0; i < yielded.gpu_count; ++i) others.push_back(uuid_text(yielded.gpus[i]));
   const std::vector<std::int32_t> movers(yielded.movers, yielded.movers + yielded.mover_count);
   if (!movers.empty()) {
-    others.push_back(gpu);
+    movers_come_until_[gpu] = now() + kMoversCome;
     for (const std::string& each : others) movers_come_until_[each] = now() + kMoversCome;
-    others.pop_back();
   }
   claim(claims_.given(gpu, others, movers, now()));
 }
@@ -297,14 +296,14 @@ bool Server::movers_may_come(std::uint32_t gpu) const {
 }
 
 // The programs of the rotad that had the GPU are no clients yet, or none that could be asked to evict.
-void Server::try_again_for_context(Client& client, const protocol::AwaitRoom& wanted) {
-  const auto timer = std::make_shared<asio::steady_timer>(io_, kBetweenContexts);
+void Server::try_again_soon(Client& client, const protocol::AwaitRoom& wanted) {
+  const auto timer = std::make_shared<asio::steady_timer>(io_, kBetweenTries);
   timer->async_wait([this, timer, id = client.id, gpu = wanted.gpu, number = wanted.number](std::error_code error) {
     const auto found = clients_.find(id);
     if (error || stopped_ || found == clients_.end()) return;
     Message again{.kind = Kind::kTryAgain};
     again.body.try_again = {.gpu = gpu, .number = number, .answer = protocol::TryAgain::Answer::kAgain, .padding = 0};
-    guarded("answer a context", [&] { tell(*found->second, again); });
+    guarded("let a program try again", [&] { tell(*found->second, again); });
   });
 }
 

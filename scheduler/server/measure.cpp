@@ -46,6 +46,8 @@ constexpr scheduler::Bytes kUncountedFraction = 1024;  // of a GPU, if that is l
 constexpr scheduler::Bytes kUncountedInAll = 256;      // of all processes, as a fraction of a GPU
 // Readings in a row that have to say that a process has no context any more: some may be incomplete. Judgement.
 constexpr unsigned kContextEnded = 2;
+// How long after it has connected a client that had another rotad may name GPUs on which it has memory. A judgment.
+constexpr auto kSaysWhatItBrings = 10s;
 // Between two readings that clients ask for, so many times as long as one takes. A judgment.
 constexpr int kBetweenAsked = 3;
 // A client that allocates and frees all the time is eventually measured, with the most that it had allocated during the
@@ -309,9 +311,8 @@ void Server::measure_client(Client& client, std::uint32_t gpu, const GpuReading&
   }
 }
 
-// Whether it may have memory there that the driver counts for no process: what was handed over, and what another
-// process has made and let go while this one had it open. As long as its maker has it, the driver counts it for that
-// one (measured on H100 and H200: tests/gpu/nvml_facts.py).
+// Whether it may have memory there that the driver counts for no process: what was handed over, and what its maker has
+// let go while this process had it open; before, it counts for the maker (H100, H200: tests/gpu/nvml_facts.py).
 bool Server::has_uncounted(const Client& client, std::uint32_t gpu) {
   return client.took_over.contains(gpu) || (client.usage->shares.load() & protocol::kSharesOfOthers) != 0;
 }
@@ -352,9 +353,11 @@ std::optional<scheduler::Bytes> Server::bytes_of_others(std::uint32_t gpu, const
   return others;
 }
 
-// A program that had another rotad has memory there, and writes how much once it knows this rotad's number of the GPU.
-bool Server::has_said_what_it_brings(const Client& client, std::uint32_t gpu) {
-  return !client.says_it_returns || client.usage->gpus[gpu].memory_mode.load() != 0;
+// A program that had another rotad may have memory there, and writes how much once it knows this rotad's number of the
+// GPU.
+bool Server::has_said_what_it_brings(const Client& client, std::uint32_t gpu) const {
+  return !client.says_it_returns || now() > client.connected_at + kSaysWhatItBrings ||
+         client.usage->gpus[gpu].memory_mode.load() != 0;
 }
 
 void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Bytes process) {

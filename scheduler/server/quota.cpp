@@ -108,8 +108,7 @@ void Server::await_room(Client& client, const protocol::AwaitRoom& wanted) {
   waits.body.try_again = {
       .gpu = wanted.gpu, .number = wanted.number, .answer = protocol::TryAgain::Answer::kWaits, .padding = 0};
   tell(client, waits);
-  if (wanted.what == protocol::AwaitRoom::What::kContext && movers_may_come(wanted.gpu))
-    return try_again_for_context(client, wanted);
+  if (movers_may_come(wanted.gpu)) return try_again_soon(client, wanted);
   const limit::AwaitRoom event{{.client = client.id,
                                 .gpu = wanted.gpu,
                                 .number = wanted.number,

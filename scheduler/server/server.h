@@ -161,7 +161,7 @@ class Server final : public ConnectionOwner, private Leases {
   void on_yielded(const std::string& gpu, const protocol::DoorYielded& yielded);
   std::string elsewhere_text(const Elsewhere& elsewhere);
   bool movers_may_come(std::uint32_t gpu) const;
-  void try_again_for_context(Client& client, const protocol::AwaitRoom& wanted);
+  void try_again_soon(Client& client, const protocol::AwaitRoom& wanted);
   void send_away(Client& client);
   void on_asked(uid_t uid);
   void withdraw();
@@ -230,7 +230,7 @@ class Server final : public ConnectionOwner, private Leases {
   void confirm(Client& client, std::uint32_t gpu);
   void follow_size(std::uint32_t gpu);
   static bool has_uncounted(const Client& client, std::uint32_t gpu);
-  static bool has_said_what_it_brings(const Client& client, std::uint32_t gpu);
+  bool has_said_what_it_brings(const Client& client, std::uint32_t gpu) const;
   scheduler::Bytes uncounted_bytes(std::uint32_t gpu, const GpuReading& reading);
   std::optional<scheduler::Bytes> bytes_of_others(std::uint32_t gpu, const GpuReading& reading);
   void forget_old_measurements();

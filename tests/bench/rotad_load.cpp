@@ -1,16 +1,16 @@
-// Thousands of programs under one rotad that is killed again and again, and so are some of them: nobody may be left
-// without a turn, two may never hold one GPU, and rotad's memory stays bounded. Each client is a process of its own
-// that speaks the protocol as a program does: one that loses rotad while it holds a GPU goes on and says so to the
-// next.
+// Runs thousands of programs under one rotad, and kills rotad and some of the programs again and again. Every program
+// must still get turns, no GPU may have two holders, and rotad's memory must stay bounded. Each client is a process of
+// its own that speaks the protocol as a program does: a client that loses rotad while it holds a GPU continues, and
+// tells the next rotad that it is running.
 //
 //   rotad_load ROTAD [--clients 2000] [--active 500] [--gpus 8] [--seconds 600] [--every 1] [--descriptors N]
 //              [--full-disk] [--most-mib 256] [--seed 1]
 //
-// --active of them ask for turns all the time, the others hold a connection. Every --every seconds rotad and a few
-// random clients are ended, rotad by SIGKILL and each third time by SIGTERM, and begun again. --descriptors bounds
-// rotad's, so that it cannot serve all, and rotad lives on; --full-disk lets it write no file beyond 64 KiB. What
-// rotad's event logs say is replayed and must not show two holders. Prints one line of JSON; exit status 1 if anything
-// was wrong.
+// --active of them ask for turns all the time, the others hold a connection. Every --every seconds a few random
+// clients and rotad are ended and started again; rotad gets SIGKILL, each third time SIGTERM. --descriptors limits
+// rotad's descriptors so that it cannot serve all clients; rotad is then not restarted. --full-disk lets it write no
+// file beyond 64 KiB. The event log of each rotad that this program ended is replayed; no GPU may have two holders.
+// Prints one line of JSON; exit status 1 if anything was wrong.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/futex.h>
@@ -75,8 +75,8 @@ std::int64_t now_ns() {
 // What all processes see. Clients are numbered from 1.
 struct Shared {
   std::atomic<int> holder[kMaxGpus];             // 0: nobody
-  std::atomic<bool> killed[kMostClients];        // it may have been while it held a GPU
-  std::atomic<std::int64_t> well[kMostClients];  // when it last had a turn, or was last connected
+  std::atomic<bool> killed[kMostClients];        // it is being killed, perhaps while it holds a GPU
+  std::atomic<std::int64_t> well[kMostClients];  // when it was started, last seen connected, or last had a turn
   std::atomic<std::uint64_t> turns;
   std::atomic<std::uint64_t> doubled;
   std::atomic<std::uint64_t> continued;  // holders whose rotad went
@@ -174,7 +174,7 @@ class Client {
   bool lost() const {
     char byte = 0;
     const ssize_t length = recv(socket_.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK);
-    if (length > 0) recv(socket_.get(), &byte, 1, MSG_DONTWAIT);  // nothing that it would have to answer
+    if (length > 0) recv(socket_.get(), &byte, 1, MSG_DONTWAIT);  // a client need not answer any
     return length == 0 || (length < 0 && errno != EAGAIN && errno != EINTR);
   }
 
@@ -186,7 +186,7 @@ class Client {
     }
   }
 
-  // Whether a grant has come; false: rotad is gone.
+  // Waits for a grant. False: rotad is gone.
   bool granted() const {
     for (;;) {
       const std::uint32_t seen = lease_->event.load();
@@ -198,7 +198,8 @@ class Client {
     }
   }
 
-  // The GPU's work begins; what shows that another's runs there is counted.
+  // This client's work on the GPU begins. If another client's work is running there, that is counted as an error
+  // (`doubled`).
   void begin() const {
     std::atomic<int>& holder = shared()->holder[gpu_];
     const int before = holder.exchange(number_);
@@ -213,7 +214,8 @@ class Client {
   bool turn() {
     if (!want(false) || !granted()) return false;
     begin();
-    // Some last until rotad is seen to be gone, which takes a while with so many connections.
+    // One turn in 16 lasts 250 ms, so that rotad is often killed during one: with so many connections it takes a while
+    // until a client sees that rotad is gone.
     const bool long_one = random_() % 16 == 0;
     const auto until = Clock::now() + (long_one ? 250ms : std::chrono::microseconds(1000 + random_() % 4000));
     while (Clock::now() < until) {
@@ -229,7 +231,8 @@ class Client {
     return send(back);
   }
 
-  // Its work goes on without rotad; whether the next one knows of it.
+  // Continues the work without rotad for up to 10 s while it reconnects. Returns whether the next rotad has granted the
+  // GPU; otherwise the work has ended.
   bool taken_up() {
     ++shared()->continued;
     const auto until = Clock::now() + 10s;
@@ -246,7 +249,7 @@ class Client {
   const bool active_;
   const std::uint8_t gpu_;
   std::uint32_t index_ = 0;
-  std::uint32_t given_back_ = 0;  // whose grant the page may still show
+  std::uint32_t given_back_ = 0;  // the page may still show that grant
   std::minstd_rand random_;
   Descriptor socket_;
   const LeasePage* lease_ = nullptr;
@@ -284,7 +287,7 @@ class Load {
         continue;
       }
       for (int i = 0; i < std::max(1, options_.clients / 500); ++i) restart_client();
-      // A holder could not come back to the next.
+      // With few descriptors a holder might not be able to connect to the next rotad, so rotad is not restarted.
       if (options_.descriptors != 0) continue;
       const std::string log = log_;
       end_rotad(++restarts_ % 3 == 0 ? SIGTERM : SIGKILL);
@@ -367,7 +370,7 @@ class Load {
     start_client(number);
   }
 
-  // What rotad recorded: the core decides the same again, and no GPU had two holders.
+  // Checks what rotad recorded: a replay must make the same decisions, and no GPU may have had two holders.
   void look_at(const std::string& log) {
     const pid_t pid = fork();
     if (pid == 0) {
@@ -400,7 +403,7 @@ class Load {
     unlink(log.c_str());
   }
 
-  // Each client gets a turn, or is connected, within a minute of the last death.
+  // Waits up to a minute, from now on, until each client has had a turn or is connected; counts those that have not.
   void settle() {
     const std::int64_t from = now_ns();
     const auto until = Clock::now() + 60s;

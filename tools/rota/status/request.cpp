@@ -138,7 +138,8 @@ StatusProgram program_of(pid_t pid) {
   struct stat owner{};
   if (stat(folder.c_str(), &owner) != 0) return program;
   program.user = user_name(owner.st_uid);
-  std::ifstream(folder + "/comm") >> std::noskipws >> program.command;
+  std::ifstream file(folder + "/comm");
+  std::getline(file, program.command);
   return program;
 }
 

@@ -8,7 +8,7 @@ namespace rota::test {
 using namespace turn;  // NOLINT(google-build-using-namespace)
 using namespace std::chrono_literals;
 
-// One process with one GPU, which rotad serves as its first.
+// One process with one GPU, which has index 0 in rotad.
 struct Process {
   Machine machine;
   Time now = 1000s;
@@ -16,7 +16,7 @@ struct Process {
   std::vector<Action> done;  // by the last call
   Marked mark = Marked::kYes;
   bool resident = true;  // whether an attempt to restore memory succeeds
-  bool some = false;     // whether at least some of it was restored
+  bool some = false;     // whether, if `resident` is false, a part of it was restored
 
   Process() { step(event::Gpus{.any = true, .answered = true, .served = 1}); }
 
