@@ -153,7 +153,7 @@ RoomQueue::Verdict RoomQueue::verdict(const View& view, const Request& request, 
   const auto refused = refused_at_.find({unit, request.gpu});
   const bool futile = refused != refused_at_.end() && refused->second >= freed_by_others(request);
   if (futile && request.since >= refused->second) return Verdict::kRefuse;
-  const bool unknown = request.others && now < request.since + kSays;
+  const bool unknown = request.others && now < request.since + kComesBack;
   const bool returns = unknown || comes_back(request, now);
   if (!view.has_others(request, unit) && !returns) {
     return freed_at > request.tried ? Verdict::kAgain : Verdict::kRefuse;
@@ -284,7 +284,7 @@ std::optional<Time> RoomQueue::next_deadline() const {
     }
   }
   for (const Request& each : requests_) {
-    const bool unknown = each.others && decided_ < each.since + kSays;
+    const bool unknown = each.others && decided_ < each.since + kComesBack;
     if (unknown || comes_back(each, decided_)) due = std::min(due, decided_ + kTries);
     for (const Time at : {late(each), each.since + patience_}) {
       if (decided_ < at) due = std::min(due, at);

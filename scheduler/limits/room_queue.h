@@ -46,9 +46,6 @@ class RoomQueue {
   // How long a client's page may still say that all of its threads wait after one was answered, unless that one is
   // known to wait again. A judgment.
   static constexpr Time kAnswerTakes = std::chrono::milliseconds(200);
-  // How long a client that was granted memory may take, on a busy machine, until its page says that it has it. A
-  // judgment.
-  static constexpr Time kSays = std::chrono::seconds(3);
   static constexpr Time kPatience = std::chrono::seconds(60);  // by default. A judgment.
   static constexpr std::size_t kMostOfClient = 64;             // requests that wait at a time; further ones are refused
 

@@ -18,20 +18,25 @@ class SwapWait(WaitCase):
         self.assertEqual(self.said(holder)[:2], (1, 0))
         return holder
 
+    def what_they_say(self, children):
+        status = self.checked(ROTA, "status").stdout
+        for child in children:
+            child.kill()
+        return "\n".join([status, *(str((child.pid, *child.communicate())) for child in children)])
+
     # ctest labels: unsanitized
     def test_of_three_programs_that_pin_all_their_memory_and_do_not_fit_together_all_end_well(self):
         self.start_daemon()
         for how in "plain", "async", "physical":
-            with self.subTest(how=how):
-                children = [self.grower(1, 150, "pinned", how) for _ in range(3)]
-                self.eventually(lambda: sum(map(self.awaits, children)) == 2, "two wait for one")
-                while children:
-                    ready, _, _ = select.select([child.stdout for child in children], [], [], PATIENCE)
-                    self.assertEqual(len(ready), 1)
-                    child = next(child for child in children if child.stdout is ready[0])
-                    self.assertEqual(self.said(child)[:2], (1, 0))
-                    self.assertEqual(self.finish(child).returncode, 0)
-                    children.remove(child)
+            children = [self.grower(1, 150, "pinned", how) for _ in range(3)]
+            self.eventually(lambda: sum(map(self.awaits, children)) == 2, lambda: f"two wait for one ({how}): {self.what_they_say(children)}")
+            while children:
+                ready, _, _ = select.select([child.stdout for child in children], [], [], PATIENCE)
+                self.assertEqual(len(ready), 1, how)
+                child = next(child for child in children if child.stdout is ready[0])
+                self.assertEqual(self.said(child)[:2], (1, 0), how)
+                self.assertEqual(self.finish(child).returncode, 0, how)
+                children.remove(child)
 
     # ctest labels: unsanitized
     def test_of_three_such_programs_that_grow_one_ends_well_at_least_and_none_hangs(self):
