@@ -18,8 +18,9 @@ import sys
 import time
 
 sys.dont_write_bytecode = True
+import swap_filled
 import swap_rig
-from swap_rig import GIB, MIB, Driver, add_options, answer, driver_library, go, ready, say, served, start
+from swap_rig import GIB, MIB, add_options, answer, driver_library, go, ready, say, served, start
 
 own = functools.partial(swap_rig.own, script=__file__)
 PATIENCE = 90
@@ -27,24 +28,22 @@ STEPS = 20
 PIECE = 64 * MIB
 
 
-class Filler(Driver):
+class Taker(swap_filled.Filler):
     def takes(self, size):
         """Whether it was given so many bytes, which it then has written."""
-        address = ctypes.c_uint64()
-        result = self.library.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
-        assert result in (0, 2), result
-        if result == 0:
+        address = self.tries(size)
+        if address is not None:
             self.call("cuMemsetD8_v2", address, ctypes.c_ubyte(7), ctypes.c_size_t(size))
             self.call("cuCtxSynchronize")
-        return result == 0
+        return address is not None
 
 
 def grows(size, steps):
     """Takes `size` bytes in so many steps, works for a second, and ends; says after how many steps it was refused."""
-    filler = Filler()
+    taker = Taker()
     ready()
     begun, had = time.monotonic(), 0
-    while had < steps and filler.takes(size // steps):
+    while had < steps and taker.takes(size // steps):
         had += 1
         time.sleep(1 / steps)
     say(json.dumps({"had": had, "seconds": round(time.monotonic() - begun, 2)}))
@@ -52,9 +51,9 @@ def grows(size, steps):
 
 def fills():
     """Takes pieces until it is refused."""
-    filler = Filler()
+    taker = Taker()
     begun, had = time.monotonic(), 0
-    while filler.takes(PIECE):
+    while taker.takes(PIECE):
         had += 1
     say(json.dumps({"had": had, "seconds": round(time.monotonic() - begun, 4)}))
 
