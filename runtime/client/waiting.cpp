@@ -67,7 +67,8 @@ struct Asked {
   std::string silent;  // what is wrong with a rotad that does not answer
 };
 
-// Where this process's rotad may listen.
+// Where this process's rotad may listen. In the child of a fork the mutex may stay locked for ever, so nobody waits for
+// it: only lines about waits depend on it.
 struct Places {
   std::mutex mutex;
   std::optional<protocol::SocketCandidates> known;
@@ -77,8 +78,8 @@ constinit Places places;
 protocol::SocketSearch find_rotad() {
   std::optional<protocol::SocketCandidates> known;
   {
-    const std::lock_guard lock(places.mutex);
-    known = places.known;
+    const std::unique_lock lock(places.mutex, std::try_to_lock);
+    if (lock) known = places.known;
   }
   return protocol::search_rotad(known ? *known : protocol::socket_candidates());
 }
@@ -166,8 +167,8 @@ void WaitLines::stands(std::chrono::nanoseconds so_long, FunctionRef<std::string
 }
 
 void ask_at(const protocol::SocketCandidates& where) {
-  const std::lock_guard lock(places.mutex);
-  places.known = where;
+  const std::unique_lock lock(places.mutex, std::try_to_lock);
+  if (lock) places.known = where;
 }
 
 std::string who_holds() {

@@ -9,7 +9,7 @@ class OneAllocation {
  public:
   // The outermost of those in this thread's calls is the allocation; `frame` is that of the function with this object.
   // A call that the thread has left without returning (runtime/core/undo.h) mostly lies below those that it makes
-  // later.
+  // later, or has its object where theirs is. Otherwise a later allocation is taken for a part of it.
   explicit OneAllocation(const void* frame = __builtin_dwarf_cfa())
       : outermost_(here.frame < frame || here.one == this) {
     if (outermost_) here = {frame, this, false, false};

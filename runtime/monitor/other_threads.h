@@ -1,5 +1,6 @@
 // Whether a process may yet free memory although each of its threads that has used a GPU waits for some: another thread
-// runs, which may use one next. What sleeps cannot be foreseen. Linux only; where /proc is missing nothing runs.
+// runs, which may use one next. What sleeps cannot be foreseen. Linux only; where /proc is missing nothing
+// runs, and what cannot be read otherwise counts as running.
 #pragma once
 
 #include <sys/types.h>

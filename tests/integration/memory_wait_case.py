@@ -1,8 +1,9 @@
 """What tests of allocations that wait for other programs' memory share."""
 import json
+import select
 import sys
 
-from harness import Case, ROTA
+from harness import Case, PATIENCE, ROTA
 
 # Allocates STEPS times MIB, says how many it got, the last answer and the time it took, and checks its memory once its standard input ends. With
 # "pause" it waits for a line after the first, with "free" it frees all when told to. With "pinned" all of its memory stays on the GPU, since it calls
@@ -71,3 +72,14 @@ class WaitCase(Case):
 
     def until_it_waits(self, child):
         self.eventually(lambda: self.awaits(child), lambda: f"its allocation waits for room\n{json.dumps(self.status(), indent=1)}")
+
+    def each_ends_well(self, children, how=None):
+        """One after the other: each has its one allocation, and ends."""
+        children = list(children)
+        while children:
+            ready, _, _ = select.select([child.stdout for child in children], [], [], PATIENCE)
+            self.assertEqual(len(ready), 1, how)
+            child = next(child for child in children if child.stdout is ready[0])
+            self.assertEqual(self.said(child)[:2], (1, 0), how)
+            self.assertEqual(self.finish(child).returncode, 0, how)
+            children.remove(child)

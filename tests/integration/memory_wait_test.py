@@ -1,9 +1,8 @@
 """Programs whose memory cannot leave the GPU and does not fit together: allocations wait until others have freed memory or ended."""
 import concurrent.futures
-import select
 import unittest
 
-from harness import PATIENCE, ROTA, ROTAD, kill
+from harness import ROTA, ROTAD, kill
 from memory_wait_case import WaitCase
 
 
@@ -17,13 +16,7 @@ class MemoryWait(WaitCase):
         self.start_daemon()
         children = [self.grower(1, 150) for _ in range(3)]
         self.eventually(lambda: sum(map(self.awaits, children)) == 2, "two wait for one")
-        while children:
-            ready, _, _ = select.select([child.stdout for child in children], [], [], PATIENCE)
-            self.assertEqual(len(ready), 1)
-            child = next(child for child in children if child.stdout is ready[0])
-            self.assertEqual(self.said(child)[:2], (1, 0))
-            self.assertEqual(self.finish(child).returncode, 0)
-            children.remove(child)
+        self.each_ends_well(children)
 
     # ctest labels: unsanitized
     def test_of_three_programs_that_grow_one_ends_well_at_least_and_none_hangs(self):

@@ -1,10 +1,9 @@
 """Programs with swap memory, which is the default, that find a GPU full of memory that cannot leave it: since it belongs to native programs, or to such
 as pin all of theirs. Their allocations wait as those of native programs do."""
 import concurrent.futures
-import select
 import unittest
 
-from harness import PATIENCE, ROTA, ROTAD
+from harness import ROTA, ROTAD
 from memory_wait_case import WaitCase
 
 
@@ -35,13 +34,7 @@ class SwapWait(WaitCase):
         for how in "plain", "async", "physical":
             children = [self.grower(1, 150, "pinned", how) for _ in range(3)]
             self.eventually(lambda: sum(map(self.waits, children)) == 2, lambda: f"two wait for one ({how}): {self.what_they_say(children)}")
-            while children:
-                ready, _, _ = select.select([child.stdout for child in children], [], [], PATIENCE)
-                self.assertEqual(len(ready), 1, how)
-                child = next(child for child in children if child.stdout is ready[0])
-                self.assertEqual(self.said(child)[:2], (1, 0), how)
-                self.assertEqual(self.finish(child).returncode, 0, how)
-                children.remove(child)
+            self.each_ends_well(children, how)
 
     # ctest labels: unsanitized
     def test_of_three_such_programs_that_grow_one_ends_well_at_least_and_none_hangs(self):

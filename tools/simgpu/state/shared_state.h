@@ -82,8 +82,8 @@ struct ObservedGpu {
   uint64_t managed_resident;
   struct Process {
     int pid;
-    uint64_t
-        plain;  // includes contexts; shared memory for one process at most (leave_shared()), managed memory for none
+    // Includes contexts. Shared memory counts for one process at most (leave_shared()), managed memory for none.
+    uint64_t plain;
   };
   std::vector<Process> processes;  // only those that have any
 };
