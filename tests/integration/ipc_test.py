@@ -243,13 +243,8 @@ class Answers(Ipc):
         self.ends_well(importer)
 
 
-class Refused(Ipc):
-    def refusal(self, importer, handle):
-        self.assertEqual(self.ask(importer, "open_handle", handle)[0], 205)
-        result = self.finish(importer)
-        [line] = [line for line in result.stderr.splitlines() if "cannot be opened" in line]
-        self.assertIn("--memory native", line)
-        return line
+class Freed(Ipc):
+    memory_wait = "1s"
 
     # ctest labels: unsanitized
     def test_what_was_freed_is_nobody_elses_room_while_others_have_it_open(self):
@@ -264,6 +259,15 @@ class Refused(Ipc):
         self.assertEqual(self.ask(importer, "close", theirs), 0)
         self.eventually(lambda: self.ask(other, "may_allocate", 160 * MIB), "the room is there again")
         self.ends_well(exporter, importer, other)
+
+
+class Refused(Ipc):
+    def refusal(self, importer, handle):
+        self.assertEqual(self.ask(importer, "open_handle", handle)[0], 205)
+        result = self.finish(importer)
+        [line] = [line for line in result.stderr.splitlines() if "cannot be opened" in line]
+        self.assertIn("--memory native", line)
+        return line
 
     # ctest labels: unsanitized
     def test_a_handle_of_a_process_that_has_gone_is_refused_with_one_line(self):
