@@ -28,6 +28,9 @@ namespace {
 constexpr turn::Time kGrantGrows = 250ms;
 // Between two checks of whether the monitor has closed the gate. A judgment.
 constexpr auto kGateCloses = 50us;
+// Between two checks of whether rotad has answered, at first: it decides most requests at once, and a program that
+// fills the GPU makes one that is refused. A judgment.
+constexpr auto kAnswersAtOnce = 50us;
 // Between two checks of whether memory that could not leave can now. A judgment.
 constexpr auto kForNowLooks = 5ms;
 // How long a thread continues to wait after a signal handler has run in it before a line says so, as for threads at the
@@ -249,13 +252,17 @@ bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request, Functi
   waiting.begin();
   bell_.ring();
   std::optional<std::chrono::steady_clock::time_point> interrupted;
-  auto rung = std::chrono::steady_clock::now();
-  auto tried = rung;
+  const auto asked = std::chrono::steady_clock::now();
+  auto rung = asked;
+  auto tried = asked;
   bool alone = false;  // no rotad
   bool said = false;
   std::optional<bool> answer;
   while (!(answer = rooms_.answer(number, kAnswers)) && !stopping()) {
-    if (interrupted_sleep(kForNowLooks) && !interrupted) interrupted = std::chrono::steady_clock::now();
+    const bool at_once = std::chrono::steady_clock::now() < asked + kForNowLooks;
+    const std::chrono::nanoseconds pause = at_once ? kAnswersAtOnce : kForNowLooks;
+    if (interrupted_sleep(pause) && !interrupted) interrupted = std::chrono::steady_clock::now();
+    if (at_once) continue;
     // The monitor repeats the request if it is due.
     if (const auto at = std::chrono::steady_clock::now(); at > rung + kAsksAgain) {
       rung = at;
