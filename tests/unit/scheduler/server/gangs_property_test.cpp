@@ -42,7 +42,7 @@ TEST_CASE("gangs of several processes: no two conflicting holders, no gang half 
   // Few worlds take most of the steps, where a gang comes to rest by thousands of calls: they do not count for others.
   constexpr long kMostOfAWorld = 4'000;
   long counted = 0;
-  for (auto seed = static_cast<unsigned>(only != 0 ? only : 1); counted < enough; ++seed) {
+  const auto steps_of = [&](unsigned seed) -> long {
     CAPTURE(seed);
     World world(seed, settings_of(seed));
     world.populate();
@@ -51,7 +51,6 @@ TEST_CASE("gangs of several processes: no two conflicting holders, no gang half 
     world.everybody_leaves();
     const World::Seen& seen = world.seen();
     all.steps += seen.steps;
-    counted += std::min<long>(seen.steps, kMostOfAWorld);
     all.grants += seen.grants;
     all.gang_grants += seen.gang_grants;
     all.admitted += seen.admitted;
@@ -64,7 +63,12 @@ TEST_CASE("gangs of several processes: no two conflicting holders, no gang half 
     all.coupled += seen.coupled;
     all.died += seen.died;
     all.longest_wait = std::max(all.longest_wait, seen.longest_wait);
-  }
+    return std::min<long>(seen.steps, kMostOfAWorld);
+  };
+  // Only this world shows that a gang without programs does not end while rotad lacks memory (tests/mutations).
+  constexpr unsigned kLacksMemory = 47;
+  if (only == 0) counted += steps_of(kLacksMemory);
+  for (auto seed = static_cast<unsigned>(only != 0 ? only : 1); counted < enough; ++seed) counted += steps_of(seed);
   WARN(all.steps << " steps of the core, " << all.grants << " grants, " << all.gang_grants << " of gangs, of which "
                  << all.drained << " came to rest together, by " << all.admitted << " calls, and " << all.futile
                  << " did not for their own sake; " << all.revoked << " revoked; gangs were parted " << all.apart
