@@ -117,7 +117,8 @@ bool Budget::granted(int device, const Bytes& own, const Bytes& uncounted, Funct
     const Bytes wanted = less(live(device), less(here.pending, own));
     if (released_ || within(wanted, granted())) break;
     asks_ = protocol::next_reserve_number(asks_);
-    here.awaited = asks_ | (OneAllocation::refusal_counts() ? 0 : protocol::kRefusalDoesNotCount);
+    here.awaited = asks_ | (OneAllocation::refusal_counts() ? 0 : protocol::kRefusalDoesNotCount) |
+                   (OneAllocation::waits_if_full() ? protocol::kWaitsIfFull : 0);
     here.ask = Ask{here.awaited, each_of(wanted, uncounted, std::plus<>())};
     bell_.ring();
     const bool answered = answered_.wait_for(
@@ -129,7 +130,7 @@ bool Budget::granted(int device, const Bytes& own, const Bytes& uncounted, Funct
       here.granted_bytes.store(kEverything);
     }
     if (released_ || here.granted || within(wanted, granted())) break;
-    OneAllocation::refused();
+    if (!here.full || !OneAllocation::waits_if_full()) OneAllocation::refused();
     // There may have been a free in the meantime.
     const Bytes again = less(live(device), less(here.pending, own));
     if (!within(wanted, again)) continue;
@@ -251,8 +252,8 @@ void Budget::answer(int device, const protocol::Reserved& answer) {
     if (here.awaited == answer.number) {
       here.granted = answer.granted != 0;
       here.full = answer.full != 0;
-      const bool counts = (answer.number & protocol::kRefusalDoesNotCount) == 0;
-      if (answer.granted == 0 && (counts || here.why.empty())) here.why = answer.text;
+      const bool said = (answer.number & protocol::kRefusalDoesNotCount) != 0 && !here.why.empty();
+      if (answer.granted == 0 && !said) here.why = answer.text;
       here.awaited = 0;
     }
   }

@@ -12,7 +12,7 @@ class OneAllocation {
   // later, or has its object where theirs is. Otherwise a later allocation is taken for a part of it.
   explicit OneAllocation(const void* frame = __builtin_dwarf_cfa())
       : outermost_(here.frame < frame || here.one == this) {
-    if (outermost_) here = {frame, this, false, false};
+    if (outermost_) here = {.frame = frame, .one = this};
   }
   ~OneAllocation() {
     if (outermost_) here = {};
@@ -32,8 +32,22 @@ class OneAllocation {
     const bool before_;
   };
 
+  // A way that waits if memory of others is what refuses it: only a refusal that ends the wait counts.
+  class MayWait {
+   public:
+    explicit MayWait(bool waits) : before_(std::exchange(here.waits, waits)) {}
+    ~MayWait() { here.waits = before_; }
+    MayWait(const MayWait&) = delete;
+    MayWait& operator=(const MayWait&) = delete;
+
+   private:
+    const bool before_;
+  };
+
   // Whether a refusal of what this thread asks now is another one of the same allocation, or none yet.
   static bool refusal_counts() { return !here.refused && !here.first_way; }
+  static bool waits_if_full() { return here.waits; }
+  // A refusal that counts.
   static void refused() { here.refused = here.refused || (here.frame != nullptr && !here.first_way); }
 
  private:
@@ -42,6 +56,7 @@ class OneAllocation {
     const OneAllocation* one = nullptr;
     bool refused = false;
     bool first_way = false;
+    bool waits = false;
   };
   [[gnu::tls_model("initial-exec")]] static constinit thread_local Here here;
   const bool outermost_;

@@ -344,7 +344,7 @@ api::CUresult Memory::free_waiting(api::CUdeviceptr address, bool capturing, con
 }
 
 bool Memory::sweep_deferred() {
-  if (!deferred_.any() && !stream_ordered_.any()) return false;
+  if (!has_unused()) return false;
   for (const int ordinal : deferred_.sweep()) changed(ordinal);
   for (const int ordinal : stream_ordered_.sweep()) changed(ordinal);
   for (int ordinal = 0; swap_.any() && ordinal < kMaxDevices; ++ordinal) {

@@ -335,6 +335,7 @@ class Memory final : public Residency, Contents {
   // To gain memory on a GPU: frees extents that the program does not use, and unused memory of pools. Returns whether
   // there were such extents.
   bool free_unused(int ordinal) override;
+  bool has_unused() const override { return deferred_.any() || stream_ordered_.any(); }
   bool in_use(std::uint64_t address, std::uint64_t bytes) override;
   bool lives(std::uint64_t address, std::uint64_t id) override;
   // `pending`: the bytes that the call has charged and the driver is to give (Ledger::settled).

@@ -1,6 +1,7 @@
 // Whether an allocation may be made: checks the ledger, limits that processes share, and the GPU's free memory.
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <utility>
 
 #include "runtime/core/log.h"
@@ -58,11 +59,14 @@ Charge Memory::reserve_or_wait(int ordinal, std::uint64_t bytes, Kind kind, Refu
   for (int tries = 0; tries < kMostOthers; ++tries) {
     const bool fits = ledger_.reserve(ordinal, bytes, kind);
     bool for_others = false;
+    const bool sweeps = !swept && has_unused();
     if (fits) {
+      std::optional<OneAllocation::FirstWay> again_is_next;
+      if (sweeps) again_is_next.emplace();
       charge.begin();
       if (turns_->may_take(ordinal, bytes, kind, [&] { charge.cancel(); }, for_others)) return charge;
     }
-    if (!std::exchange(swept, true) && sweep_deferred()) continue;
+    if (!std::exchange(swept, true) && (sweep_deferred() || sweeps)) continue;
     if (fits) {
       if (for_others) {
         by = RefusedBy::kRotad;
@@ -158,12 +162,15 @@ api::CUresult Memory::with_room(int ordinal, std::uint64_t pending, const RealCa
 
 api::CUresult Memory::with_waiting(int ordinal, std::uint64_t bytes, Backing backing, Attempt attempt) {
   const OneAllocation one;
+  const bool waits = turns_->may_wait(ordinal, bytes);
+  const OneAllocation::MayWait may_wait(waits);
   RefusedBy by = RefusedBy::kNobody;
   api::CUresult result = attempt(true, by);
   if (by == RefusedBy::kNobody) [[likely]]
     return result;
   changed(ordinal);  // what was charged meanwhile is not in anybody's way
-  Refused what{.bytes = bytes, .in_extents = backing == Backing::kSwapped, .by_rotad = by == RefusedBy::kRotad};
+  Refused what{
+      .bytes = bytes, .in_extents = backing == Backing::kSwapped, .by_rotad = by == RefusedBy::kRotad, .waits = waits};
   turns_->await_room(ordinal, what, [&] {
     by = RefusedBy::kNobody;
     result = attempt(false, by);
@@ -171,7 +178,9 @@ api::CUresult Memory::with_waiting(int ordinal, std::uint64_t bytes, Backing bac
     if (by != RefusedBy::kNobody) changed(ordinal);
     return by == RefusedBy::kNobody;
   });
-  if (by != RefusedBy::kNobody) say_refused(ordinal, by);
+  if (by == RefusedBy::kNobody) return result;
+  if (waits) OneAllocation::refused();  // rotad has counted it when the wait ended
+  say_refused(ordinal, by);
   return result;
 }
 

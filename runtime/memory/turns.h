@@ -30,6 +30,7 @@ struct Refused {
   std::uint64_t bytes;
   bool in_extents;
   bool by_rotad;  // the last time, and not by the driver
+  bool waits;     // it was said that this thread may wait (may_wait())
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
 };
 
@@ -74,6 +75,8 @@ class Turns {
   // evicted theirs, at most until all of them have left the GPU, and calls `again`, which returns whether the driver no
   // longer refuses it. `pending`: those of its bytes that the ledger has already.
   virtual void make_room(int device, std::uint64_t pending, FunctionRef<bool()> again) = 0;
+  // Whether await_room() would wait now with an allocation of these bytes, which the ledger may have already.
+  virtual bool may_wait(int device, std::uint64_t bytes) = 0;
   // An allocation is refused although everything has been evicted that can be, and others may free memory: waits for
   // that as long as rotad says so, and calls `again`, which returns whether it is no longer refused, and sets
   // `what.by_rotad`.
@@ -138,6 +141,7 @@ class WithoutTurns : public Turns {
   void explain_refusal(int) override {}
   void wait_until_served_is_known(int) override {}
   void make_room(int, std::uint64_t, FunctionRef<bool()>) override {}
+  bool may_wait(int, std::uint64_t) override { return false; }
   void await_room(int, const Refused&, FunctionRef<bool()>) override {}
   bool close_gate(int, FunctionRef<void()>) override { return false; }
   bool others_closed(int) override { return true; }

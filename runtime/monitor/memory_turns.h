@@ -56,6 +56,7 @@ class MemoryTurns final : public memory::Turns {
   void make_room(int device, std::uint64_t pending, FunctionRef<bool()> again) override {
     parts_.out_of_memory.retry(device, again, {}, pending);
   }
+  bool may_wait(int device, std::uint64_t bytes) override { return parts_.out_of_memory.may_wait(device, bytes); }
   void await_room(int device, const memory::Refused& what, FunctionRef<bool()> again) override {
     parts_.out_of_memory.await(device, what, again);
   }

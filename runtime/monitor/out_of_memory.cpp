@@ -98,9 +98,12 @@ void OutOfMemory::retry_context(int device, FunctionRef<bool()> again) {
 // The GPU's total memory in bytes. 0: waiting cannot help or is not possible: no rotad serves the process, the thread
 // must not wait, a capture is under way, or the process wants more than the GPU has.
 std::uint64_t OutOfMemory::total_if_waiting_helps(int device, std::optional<std::uint64_t> pending) const {
-  if (!served() || gate::may_not_wait() || contexts_.captures() != 0) return 0;
-  std::size_t total = 0;
-  if (real::cuDeviceTotalMem_v2(&total, device) != api::CUDA_SUCCESS) return 0;
+  if (device < 0 || device >= memory::kMaxDevices || !served()) return 0;
+  if (gate::may_not_wait() || contexts_.captures() != 0) return 0;
+  std::atomic<std::uint64_t>& known = totals_[static_cast<std::size_t>(device)];
+  std::size_t total = known.load(std::memory_order_relaxed);
+  if (total == 0 && real::cuDeviceTotalMem_v2(&total, device) != api::CUDA_SUCCESS) return 0;
+  known.store(total, std::memory_order_relaxed);
   // If `pending` is known, only settled memory counts, since pending requests of other threads may be refused as well.
   const memory::Ledger& ledger = memory_.ledger();
   return (pending ? ledger.settled(device).bytes + *pending : ledger.live_bytes(device)) > total ? 0 : total;
@@ -195,7 +198,7 @@ void OutOfMemory::end_waiting(void* self, int, std::uint64_t, std::uint32_t numb
 }
 
 void OutOfMemory::await(int device, const memory::Refused& what, FunctionRef<bool()> again) {
-  if (device < 0 || device >= memory::kMaxDevices || total_if_waiting_helps(device, what.bytes) == 0) return;
+  if (!what.waits && !may_wait(device, what.bytes)) return;
   protocol::AwaitRoom request{};
   request.what = what.in_extents ? protocol::AwaitRoom::What::kSwapped : protocol::AwaitRoom::What::kStays;
   request.bytes = what.bytes;

@@ -58,6 +58,8 @@ class OutOfMemory {
   void retry_call(int device, FunctionRef<bool()> again);
   // The same for a context, on a GPU where this process may have none yet; then as await().
   void retry_context(int device, FunctionRef<bool()> again);
+  // Whether await() would wait now with an allocation of these bytes, which the ledger may have already.
+  bool may_wait(int device, std::uint64_t bytes) const { return total_if_waiting_helps(device, bytes) != 0; }
   // The driver has refused an allocation although nothing more is being evicted: waits, as long as rotad says so, for
   // memory of others that cannot be evicted, and calls `again` when rotad allows it. Where no thread may wait it
   // returns at once.
@@ -94,7 +96,8 @@ class OutOfMemory {
   client::Usage& usage_;
   std::atomic<std::uint32_t> waiting_{0};  // threads in may_try()
   OtherThreads others_;
-  std::array<std::atomic<turn::Time>, memory::kMaxDevices> patient_from_{};  // when a call waits for others again
+  mutable std::array<std::atomic<std::uint64_t>, memory::kMaxDevices> totals_{};  // of GPUs, in bytes; 0: not asked yet
+  std::array<std::atomic<turn::Time>, memory::kMaxDevices> patient_from_{};       // when a call waits for others again
   client::Bell& bell_;
   const Process process_;
   const std::chrono::nanoseconds for_now_patience_;

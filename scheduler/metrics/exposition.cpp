@@ -174,7 +174,7 @@ void write_series(Text& text, const Snapshot& snapshot, const Labels& labels) {
           [](const Totals& totals) { return totals.in_bytes; });
   counter("rota_revocations", "Turns that were revoked because a program did not give the GPU back in time.", "",
           [](const Totals& totals) { return totals.revocations; });
-  text.family("rota_refusals", "counter", "Requests for GPU memory that were refused, by reason.");
+  text.family("rota_refusals", "counter", "Allocations and contexts that were refused, by reason.");
   for_each([&](const std::string& of, const SeriesRow& row) {
     for (std::size_t i = 0; i < kRefusalReasons.size(); ++i) {
       if (row.totals.refusals[i] == 0) continue;

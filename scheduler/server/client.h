@@ -61,9 +61,11 @@ struct Server::Client : Program {
   bool tighten_again = false;
   std::map<std::uint32_t, Budget::Share> asks;    // by GPU index: requests that have not been answered
   std::map<std::uint32_t, Measurement> measured;  // by GPU index
-  std::set<std::uint32_t> took_over;              // GPUs where it has received memory from others
-  protocol::ProcessNumber announced{};            // of the process, if it has exported memory; zeros: it has not
-  bool was_passed_over = false;                   // and the log says so
+  // By GPU index: why a request was refused last, where that does not count since the client waits.
+  std::map<std::uint32_t, std::string> uncounted;
+  std::set<std::uint32_t> took_over;    // GPUs where it has received memory from others
+  protocol::ProcessNumber announced{};  // of the process, if it has exported memory; zeros: it has not
+  bool was_passed_over = false;         // and the log says so
   PacedLines revocation_lines;
   PacedLines refusal_lines;
   scheduler::Quota::HostUse host;    // as last reported

@@ -158,8 +158,14 @@ void Server::carry_out(const Quota::Outcome& outcome) {
                              .fixed_bytes = answer.reserved.fixed,
                              .swapped_bytes = answer.reserved.swapped};
     set_text(message.body.reserved.text, answer.why);
-    const bool counts = (answer.number & protocol::kRefusalDoesNotCount) == 0;
-    if (!answer.granted && counts) report_refused(*found->second, answer);
+    std::map<std::uint32_t, std::string>& uncounted = found->second->uncounted;
+    if (answer.granted) {
+      uncounted.erase(answer.gpu);
+    } else if (protocol::refusal_counts(answer.number, answer.full())) {
+      report_refused(*found->second, answer);
+    } else if ((answer.number & protocol::kWaitsIfFull) != 0) {
+      uncounted[answer.gpu] = answer.why;
+    }
     tell(*found->second, message);
   }
   for (const scheduler::RoomQueue::Answer& answer : outcome.rooms) {

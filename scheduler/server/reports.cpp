@@ -73,9 +73,6 @@ void Server::report_revoked(Client& client, const scheduler::Decision& decision)
 }
 
 void Server::report_refused(Client& client, const scheduler::Quota::Answer& answer) {
-  // An attempt of one that waits: that is told and counted when it ends.
-  const bool awaits = client.usage->gpus[answer.gpu].awaited != 0;
-  if (answer.full() && quota_.rooms().waits(client.id, answer.gpu, awaits) != nullptr) return;
   count_refusal(client, answer.gpu, answer.reason);
   const auto left_out = client.refusal_lines.next(now());
   if (!left_out) return;
@@ -85,7 +82,7 @@ void Server::report_refused(Client& client, const scheduler::Quota::Answer& answ
             answer.why, left_out_text(*left_out));
 }
 
-// An allocation that the driver had refused has waited, and is finally refused.
+// An allocation or a context that the driver or Quota had refused has waited, and is finally refused.
 void Server::report_no_room(Client& client, const scheduler::RoomQueue::Answer& answer) {
   count_refusal(client, answer.gpu, protocol::RefusalReason::kGpuFull);
   const auto left_out = client.refusal_lines.next(now());
@@ -94,15 +91,18 @@ void Server::report_no_room(Client& client, const scheduler::RoomQueue::Answer& 
   for (const auto& [id, other] : clients_) {
     if (id != client.id && other->gpus().contains(answer.gpu)) others += stays_of(*other, answer.gpu);
   }
-  const auto waited = static_cast<double>(answer.waited.count()) / 1e9;
-  const std::string in_the_way = others == 0 ? ""
-                                             : fmt::format(", others have {} that cannot leave, and it waited {:.1f} s",
-                                                           rota::bytes_text(others), waited);
+  const auto waited = fmt::format(", and it waited {:.1f} s", static_cast<double>(answer.waited.count()) / 1e9);
+  std::string why = "the driver has no room";
+  if (const auto by_quota = client.uncounted.find(answer.gpu); by_quota != client.uncounted.end()) {
+    why = by_quota->second + waited;
+  } else if (others != 0) {
+    why += fmt::format(", others have {} that cannot leave{}", rota::bytes_text(others), waited);
+  }
   JournalFields fields = fields_of(client, "refused", kRefused, GpuSet(std::uint64_t{1} << answer.gpu));
   fields.emplace_back("ROTA_REASON", "gpu_full");
   fields.emplace_back("ROTA_BYTES", fmt::format("{}", answer.bytes));
-  log::with(log::Level::kInfo, fields, "{} was refused {} on GPU {}: the driver has no room{}{}", who(client),
-            rota::bytes_text(answer.bytes), gpus_.number(answer.gpu), in_the_way, left_out_text(*left_out));
+  log::with(log::Level::kInfo, fields, "{} was refused {} on GPU {}: {}{}", who(client), rota::bytes_text(answer.bytes),
+            gpus_.number(answer.gpu), why, left_out_text(*left_out));
 }
 
 // Says how many lines about the client were left out.

@@ -12,6 +12,8 @@ class Contents {
   // Whether an allocation lies in this part of a range, or may. The contents of other parts need not be preserved.
   // Called by the monitor.
   virtual bool in_use(std::uint64_t address, std::uint64_t bytes) = 0;
+  // Whether free_unused() may find any.
+  virtual bool has_unused() const = 0;
   // No more ranges fit on the GPU: frees unused ones that wait to be freed. Returns whether there were any.
   virtual bool free_unused(int device) = 0;
   // Whether the allocation of this number (Found::buffer_id) still begins at the address. A thread of rota's.
@@ -29,6 +31,7 @@ class Contents {
 class WholeRanges final : public Contents {
  public:
   bool in_use(std::uint64_t, std::uint64_t) override { return true; }
+  bool has_unused() const override { return false; }
   bool free_unused(int) override { return false; }
   bool lives(std::uint64_t, std::uint64_t) override { return false; }
   void closed_by_others(std::uint64_t) override {}

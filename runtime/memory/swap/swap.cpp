@@ -1,6 +1,7 @@
 #include "runtime/memory/swap/swap.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "runtime/core/one_allocation.h"
@@ -34,10 +35,16 @@ bool SwapBackend::reserve(int ordinal, std::uint64_t bytes, std::uint64_t uncoun
     if (there) asking.commit();
     return there;
   };
-  if (fits(uncounted)) return true;
-  // If a limit on allocations is what refuses it, that limit may still count memory which was freed in the meantime.
+  const bool unused = contents_->has_unused();
+  {
+    std::optional<OneAllocation::FirstWay> again_is_next;
+    if (unused) again_is_next.emplace();
+    if (fits(uncounted)) return true;
+  }
   const bool freed = contents_->free_unused(ordinal);
-  if ((freed || uncounted != 0) && fits(0)) return true;
+  if ((freed || unused) && fits(uncounted)) return true;
+  // If a limit on allocations is what refuses it, that limit may still count memory which was freed in the meantime.
+  if (uncounted != 0 && fits(0)) return true;
   if (!for_others) turns_->explain_refusal(ordinal);
   return false;
 }

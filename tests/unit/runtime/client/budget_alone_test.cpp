@@ -29,14 +29,14 @@ struct Alone {
     REQUIRE(ask);
     return *ask;
   }
-  void answer(std::uint32_t number, bool granted, const client::Budget::Bytes& bytes) {
+  void answer(std::uint32_t number, bool granted, const client::Budget::Bytes& bytes, bool full = false) {
     budget.answer(0, {.gpu = 0,
                       .number = number,
                       .device_bytes = bytes.device,
                       .movable_bytes = bytes.movable,
                       .granted = granted ? 1U : 0U,
                       .text = {},
-                      .full = 0,
+                      .full = full ? 1U : 0U,
                       .fixed_bytes = bytes.fixed,
                       .swapped_bytes = bytes.swapped});
   }
@@ -104,7 +104,7 @@ TEST_CASE("what stays and what extents take are asked for each by itself, though
 TEST_CASE(
     "of all that is asked in the course of one allocation, and refused, the first that no other way follows counts") {
   Alone alone;
-  const auto counts = [](std::uint32_t number) { return (number & protocol::kRefusalDoesNotCount) == 0; };
+  const auto counts = [](std::uint32_t number) { return protocol::refusal_counts(number, false); };
   const auto one = [&](std::uint64_t bytes) {
     const OneAllocation allocation;
     return alone.takes(bytes, memory::Kind::kConverted);
@@ -126,7 +126,27 @@ TEST_CASE(
     alone.answer(number, false, {});
   }
   thread.join();
-  CHECK(protocol::next_reserve_number(protocol::kRefusalDoesNotCount - 1) == 1);
+  CHECK(protocol::next_reserve_number(protocol::kWaitsIfFull - 1) == 1);
+}
+
+TEST_CASE("while an allocation may wait for others' memory, only another refusal counts, and then no more") {
+  Alone alone;
+  std::thread thread([&] {
+    const OneAllocation allocation;
+    const OneAllocation::MayWait waits(true);
+    for (int time = 0; time < 4; ++time) alone.takes(kMega, memory::Kind::kConverted);
+  });
+  struct Refusal {
+    bool full;
+    bool counts;
+  };
+  for (const auto [full, counts] :
+       {Refusal{true, false}, Refusal{true, false}, Refusal{false, true}, Refusal{false, false}}) {
+    const std::uint32_t number = alone.next_ask().number;
+    CHECK(protocol::refusal_counts(number, full) == counts);
+    alone.answer(number, false, {}, full);
+  }
+  thread.join();
 }
 
 TEST_CASE("a refused allocation leaves nothing behind for the next one of its thread") {
@@ -139,7 +159,7 @@ TEST_CASE("a refused allocation leaves nothing behind for the next one of its th
   });
   for (int time = 0; time < 2; ++time) {
     const std::uint32_t number = alone.next_ask().number;
-    CHECK((number & protocol::kRefusalDoesNotCount) == 0);
+    CHECK(protocol::refusal_counts(number, true));
     alone.answer(number, false, {});
   }
   thread.join();
