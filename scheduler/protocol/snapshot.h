@@ -80,7 +80,7 @@ struct ProgramRow {
   char name[kNameLength];
   std::uint64_t gpus;         // touched
   std::uint64_t held_gpus;    // mask
-  std::uint64_t wanted_gpus;  // mask, waiting
+  std::uint64_t wanted_gpus;  // mask, waiting; not those for which it waits with its gang (TaskRow::waits_for_gang)
   // The largest of its tasks' (TaskRow): of those that wait, or of those that hold if none waits.
   std::uint64_t since_ns;
   std::uint64_t held_ns;  // the largest of its tasks', and so is the next
@@ -118,7 +118,8 @@ struct TaskRow {
   // only pinned temporarily.
   std::uint64_t lacks_bytes;
   std::uint64_t lacks_for_now_bytes;
-  // An allocation waits until others have freed memory (AwaitRoom): of what size, and for how long it has; 0: none.
+  // An allocation or a context waits until others have freed memory (AwaitRoom): of what size, of a context by a guess,
+  // and for how long it has; 0: none.
   std::uint64_t awaited_bytes;
   std::uint64_t awaited_ns;
   std::uint64_t gpus;      // mask: all GPUs of the task
@@ -134,6 +135,11 @@ struct TaskRow {
   // Of fixed_bytes: memory of extents that stays for good, in all and by reason (Pin).
   std::uint64_t pinned_bytes;
   std::uint64_t pinned_by[kPins];
+  // What awaited_bytes are of, and for whom.
+  std::uint8_t awaits_context;  // not 0: a context
+  std::uint8_t awaits_movers;   // not 0: the programs of another rotad are still coming over, and it waits for these
+  std::uint8_t waits_for_gang;  // not 0: it waits, but its gang not yet: members are missing, or end their last turn
+  std::uint8_t padding[5];
 };
 
 // Why tasks are granted together.

@@ -61,6 +61,8 @@ struct Server::Client : Program {
   bool tighten_again = false;
   std::map<std::uint32_t, Budget::Share> asks;    // by GPU index: requests that have not been answered
   std::map<std::uint32_t, Measurement> measured;  // by GPU index
+  // By GPU index: what waited there last for the programs of another rotad (movers_may_come()).
+  std::map<std::uint32_t, protocol::AwaitRoom> for_movers;
   // By GPU index: why a request was refused last, where that does not count since the client waits.
   std::map<std::uint32_t, std::string> uncounted;
   std::set<std::uint32_t> took_over;    // GPUs where it has received memory from others

@@ -67,14 +67,14 @@ void Leases::on_want(Program& client, const protocol::Want& want, bool reclaims)
   const GpuMask together = want.task & added;
   if (client.tasks.of(together) == nullptr && !couple(client, together)) return;
   if (Task& task = *client.tasks.of(together); Gang* const gang = gang_of(task)) {
-    task.wants = true;
+    begin_to_want(task);
     if (task.gave_back) gangs_due_.insert(gang->number);
     want_together(*gang, want.urgent != 0, want.running != 0 && reclaims);
     publish_changes(modelled_now());
     return;
   }
   if (Task& task = *client.tasks.of(together); is_to_join(client, task) && !holds(task)) {
-    task.wants = true;  // in the gang's next turn, which is about to begin
+    begin_to_want(task);  // in the gang's next turn, which is about to begin
     gangs_due_.insert(client.gang);
     publish_changes(modelled_now());
     return;

@@ -156,6 +156,20 @@ bool Leases::is_apart(const Gang& gang) const {
   return now() < gang.apart_until;
 }
 
+bool Leases::waits_for_gang(const Task& member) const {
+  if (member.gang == 0 || !member.wants) return false;
+  const scheduler::ClientState state = state_of(member);
+  return state.wanted == 0 && (state.held == 0 || member.gave_back);
+}
+
+bool Leases::any_waits(const Gang& gang, GpuIndex gpu) const {
+  bool any = false;
+  for_each_member(gang, [&](const Program&, const Task& task) {
+    any = any || (scheduler::has(task.gpus, gpu) && waits_for_gang(task));
+  });
+  return any;
+}
+
 // Asks a task to give back what it holds, within this time. 0: it need not.
 void Leases::withdraw(Task& task, scheduler::Time within) {
   const bool on = within != scheduler::Time{};
@@ -189,7 +203,7 @@ void Leases::form(Gang& gang) {
   // Those that are to join have their first turn with the others.
   for (const auto& [client, task] : members) {
     if (task->gang != 0 || state_of(*task).wanted == 0) continue;
-    task->wants = true;
+    begin_to_want(*task);
     step(event::Want{task->id, 0, false, false, false});
   }
 }
@@ -224,7 +238,7 @@ void Leases::rebuild(Gang& gang, const std::vector<OfTask>& members) {
       if (task->gang == 0) task->parts[gpu] = {.context = core_.context_bytes(before, gpu)};
     }
     if (task->gang == 0) {
-      task->wants = task->wants || core_.client(before)->wanted != 0;
+      if (core_.client(before)->wanted != 0) begin_to_want(*task);
       ended.push_back(before);
       owners_.erase(before);
     }

@@ -124,6 +124,10 @@ class Leases {
   void for_each_task_of(scheduler::ClientId id, const std::function<void(Program&, Task&)>& visit) const;
   bool holds(const Gang& gang) const;
   bool is_apart(const Gang& gang) const;
+  // Whether a member waits that the core does not know to wait, since its gang cannot have a turn yet.
+  bool waits_for_gang(const Task& member) const;
+  // Whether any does on this GPU.
+  bool any_waits(const Gang& gang, scheduler::GpuIndex gpu) const;
   void check_gangs();
   // When some gang has to be checked although nothing happens, in real time.
   std::optional<scheduler::Time> next_check() const;
@@ -163,6 +167,9 @@ class Leases {
   void form(Gang& gang);
   void rebuild(Gang& gang, const std::vector<OfTask>& members);
   void become_alone(Program& program, Task& task);
+  void begin_to_want(Task& member) const {
+    if (!std::exchange(member.wants, true)) member.wants_since = modelled_now();
+  }
   void want_together(Gang& gang, bool urgent, bool running = false);
   void part_if_overcommitted(Gang& gang);
   void check(Gang& gang);

@@ -108,7 +108,11 @@ void Server::await_room(Client& client, const protocol::AwaitRoom& wanted) {
   waits.body.try_again = {
       .gpu = wanted.gpu, .number = wanted.number, .answer = protocol::TryAgain::Answer::kWaits, .padding = 0};
   tell(client, waits);
-  if (movers_may_come(wanted.gpu)) return try_again_soon(client, wanted);
+  if (movers_may_come(wanted.gpu)) {
+    protocol::AwaitRoom& waiting = client.for_movers[wanted.gpu] = wanted;
+    waiting.bytes = std::min(waiting.bytes, protocol::kMaxGpuBytes);
+    return try_again_soon(client, wanted);
+  }
   const limit::AwaitRoom event{{.client = client.id,
                                 .gpu = wanted.gpu,
                                 .number = wanted.number,

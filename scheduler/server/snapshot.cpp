@@ -252,6 +252,7 @@ protocol::GpuRow Server::gpu_row(std::uint32_t index, const GpuEntry& entry) con
   row.clients = state.clients;
   row.holders = state.holders;
   row.waiters = state.waiters;
+  for (const auto& [number, gang] : gangs_) row.waiters += any_waits(*gang, index) ? 1 : 0;
   if (const auto reading = readings_.find(index); reading != readings_.end()) {
     row.measured = 1;
     row.driver_used_bytes = reading->second.used;
@@ -289,13 +290,13 @@ protocol::ProgramRow Server::program_row(const Client& client) const {
     const scheduler::ClientState state = state_of(task);
     row.held_gpus |= state.held & task.gpus;
     row.wanted_gpus |= state.wanted & task.gpus;
-    std::uint64_t& since = state.wanted != 0 ? waits_since : held_since;
+    std::uint64_t& since = shown.waits != 0 ? waits_since : held_since;
     since = std::max(since, shown.since_ns);
     row.held_ns = std::max(row.held_ns, shown.held_ns);
     row.waited_ns = std::max(row.waited_ns, shown.waited_ns);
     row.overrun |= shown.overrun;
   }
-  row.since_ns = row.wanted_gpus != 0 ? waits_since : held_since;
+  row.since_ns = waits_since != 0 ? waits_since : held_since;
   row.moves = moves_of(*client.usage);
   return row;
 }
@@ -338,6 +339,13 @@ protocol::TaskRow Server::task_row(const Client& client, std::uint32_t gpu) cons
   if (const auto* const request = quota_.rooms().waits(client.id, gpu, usage.awaited != 0)) {
     row.awaited_bytes = request->bytes;
     row.awaited_ns = nanoseconds(now() - request->since);
+    row.awaits_context = request->what == protocol::AwaitRoom::What::kContext ? 1 : 0;
+  } else if (const auto found = client.for_movers.find(gpu);
+             found != client.for_movers.end() && usage.awaited != 0 && movers_may_come(gpu)) {
+    row.awaited_bytes = found->second.bytes;
+    row.awaited_ns = nanoseconds(now()) - std::min(nanoseconds(now()), found->second.since_ns);
+    row.awaits_context = found->second.what == protocol::AwaitRoom::What::kContext ? 1 : 0;
+    row.awaits_movers = 1;
   }
   row.gpus = task.gpus;
   if (state.held != 0) row.since_ns = nanoseconds(modelled_now() - state.held_since);
@@ -345,7 +353,9 @@ protocol::TaskRow Server::task_row(const Client& client, std::uint32_t gpu) cons
   row.held_ns = nanoseconds(use.held);
   row.waited_ns = nanoseconds(use.waited);
   row.holds = scheduler::has(state.held, gpu) && !task.gave_back ? 1 : 0;
-  row.waits = scheduler::has(state.wanted, gpu) ? 1 : 0;
+  row.waits_for_gang = waits_for_gang(task) ? 1 : 0;
+  if (row.waits_for_gang != 0) row.since_ns = nanoseconds(modelled_now() - task.wants_since);
+  row.waits = scheduler::has(state.wanted, gpu) || row.waits_for_gang != 0 ? 1 : 0;
   row.overrun = state.overrun ? 1 : 0;
   row.gang = task.gang;
   return row;

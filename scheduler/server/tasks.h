@@ -67,9 +67,10 @@ struct Task {
   bool withdrawn = false;  // it was told to give back at once what it holds, so that it can join its gang
   bool overdue = false;    // it holds what it should have given back for another rotad
   // Of a member of a gang, whose client in the core is the gang's.
-  std::uint32_t gang = 0;  // 0: of none
-  bool wants = false;      // it has asked for the gang's next turn
-  bool gave_back = false;  // its part of the gang's grant
+  std::uint32_t gang = 0;         // 0: of none
+  bool wants = false;             // it has asked for the gang's next turn,
+  scheduler::Time wants_since{};  // which was then, modelled
+  bool gave_back = false;         // its part of the gang's grant
   // What it has on each GPU, of which the core knows the sums over all members.
   struct Part {
     scheduler::event::Usage usage{};

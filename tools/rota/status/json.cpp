@@ -59,10 +59,12 @@ std::string status_as_json(const Status& status, const std::string& socket) {
     nlohmann::json touched = nlohmann::json::array();
     nlohmann::json memory = nlohmann::json::object();
     bool measured = false;
+    bool waits = false;
     for (const protocol::GpuRow& gpu : status.gpus) {
       const TaskRow* task = status.task(client.client, gpu.index);
       if (task == nullptr) continue;
       measured = measured || task->measured != 0;
+      waits = waits || task->waits != 0;
       touched.push_back(uuid_text(gpu.uuid));
       const ServedHow how = served_how(task->mode);
       memory[uuid_text(gpu.uuid)] = {{"mode", how.option},
@@ -78,7 +80,7 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                        {"uid", client.uid},
                        {"name", client.name},
                        {"holds", client.held_gpus != 0},
-                       {"waits", client.wanted_gpus != 0},
+                       {"waits", waits},
                        {"session", session == status.sessions.end() ? nullptr : nlohmann::json(session->id)},
                        {"session_name", text_or_null(client.session_name)},
                        {"container", text_or_null(client.container)},

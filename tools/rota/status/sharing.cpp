@@ -137,6 +137,12 @@ nlohmann::json pins_json(const protocol::TaskRow& task) {
   return all;
 }
 
+// Null: nothing is awaited.
+nlohmann::json awaited_name(const protocol::TaskRow& task) {
+  if (task.awaited_bytes == 0) return nullptr;
+  return task.awaits_context != 0 ? "context" : "allocation";
+}
+
 }  // namespace
 
 std::string sharing_text(const protocol::GpuRow& gpu) {
@@ -183,6 +189,27 @@ std::string use_text(const protocol::TaskRow* task, const protocol::GpuRow& gpu)
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
+std::vector<std::string> waits_of(const Status& status, const protocol::TaskRow& task) {
+  std::vector<std::string> parts;
+  if (task.waits_for_gang != 0) {
+    const auto gang = std::ranges::find(status.gangs, task.gang, &protocol::GangRow::number);
+    const bool missing = gang != status.gangs.end() && gang->programs < gang->size;
+    parts.push_back(missing ? fmt::format("waits for {} of the {} programs of its gang, which {} not come yet",
+                                          gang->size - gang->programs, gang->size,
+                                          gang->size - gang->programs == 1 ? "has" : "have")
+                            : "waits for the others of its gang");
+  }
+  if (task.asked_bytes != 0) parts.push_back(fmt::format("waits for room for {}", bytes_text(task.asked_bytes)));
+  if (task.awaited_bytes != 0) {
+    parts.push_back(fmt::format(
+        "{} has waited {:.1f} s for {}",
+        task.awaits_context != 0 ? "a context" : "an allocation of " + bytes_text(task.awaited_bytes),
+        static_cast<double>(task.awaited_ns) / 1e9,
+        task.awaits_movers != 0 ? "the programs that come over from another rotad" : "others to free memory or end"));
+  }
+  return parts;
+}
+
 std::string staying_text(const protocol::TaskRow* task, bool holds) {
   using rota::bytes_text;
   std::string text;
@@ -221,6 +248,9 @@ nlohmann::json use_json(const Status& status, const protocol::ProgramRow& progra
         {"pinned_bytes", pins_json(*task)},
         {"awaited_bytes", task->awaited_bytes},
         {"awaited_ns", task->awaited_ns},
+        {"awaited", awaited_name(*task)},
+        {"awaits_another_rotads", task->awaits_movers != 0},
+        {"waits_for_gang", task->waits_for_gang != 0},
         {"lacks_bytes", task->lacks_bytes},
         {"lacks_for_now_bytes", task->lacks_for_now_bytes}};
   }

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "tools/rota/status/request.h"
 
@@ -14,6 +15,8 @@ nlohmann::json sharing_json(const protocol::GpuRow& gpu);
 
 // A program's second line, without newline; empty if there is nothing to say. `task`: on this GPU; may be null.
 std::string use_text(const protocol::TaskRow* task, const protocol::GpuRow& gpu);
+// What a program waits for there besides its turn.
+std::vector<std::string> waits_of(const Status& status, const protocol::TaskRow& task);
 // For the line about a program that swaps: how much of its memory cannot be evicted, and whether it is passed over
 // because its memory does not fit. `task` may be null.
 std::string staying_text(const protocol::TaskRow* task, bool holds);

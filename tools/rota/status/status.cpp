@@ -217,11 +217,7 @@ std::string gpu_text(const Status& status, const protocol::GpuRow& gpu) {
     more += fmt::format(", contexts and modules: {} {}", size_text(task->context_bytes),
                         task->measured != 0 ? "measured" : "assumed");
     if (task->gang != 0) more += fmt::format(", gang {}", task->gang);
-    if (task->asked_bytes != 0) more += fmt::format(", waits for room for {}", size_text(task->asked_bytes));
-    if (task->awaited_bytes != 0) {
-      more += fmt::format(", an allocation of {} has waited {:.1f} s for others to free memory or end",
-                          size_text(task->awaited_bytes), static_cast<double>(task->awaited_ns) / 1e9);
-    }
+    for (const std::string& part : waits_of(status, *task)) more += ", " + part;
     if (i < status.commands.size()) more += stopped_text(client, status.commands[i]);
     if (task->overrun != 0) more += ", did not give the GPU back in time: others run at the same time";
     text += fmt::format("  {:<6} pid {:<8} {:>10}  {:>9}  {}{}\n", doing,

@@ -82,14 +82,8 @@ std::vector<Gpu> gpus_of(const tool::Status& status) {
   return gpus;
 }
 
-std::string detail_of(const TaskRow& task, const GpuRow& gpu) {
-  std::vector<std::string> parts;
-  const auto seconds = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e9; };
-  if (task.awaited_bytes != 0) {
-    parts.push_back(fmt::format("an allocation of {} has waited {:.1f} s for others to free memory or end",
-                                bytes_text(task.awaited_bytes), seconds(task.awaited_ns)));
-  }
-  if (task.asked_bytes != 0) parts.push_back(fmt::format("waits for room for {}", bytes_text(task.asked_bytes)));
+std::string detail_of(const tool::Status& status, const TaskRow& task, const GpuRow& gpu) {
+  std::vector<std::string> parts = tool::waits_of(status, task);
   if (task.overrun != 0) parts.emplace_back("did not give the GPU back in time: others run at the same time");
   if (task.gang != 0) parts.push_back(fmt::format("gang {}", task.gang));
   if (task.mode != protocol::MemoryMode::kUnknown) {
@@ -140,7 +134,7 @@ Row row_of(const tool::Status& status, std::size_t program, const TaskRow& task,
   row.allocated_bytes = task.device_bytes;
   place_memory(row, task);
   row.moved_bytes = moved(client.moves);
-  row.detail = detail_of(task, gpu);
+  row.detail = detail_of(status, task, gpu);
   return row;
 }
 
