@@ -6,7 +6,7 @@ import signal
 import termios
 import unittest
 
-from harness import Case, PROGRAMS, ROOT, ROTA, SHIMS
+from harness import BUILD, Case, PROGRAMS, ROOT, ROTA, SHIMS
 from sim_case import program
 
 
@@ -182,6 +182,17 @@ class Forms(Case):
         self.assertEqual(places, sorted(places))
         self.assertEqual(text.count("no program uses it under this rotad; "), 2)
         self.assertRegex(text, r"no program uses it under this rotad; \d+ MiB of 1\.0 GiB in use")
+
+    # ctest labels: unsanitized
+    def test_nvml_is_begun_once_for_a_look(self):
+        machine, begun = self.scratch / "nvml", self.scratch / "nvml.begun"
+        machine.write_text(f"gpu GPU-01234567-89ab-cdef-0123-456789abcdef {1 << 30} {1 << 29} {1 << 29}\n", encoding="utf-8")
+        begun.touch()
+        self.start_daemon()
+        nvml = {"LD_LIBRARY_PATH": f"{BUILD}/tests/rotad_nvml/recent:{self.environment['LD_LIBRARY_PATH']}", "TEST_NVML_FILE": str(machine)}
+        status = json.loads(self.checked(ROTA, "status", "--json", **nvml).stdout)
+        self.assertEqual([gpu["used_bytes"] for gpu in status["machine_gpus"]], [1 << 29])
+        self.assertEqual(begun.read_text(encoding="utf-8"), "i")
 
     # ctest labels: unsanitized
     def test_programs_without_rota_are_named_beside_those_under_it_and_where_there_are_none(self):

@@ -30,12 +30,10 @@ struct Utilization {
 };
 
 // As rotad does it, which knows the forms that drivers answer in.
-void name_processes(Machine& machine) {
-  const auto nvml = server::Nvml::open();
-  if (!nvml) return;
+void name_processes(const server::Nvml& nvml, Machine& machine) {
   for (MachineGpu& gpu : machine.gpus) {
     const std::optional<Uuid> uuid = parse_uuid(gpu.uuid);
-    const auto reading = uuid ? (*nvml)->read(*uuid) : std::nullopt;
+    const auto reading = uuid ? nvml.read(*uuid) : std::nullopt;
     if (reading && reading->processes) gpu.processes = *reading->processes;
   }
 }
@@ -58,6 +56,8 @@ std::optional<Machine> ask() {
   int (*text_of_name)(void*, char*, unsigned) = nullptr;
   int (*memory)(void*, Memory*) = nullptr;
   int (*utilization)(void*, Utilization*) = nullptr;
+  // It begins NVML for what follows as well, unless rota's own library stands in front.
+  const auto nvml = server::Nvml::open();
   find(text_of_uuid, "nvmlDeviceGetUUID");
   find(text_of_name, "nvmlDeviceGetName");
   find(memory, "nvmlDeviceGetMemoryInfo");
@@ -67,7 +67,7 @@ std::optional<Machine> ask() {
       (!find(processes, "nvmlDeviceGetComputeRunningProcesses_v3") &&
        !find(processes, "nvmlDeviceGetComputeRunningProcesses_v2") &&
        !find(processes, "nvmlDeviceGetComputeRunningProcesses")) ||
-      initialise() != kSuccess) {
+      (!nvml && initialise() != kSuccess)) {
     return std::nullopt;
   }
   Machine machine;
@@ -93,8 +93,11 @@ std::optional<Machine> ask() {
     Utilization busy{};
     if (utilization != nullptr && utilization(handle, &busy) == kSuccess) gpu.busy_percent = busy.gpu;
   }
-  name_processes(machine);
-  shutdown();
+  if (nvml) {
+    name_processes(**nvml, machine);
+  } else {
+    shutdown();
+  }
   return machine;
 }
 

@@ -3,7 +3,8 @@
 //   | ended PID BYTES | once process PID BYTES | hangs | slow MS
 // with all in bytes, and -1 bytes for those of a process that the driver does not know. One that has ended is listed
 // once, as is one with `once`, instead of the same process's other line; what hangs does until the file says otherwise,
-// and what is slow takes so long over each answer. OLDER is built without what later releases brought.
+// and what is slow takes so long over each answer. Each nvmlInit is a letter in the file with .begun at its end, if
+// that exists. OLDER is built without what later releases brought.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -116,6 +117,10 @@ int list(bool graphics, unsigned* count, std::uint64_t* words) {
 
 EXPORT int nvmlInit_v2() {
   const int result = read_machine().init;
+  if (const char* path = std::getenv("TEST_NVML_FILE"); path != nullptr) {
+    const int begun = open((std::string(path) + ".begun").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+    if (begun >= 0 && write(begun, "i", 1) == 1) close(begun);
+  }
   // Keeps a file open, as the driver's NVML keeps the device files.
   if (const char* path = std::getenv("TEST_NVML_FILE"); result == 0 && path != nullptr && device_file < 0) {
     device_file = open((std::string(path) + ".device").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -138,6 +143,21 @@ EXPORT int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
     return 0;
   }
   return kInvalidArgument;
+}
+EXPORT int nvmlDeviceGetCount_v2(unsigned* count) {
+  *count = static_cast<unsigned>(read_machine().gpus.size());
+  return 0;
+}
+EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
+  *device = reinterpret_cast<void*>(4096 + std::uintptr_t{index});
+  return find(read_machine(), *device) != nullptr ? 0 : kInvalidArgument;
+}
+EXPORT int nvmlDeviceGetUUID(void* device, char* text, unsigned bytes) {
+  const Machine machine = read_machine();
+  const Machine::Gpu* const gpu = find(machine, device);
+  if (gpu == nullptr) return kInvalidArgument;
+  std::strncpy(text, gpu->uuid.c_str(), bytes);
+  return 0;
 }
 EXPORT int nvmlDeviceGetMemoryInfo(void* device, std::uint64_t* memory) {
   while (read_machine().hangs) usleep(10'000);
