@@ -180,7 +180,7 @@ std::string this_folder() {
 
 // Of PYTEST_ADDOPTS and the command, in pytest's order.
 std::vector<std::string> given_words(const std::vector<std::string>& options, const Variables& variables) {
-  std::vector<std::string> words = words_of(text_of(variables("PYTEST_ADDOPTS")));
+  std::vector<std::string> words = shell_words(text_of(variables("PYTEST_ADDOPTS")));
   words.insert(words.end(), options.begin(), options.end());
   return words;
 }
@@ -191,7 +191,7 @@ std::pair<std::vector<std::string>, std::optional<Place>> pytest_place(std::vect
                                                                        const OptionNames& names,
                                                                        const Variables& variables) {
   if (const auto place = place_of(options, names)) return {std::move(options), place};
-  std::vector<std::string> added = words_of(text_of(variables("PYTEST_ADDOPTS")));
+  std::vector<std::string> added = shell_words(text_of(variables("PYTEST_ADDOPTS")));
   if (const auto place = place_of(added, names)) return {std::move(added), place};
   std::vector<std::string> configured = pytest_config(given_words(options, variables), this_folder()).addopts;
   const auto place = place_of(configured, names);

@@ -8,6 +8,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstddef>
@@ -45,35 +46,6 @@ std::string_view trimmed(std::string_view text) {
   const std::size_t begin = text.find_first_not_of(kSpaces);
   if (begin == std::string_view::npos) return {};
   return text.substr(begin, text.find_last_not_of(kSpaces) - begin + 1);
-}
-
-// As a shell splits them, which pytest does with addopts.
-std::vector<std::string> shell_words(std::string_view text) {
-  std::vector<std::string> words;
-  std::string word;
-  bool within = false;
-  char quote = 0;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char letter = text[i];
-    if (quote != 0) {
-      if (letter == quote) {
-        quote = 0;
-      } else {
-        word += letter == '\\' && quote == '"' && i + 1 < text.size() ? text[++i] : letter;
-      }
-    } else if (letter == '"' || letter == '\'') {
-      quote = letter;
-      within = true;
-    } else if (std::string_view(" \t\r\n").find(letter) != std::string_view::npos) {
-      if (within) words.push_back(std::exchange(word, {}));
-      within = false;
-    } else {
-      word += letter == '\\' && i + 1 < text.size() ? text[++i] : letter;
-      within = true;
-    }
-  }
-  if (within) words.push_back(word);
-  return words;
 }
 
 // --- configuration
@@ -204,15 +176,30 @@ std::optional<double> number_at(std::string_view text) {
   return rest.empty() || rest.front() == ',' || rest.front() == ')' ? std::optional(seconds) : std::nullopt;
 }
 
-// The mark in a statement, if it has one.
+// Whether a call is still open at the end of the text.
+bool is_in_call(std::string_view text) {
+  std::vector<bool> open;  // brackets: whether each is a call's
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char before = i == 0 ? ' ' : text[i - 1];
+    if (std::string_view("([{").find(text[i]) != std::string_view::npos) {
+      open.push_back(text[i] == '(' && (std::isalnum(static_cast<unsigned char>(before)) != 0 || before == '_'));
+    } else if (std::string_view(")]}").find(text[i]) != std::string_view::npos && !open.empty()) {
+      open.pop_back();
+    }
+  }
+  return std::ranges::find(open, true) != open.end();
+}
+
+// The mark in a statement, if it has one. One in a call is of a parameter.
 std::optional<MarkedTimeout> mark_in(std::string_view statement) {
   constexpr std::string_view kMark = "mark.timeout";
-  const std::size_t at = statement.find(kMark);
-  if (at == std::string_view::npos) return std::nullopt;
-  const std::string_view behind = trimmed(statement.substr(at + kMark.size()));
-  if (!behind.starts_with('(')) return std::nullopt;
-  const auto seconds = number_at(behind.substr(1));
-  return MarkedTimeout{seconds, !seconds};
+  for (std::size_t at = statement.find(kMark); at != std::string_view::npos; at = statement.find(kMark, at + 1)) {
+    const std::string_view behind = trimmed(statement.substr(at + kMark.size()));
+    if (!behind.starts_with('(') || is_in_call(statement.substr(0, at))) continue;
+    const auto seconds = number_at(behind.substr(1));
+    return MarkedTimeout{seconds, !seconds};
+  }
+  return std::nullopt;
 }
 
 // A statement of a file: lines within brackets are joined, and the contents of strings and comments are left out.
@@ -273,6 +260,35 @@ std::string_view name_behind(std::string_view text, std::initializer_list<std::s
 }
 
 }  // namespace
+
+std::vector<std::string> shell_words(std::string_view text) {
+  std::vector<std::string> words;
+  std::string word;
+  bool within = false;
+  char quote = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char letter = text[i];
+    if (quote != 0) {
+      if (letter == quote) {
+        quote = 0;
+      } else {
+        const bool escapes = letter == '\\' && quote == '"' && i + 1 < text.size();
+        word += escapes && (text[i + 1] == '"' || text[i + 1] == '\\') ? text[++i] : letter;
+      }
+    } else if (letter == '"' || letter == '\'') {
+      quote = letter;
+      within = true;
+    } else if (std::string_view(" \t\r\n").find(letter) != std::string_view::npos) {
+      if (within) words.push_back(std::exchange(word, {}));
+      within = false;
+    } else {
+      word += letter == '\\' && i + 1 < text.size() ? text[++i] : letter;
+      within = true;
+    }
+  }
+  if (within) words.push_back(word);
+  return words;
+}
 
 PytestConfig pytest_config(const std::vector<std::string>& words, const std::string& here) {
   if (const auto named = named_file(words)) {

@@ -22,6 +22,9 @@ struct PytestConfig {
 // `words`: what follows "pytest" in the command, in the folder `here`.
 PytestConfig pytest_config(const std::vector<std::string>& words, const std::string& here);
 
+// As pytest splits options in a text (Python's shlex.split).
+std::vector<std::string> shell_words(std::string_view text);
+
 // The file's text. Nothing: it is no regular file, is larger than 8 MiB, or cannot be read.
 std::optional<std::string> test_source(const std::string& path);
 
@@ -31,7 +34,8 @@ struct MarkedTimeout {
   bool unreadable = false;
 };
 
-// The time-outs that a test file gives by @pytest.mark.timeout(30), at a function, at its class or by pytestmark.
+// The time-outs that a test file gives by @pytest.mark.timeout(30), at a function, at its class or by pytestmark. Not
+// those of single parameters (pytest.param(1, marks=...)).
 class MarkedTimeouts {
  public:
   explicit MarkedTimeouts(std::string_view source);

@@ -81,6 +81,8 @@ TEST_CASE("the number of jobs is also read in variables, and then written there"
   CHECK(ci::with_jobs({"pytest"}, added, 3).changed ==
         std::vector<std::pair<std::string, std::string>>{{"PYTEST_ADDOPTS", "-v -n 8 -n 3"}});
   CHECK(ci::with_jobs({"pytest", "-n2"}, added, 1).changed.empty());
+  CHECK(ci::jobs_of({"pytest"}, with("PYTEST_ADDOPTS", "-n '8'")) == 8);
+  CHECK(ci::jobs_of({"pytest"}, with("PYTEST_ADDOPTS", "-n 8 -k 'a or -n 2'")) == 8);
 }
 
 TEST_CASE("what stands behind -- is a file's name, whatever it looks like") {

@@ -95,6 +95,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(100)]
 def test_x(x):
     pass
 
+@pytest.mark.parametrize("x", [1, pytest.param(2, marks=pytest.mark.timeout(3)), pytest.param(3, marks=[pytest.mark.timeout(4)])])
+def test_of_parameters(x): pass
+
+@pytest.mark.parametrize("x", [pytest.param(2, marks=pytest.mark.timeout(3))])
 @pytest.mark.timeout(timeout=2.5)
 async def test_y(): pass
 
@@ -124,6 +128,7 @@ TEST_CASE("a mark counts at the function, at its class or in the file, the close
   CHECK(seconds("test_x[def test_y(]") == 30);
   CHECK(seconds("test_y") == 2.5);
   CHECK(seconds("test_of_the_file") == 100);
+  CHECK(seconds("test_of_parameters[2]") == 100);
   CHECK(seconds("test_without") == 0);
   CHECK(seconds("TestThings::test_of_the_class") == 50);
   CHECK(seconds("TestThings::test_x") == 60);
@@ -137,6 +142,11 @@ TEST_CASE("a mark counts at the function, at its class or in the file, the close
        {"@pytest.mark.timeout(", "'''", "((((", "@pytest.mark.timeout(nan)\ndef test_x(): 0", "\\"}) {
     CHECK_FALSE(MarkedTimeouts(broken).of("test_x").seconds);
   }
+}
+
+TEST_CASE("options in a text are split as Python's shlex does") {
+  CHECK(shell_words(R"(-k "a or b"  -m 'c "d"' e\ f "g\"h\n" '' # i)") ==
+        Words{"-k", "a or b", "-m", "c \"d\"", "e f", "g\"h\\n", "", "#", "i"});
 }
 
 TEST_CASE("pytest starts no more at once than the time-outs in its files allow") {
