@@ -5,6 +5,7 @@
 #include <functional>
 #include <utility>
 
+#include "runtime/client/waiting.h"
 #include "runtime/core/held_signals.h"
 #include "runtime/core/log.h"
 #include "runtime/core/one_allocation.h"
@@ -19,6 +20,8 @@ namespace {
 constexpr std::chrono::milliseconds kFirstAnswer{250};
 // By then rotad has read what was given back. A judgment.
 constexpr std::chrono::seconds kHeard{1};
+// How often a thread that waits for a promise sees whether a line is due.
+constexpr std::chrono::milliseconds kBetweenLines{500};
 
 std::uint64_t less(std::uint64_t bytes, std::uint64_t part) {
   return bytes - std::min(bytes, part);
@@ -306,13 +309,13 @@ std::uint64_t Budget::needed(int device) const {
   return slot(device).want_all.count() != 0 ? std::max(live, slot(device).total.load()) : live;
 }
 
-void Budget::wait_for_all(int device, std::uint64_t bytes) {
+void Budget::wait_for_all(int device, std::uint64_t bytes, ForWhom for_whom) {
   Slot& here = slot(device);
   here.total.store(bytes);
-  wait_for_promise(device, &here.want_all);
+  wait_for_promise(device, &here.want_all, for_whom);
 }
 
-void Budget::wait_for_promise(int device, Waiters* counted) {
+void Budget::wait_for_promise(int device, Waiters* counted, ForWhom for_whom) {
   Waiters::Place place(waiters_, promise_mutex_);
   std::optional<Waiters::Place> wanting;
   if (counted != nullptr) wanting.emplace(*counted, promise_mutex_);
@@ -321,8 +324,14 @@ void Budget::wait_for_promise(int device, Waiters* counted) {
     if (wanting) wanting->count_again();
     return released_.load() || covered(device);
   };
+  WaitLines lines;
+  const Clock::time_point begun = Clock::now();
   std::unique_lock lock(promise_mutex_);
-  waiters_.wait(place, lock, std::chrono::steady_clock::time_point::max(), done, [] {});
+  while (!waiters_.wait(place, lock, Clock::now() + kBetweenLines, done, [] {})) {
+    lock.unlock();
+    lines.stands(Clock::now() - begun, for_whom);
+    lock.lock();
+  }
 }
 
 // A waiting thread is counted before it checks, and checks under the lock.

@@ -58,11 +58,13 @@ class Budget {
   // and is not in the ledger yet, which is asked for at the same time.
   bool may_take_extents(int device, std::uint64_t bytes, std::uint64_t uncounted, FunctionRef<void()> release,
                         bool* for_others = nullptr);
-  // Waits until the promise covers what the process has there.
-  void wait_for_promise(int device) { wait_for_promise(device, nullptr); }
+  // Waits until the promise covers what the process has there. Lines say so after a while, with the text of `for_whom`,
+  // which is called with no lock held.
+  using ForWhom = FunctionRef<std::string()>;
+  void wait_for_promise(int device, ForWhom for_whom) { wait_for_promise(device, nullptr, for_whom); }
   // Asks for the whole GPU, which has this many bytes, and waits until they are promised or nothing can forbid them any
   // more.
-  void wait_for_all(int device, std::uint64_t bytes);
+  void wait_for_all(int device, std::uint64_t bytes, ForWhom for_whom);
   // The process may have fewer bytes on the GPU than before.
   void changed();
   // The reservation of a thread that asks, and may be refused, possibly fills the ledger: returns when that thread has
@@ -164,7 +166,7 @@ class Budget {
   const Slot& slot(int device) const { return slots_[static_cast<std::size_t>(device)]; }
   bool granted(int device, const Bytes& own, const Bytes& uncounted, FunctionRef<void()> release, bool* for_others);
   // `counted`: where it counts meanwhile; may be null.
-  void wait_for_promise(int device, Waiters* counted);
+  void wait_for_promise(int device, Waiters* counted, ForWhom for_whom);
   Bytes live(int device) const;
   Bytes without_pending(int device, const Slot& slot) const;
   Bytes tighten_locked(int device, Slot& slot);

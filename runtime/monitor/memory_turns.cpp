@@ -11,7 +11,8 @@ void MemoryTurns::wait_for_promise(int device) {
   // Allocations do not check each time which frees streams have passed.
   if (parts_.memory.sweep_deferred() && parts_.budget.covered(device)) return;
   parts_.usage.changed(device);  // from its next grant on the memory that waits counts
-  if (!parts_.budget.covered(device)) parts_.budget.wait_for_promise(device);
+  if (parts_.budget.covered(device)) return;
+  parts_.budget.wait_for_promise(device, [&] { return parts_.out_of_memory.needs_room(device); });
 }
 
 void MemoryTurns::wait_until_served_is_known(int device) {

@@ -134,7 +134,7 @@ turn::Time OutOfMemory::retry(int device, FunctionRef<bool()> again, turn::Time 
     }
     if (once.first())
       log::info("GPU {} is out of memory: the other programs on it are evicting theirs", driver::gpu_number(device));
-    budget_.wait_for_all(device, total);
+    budget_.wait_for_all(device, total, [&] { return needs_room(device); });
     // The process keeps its turn while it waits, since other processes' memory would be restored in theirs. Shortly
     // before rotad would revoke the lease it gives the turn up and waits for the next one.
     const auto leaves = [&] {
@@ -183,6 +183,13 @@ std::string OutOfMemory::awaited(int device, bool in_extents, bool by_rotad) con
   }
   return fmt::format("memory of others on GPU {} that cannot be evicted{}{}", driver::gpu_number(device),
                      stay.empty() ? "" : ": ", stay);
+}
+
+std::string OutOfMemory::needs_room(int device) const {
+  const auto here = published_.gpu(device);
+  const std::string others = here ? client::who_is_on(here->index) : "";
+  return fmt::format("room for this program's memory on GPU {}{}{}", driver::gpu_number(device),
+                     others.empty() ? "" : ", where others have theirs: ", others);
 }
 
 void OutOfMemory::end_awaiting(void* self, int device, std::uint64_t, std::uint32_t) {

@@ -71,6 +71,8 @@ class OutOfMemory {
   void close_gate(int device, FunctionRef<void()> begin);
   // Whether a thread waits for room.
   bool waits() const { return waiting_.load() != 0; }
+  // What a thread waits for that has asked for more than its process has been promised.
+  std::string needs_room(int device) const;
   // An allocation fails: says who has memory there.
   void say_full(int device) const;
 

@@ -4,9 +4,24 @@ import os
 import pwd
 import signal
 import subprocess
+import sys
 import unittest
 
 from harness import Case, PROGRAMS, ROTA, kill
+
+
+# Allocates and writes so many MiB, and so many more once told to.
+GROWS = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+context, address = ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0 and cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
+for mib, last in zip(sys.argv[1:], (False, True)):
+    size = ctypes.c_size_t(int(mib) << 20)
+    result = cuda.cuMemAlloc_v2(ctypes.byref(address), size) or cuda.cuMemsetD8_v2(address, 7, size) or cuda.cuCtxSynchronize()
+    print(result if last else "ready", flush=True)
+    sys.stdin.readline()
+"""
 
 
 class Waiting(Case):
@@ -26,6 +41,24 @@ class Waiting(Case):
 
     def until_waiting(self, child):
         self.eventually(lambda: [client for client in self.clients() if client["pid"] == child.pid and client["waits"]], "it waits")
+
+    # ctest labels: unsanitized
+    def test_an_allocation_that_waits_for_others_turns_says_so(self):
+        # Both hold the GPU, since they fit; with what the one allocates then they do not, and the other cannot give its lease back.
+        self.start_daemon("--quantum", "50ms")
+        grows = self.start(ROTA, "run", "--", sys.executable, "-c", GROWS, 100, 100)
+        self.assertEqual(grows.stdout.readline(), "ready\n")
+        other = self.start(ROTA, "run", "--", PROGRAMS / "memhog", "--bytes", "60M", "--hold")
+        self.assertEqual(other.stdout.readline(), "ready\n")
+        self.eventually(lambda: sum(client["holds"] for client in self.clients()) == 2, "both hold the GPU")
+        os.kill(other.pid, signal.SIGSTOP)
+        grows.stdin.write("\n")
+        grows.stdin.flush()
+        self.assertRegex(grows.stderr.readline(), rf"^rota: waiting for room for this program's memory on GPU 0, where others have theirs: pid {other.pid} \(memhog, .*\) \d+ MiB; "
+                         rf"pid {other.pid} is stopped: `kill -CONT {other.pid}` lets it go on; `rota status` says more")
+        kill(other)
+        self.assertEqual(grows.stdout.readline(), "0\n")
+        self.finish(grows)
 
     # ctest labels: unsanitized
     def test_who_waits_for_a_second_says_for_whom_and_only_once(self):
