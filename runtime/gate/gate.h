@@ -56,6 +56,18 @@ class Attendant {
 // on that thread. May be null.
 using Stood = void(std::optional<std::chrono::nanoseconds>);
 void tell_of_waits(Stood* stood);
+// Tells so of a wait of this thread for other programs, for as long as this lives. Not within another one.
+class ToldWait {
+ public:
+  ToldWait();
+  ~ToldWait();
+  ToldWait(const ToldWait&) = delete;
+  ToldWait& operator=(const ToldWait&) = delete;
+  std::chrono::steady_clock::time_point begun() const { return begun_; }
+
+ private:
+  const std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
+};
 
 enum class Barrier { kBest, kFenced };  // kFenced: as if the kernel had no membarrier (tests)
 

@@ -21,18 +21,11 @@ constinit std::atomic<Stood*> stood{nullptr};
 
 template <typename MayGo, typename Interrupted>
 void Gate::stand(Waiters& waiters, Waiters::Place& place, Attendant* attendant, MayGo may_go, Interrupted interrupted) {
-  if (Stood* const told = stood.load(memory_order_acquire)) told(std::nullopt);
-  struct Stay {  // however it ends
-    ~Stay() {
-      if (Stood* const told = stood.load(memory_order_acquire)) told(so_far());
-    }
-    std::chrono::nanoseconds so_far() const { return std::chrono::steady_clock::now() - begin; }
-    const std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
-  } const stay;
-  for (std::chrono::nanoseconds so_far{0};; so_far = stay.so_far()) {
+  const ToldWait wait;
+  for (std::chrono::nanoseconds so_far{0};; so_far = std::chrono::steady_clock::now() - wait.begun()) {
     if (attendant != nullptr) attendant = attendant_.load(memory_order_acquire);
     const auto next = attendant != nullptr ? attendant->stands(so_far) : std::nullopt;
-    const auto until = next ? stay.begin + *next : std::chrono::steady_clock::time_point::max();
+    const auto until = next ? wait.begun() + *next : std::chrono::steady_clock::time_point::max();
     std::unique_lock lock(mutex_);
     if (waiters.wait(place, lock, until, [&] { return may_go(lock); }, interrupted)) return;
   }
@@ -84,6 +77,14 @@ bool Gate::wait_outside(Devices devices, bool interrupted, bool admissible) {
   };
   stand(outside, place, attendant_.load(memory_order_acquire), done, tell);
   return interrupted;
+}
+
+ToldWait::ToldWait() {
+  if (Stood* const told = stood.load(memory_order_acquire)) told(std::nullopt);
+}
+
+ToldWait::~ToldWait() {
+  if (Stood* const told = stood.load(memory_order_acquire)) told(std::chrono::steady_clock::now() - begun_);
 }
 
 void tell_of_waits(Stood* told) {

@@ -12,6 +12,7 @@ void MemoryTurns::wait_for_promise(int device) {
   if (parts_.memory.sweep_deferred() && parts_.budget.covered(device)) return;
   parts_.usage.changed(device);  // from its next grant on the memory that waits counts
   if (parts_.budget.covered(device)) return;
+  const gate::ToldWait wait;
   parts_.budget.wait_for_promise(device, [&] { return parts_.out_of_memory.needs_room(device); });
 }
 

@@ -134,7 +134,10 @@ turn::Time OutOfMemory::retry(int device, FunctionRef<bool()> again, turn::Time 
     }
     if (once.first())
       log::info("GPU {} is out of memory: the other programs on it are evicting theirs", driver::gpu_number(device));
-    budget_.wait_for_all(device, total, [&] { return needs_room(device); });
+    {
+      const gate::ToldWait wait;
+      budget_.wait_for_all(device, total, [&] { return needs_room(device); });
+    }
     // The process keeps its turn while it waits, since other processes' memory would be restored in theirs. Shortly
     // before rotad would revoke the lease it gives the turn up and waits for the next one.
     const auto leaves = [&] {
@@ -256,6 +259,7 @@ bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request, Functi
     if (!std::exchange(all_waited, wait) && wait) usage_.tell();
   };
   ++waiting_;
+  const gate::ToldWait wait;
   const std::uint32_t number = rooms_.ask(device, request);
   others_.begin(number);
   Undo waiting(&end_waiting, this, device, 0, number);
@@ -300,6 +304,7 @@ bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request, Functi
 bool OutOfMemory::wait_for_later(int device, std::chrono::steady_clock::time_point until) {
   const auto over = [&] { return stopping() || std::chrono::steady_clock::now() >= until; };
   if (!published_.others_can_later(device) || over()) return false;
+  const gate::ToldWait wait;
   static log::Once once;
   if (once.first() && log::enabled(log::Level::kWarn)) {
     const auto here = published_.gpu(device);

@@ -1,9 +1,11 @@
 """Programs whose memory cannot leave the GPU and does not fit together: allocations wait until others have freed memory or ended."""
 import concurrent.futures
+import json
+import sys
 import unittest
 
 from harness import ROTA, ROTAD, kill
-from memory_wait_case import WaitCase
+from memory_wait_case import GROWS, WaitCase
 
 
 class MemoryWait(WaitCase):
@@ -64,6 +66,18 @@ class MemoryWait(WaitCase):
         self.said(holder)
         stderr = self.finish(self.grower(1, 100, "moved")).stderr
         self.assertRegex(stderr, rf"waiting for memory of others on GPU 0 that cannot be evicted: pid {holder.pid} .* 200 MiB")
+        self.assertEqual(self.finish(holder).returncode, 0)
+
+    # ctest labels: unsanitized
+    def test_the_wait_is_in_a_report_and_is_no_hang(self):
+        self.start_daemon("--memory-wait", "3s")
+        holder = self.grower(1, 200)
+        self.said(holder)
+        folder = self.scratch / "report"
+        waiter = self.start(ROTA, "ci", "--hang-after", "1s", "--report-dir", folder, "--", sys.executable, "-c", GROWS, 1, 100)
+        self.assertEqual(self.said(waiter)[:2], (0, 2))
+        self.assertEqual(self.finish(waiter).returncode, 0)
+        self.assertGreater(json.loads((folder / "report.json").read_text())["total"]["waited_ns"], 2_500_000_000)
         self.assertEqual(self.finish(holder).returncode, 0)
 
     # ctest labels: unsanitized
