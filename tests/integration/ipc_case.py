@@ -134,14 +134,20 @@ LEGACY_IPC, MAPPED = 10, 13
 class Ipc(Case):
     nvml = False  # whether rotad can measure
     memory_wait = "60s"
+    options = ()  # of rotad
 
     def setUp(self):
         super().setUp()
+        self.prepare()
         if self.nvml:
             self.environment["LD_LIBRARY_PATH"] += f":{SHIMS / 'simgpu/nvml'}"
         self.daemon = self.start(ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks",
-                                 "--mode", "exclusive", "--quantum", "50ms", "--memory-wait", self.memory_wait, ROTA_SIM_TIME_SCALE="1")
+                                 "--mode", "exclusive", "--quantum", "50ms", "--memory-wait", self.memory_wait, *self.options,
+                                 ROTA_SIM_TIME_SCALE="1")
         self.eventually(lambda: self.status() is not None, "rotad answers")
+
+    def prepare(self):
+        """What a test has to arrange before rotad starts."""
 
     def program(self, memory="swap", **variables):
         return self.start(ROTA, "run", "--memory", memory, "--", sys.executable, "-c", SERVES, ROTA_SIM_TIME_SCALE="1", **variables)
