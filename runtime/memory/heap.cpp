@@ -34,7 +34,36 @@ void Heap::remove(std::uint64_t span) {
   blocks_.erase(block);
   reserved_ -= known->second.bytes;
   unused_ -= known->second.bytes;
+  if (known->second.closed) --closed_;
   spans_.erase(known);
+}
+
+// The blocks of a closed span are in no index by size, from which blocks are taken.
+void Heap::close(std::uint64_t span) {
+  const auto known = spans_.find(span);
+  if (known == spans_.end() || known->second.closed) return;
+  join_apart();
+  const auto end = blocks_.lower_bound(span + known->second.bytes);
+  const auto each_unused = [&](auto what) {
+    for (auto block = blocks_.find(span); block != end; ++block) {
+      if (block->second.state != State::kUsed) (this->*what)(block);
+    }
+  };
+  each_unused(&Heap::unlist);
+  known->second.closed = true;
+  ++closed_;
+  each_unused(&Heap::list);
+}
+
+std::uint64_t Heap::closed_bytes() const {
+  std::uint64_t bytes = 0;
+  if (closed_ == 0) return bytes;
+  for (const auto& [address, span] : spans_) bytes += span.closed ? span.bytes : 0;
+  return bytes;
+}
+
+bool Heap::is_closed(std::uint64_t address) const {
+  return closed_ != 0 && std::prev(spans_.upper_bound(address))->second.closed;
 }
 
 bool Heap::fills_span(Blocks::const_iterator block) const {
@@ -45,11 +74,12 @@ bool Heap::fills_span(Blocks::const_iterator block) const {
 // Adds a block that is not in use to the indexes.
 void Heap::list(Blocks::iterator block) {
   const auto& [address, what] = *block;
+  const bool serves = !is_closed(address);
   if (what.state == State::kFree) {
-    free_.emplace(std::pair(what.bytes, address), block);
+    if (serves) free_.emplace(std::pair(what.bytes, address), block);
     if (fills_span(block)) empty_ += what.bytes;
   } else {
-    pending_[what.stream].blocks.emplace(std::pair(what.bytes, address), block);
+    if (serves) pending_[what.stream].blocks.emplace(std::pair(what.bytes, address), block);
     fences_.emplace(what.fence, address);
     charged_ += what.charge;
   }
@@ -68,9 +98,10 @@ void Heap::unlist(Blocks::iterator block) {
     if (fills_span(block)) empty_ -= what.bytes;
     return;
   }
-  const auto of_stream = pending_.find(what.stream);
-  of_stream->second.blocks.erase({what.bytes, address});
-  forget_if_idle(of_stream);
+  if (const auto of_stream = pending_.find(what.stream); of_stream != pending_.end()) {
+    of_stream->second.blocks.erase({what.bytes, address});
+    forget_if_idle(of_stream);
+  }
   fences_.erase(fence_of(block));
   charged_ -= what.charge;
 }
@@ -232,7 +263,7 @@ void Heap::give(std::uint64_t address, Stream stream, Fence fence, std::uint64_t
 }
 
 void Heap::give_behind_its_own(std::uint64_t address, Stream stream, Fence fence, std::uint64_t charge) {
-  if (stream == 0) return give(address, stream, fence, charge);
+  if (stream == 0 || is_closed(address)) return give(address, stream, fence, charge);
   if (all_apart_ == kMostApart) join_apart();
   const auto block = unuse(address, stream, fence, charge);
   if (block == blocks_.end()) return;

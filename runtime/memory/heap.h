@@ -57,6 +57,8 @@ class Heap {
   std::vector<Span> empty_spans();
   // `span`: the address of an empty span.
   void remove(std::uint64_t span);
+  // From now on no block is taken from the span at this address.
+  void close(std::uint64_t span);
 
   // Takes a block of at least `bytes` (not 0): one of just that size that this stream has given back, otherwise the
   // smallest that it has given back, otherwise the smallest that is free. Nothing if there is no such block.
@@ -81,6 +83,7 @@ class Heap {
 
   std::uint64_t used_bytes() const { return used_; }
   std::uint64_t reserved_bytes() const { return reserved_; }  // of all spans
+  std::uint64_t closed_bytes() const;                         // of those that are closed
   std::uint64_t pending_charge() const { return charged_; }
   std::uint64_t empty_bytes() const { return empty_; }  // of empty_spans(), once join_apart() has joined neighbours
   // Of all spans without a block in use: empty ones, and those that only wait for fences.
@@ -101,6 +104,7 @@ class Heap {
   struct Known {
     std::uint64_t bytes = 0;
     std::size_t used = 0;  // blocks in use
+    bool closed = false;
   };
   using Blocks = std::map<std::uint64_t, Block>;  // by address; those of a span follow each other without gaps
   using BySize = std::map<std::pair<std::uint64_t, std::uint64_t>, Blocks::iterator>;  // by bytes, address
@@ -121,6 +125,7 @@ class Heap {
 
   Known& span_of(std::uint64_t address) { return std::prev(spans_.upper_bound(address))->second; }
   bool fills_span(Blocks::const_iterator block) const;
+  bool is_closed(std::uint64_t address) const;
   void list(Blocks::iterator block);
   void unlist(Blocks::iterator block);
   Fences::iterator fence_of(Blocks::const_iterator block);
@@ -138,6 +143,7 @@ class Heap {
   }
 
   std::map<std::uint64_t, Known> spans_;  // by address
+  std::size_t closed_ = 0;                // how many of them are closed
   Blocks blocks_;
   BySize free_;
   Streams pending_;

@@ -78,10 +78,9 @@ void Memory::closed_by_others(std::uint64_t serial) {
   changed(device);
 }
 
-// The extent of small allocations goes back to the driver once nothing is left in it.
 void Memory::opened_by_others(std::uint64_t address) {
   std::optional<Block> block;
-  if (find_block(address, &block) && block && block->span_bytes != 0) stream_ordered_.cache_no_plain(block->device);
+  if (find_block(address, &block) && block && block->span_bytes != 0) stream_ordered_.opened_by_others(*block);
 }
 
 void Memory::forget_held_back(api::CUcontext context) {

@@ -158,8 +158,10 @@ class StreamOrdered {
   void trim_to_threshold(api::CUmemoryPool pool);
   // When a GPU is short of memory: releases all unused spans there, of plain memory as well.
   void trim_all(int device);
-  // From now on unused spans of plain memory on this GPU are released at once.
-  void cache_no_plain(int device);
+  // Other processes have this block's span of plain memory open, and see whatever comes to lie there. It serves no more
+  // blocks, as long as such spans are a 64th of the GPU at most, and unused spans of plain memory on this GPU are
+  // released at once from now on.
+  void opened_by_others(const Block& block);
   // Releases unused spans by which pools of this GPU have grown rather than empty the list.
   void give_back_grown(int device);
   // learn_threshold() asks the driver for the threshold unless it is known. threshold_changed(): the program has set

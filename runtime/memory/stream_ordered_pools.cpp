@@ -36,6 +36,9 @@ ServedPool::Sums ServedPool::sums() const {
 
 namespace {
 
+// As much of a GPU as freed swap memory may take that is cached. A judgment.
+constexpr std::uint64_t kClosedPart = 64;
+
 void show(std::uint64_t now, std::atomic<std::uint64_t>& current, std::atomic<std::uint64_t>& high) {
   if (now > high.load(std::memory_order_relaxed)) high.store(now, std::memory_order_release);
   current.store(now, std::memory_order_release);
@@ -104,7 +107,7 @@ void StreamOrdered::reset_high(api::CUmemoryPool pool, Figure high, Figure curre
 
 void StreamOrdered::trim(ServedPool& pool, std::uint64_t keep) {
   std::uint64_t reserved = pool.sums().reserved;
-  // Not reusable: plain memory that other processes may have had open (cache_no_plain), and memory of pools to which
+  // Not reusable: plain memory that other processes may have had open (opened_by_others), and memory of pools to which
   // other GPUs have had access.
   const bool reusable = !pool.shared && (pool.handle != nullptr || pool.keep != 0);
   for (auto& [context, heap] : pool.heaps) {
@@ -149,9 +152,17 @@ void StreamOrdered::trim_all(int device) {
   if (const auto pool = plain_.find(device); pool != plain_.end()) trim(*pool->second, 0);
 }
 
-void StreamOrdered::cache_no_plain(int device) {
+// The bound is for a program each of whose small allocations is opened before it makes the next: they would take 2 MiB
+// each.
+void StreamOrdered::opened_by_others(const Block& block) {
   const std::lock_guard lock(mutex_);
-  pool_of(nullptr, device)->keep = 0;
+  ServedPool& pool = *pool_of(nullptr, block.device);
+  pool.keep = 0;
+  const auto heap = pool.heaps.find(block.context);
+  if (heap == pool.heaps.end()) return;
+  std::uint64_t closed = block.span_bytes;
+  for (const auto& [context, each] : pool.heaps) closed += each.closed_bytes();
+  if (closed <= pool.gpu_bytes / kClosedPart) heap->second.close(block.span_address);
 }
 
 void StreamOrdered::give_back_grown(int device) {

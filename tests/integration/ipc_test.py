@@ -122,6 +122,18 @@ class Small(Ipc):
         self.assertLess(mapped[-1] - mapped[0], 2 * MIB, mapped)
         self.ends_well(exporter, importer)
 
+    # ctest labels: unsanitized
+    def test_what_is_allocated_after_an_open_does_not_lie_where_the_opener_sees_it(self):
+        exporter, importer = self.program(), self.program()
+        freed = self.ask(exporter, "allocate", 128 * KIB)
+        address, handle = self.exported(exporter, 64 * KIB, 5)
+        theirs = self.opened(importer, handle)
+        self.assertEqual(self.ask(exporter, "free", freed), 0)
+        later = {self.ask(exporter, "allocate", size * KIB) // (2 * MIB) for size in (64, 128, 4) * 4}
+        self.assertNotIn(address // (2 * MIB), later)
+        self.assertTrue(self.ask(importer, "all_are", theirs, 64 * KIB, 5))
+        self.ends_well(exporter, importer)
+
     def reused(self, exporter, address):
         """Whether the next allocations get what was there."""
         return address in [self.ask(exporter, "allocate", 64 * KIB) for _ in range(8)]
@@ -137,8 +149,11 @@ class Small(Ipc):
         self.assertEqual(self.ask(importer, "close", theirs), 0)
         self.assertFalse(self.reused(exporter, address))
         self.assertTrue(self.ask(another, "all_are", its, 64 * KIB, 5))
+        def charged():
+            return sum(client["bytes"] for client in self.clients())
+        before = charged()
         kill(another)
-        self.eventually(lambda: self.reused(exporter, address), "it serves others again")
+        self.eventually(lambda: charged() == before - 64 * KIB, "it is nobody's any more")
         self.ends_well(exporter, importer)
 
     # ctest labels: unsanitized
@@ -178,6 +193,16 @@ class Small(Ipc):
             if turn == 0:
                 before = had()
         self.assertTrue(all(now < then + 20 for now, then in zip(had(), before)), (had(), before))
+        self.ends_well(exporter, importer)
+
+
+class SmallOnASmallGpu(Ipc):
+    # ctest labels: unsanitized
+    def test_small_allocations_that_are_opened_one_after_another_share_extents_all_the_same(self):
+        exporter, importer = self.program(), self.program()
+        for _ in range(100):  # 200 MiB, if each had an extent of its own
+            self.opened(importer, self.exported(exporter, 64 * KIB, 5)[1])
+        self.ask(exporter, "allocate", 190 * MIB)  # of 256 MiB, beside two contexts of 16
         self.ends_well(exporter, importer)
 
 

@@ -202,6 +202,38 @@ TEST_CASE("only a span without blocks, used or pending, is empty and can be remo
   CHECK_FALSE(heap.take(kSpan + 1, 0));
 }
 
+TEST_CASE(
+    "of a span that is closed nothing is taken, and it is empty once everything in it was given back and passed") {
+  Heap heap = with_span();
+  const auto used = heap.take(kSpan / 4, 0);
+  const auto pending = heap.take(kSpan / 4, 0);
+  const auto apart = heap.take(kSpan / 4, 0);
+  heap.give(pending->address, 7, 1, 10);
+  heap.give_behind_its_own(apart->address, 7, 2, 20);
+  heap.close(kBase);
+  heap.close(kBase);
+  CHECK(heap.closed_bytes() == kSpan);
+  for (const Heap::Stream stream : {0, 7, 8}) CHECK_FALSE(heap.take(Heap::kGranule, stream));
+  CHECK_FALSE(heap.take_behind(Heap::kGranule));
+  CHECK(heap.pending_charge() == 30);
+  heap.add({2 * kBase, kSpan});
+  const auto other = heap.take(kSpan, 7);
+  REQUIRE(other);
+  CHECK(other->address == 2 * kBase);
+  heap.give_behind_its_own(used->address, 7, 3, 40);
+  CHECK_FALSE(heap.take(kSpan / 4, 7));
+  CHECK(heap.passed(1, pending->address) + heap.passed(2, apart->address) + heap.passed(3, used->address) == 70);
+  CHECK(heap.pending_charge() == 0);
+  CHECK_FALSE(heap.take(Heap::kGranule, 7));
+  CHECK(heap.empty_bytes() == kSpan);
+  REQUIRE(heap.empty_spans().size() == 1);
+  heap.remove(kBase);
+  CHECK(heap.closed_bytes() == 0);
+  CHECK(heap.reserved_bytes() == kSpan);
+  heap.add({kBase, kSpan});
+  CHECK(heap.take(kSpan, 7));
+}
+
 // Against a model that knows who has each granule: nobody, a block, or a stream behind a fence.
 TEST_CASE("no granule is ever two blocks', or another stream's before its fence, and every byte comes back") {
   const int seed = GENERATE(range(1, HEAP_SEEDS + 1));
@@ -220,6 +252,7 @@ TEST_CASE("no granule is ever two blocks', or another stream's before its fence,
   std::map<std::uint64_t, Granule> granules;
   std::map<std::uint64_t, Live> live;
   std::map<std::uint64_t, std::uint64_t> spans;  // address -> bytes
+  std::map<std::uint64_t, std::uint64_t> closed;
   struct Outstanding {
     Heap::Fence fence;
     std::uint64_t address;
@@ -237,6 +270,8 @@ TEST_CASE("no granule is ever two blocks', or another stream's before its fence,
       const bool own = granule.block == 0 && granule.fence != 0 && stream != 0 && granule.stream == stream;
       const bool awaited = granule.block == 0 && behind && granule.fence <= taken.fence && granule.fence != 0;
       sound = sound && (free || own || awaited);
+      const auto beyond = closed.upper_bound(at);
+      sound = sound && (beyond == closed.begin() || at - std::prev(beyond)->first >= std::prev(beyond)->second);
       granule = {.block = taken.address};
     }
     charged -= taken.charge;
@@ -255,6 +290,11 @@ TEST_CASE("no granule is ever two blocks', or another stream's before its fence,
     const Heap::Stream stream = pick(4);
     switch (pick(8)) {
       case 0: {
+        if (!spans.empty() && pick(8) == 0) {
+          const auto span = *std::next(spans.begin(), static_cast<long>(pick(spans.size())));
+          heap.close(span.first);
+          closed.insert(span);
+        }
         if (heap.reserved_bytes() > 40 * kSpan) break;
         const std::uint64_t bytes = (1 + pick(64)) * Heap::kGranule;
         heap.add({next_span, bytes});
@@ -313,6 +353,7 @@ TEST_CASE("no granule is ever two blocks', or another stream's before its fence,
           }
           heap.remove(span.address);
           spans.erase(span.address);
+          closed.erase(span.address);
         }
         break;
       }
