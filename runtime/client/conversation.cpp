@@ -379,6 +379,7 @@ void Conversation::send_asks() {
     }
     const std::optional<Budget::Ask> ask = parts_.budget.take_ask(gpu.device);
     if (!ask) continue;
+    parts_.usage.show_if_all_pinned(gpu.device);  // rotad reads it with the request
     Message message;
     message.kind = Kind::kReserve;
     message.body.reserve = {.gpu = static_cast<std::uint32_t>(gpu.index),

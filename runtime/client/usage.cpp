@@ -59,6 +59,13 @@ void Usage::changed(int device) {
   bell_.ring();
 }
 
+void Usage::show_if_all_pinned(int device) {
+  const protocol::PinAll why = memory_.pinned_all();
+  if (why == protocol::PinAll::kNo) return;
+  set_pinned(device, Pinned::kForGood, why);
+  changed(device);
+}
+
 protocol::GpuUsage* Usage::record(int device) const {
   const int index = slots_[static_cast<std::size_t>(device)].index.load(std::memory_order_acquire);
   protocol::UsagePage* page = page_.load(std::memory_order_acquire);

@@ -52,6 +52,8 @@ class Usage {
     slots_[static_cast<std::size_t>(device)].why.store(why);
     return slots_[static_cast<std::size_t>(device)].pinned.exchange(pinned);
   }
+  // If all memory of this process is pinned, for good, the page says so from now on.
+  void show_if_all_pinned(int device);
   // Extents have been evicted, or restored: bytes that were copied, and bytes that needed no copy. For `rota status`
   // and metrics.
   void moved_out(int device, std::uint64_t copied, std::uint64_t spared, turn::Time time);

@@ -60,6 +60,7 @@ void Server::on_limits(Client& client, const Message& message) {
     share_host();
   } else if (message.kind == Kind::kReserve && known(message.body.reserve.gpu)) {
     const protocol::Reserve& wanted = message.body.reserve;
+    tell_pinned(client, wanted.gpu);  // whether what it gets will stay
     if (quota_.exceeds_gpu(client.id, wanted.gpu, wanted.device_bytes)) host_pass_.run();
     // If the client's user has many requests open, a request that would have to wait is refused at once.
     Budget::Share waits = asks_budget_.take(client.domain.payer());

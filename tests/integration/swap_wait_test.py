@@ -37,6 +37,17 @@ class SwapWait(WaitCase):
             self.each_ends_well(children, how)
 
     # ctest labels: unsanitized
+    def test_of_several_such_programs_that_begin_at_once_all_but_one_are_refused_after_memory_wait(self):
+        self.start_daemon("--memory-wait", "200ms")
+        for how in ("plain", "async") * 5:
+            children = [self.grower(1, 130, "pinned", how) for _ in range(4)]
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                said = list(pool.map(self.said, children))
+            self.assertEqual(sorted(each[:2] for each in said), [(0, 2)] * 3 + [(1, 0)], how)
+            for child in children:
+                self.assertEqual(self.finish(child).returncode, 0)
+
+    # ctest labels: unsanitized
     def test_of_three_such_programs_that_grow_one_ends_well_at_least_and_none_hangs(self):
         self.start_daemon()
         children = [self.grower(20, 10, "pinned") for _ in range(3)]

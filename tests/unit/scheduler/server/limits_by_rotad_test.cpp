@@ -112,6 +112,21 @@ TEST_CASE("the clients of a session share its limit, and rotad asks the others b
   }
 }
 
+TEST_CASE("what a program reserves after its page says that all of its memory stays counts as what stays at once") {
+  const Daemon daemon;
+  Member one(daemon);
+  Member two(daemon);
+  for (Member* each : {&one, &two}) {
+    each->usage->gpus[each->gpu].pinned_all = static_cast<std::uint8_t>(protocol::PinAll::kUnseen);
+  }
+  one.reserve_to_fit(0, 600);
+  CHECK(one.answer().granted == 1);
+  two.reserve_to_fit(0, 600);
+  const protocol::Reserved answer = two.answer_after_tighten();
+  CHECK(answer.granted == 0);
+  CHECK(answer.full == 1);
+}
+
 TEST_CASE("limits that are read again hold for programs that run, and the log of it can be replayed") {
   const TemporaryFolder folder;
   const std::string file = folder / "rotad.toml";
