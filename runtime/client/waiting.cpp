@@ -259,10 +259,15 @@ std::string room_for(const Snapshot& all, std::int32_t own_pid) {
     for (const TaskRow& task : all.tasks) {
       if (task.client != program.client || task.lacks_bytes == 0) continue;
       const std::string others = staying_of(all, static_cast<int>(task.gpu), own_pid, &TaskRow::fixed_bytes);
-      return fmt::format("room on GPU {}: {} of this program's memory do not fit beside {}{}{}",
+      // The thread waits at the gate, with a call that has memory of the program's in front of it, and not a new one.
+      const bool for_good = task.lacks_bytes > task.lacks_for_now_bytes;
+      return fmt::format("room on GPU {}: {} of this program's memory do not fit beside {}{}{}{}",
                          number_of(all, task.gpu), bytes_text(task.lacks_bytes),
                          in_the_way_text(task.lacks_bytes, task.lacks_for_now_bytes), others.empty() ? "" : ": ",
-                         others);
+                         others,
+                         for_good ? "; since the program has that memory already, no call is refused for it, and it "
+                                    "waits until others free theirs or end"
+                                  : "");
     }
   }
   return "";
