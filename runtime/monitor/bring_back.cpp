@@ -68,6 +68,9 @@ class Moves {
   std::uint64_t bytes_ = 0;
 };
 
+// What the driver may need besides, of a GPU's memory. A judgment.
+constexpr std::uint64_t kBesides = 64;
+
 // How long a move may take; `rate` in GB/s.
 std::chrono::nanoseconds time_for(std::uint64_t bytes, std::uint64_t rate) {
   return 20ms + std::chrono::nanoseconds(bytes / rate);
@@ -199,6 +202,7 @@ Back bring_back(driver::Contexts& contexts, memory::Residency& memory, const std
     if (memory.out_bytes(device) != 0) release_failed(contexts, memory, device);
     if (memory.out_bytes(device) == 0) continue;
     std::size_t free = 0;
+    std::size_t total = 0;
     const Clock::time_point begun = Clock::now();
     const auto all =
         with_stream(contexts, memory, device, exchange, stopping, idle, [&, device = device](const auto& one) {
@@ -208,7 +212,6 @@ Back bring_back(driver::Contexts& contexts, memory::Residency& memory, const std
             one.within([&] { memory.give_host_back(excess, true); });
           }
           const auto brought = memory.restore(device, one);
-          std::size_t total = 0;
           if (brought.lacking != 0) one.within([&] { real::cuMemGetInfo_v2(&free, &total); });
           return brought;
         });
@@ -217,7 +220,8 @@ Back bring_back(driver::Contexts& contexts, memory::Residency& memory, const std
     back.taken_over += all.taken_over;
     back.some = back.some || all.bytes + all.without_copy != 0;
     if (all.error != api::CUDA_SUCCESS) back.error = all.error;
-    if (all.lacking != 0) back.shortages.push_back({device, all.lacking, free});
+    const bool enough = free >= all.lacking + total / kBesides;
+    if (all.lacking != 0) back.shortages.push_back({device, all.lacking, free, enough});
   }
   back.resident = memory.in_place(devices);
   if (!back.resident) return back;

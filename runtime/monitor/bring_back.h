@@ -40,6 +40,7 @@ struct Back {
     int device;
     std::uint64_t bytes;
     std::uint64_t free_bytes;
+    bool denied;  // that was clearly enough
   };
   std::vector<Shortage> shortages;
 };

@@ -186,7 +186,7 @@ class Monitor final : public gate::Attendant, client::Conversation::Listener {
   bool open(Task& task);
   void collect_if_idle();
   bool being_checkpointed();
-  bool lose_memory(api::CUresult error);
+  void lose_memory(api::CUresult error, turn::Time refused_for);
   void give_host_back_if_low();
   // What is known of whether work of this process runs, while the gate stays closed: repeated questions make only one
   // mark.

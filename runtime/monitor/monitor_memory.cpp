@@ -92,7 +92,14 @@ turn::event::Brought Monitor::bring_memory_back(Task& task) {
   keeper_.end_moving(task.devices);
   const bool resident = back.resident && memory_.in_place(reachable);
   if (back.resident) restores_.succeeded();
-  if (back.error != api::CUDA_SUCCESS && lose_memory(back.error)) return {.resident = false, .lost = true};
+  if (back.error != api::CUDA_SUCCESS && restores_.refused(begun)) {
+    lose_memory(back.error, turn::Restores::kLongestRefusal);
+  } else if (std::ranges::any_of(back.shortages, &Back::Shortage::denied)) {
+    if (restores_.denied(begun)) lose_memory(api::CUDA_ERROR_OUT_OF_MEMORY, turn::Restores::kLongestDenial);
+  } else if (!back.shortages.empty()) {
+    restores_.lacks();
+  }
+  if (restores_.lost()) return {.resident = false, .lost = true};
   const turn::Time ended = now();
   log::debug("grant {}: {} after {} us, {} bytes of it swapped, {} of it in memory that others handed over, at {} ns",
              task.machine.grant(), resident ? "memory back" : "no room for all memory",
@@ -111,20 +118,18 @@ bool Monitor::being_checkpointed() {
   return true;
 }
 
-// Returns whether that was one refusal too many. Then the process's memory on GPUs is useless, and in the way of
-// others.
-bool Monitor::lose_memory(api::CUresult error) {
-  if (!restores_.refused(now())) return false;
+// The process's memory on GPUs is useless from then on, and in the way of others.
+void Monitor::lose_memory(api::CUresult error, turn::Time refused_for) {
   const char* name = nullptr;
   if (real::cuGetErrorName(error, &name) != api::CUDA_SUCCESS || name == nullptr) name = "an unknown error";
   log::warn(
-      "this program's memory cannot be restored to the GPU: the driver has returned {} ({}) for {} s. Its contents "
+      "this program's memory cannot be restored to the GPU: the driver has returned {} ({}) for {} s{}. Its contents "
       "are lost, and every call that needs the GPU returns this error from now on. End the program and start it again",
-      name, static_cast<int>(error), turn::Restores::kLongestRefusal / 1s);
+      name, static_cast<int>(error), refused_for / 1s,
+      error == api::CUDA_ERROR_OUT_OF_MEMORY ? ", although it has enough free" : "");
   keeper_.begin_moving(gate::kAllDevices);
   memory_.release_all();
   keeper_.refuse(error);
-  return true;
 }
 
 // Called while no work of this process runs: the driver waits for kernels before it unpins memory (measured on an

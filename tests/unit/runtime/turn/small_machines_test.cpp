@@ -27,6 +27,18 @@ TEST_CASE("refusals count since all memory was last there") {
   CHECK_FALSE(restores.lost());
 }
 
+TEST_CASE("memory is lost once the driver has lacked some for a minute although it had enough free each time") {
+  Restores restores;
+  for (Time now = 1s; now < 61s; now += 10ms) CHECK_FALSE(restores.denied(now));
+  restores.lacks();
+  for (Time now = 61s; now < 121s; now += 10ms) CHECK_FALSE(restores.denied(now));
+  restores.succeeded();
+  for (Time now = 121s; now < 181s; now += 10ms) CHECK_FALSE(restores.denied(now));
+  CHECK_FALSE(restores.refused(181s));  // which is another row
+  CHECK(restores.denied(181s));
+  CHECK(restores.lost());
+}
+
 TEST_CASE("memory stays in place as long as a library takes to load, and shorter for one that was loaded lately") {
   Loads loads;
   CHECK(loads.stays("a", 1s) == Loads::kStays);
