@@ -1,5 +1,6 @@
 // A client that has a handle of another one's memory is introduced to that one, if both are of one trust domain: each
-// gets one end of a socket, and rotad keeps none.
+// gets one end of a socket, and rotad keeps none. Both are of one gang from then on: their work may wait for each
+// other.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -46,6 +47,7 @@ void Server::introduce(Connection& connection, Client& client, const protocol::I
   if (!connection.send_with(answer, {another.get()})) return tell(client, answer);
   publish(client);
   log::debug("client {} is introduced to client {}", client.id, other.id);
+  share_gang(client, other);
 }
 
 }  // namespace rota::server
