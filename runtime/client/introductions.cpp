@@ -21,9 +21,14 @@ void Introductions::wait_until_announced(Clock::time_point until) {
 
 std::uint32_t Introductions::ask(const Number& number) {
   const std::lock_guard lock(mutex_);
-  if (++last_ == 0) ++last_;
-  requests_[last_] = {.number = number, .told = false, .answer = {}};
-  return last_;
+  const std::uint32_t request = next();
+  requests_[request] = {.number = number, .told = false, .answer = {}};
+  return request;
+}
+
+// With the lock held.
+std::uint32_t Introductions::next() {
+  return ++last_ != 0 ? last_ : ++last_;
 }
 
 Introductions::Answer Introductions::wait(std::uint32_t request, Clock::time_point until) {
@@ -41,12 +46,16 @@ std::vector<Message> Introductions::take_untold() {
     message.body.announce = {.number = *number_};
     all.push_back(message);
   }
-  for (auto& [number, request] : requests_) {
-    if (std::exchange(request.told, true)) continue;
+  const auto ask_for = [&](const Number& number, std::uint32_t request) {
     Message message{.kind = Kind::kIntroduce};
-    message.body.introduce = {.number = request.number, .request = number, .padding = 0};
+    message.body.introduce = {.number = number, .request = request, .padding = 0};
     all.push_back(message);
+  };
+  for (auto& [number, request] : requests_) {
+    if (!std::exchange(request.told, true)) ask_for(request.number, number);
   }
+  if (std::exchange(met_told_, true)) return all;
+  for (const Number& number : met_) ask_for(number, next());
   return all;
 }
 
@@ -65,6 +74,7 @@ void Introductions::answered(std::uint32_t request, Descriptor&& socket) {
     const auto found = requests_.find(request);
     if (found == requests_.end()) return;
     found->second.answer.came = true;
+    if (socket && met_.size() < kMostMet) met_.insert(found->second.number);
     found->second.answer.socket = std::move(socket);
   }
   changed_.notify_all();
@@ -72,7 +82,7 @@ void Introductions::answered(std::uint32_t request, Descriptor&& socket) {
 
 void Introductions::connected() {
   const std::lock_guard lock(mutex_);
-  taken_ = told_ = false;
+  taken_ = told_ = met_told_ = false;
   for (auto& [number, request] : requests_) request.told = request.answer.came;
 }
 
