@@ -12,7 +12,7 @@ class Restores {
   static constexpr Time kLongestRefusal = std::chrono::seconds(3);
   // The same where the driver says that it lacks memory, and each time also that it has more free than that takes: it
   // may be about to get back what others have evicted, or the host may be short of memory for its tables. A judgment.
-  static constexpr Time kLongestDenial = std::chrono::seconds(60);
+  static constexpr Time kLongestDenial = std::chrono::minutes(5);
 
   // All memory is there.
   void succeeded() { refused_ = denied_ = {}; }

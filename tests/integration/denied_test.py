@@ -41,16 +41,16 @@ class Denied(Case):
             self.assertIn("the driver has returned CUDA_ERROR_OPERATING_SYSTEM (304) for 3 s", said)
 
     # ctest labels: unsanitized thorough
-    def test_memory_that_the_driver_never_makes_although_it_has_enough_free_is_refused_after_a_minute(self):
+    def test_memory_that_the_driver_never_makes_although_it_has_enough_free_is_refused_after_five_minutes(self):
         for other in False, True:
             if other:
                 hog = self.start(ROTA, "run", "--memory", "swap", "--", PROGRAMS / "memhog", "--share", "0.6", "--hold", "--ahead", "20",
                                  ROTA_SIM_TIME_SCALE="1")
                 self.assertEqual(hog.stdout.readline(), "ready\n")
-            answer, seconds, said = self.uses("cuMemCreate@1+=CUDA_ERROR_OUT_OF_MEMORY", 150)
+            answer, seconds, said = self.uses("cuMemCreate@1+=CUDA_ERROR_OUT_OF_MEMORY", 400)
             self.assertEqual(answer, 2)
-            self.assertLess(seconds, 120)
-            self.assertIn("the driver has returned CUDA_ERROR_OUT_OF_MEMORY (2) for 60 s, although it has enough free", said)
+            self.assertLess(seconds, 400)
+            self.assertIn("the driver has returned CUDA_ERROR_OUT_OF_MEMORY (2) for 300 s, although it has enough free", said)
         self.assertIn('"wrong":0', self.finish(hog).stdout)
 
     # ctest labels: unsanitized
