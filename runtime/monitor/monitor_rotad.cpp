@@ -147,8 +147,8 @@ void Monitor::say(Task& task, const turn::Action& action) {
       break;
     case turn::Note::kBesideSharer:
       log::warn(
-          "this program's GPU work made no progress while a program waited that it may share GPU memory or events "
-          "with: both run at the same time, and rota retries from time to time");
+          "this program's GPU work made no progress while a program with which it may share GPU memory or events "
+          "waited for its turn: both run at the same time, and rota retries from time to time");
       break;
     case turn::Note::kTriesAgain:
       log::info("checking again whether this program can take turns");
@@ -167,7 +167,7 @@ void Monitor::say(Task& task, const turn::Action& action) {
     case turn::Note::kInterrupted:
       log::warn(
           "this program can react to the signal only after it gets its turn and its memory is back on the GPU; "
-          "`kill {}` ends it at once",
+          "`kill -9 {}` ends it at once",
           getpid());
       break;
     case turn::Note::kGaveBackUnused:

@@ -31,7 +31,7 @@ constexpr auto kGateCloses = 50us;
 // Between two checks of whether rotad has answered, at first: it decides most requests at once, and a program that
 // fills the GPU makes one that is refused. A judgment.
 constexpr auto kAnswersAtOnce = 50us;
-// Between two checks of whether memory that could not leave can now. A judgment.
+// Between two checks of whether memory that could not be evicted can be now. A judgment.
 constexpr auto kForNowLooks = 5ms;
 // How long a thread continues to wait after a signal handler has run in it before a line says so, as for threads at the
 // gate.
@@ -42,7 +42,7 @@ constexpr auto kAnswers = 12s;
 // Between two wake-ups of the monitor, which then repeats requests that rotad has not answered for half of kAnswers. A
 // judgment.
 constexpr auto kAsksAgain = 2500ms;
-// Between two attempts of a call that waits while there is no rotad to say when it may try. A judgment.
+// Between two attempts of a waiting call while there is no rotad to say when it may try. A judgment.
 constexpr auto kTriesAlone = 1s;
 // How long a call may wait for memory, including the time in which it waits for its turns, before a line says so. A
 // judgment.
@@ -69,7 +69,7 @@ void OutOfMemory::say_full(int device) const {
   if (!here || !log::enabled(log::Level::kWarn)) return;
   const std::string others = client::who_has_memory(here->index);
   if (others.empty() || !once.first()) return;
-  log::warn("GPU {} has no free memory for an allocation of this program; others have there: {}",
+  log::warn("GPU {} has no free memory for an allocation of this program; other programs have memory there: {}",
             driver::gpu_number(device), others);
 }
 
@@ -165,8 +165,9 @@ turn::Time OutOfMemory::retry(int device, FunctionRef<bool()> again, turn::Time 
 
 void OutOfMemory::retry_call(int device, FunctionRef<bool()> again) {
   if (device < 0 || device >= memory::kMaxDevices) return;
-  // Programs seldom check the result of a launch, and others may be slow to evict on a busy machine. But after a call
-  // has waited for nothing, because another program is stopped for instance, the next ones do not. Both are judgments.
+  // Programs seldom check the result of a launch, and others may be slow to evict on a busy machine. But if a call
+  // has waited in vain, for instance because another program is stopped, later calls do not wait for the time kFutile.
+  // Both are judgments.
   constexpr turn::Time kCallWaits = 3s;
   constexpr turn::Time kFutile = 60s;
   std::atomic<turn::Time>& patient_from = patient_from_[static_cast<std::size_t>(device)];
@@ -181,10 +182,10 @@ std::string OutOfMemory::awaited(int device, bool in_extents, bool by_rotad) con
   const std::string stay = here ? client::who_stays(here->index) : "";
   if (by_rotad && (!in_extents || stay.empty())) {
     const std::string others = here ? client::who_has_memory(here->index) : "";
-    return fmt::format("memory of others on GPU {}, who need it there at once{}{}", driver::gpu_number(device),
-                       others.empty() ? "" : ": ", others);
+    return fmt::format("free memory on GPU {} next to what other programs need there for their turns{}{}",
+                       driver::gpu_number(device), others.empty() ? "" : ": ", others);
   }
-  return fmt::format("memory of others on GPU {} that cannot be evicted{}{}", driver::gpu_number(device),
+  return fmt::format("memory of other programs on GPU {} that cannot be evicted{}{}", driver::gpu_number(device),
                      stay.empty() ? "" : ": ", stay);
 }
 
@@ -310,8 +311,9 @@ bool OutOfMemory::wait_for_later(int device, std::chrono::steady_clock::time_poi
     const auto here = published_.gpu(device);
     const std::string who = here ? client::who_stays_for_now(here->index) : "";
     log::warn(
-        "an allocation waits for memory on GPU {} that cannot be evicted while work of its program may run{}; it waits "
-        "{} s at most",
+        "an allocation waits for memory on GPU {} that cannot be evicted while GPU work of the program that owns it "
+        "may "
+        "run{}; it waits {} s at most",
         driver::gpu_number(device), who.empty() ? "" : ": " + who, for_now_patience_ / 1s);
   }
   std::optional<std::chrono::steady_clock::time_point> interrupted;
@@ -329,8 +331,8 @@ bool OutOfMemory::wait_for_later(int device, std::chrono::steady_clock::time_poi
 
 void OutOfMemory::say_interrupted(int device) {
   log::warn(
-      "a signal has come during an allocation that waits for memory on GPU {}; the program can react to it only once "
-      "that has ended; `kill {}` ends it at once",
+      "a signal has come during an allocation that waits for memory on GPU {}; the program can react to it only after "
+      "the allocation; `kill -9 {}` ends the program at once",
       driver::gpu_number(device), getpid());
 }
 

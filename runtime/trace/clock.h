@@ -69,8 +69,8 @@ inline std::uint64_t read_ticks(Clock clock) {
   return clock == Clock::kCounter ? counter() : monotonic_ticks();
 }
 
-// One moment on all clocks: the counter is read on both sides of CLOCK_MONOTONIC, and the closest of some tries kept,
-// so that a preemption in between does not tilt the calibration.
+// One moment on all clocks: the counter is read on both sides of CLOCK_MONOTONIC, and the try with the shortest
+// distance between both reads counts, so that a preemption in between does not distort the calibration.
 inline ClockPair read_clock_pair(Clock clock) {
   ClockPair best{};
   std::uint64_t closest = ~std::uint64_t{0};

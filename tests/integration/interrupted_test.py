@@ -114,7 +114,7 @@ class Interrupted(Case):
         self.waits(waiter)
         waiter.send_signal(signal.SIGINT)
         said = next(line for line in iter(waiter.stderr.readline, "") if not line.startswith("rota: waiting"))
-        self.assertRegex(said, rf"^rota: this program can react to the signal only after.*`kill {waiter.pid}` ends it at once$")
+        self.assertRegex(said, rf"^rota: this program can react to the signal only after.*`kill -9 {waiter.pid}` ends it at once$")
         holder.send_signal(signal.SIGCONT)
         self.ended_by_python(waiter)
         result = self.finish(holder)

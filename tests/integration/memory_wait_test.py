@@ -53,7 +53,7 @@ class MemoryWait(WaitCase):
         self.assertEqual((count, result), (0, 2))
         self.assertGreaterEqual(seconds, 2)
         stderr = self.finish(waiter).stderr
-        self.assertRegex(stderr, rf"rota: waiting for memory of others on GPU 0 that cannot be evicted: pid {holder.pid} .* 200 MiB; `rota status` says more")
+        self.assertRegex(stderr, rf"rota: waiting for memory of other programs on GPU 0 that cannot be evicted: pid {holder.pid} .* 200 MiB; `rota status` says more")
         self.assertEqual(self.finish(holder).returncode, 0)
         daemon.terminate()
         self.assertRegex(self.finish(daemon).stderr, rf"pid {waiter.pid}.* was refused 100 MiB on GPU 0: the driver has no room, others have \d+ MiB that cannot leave, and it waited 2\.\d s")
@@ -65,7 +65,7 @@ class MemoryWait(WaitCase):
         holder = self.grower(1, 200)
         self.said(holder)
         stderr = self.finish(self.grower(1, 100, "moved")).stderr
-        self.assertRegex(stderr, rf"waiting for memory of others on GPU 0 that cannot be evicted: pid {holder.pid} .* 200 MiB")
+        self.assertRegex(stderr, rf"waiting for memory of other programs on GPU 0 that cannot be evicted: pid {holder.pid} .* 200 MiB")
         self.assertEqual(self.finish(holder).returncode, 0)
 
     # ctest labels: unsanitized

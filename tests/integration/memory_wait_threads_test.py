@@ -215,7 +215,7 @@ class MemoryWaitThreads(Case):
                 self.assertEqual(self.ask(holders[len(freed) - 1], "free", freed.pop()), 0)
         stderr = self.finish(waiter).stderr
         for gpu, holder in enumerate(holders):
-            line = rf"waiting for memory of others on GPU {gpu} that cannot be evicted: pid {holder.pid} "
+            line = rf"waiting for memory of other programs on GPU {gpu} that cannot be evicted: pid {holder.pid} "
             self.assertEqual(len(re.findall(line, stderr)), 2, stderr)
 
     # ctest labels: unsanitized

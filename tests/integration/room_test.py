@@ -83,7 +83,7 @@ class Room(Case):
         self.assertEqual(other.stdout.readline().strip(), "ready")
         result = self.call(ROTA, "run", "--memory", "native", "--", PROGRAMS / "memhog", "--share", "0.6", "--rounds", "1")
         self.assertNotEqual(result.returncode, 0)
-        self.assertRegex(result.stderr, rf"rota: GPU 0 has no free memory for an allocation of this program; others have there: pid {other.pid} \(memhog, \S+\) \d+ MiB")
+        self.assertRegex(result.stderr, rf"rota: GPU 0 has no free memory for an allocation of this program; other programs have memory there: pid {other.pid} \(memhog, \S+\) \d+ MiB")
 
 
 if __name__ == "__main__":

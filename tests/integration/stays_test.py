@@ -184,7 +184,7 @@ class ForNow(Stays):
         finally:
             said.set()
             presses.join()
-        self.assertIn(f"`kill {grows.pid}` ends it at once", line)
+        self.assertIn(f"`kill -9 {grows.pid}` ends the program at once", line)
 
 
 class WithHogs(Stays):

@@ -15,7 +15,7 @@ namespace {
 
 const std::vector<int> kMajors = {11, 12, 13};
 
-// Runs the program, which uses a libcudart of each of these majors, with the shims before it; its wait status.
+// Runs the program, which uses a libcudart of each of these majors, with the shims preloaded. Returns its wait status.
 int run(const std::string& trace_folder, const std::vector<int>& majors = {13}) {
   std::vector<std::string> words{ROTA_TEST_PROGRAM};
   for (const int major : majors) words.push_back(ROTA_TEST_PLUGINS + std::to_string(major) + ".so");
@@ -31,10 +31,10 @@ int run(const std::string& trace_folder, const std::vector<int>& majors = {13}) 
     } else {
       setenv("ROTA_TRACE", trace_folder.c_str(), 1);
     }
-    // No driver is needed: the nested call answers that there is none.
+    // No driver is needed: the nested driver call says that there is none.
     setenv("ROTA_REAL_LIBCUDA", "/nonexistent/libcuda.so.1", 1);
     setenv("ROTA_SOCKET", (trace_folder + "/none.sock").c_str(), 1);
-    // Closed, so that what the program prints would land in the trace if it kept a descriptor.
+    // Closed: if the trace file kept descriptor 1 or 2, what the program prints would land in it.
     close(STDOUT_FILENO);
     close(STDERR_FILENO);
     execv(ROTA_TEST_PROGRAM, arguments.data());

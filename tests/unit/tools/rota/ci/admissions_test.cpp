@@ -32,7 +32,7 @@ TEST_CASE("tests begin in order as long as what they need fits together, and sma
   CHECK_FALSE(admissions.waited().at("b").gave_up);
 }
 
-TEST_CASE("what a test has counts where it is more than what was kept for it") {
+TEST_CASE("the memory that a test has counts if it is more than what was reserved for it") {
   Admissions admissions;
   admissions.ask(1, "a", on(300), 0s);
   CHECK(admissions.step(on(1000), 0s) == Ids{1});
@@ -52,7 +52,7 @@ TEST_CASE("a test whose needs are not known begins at once, and counts with what
   CHECK(admissions.step(on(1000), 0s).empty());
 }
 
-TEST_CASE("nobody waits for more than a minute, for what there will never be, or where nothing is known of the GPU") {
+TEST_CASE("no test waits longer than a minute, for more than the GPU has, or for a GPU of which nothing is known") {
   Admissions admissions;
   admissions.ask(1, "a", on(900), 0s);
   admissions.ask(2, "b", on(900), 10s);
@@ -73,7 +73,7 @@ TEST_CASE("further processes of a test that has begun never wait") {
   CHECK(admissions.step(on(1000), 0s) == Ids{1, 2});
   admissions.ask(3, "a", on(600), 1s);
   CHECK(admissions.step(on(1000), 1s) == Ids{3});
-  // The room stays kept while any of them is there.
+  // The memory stays reserved while any of them is there.
   admissions.ended(1);
   admissions.ask(4, "c", on(400), 2s);
   CHECK(admissions.step(on(1000), 2s).empty());
@@ -108,7 +108,7 @@ TEST_CASE("whoever ends while it waits is forgotten") {
   CHECK(admissions.waiting() == 0);
 }
 
-TEST_CASE("a worker between two tests is in nobody's way but with what it has") {
+TEST_CASE("a worker between two tests counts only with the memory that it has") {
   Admissions admissions;
   admissions.ask(1, "worker", on(700), 0s);
   CHECK(admissions.step(on(1000), 0s) == Ids{1});
@@ -121,8 +121,7 @@ TEST_CASE("a worker between two tests is in nobody's way but with what it has") 
 }
 
 TEST_CASE(
-    "what a worker has cached and can leave the GPU is in nobody's way between its tests, and its next one adds to "
-    "what stays") {
+    "cached memory of a worker that can be evicted does not count between its tests; its next test adds to the rest") {
   Admissions admissions;
   admissions.ask(1, "a", on(600), 0s, true);
   admissions.ask(2, "b", on(300), 0s, true);
@@ -135,7 +134,7 @@ TEST_CASE(
   CHECK(admissions.step(on(1000), 1s) == Ids{3});
   admissions.ask(1, "a", on(0), 2s, true);  // adds nothing to what it has
   CHECK(admissions.step(on(1000), 2s) == Ids{1});
-  admissions.ask(1, "a", on(250), 3s, true);  // 100 that stay, and 250, are too much beside 400 and 300
+  admissions.ask(1, "a", on(250), 3s, true);  // 100 that cannot be evicted and 250 do not fit next to 400 and 300
   CHECK(admissions.step(on(1000), 3s).empty());
   admissions.done(2);
   CHECK(admissions.step(on(1000), 4s) == Ids{1});
@@ -175,7 +174,7 @@ TEST_CASE("a test of several GPUs begins when it fits on each of them") {
   admissions.ask(1, "a", Load{{"B", 600}}, 0s);
   admissions.ask(2, "b", Load{{"A", 600}, {"B", 600}}, 0s);
   CHECK(admissions.step(kRoom, 0s) == Ids{1});
-  admissions.ask(3, "c", Load{{"A", 600}}, 1s);  // what waits keeps nothing
+  admissions.ask(3, "c", Load{{"A", 600}}, 1s);  // nothing is reserved for a test that waits
   CHECK(admissions.step(kRoom, 1s) == Ids{3});
   admissions.ended(1);
   CHECK(admissions.step(kRoom, 2s).empty());
@@ -183,7 +182,7 @@ TEST_CASE("a test of several GPUs begins when it fits on each of them") {
   CHECK(admissions.step(kRoom, 3s) == Ids{2});
 }
 
-TEST_CASE("nobody waits for a minute for what idle workers keep on its GPU while tests run on another one") {
+TEST_CASE("a test does not wait a minute for memory of idle workers on its GPU while tests run on another one") {
   Admissions admissions;
   admissions.ask(1, "idle", Load{{"A", 700}}, 0s);
   admissions.ask(2, "busy", Load{{"B", 700}}, 0s);
@@ -218,8 +217,8 @@ TEST_CASE("tests of which nothing is known are spread evenly, and the same test 
   CHECK(admissions.give(10, "t2", {}, room) == Gpus{"B"});
   admissions.ended(2);
   admissions.ended(10);
-  CHECK(admissions.give(11, "new", {}, room) == Gpus{"B"});  // two are there, three elsewhere
-  // Also once none of its processes is there, and whatever the others do meanwhile.
+  CHECK(admissions.give(11, "new", {}, room) == Gpus{"B"});  // B has two tests, A and C have three
+  // A test keeps its GPU after its processes have ended, whatever the others do meanwhile.
   admissions.ended(3);
   CHECK(admissions.give(12, "t3", {}, room) == Gpus{"C"});
 }
@@ -249,23 +248,23 @@ TEST_CASE("tests that follow each other take turns on the GPUs, too") {
   CHECK(given == std::vector<Gpus>{{"A"}, {"B"}, {"A"}, {"B"}});
 }
 
-TEST_CASE("a test gets the GPU with most room, by what is needed, used and promised there") {
+TEST_CASE("a test gets the GPU with most free memory: what is needed, used and promised there is not free") {
   Admissions admissions;
   admissions.spread({"A", "B"}, 1);
   CHECK(admissions.give(1, "large", {700}, kRoom) == Gpus{"A"});
   CHECK(admissions.give(2, "small", {200}, kRoom) == Gpus{"B"});
-  CHECK(admissions.give(3, "other", {200}, kRoom) == Gpus{"B"});  // 300 are left there, 800 here
+  CHECK(admissions.give(3, "other", {200}, kRoom) == Gpus{"B"});  // A has 300 left, B 800
   admissions.ask(1, "large", Load{{"A", 700}}, 0s);
   CHECK(admissions.step(kRoom, 0s) == Ids{1});
   admissions.uses("large", {{"A", 100}});
   CHECK(admissions.give(4, "more", {}, kRoom) == Gpus{"B"});  // 700 are kept, whatever is used
   admissions.ended(1);
   CHECK(admissions.give(5, "last", {}, kRoom) == Gpus{"A"});
-  // Others' memory.
+  // Memory of others counts, too.
   CHECK(admissions.give(6, "beside", {}, {{"A", 100}, {"B", 1000}}) == Gpus{"B"});
 }
 
-TEST_CASE("what is promised to a test that ends before its first context is free again") {
+TEST_CASE("memory promised to a test that ends before its first context is free again") {
   Admissions admissions;
   admissions.spread({"A", "B"}, 1);
   CHECK(admissions.give(1, "a", {900}, kRoom) == Gpus{"A"});
