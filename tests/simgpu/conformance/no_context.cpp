@@ -1,5 +1,5 @@
-// Rules of calls by a thread that has no current context: frees find the context of the memory, calls in a stream that
-// of the stream. Measured on an H100, driver 580.159.04. Numba frees all it has after it has popped its last context.
+// Rules of calls by a thread that has no current context: a free finds the memory's context, a call in a stream the
+// stream's. Measured on an H100, driver 580.159.04. Numba frees all it has after it has popped its last context.
 #include "tests/simgpu/conformance/pools.h"
 #include "tests/simgpu/conformance/release.h"
 #include "tests/simgpu/conformance/work.h"

@@ -9,7 +9,7 @@
 namespace rota::attempt {
 
 // Makes orphans among the processes that are started from now on children of this process, so that none is lost.
-// Returns whether it did before.
+// Returns whether they became that before.
 bool adopt_orphans();
 
 // Whether the process is `ancestor` or was started by it. False for one that does not exist.

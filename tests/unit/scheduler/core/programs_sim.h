@@ -29,10 +29,10 @@ struct Program {
   Time cpu{};               // between two kernels
   std::uint32_t burst = 0;  // kernels; 0: endless
   Time think{};             // between bursts
-  GpuMask gpus = 1;         // of which it needs all
+  GpuMask gpus = 1;         // all of which it needs at the same time
 };
 
-// What runs when there is no core: a fixed candidate; in turns, each program runs for so long, in order.
+// How programs share when there is no core: by a fixed candidate. In turns, each program runs for kTurn, in order.
 struct Fixed {
   Candidate candidate;
   std::vector<bool> light;
@@ -111,7 +111,7 @@ class World {
   struct Each {
     Program program;
     Time left{};                 // of the kernel that is ready, or running; 0: there is none
-    Time ready_at{};             // when the next one is
+    Time ready_at{};             // when the next kernel is ready
     std::uint32_t in_burst = 0;  // kernels left in it
     Time burst_began{};
     std::uint64_t done = 0;
@@ -313,7 +313,8 @@ class World {
   GpuMask gpus_ = 0;
   std::size_t running_ = 0;
   Time slice_{};
-  std::map<GpuIndex, std::pair<std::size_t, Time>> on_gpu_;  // of several: which runs, and the rest of its slice
+  std::map<GpuIndex, std::pair<std::size_t, Time>>
+      on_gpu_;  // which program runs, and the rest of its slice; only if there are several GPUs
   std::size_t last_ = 0;
 };
 
