@@ -13,7 +13,7 @@ skip_under_qemu("swap_moves_test:a block that nothing has prepared is in memory 
 skip_under_qemu("memory_test:a debugger that is there at the first allocation makes what would be swapped native, one that comes later does not" "under qemu-user no process can trace another")
 skip_under_qemu("rota_try_test:what a copy leaves running is ended, however it detached itself" "qemu-user does not know PR_SET_CHILD_SUBREAPER")
 skip_under_qemu("rota_try_test:processes that start others and end at once are ended, too" "qemu-user does not know PR_SET_CHILD_SUBREAPER")
-skip_under_qemu("scheduler_server_test:of several descriptors beside one message rotad keeps none" "qemu-user takes descriptors that the program has no room for, and keeps them")
+skip_under_qemu("scheduler_server_test:rotad keeps none of several descriptors that come with one message" "qemu-user takes descriptors that the program has no room for, and keeps them")
 
 # rota refuses, as it should, to reach into a program for another processor.
 skip_under_qemu("rota_run_test:an ordinary dynamic program is covered" "this machine's sh is not for aarch64")

@@ -41,7 +41,8 @@ struct ExportChange {
 // what is left. Refused, with nothing written: a name in `rename` that the library does not export, a new name that is
 // too long or taken, a relocation that needs a symbol which would be removed (link with -Bsymbolic), a format that is
 // not understood (the copy is read again, and must export what was asked for). The file appears complete or not at all
-// (it is written beside `output` and renamed). Its mode is the input's without the right to write for group and others.
+// (it is written next to `output` and renamed). Its mode is the input's without the right to write for group and
+// others.
 Result<bool> write_with_exports(const std::string& input, const std::string& output, const ExportChange& change);
 
 // The build-id in hexadecimal digits; "" if the library has none. Reads a page or two.

@@ -4,7 +4,7 @@
 // waits for. An opener has the memory from the driver, and keeps it whatever this process does.
 //
 // An opener asks for one extent after another over a socket (protocol::Kind::kIntroduced), and each question is
-// answered by itself, by a thread that calls nothing of the program's and waits for none of its work; a second thread,
+// answered separately, by a thread that calls nothing of the program's and waits for none of its work; a second thread,
 // while there is need, waits for turns. The opener keeps the socket as long as it has anything open, and tells over it
 // what it closes: so this process knows what is open, even after the opener was killed.
 #pragma once

@@ -9,7 +9,7 @@ std::vector<unsigned> counting(size_t count, unsigned first) {
   return values;
 }
 
-// All of a box of words between the host and an array.
+// A copy of a whole box of words between the host and an array.
 CUDA_MEMCPY3D box(size_t width, size_t height, size_t depth) {
   CUDA_MEMCPY3D copy{};
   copy.WidthInBytes = width * 4;

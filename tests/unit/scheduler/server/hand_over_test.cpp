@@ -1,4 +1,4 @@
-// Memory that is handed over between clients: which client gets it, and what rotad accepts from none.
+// Memory that is handed over between clients: which client gets it, and what rotad accepts from no client.
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -47,7 +47,7 @@ struct Swapping : Client {
   std::uint32_t gpu = 0;
 };
 
-// A client that has rested with all of its memory on the GPU.
+// The donor: a client that is idle, with all of its memory on the GPU.
 struct Giver : Swapping {
   explicit Giver(const Daemon& daemon) : Swapping(daemon, 700, 700) {
     REQUIRE(wait_for_grant());
@@ -56,7 +56,7 @@ struct Giver : Swapping {
     REQUIRE(wait_for([](const protocol::LeasePage& page) { return page.gpus[0].grant == 0; }));
   }
 };
-// A client that has just been granted the GPU and has next to nothing there.
+// The recipient: a client that has just been granted the GPU and has next to nothing there.
 struct Taker : Swapping {
   explicit Taker(const Daemon& daemon) : Swapping(daemon, 700, 2) { REQUIRE(wait_for_grant()); }
 };
@@ -75,7 +75,7 @@ std::uint64_t handed_over(const Daemon& daemon) {
   return status(daemon.socket()).gpus.at(0).handed_over_bytes;
 }
 
-TEST_CASE("memory that one client clears goes to the one that lacks it, and status counts it") {
+TEST_CASE("memory that one client evicts goes to the client that needs it, and status counts it") {
   const Daemon daemon;
   Giver giver(daemon);
   const Taker taker(daemon);
@@ -94,7 +94,7 @@ TEST_CASE("memory that one client clears goes to the one that lacks it, and stat
   CHECK(eventually([&] { return handed_over(daemon) == 128 * kMega; }));
 }
 
-TEST_CASE("a client that makes room before anybody lacks memory hands over what leaves once somebody does") {
+TEST_CASE("a client that evicts before another one has a deficit hands its memory over once one has") {
   const Daemon daemon;
   const Giver giver(daemon);
   Swapping taker(daemon, 2, 2);
@@ -107,11 +107,11 @@ TEST_CASE("a client that makes room before anybody lacks memory hands over what 
   const Message usage = message(Kind::kUsage);
   send_packet(taker.descriptor, &usage, sizeof usage);
   taker.is_heard();
-  CHECK(giver.lease->gpus[giver.gpu].clear_bytes == asked);  // so this tells it nothing
+  CHECK(giver.lease->gpus[giver.gpu].clear_bytes == asked);  // so the bytes tell the client nothing
   CHECK(eventually([&] { return giver.may_hand_over(); }));
 }
 
-TEST_CASE("memory for which there is no taker is closed") {
+TEST_CASE("memory that no client needs is closed") {
   const Daemon daemon;
   Giver giver(daemon);
   const Descriptor memory = make_memory();
@@ -133,7 +133,7 @@ TEST_CASE("with --trust none nothing is handed over") {
   CHECK(handed_over(daemon) == 0);
 }
 
-TEST_CASE("a descriptor of something else is taken from nobody, nor any of the same user's again") {
+TEST_CASE("a descriptor of anything but memory is refused, and so are all later ones of the same user") {
   const Daemon daemon;
   Giver giver(daemon);
   Taker taker(daemon);
@@ -154,7 +154,7 @@ TEST_CASE("a descriptor of something else is taken from nobody, nor any of the s
   CHECK(serves(daemon));
 }
 
-TEST_CASE("of several descriptors beside one message rotad keeps none") {
+TEST_CASE("rotad keeps none of several descriptors that come with one message") {
   const Daemon daemon;
   Giver giver(daemon);
   int ends[2];
@@ -190,8 +190,8 @@ bool enters_pid_namespace() {
 // A process that is a client: it says when it has reached a step, and continues when it is told to. It must not fail a
 // test itself: it ends with a status.
 struct ClientProcess {
-  // Is granted the GPU; with all of its memory there it gives that back, and hands `memory` over when it is asked to
-  // make room.
+  // The donor is granted the GPU, gives it back with all of its memory still there, and hands `memory` over when it is
+  // asked to evict.
   enum class Role : std::uint8_t { kGiver, kTaker };
 
   ClientProcess(const Daemon& daemon, Role role, Enter enter = stays, int memory = -1) {
@@ -232,7 +232,7 @@ struct ClientProcess {
   ClientProcess(const ClientProcess&) = delete;
   ClientProcess& operator=(const ClientProcess&) = delete;
 
-  // The next that it says; 0: it has ended.
+  // The next word that it says; 0: it has ended.
   char hears() const {
     char word = 0;
     return read(says.get(), &word, 1) == 1 ? word : '\0';
@@ -336,7 +336,7 @@ struct Watched {
   Descriptor other;
 };
 
-TEST_CASE("what a program has handed over right before it died is the taker's or nobody's") {
+TEST_CASE("what a program has handed over right before it died reaches the recipient or is freed") {
   const Daemon daemon;
   Watched watched;
   ClientProcess giver(daemon, ClientProcess::Role::kGiver, stays, watched.memory.get());
@@ -366,7 +366,7 @@ TEST_CASE("what a program has handed over right before it died is the taker's or
   taker.is_heard();  // the next message that it receives is the answer to this
 }
 
-TEST_CASE("what is on its way to a program that dies goes with it") {
+TEST_CASE("memory on its way to a program that dies is freed") {
   const bool giver_too = GENERATE(false, true);
   CAPTURE(giver_too);
   const Daemon daemon;
@@ -387,7 +387,7 @@ TEST_CASE("what is on its way to a program that dies goes with it") {
   CHECK(serves(daemon));
 }
 
-TEST_CASE("what is on its way to a program that dies is there as long as a child of it has its socket, and no longer") {
+TEST_CASE("memory on its way to a program that dies exists as long as a child of it has its socket, and no longer") {
   const Daemon daemon;
   const Giver giver(daemon);
   ClientProcess taker(daemon, ClientProcess::Role::kTaker);
