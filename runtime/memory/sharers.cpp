@@ -112,7 +112,7 @@ bool Sharers::found() {
   if (dl_iterate_phdr(find_sharer, &search) == 0) return false;
   if (!found_.exchange(true)) {
     log::info("{} is loaded{}{}: this process's memory stays native, because other processes may open it",
-              search.library, for_sharing_only(search.library) ? "" : " and there are several processes, by ",
+              search.library, for_sharing_only(search.library) ? "" : " and there are several processes, according to ",
               for_sharing_only(search.library) ? "" : search.launcher);
   }
   return true;

@@ -1,5 +1,5 @@
-// The account of a process, as it is and with what identifies the build put right (so that the corpus outlives changes
-// of the driver's functions), through everything that is made of it.
+// The account of a process, through everything that is made of it: once as it is, once with the fields that identify
+// the build corrected, so that the corpus outlives changes of the driver's functions.
 #include <cstddef>
 #include <cstring>
 #include <vector>
