@@ -1,5 +1,5 @@
-// What runs in the processes. They were forked from a process that may have had threads, so they only make system
-// calls.
+// The code of rotad's worker processes. They were forked from a process that may have had threads, so they only make
+// system calls.
 #include "scheduler/server/worker_process.h"
 
 #include <fcntl.h>
@@ -53,7 +53,7 @@ void end_with_parent(pid_t parent) {
 JobOutcome take_packet(int from, const int* to, const protocol::Message& message) {
   char bytes[protocol::kMaxMessageBytes];
   Descriptor sent[2];
-  // Read here, what came with it is closed here: when `sent` is destroyed, or by the kernel if it is more.
+  // The packet's descriptors are closed in this process: when `sent` is destroyed, or by the kernel if there are more.
   const ssize_t length = protocol::read_packet(
       from, bytes, sizeof bytes, to != nullptr ? std::span(sent) : std::span<Descriptor>(), MSG_DONTWAIT | MSG_TRUNC);
   if (to == nullptr) return JobOutcome::kDone;
@@ -75,7 +75,7 @@ JobOutcome take_packet(int from, const int* to, const protocol::Message& message
     if (length != sizeof job || !sockets[0]) continue;
     JobDone done{.number = job.number, .outcome = JobOutcome::kDone};
     if (job.what == Job::Do::kClose) {
-      // This descriptor has to be the last.
+      // The worker's descriptor has to be the last one that is open.
       Job next;
       do {
         if (protocol::read_packet(end, &next, sizeof next, {}, 0) <= 0) _exit(0);
@@ -97,7 +97,7 @@ void on_child(int /*signal*/) {}
 [[noreturn]] void keep(std::array<int, kWorkers> ends) {
   std::array<pid_t, kWorkers> workers{};
   const pid_t self = getpid();
-  // A death interrupts only the wait.
+  // The death of a worker interrupts only ppoll().
   sigset_t children;
   sigset_t nothing;
   sigemptyset(&nothing);

@@ -7,7 +7,7 @@ from harness import Case, PROGRAMS, ROTA, kill
 
 class Sharing(Case):
     def spinner(self, *options, **environment):
-        """A program that launches kernels forever; returns once it has launched one."""
+        """A program that launches kernels forever; ready() waits for its first launch."""
         child = self.start(ROTA, "run", "--", PROGRAMS / "spinner", *options, **environment)
         return child
 

@@ -34,10 +34,10 @@ std::string ended_waiting_for(const Model& model, const TestReport& test) {
       room |= thread.at_gate;
     }
   }
-  return room ? "room beside the other tests" : "";
+  return room ? "memory that other tests need" : "";
 }
 
-// How long it waited of its time. Threads may wait at the same time.
+// How much of its time the test waited. Threads may wait at the same time.
 std::uint64_t waited_of(const TestReport& test) {
   const std::uint64_t duration = test.duration_ns();
   return duration != 0 ? std::min(test.use.waited_ns, duration) : test.use.waited_ns;
@@ -50,7 +50,7 @@ bool timed_out(const TestReport& test) {
                                               (says("Timeout (>") || says("Timeout >")));
 }
 
-// The runner's clock also ran while the test waited.
+// Whether the test timed out because the runner's clock also ran while it waited.
 bool timed_out_waiting(const Model& model, const TestReport& test) {
   if (!timed_out(test)) return false;
   const std::uint64_t waited = waited_of(test);

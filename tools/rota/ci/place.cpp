@@ -57,7 +57,7 @@ std::string threads_text(const report::ProcessAccount& process) {
   for (const report::ThreadRecord& thread : process.inside) {
     text += fmt::format("  thread {} ({}) is in {}{}\n", thread.tid, thread_name(process.self.pid, thread.tid),
                         thread.function,
-                        report::waits_for_room(thread) ? ", where it waits for room beside the other tests"
+                        report::waits_for_room(thread) ? ", where it waits for memory that other tests need"
                         : thread.at_gate               ? ", where it waits for its turn"
                                                        : "");
   }

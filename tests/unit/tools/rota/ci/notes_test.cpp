@@ -42,7 +42,7 @@ TEST_CASE("a test that waited for half of its time is named, and so is one that 
   CHECK(any_has(notes, "ended was ended while it waited for its turn"));
   // No turn is needed to make a context.
   model.processes[0].account.inside = {{.tid = 1, .function = "cuDevicePrimaryCtxRetain", .at_gate = true}};
-  CHECK(any_has(rig_notes(model), "ended was ended while it waited for room beside the other tests"));
+  CHECK(any_has(rig_notes(model), "ended was ended while it waited for memory that other tests need"));
 }
 
 TEST_CASE("tests that their own time-outs ended although they waited are named together, with the remedy") {
