@@ -10,7 +10,7 @@
 
 namespace {
 
-// Of this process, and gone with it.
+// A folder of this process, removed when it ends.
 struct Folder {
   std::filesystem::path path = std::filesystem::temp_directory_path() / ("rota-fuzz-elf-" + std::to_string(getpid()));
   Folder() { std::filesystem::create_directories(path); }
@@ -44,7 +44,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     CHECK(rota::fuzz::is_a_line(exports.error().text));
     return 0;
   }
-  // Every other export leaves; the first of those that stay gets a shorter name.
+  // Every other export is removed; the first of those that stay gets a shorter name.
   rota::elf::ExportChange change;
   for (std::size_t index = 0; index < exports->functions.size(); index += 2)
     change.keep.insert(exports->functions[index]);

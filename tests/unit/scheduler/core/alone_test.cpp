@@ -1,5 +1,5 @@
-// A client that measures has its GPUs to itself for a moment: others leave at once and come back, and no client gets
-// more of that than its share, whatever it reports.
+// A client that measures has its GPUs exclusively for a moment: the other holders yield at once and continue
+// afterwards. No client gets more of such time than its share, whatever it reports.
 #include <catch2/catch.hpp>
 #include <map>
 #include <sstream>
@@ -69,12 +69,12 @@ struct Together {
 }  // namespace
 
 TEST_CASE(
-    "beside kernels longer than a quarter of a second others are pressed less and less often, until they leave in "
-    "time") {
+    "holders whose kernels run longer than a quarter of a second are asked to yield less and less often, until they "
+    "yield in time") {
   Together programs;
   programs.client(1);
   programs.client(2);
-  // Client 1 asks whenever it may; client 2 never leaves.
+  // Client 1 asks whenever it may; client 2 never yields.
   const auto presses = [&](Time time) {
     int count = 0;
     for (const Time until = programs.now + time; programs.now < until;) {
@@ -95,7 +95,7 @@ TEST_CASE(
   const int in_a_minute = presses(60s);
   CHECK(in_a_minute >= 1);
   CHECK(in_a_minute <= 4);
-  // Its long kernel is over.
+  // Client 2's long kernel has finished.
   programs.now += Alone::kLongestAfterFutile;
   programs.alone(1, true);
   REQUIRE(programs.goes(2));
@@ -107,7 +107,7 @@ TEST_CASE(
   CHECK(programs.goes(2));
 }
 
-TEST_CASE("whoever has others leave has all of its time once they have left, however long that takes") {
+TEST_CASE("a client has all of its exclusive time once the others have yielded, however long that takes") {
   Together programs;
   programs.client(1);
   programs.client(2);
@@ -135,7 +135,8 @@ TEST_CASE("whoever has others leave has all of its time once they have left, how
 }
 
 TEST_CASE(
-    "one that always wants to be alone is for a fifth of the time, and stops nobody for more than a quarter second") {
+    "a client that always wants exclusive time gets a fifth of the time, and no more than a quarter of a second at "
+    "once") {
   Together programs;
   programs.client(1);
   programs.client(2);
@@ -150,7 +151,7 @@ TEST_CASE(
   CHECK(programs.held[2] >= 47s);
 }
 
-TEST_CASE("one that asks and takes it back all the time pays for each time") {
+TEST_CASE("a client that asks for exclusive time and withdraws all the time is charged for each request") {
   Together programs;
   programs.client(1);
   programs.client(2);
@@ -162,11 +163,11 @@ TEST_CASE("one that asks and takes it back all the time pays for each time") {
     programs.alone(1, false);
     programs.run(1ms);
   }
-  // In 40 seconds it may send the other away 200 times in ten.
+  // It may make the other yield 200 times in 10 seconds; the test runs for 40.
   CHECK(programs.grants <= 5 * 200);
 }
 
-TEST_CASE("several that always want to be alone, and one that never does: it has half of the time all the same") {
+TEST_CASE("a client that never wants exclusive time has half of the time next to several that always do") {
   Together programs;
   for (ClientId id = 1; id <= 6; ++id) programs.client(id);
   programs.run(20ms);
