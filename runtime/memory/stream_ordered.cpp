@@ -230,7 +230,7 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
   backend.place_allocation(home, address, bytes);
   const std::lock_guard lock(mutex_);
   any_.store(true, std::memory_order_relaxed);
-  // So much the list would have freed instead.
+  // The list would have freed this many bytes instead.
   if (wanted.may_grow) pool->grown += std::min(bytes, quick_.bytes());
   pool->grown = std::min(pool->grown, most_grown(wanted.gpu_bytes));
   Heap& heap = pool->heaps[home.context];

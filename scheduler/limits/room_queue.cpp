@@ -163,9 +163,9 @@ RoomQueue::Verdict RoomQueue::verdict(const View& view, const Request& request, 
   return due ? Verdict::kAgain : Verdict::kWait;
 }
 
-// Whether no more would be free for it than what is now, which its `most` bounds, and what units outside of the
-// deadlock have. The driver may not have got back what was freed a moment ago, or nobody has tried since: then the
-// request may fit, although it was refused, but not into more than that either.
+// Whether the request stays blocked even if all units outside of the deadlock free what they have. Its `most` bounds
+// what is free now. The request was refused, so it does not fit into that, unless memory that was freed a moment ago is
+// not back at the driver yet, or no request has been tried since.
 bool RoomQueue::is_blocked(const View& view, const Request& request, const std::set<Unit>& deadlock, Time now) const {
   const Unit unit = unit_of(request.client);
   if (!view.has_others(request, unit)) return false;
@@ -183,8 +183,8 @@ bool RoomQueue::is_blocked(const View& view, const Request& request, const std::
   return outside == 0 && !untried;
 }
 
-// The largest set of units that wait for more than would be free without each other's memory, with all of their
-// requests. `certain`: without units of which anybody may not wait.
+// The largest set of units all of whose requests wait for memory of the set: they stay blocked even if all others free
+// theirs. `certain`: leaves out units of which some member may not be waiting.
 std::set<RoomQueue::Unit> RoomQueue::deadlock(const View& view, bool certain, Time now) const {
   std::set<Unit> deadlock;
   for (const Request& each : requests_) deadlock.insert(unit_of(each.client));

@@ -85,7 +85,7 @@ namespace rota::protocol {
 enum class Kind : std::uint16_t {
   // client to rotad
   kHello = 1,       // Hello; answered by kWelcome or kRefused
-  kAddGpu = 2,      // AddGpu, once more to be measured again; answered by kGpuAdded or kRefused
+  kAddGpu = 2,      // AddGpu, sent again to be measured again; answered by kGpuAdded or kRefused
   kWant = 3,        // Want: queue a task; a later want of the task replaces its set of GPUs and keeps the place
   kGiveBack = 4,    // GiveBack: the named grant has drained; ignored unless it is the one in force
   kUsage = 5,       // no body: the usage page changed by enough to matter (rotad also polls it)
@@ -111,7 +111,7 @@ enum class Kind : std::uint16_t {
   kIntroduced = 111,  // Introduced, with one descriptor if it was done: a socket to the other client
   kTryAgain = 112,    // TryAgain: to kAwaitRoom: at once that the client waits, later the answer
   kChosen = 113,      // Chosen
-  // The rows of a Snapshot: in this order, but that gangs come before sessions, and reservations before the last.
+  // The rows of a Snapshot: in this order, except that gangs come before sessions, and reservations before the last.
   kStatusGpu = 120,
   kStatusProgram = 121,
   kStatusTask = 122,
@@ -168,7 +168,8 @@ struct Want {
   std::uint64_t task;
 };
 inline constexpr int kReclaimSeconds = 10;
-// A turn may end at a pause of its holder once this many times as much of it has passed as is left.
+// A turn may end early, at a pause of its holder, once the part that has passed is this many times as long as the part
+// that is left.
 inline constexpr int kLastPart = 4;
 
 struct GiveBack {

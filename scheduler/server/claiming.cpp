@@ -40,7 +40,7 @@ constexpr auto kBetweenChecks = 1000ms;
 // A driver may be loaded after rotad has been started. Without one, each attempt may have the kernel look for it.
 constexpr auto kBetweenGpuSearches = 10s;
 // How long programs of a rotad that has given up a GPU may take to come from there with their memory, and how often
-// what there is no memory for until then is tried again. Judgments.
+// requests that do not fit until then are tried again. Judgments.
 constexpr auto kMoversCome = 10s;
 constexpr auto kBetweenTries = 200ms;
 

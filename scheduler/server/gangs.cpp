@@ -31,8 +31,8 @@ constexpr unsigned kMostRevoked = 3;
 // work may wait for a program that is to join or has given back already. A judgment.
 constexpr std::chrono::milliseconds kOwnDrain{500};
 constexpr std::chrono::minutes kApart{10};
-// How much of a drain counts as part of the hand-over, by which the length of turns is measured: others' turns become
-// longer with it. A judgment.
+// How much of a drain counts as part of the hand-over. Turns are the longer the longer hand-overs take, so a gang's
+// drain must not lengthen the turns of others much. A judgment.
 constexpr std::chrono::milliseconds kLongestCounted{10};
 
 }  // namespace

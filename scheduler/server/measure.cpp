@@ -95,8 +95,7 @@ void Server::measure() {
 // Without NVML rotad does not keep the driver from being unloaded: it uses no GPU itself.
 Result<std::string> Server::use_nvml(bool use) {
   if (use) {
-    if (!std::exchange(nvml_released_, false))
-      return std::string("NVML is in use already, as far as there are programs");
+    if (!std::exchange(nvml_released_, false)) return std::string("NVML is in use already, while programs use GPUs");
     measuring_problem_.clear();
     measure_at_ = {};
     if (!clients_.empty()) measure_soon();
@@ -117,7 +116,7 @@ Result<std::string> Server::use_nvml(bool use) {
     answer_all();
   }
   if (!meter_.close(kCloses) || !all_gpus_meter_.close(kCloses)) {
-    return Error{fmt::format("the driver has not let go of NVML within {} ms: ask again, or see what it is busy with",
+    return Error{fmt::format("the driver has not released NVML within {} ms: ask again, or see what it is busy with",
                              kCloses.count())};
   }
   return std::string("NVML is closed: rotad uses it again once a program uses a GPU, or with `rota control nvml use`");
@@ -130,7 +129,7 @@ bool Server::measure_soon() {
     measure_again_ = true;
     return true;
   }
-  // However often clients ask: NVML takes as long as it takes, of a processor as well.
+  // Not sooner, however many clients ask: each query of NVML takes time, of a processor as well.
   measure_at_ = std::min(measure_at_, std::max(now(), measured_at_ + kBetweenAsked * measuring_took_));
   if (measure_at_ <= now()) {
     measure();
@@ -144,7 +143,7 @@ bool Server::measure_soon() {
   return true;
 }
 
-// Requests on these GPUs would be refused because of contexts that may have ended since the last reading.
+// Measures because requests on these GPUs would be refused for contexts that may have ended since the last reading.
 void Server::measure_for_requests(const std::set<scheduler::GpuIndex>& gpus) {
   const bool soon = measure_soon();
   for (const scheduler::GpuIndex gpu : gpus) {
@@ -311,15 +310,16 @@ void Server::measure_client(Client& client, std::uint32_t gpu, const GpuReading&
   }
 }
 
-// Whether it may have memory there that the driver counts for no process: what was handed over, and what its maker has
-// let go while this process had it open; before, it counts for the maker (H100, H200: tests/gpu/nvml_facts.py).
+// Whether the client may have memory there that the driver counts for no process: memory handed over to it, or that it
+// has open and its maker, for whom it counted, has freed (H100, H200: tests/gpu/nvml_facts.py).
 bool Server::has_uncounted(const Client& client, std::uint32_t gpu) {
   return client.took_over.contains(gpu) || (client.usage->shares.load() & protocol::kSharesOfOthers) != 0;
 }
 
 // What is in use and counted for no process, as far as contexts can explain it. Unified Memory is counted for no
 // process either. While a client has some, or other memory that is not counted, only a smaller figure than the last is
-// believed; managed memory that a program makes itself, or one without rota, is not told from contexts.
+// believed; managed memory that a program makes itself, or that one without rota has, cannot be distinguished from
+// contexts.
 scheduler::Bytes Server::uncounted_bytes(std::uint32_t gpu, const GpuReading& reading) {
   const scheduler::Bytes total = core_.gpu(gpu).total;
   const scheduler::Bytes in_use = std::min(reading.used, total - std::min(total, reading.free));
@@ -367,7 +367,7 @@ void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Byte
   measured.process = process;
   // Otherwise all that it has brought along would count as its contexts.
   if (!has_said_what_it_brings(client, gpu) && ++measured.passed_over < kMostPassedOver) return;
-  // So as long as there are contexts at all a reading shows only that they have grown.
+  // Then a reading shows only that the contexts have grown, as long as there are any.
   const bool part = process != 0 && measured.known && has_uncounted(client, gpu);
   const scheduler::Bytes fixed = counted_by_driver(*client.usage, gpu);
   measured.current = measured.known && !part;

@@ -298,7 +298,7 @@ scheduler::DomainId Server::take_number(Client& client) {
 
 // `numbered`: set if the payer has a number only in domains_.
 scheduler::DomainId Server::number_of_payer(const std::string& payer, bool* numbered) {
-  // Users by their own numbers, so that a log of events can be read; 0 is also what the core takes for nobody known.
+  // Users keep their own numbers, so that people can read an event log; to the core 0 also means that nobody is known.
   std::uint32_t user = 0;
   const auto [end, error] = std::from_chars(payer.data(), payer.data() + payer.size(), user);
   if (error == std::errc{} && end == payer.data() + payer.size()) return user;

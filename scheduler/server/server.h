@@ -116,7 +116,7 @@ class Server final : public ConnectionOwner, private Leases {
   void change_limits(const LimitSettings& limits);
   void on_status(Connection& connection);
   void hang_up(Connection& connection, const std::string& reason);
-  // The number of the domain of whose share of a GPU a client has a part; counts one client more.
+  // The number of the domain whose share of a GPU the client uses; counts one more client in that domain.
   scheduler::DomainId take_number(Client& client);
   void leave_number(const Client& client);
   scheduler::DomainId number_of_payer(const std::string& payer, bool* numbered = nullptr);
@@ -325,7 +325,7 @@ class Server final : public ConnectionOwner, private Leases {
   std::deque<scheduler::Claims::Action> due_claims_;
   bool claiming_ = false;
   UserNames user_names_;
-  Workers workers_;  // which those below leave sockets to
+  Workers workers_;  // the members below leave sockets to them
   std::map<std::string, Elsewhere> elsewhere_;
   // GPUs that another rotad has given up, and until when programs of its may still come from there.
   std::map<std::string, scheduler::Time> movers_come_until_;
@@ -392,7 +392,7 @@ class Server final : public ConnectionOwner, private Leases {
   scheduler::SessionId last_session_ = 0;
   std::map<std::uint32_t, std::unique_ptr<Stayer>> stayers_;
   std::set<pid_t> staying_;
-  // As they were published.
+  // The masks as they were last published, each with its readers.
   struct Published {
     scheduler::GpuMask clearing = 0;  // to clients that hold them,
     scheduler::GpuMask shared = 0;    // and the rest to clients with tasks there
@@ -425,7 +425,7 @@ class Server final : public ConnectionOwner, private Leases {
   std::map<std::uint32_t, std::pair<scheduler::Bytes, scheduler::Bytes>> followed_;
   std::array<scheduler::Bytes, protocol::kMaxGpus> followed_outside_{};
   scheduler::Time others_come_back_until_{};          // clients of a rotad before this one
-  std::deque<limit::AwaitRoom> rooms_to_await_;       // once it has been read
+  std::deque<limit::AwaitRoom> rooms_to_await_;       // once the GPU has been read
   scheduler::GpuMask rooms_to_read_ = 0;              // where somebody has begun to wait for memory of others
   std::map<std::uint32_t, scheduler::Time> read_at_;  // by GPU index, while a reading counts
   std::set<std::uint32_t> silent_;                    // GPUs for which it was logged that NVML says nothing

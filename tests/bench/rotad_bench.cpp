@@ -1,6 +1,6 @@
-// What each message costs rotad beside 10 to 2000 clients, a quarter of them with swap memory, on 8 GPUs: processor
-// time of rotad by the kernel's account, with the rotad of ten clients as the baseline of the same run. Each client is
-// a process of its own (a child that sleeps); this one speaks for all of them.
+// What each message costs rotad with 10 to 2000 clients, a quarter of them with swap memory, on 8 GPUs: processor time
+// of rotad by the kernel's account, with the rotad of ten clients as the baseline of the same run. Each client is a
+// process of its own (a child that sleeps); this one speaks for all of them.
 //
 // Usage: rotad_bench ROTAD [clients...]
 #include <fcntl.h>
@@ -248,7 +248,7 @@ class Crowd {
       const bool swaps = i % kEverySwaps == 0;
       client.usage->gpus[client.gpu].memory_mode =
           static_cast<std::uint8_t>(swaps ? MemoryMode::kSwap : MemoryMode::kUnified);
-      // What swaps lies on the host, and every second time still on the GPU.
+      // Swap memory lies on the host, and every second time still on the GPU.
       client.reserved = swaps ? 64 * kMega : 2 * kMega;
       client.swapped = swaps ? client.reserved : 0;
       client.usage->gpus[client.gpu].device_bytes = client.reserved;
@@ -325,7 +325,7 @@ class Crowd {
     client.sync();
   }
 
-  // A holder lacks memory, and all that swap on its GPU clear some, a little at a time.
+  // A holder has a deficit, and all clients with swap memory on its GPU evict some, a little at a time.
   Row clearing(Client& holder) {
     std::vector<Client*> swappers;
     for (const auto& client : clients_) {

@@ -79,7 +79,7 @@ struct Shared {
   std::atomic<std::int64_t> well[kMostClients];  // when it was started, last seen connected, or last had a turn
   std::atomic<std::uint64_t> turns;
   std::atomic<std::uint64_t> doubled;
-  std::atomic<std::uint64_t> continued;  // holders whose rotad went
+  std::atomic<std::uint64_t> continued;  // holders whose rotad has ended
 };
 
 Shared* shared() {

@@ -6,13 +6,13 @@
 
 A ballast (a plain cuMemAlloc of a process without rota) leaves --room GiB of the GPU free; then --jobs programs of --size
 GiB each run under `rota run --memory swap`, with a rotad of their own. Each (tests/programs/renewer of the build) checks
-all of its words in every round and writes them anew: what they are says where they are and in which round they were
+all of its words in every round and writes them anew: a word's value says its place and the round in which it was
 written. Nothing here is managed memory. What it takes it gives back, what it starts it ends.
 
 Prints one line of JSON: what each job said, and of the switches (swap_switches.py), as [10%, median, 90%] of those that
 move nearly all: the copies from the first byte to the last (`copies_*`), the whole switch with drain and messages
 (`whole_*`), each also as a share of what bare copies in both directions reach between two processes in the same run,
-before and after. The first switches, which make room on the host, stand by themselves (`first`).
+before and after. The first switches, which also allocate host memory, are listed separately (`first`).
 Exits 77 where there is no GPU.
 """
 import argparse
@@ -115,7 +115,7 @@ def pieces_of(driver, size):
 
 
 def sweep(driver, pieces, values):
-    """Sets all of them to one value after the other, and waits for that."""
+    """Sets each of them to a value, and waits for that."""
     for value in values:
         for piece in pieces:
             driver.call("cuMemsetD32Async", piece, ctypes.c_uint(value), ctypes.c_size_t(PIECE // 4), None)
@@ -150,8 +150,8 @@ def calibrate(size):
 
 
 def touch(size):
-    """So much of the host's memory. A virtual machine may get it only when it first touches it, which takes it seconds for what a job
-    has: it should have happened before jobs are timed, as on a machine that has been in use."""
+    """Touches this much of the host's memory. A virtual machine may get memory only when it first touches it, which takes seconds for the
+    memory of a job. It has to happen before jobs are timed, as on a machine that has been in use."""
     memory = mmap.mmap(-1, size)
     memory.madvise(mmap.MADV_HUGEPAGE)
     for at in range(0, size, mmap.PAGESIZE):
@@ -159,7 +159,7 @@ def touch(size):
 
 
 def totals(options):
-    """Two jobs that do not fit together against one after the other, which is twice the time of one alone, natively."""
+    """The time of two jobs that do not fit together, compared with running them one after the other: twice the native time of one."""
     subprocess.run(own("touch", int(2.2 * options.size * GIB)), check=True)
     size, burst = int(options.size * GIB), options.burst_ms
     rate = json.loads(subprocess.run(own("calibrate", size), capture_output=True, text=True, check=True).stdout)

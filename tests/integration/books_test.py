@@ -239,7 +239,7 @@ class Books(Case):
         self.replays()
 
     def goes_first_that_has_had_less(self, users):
-        """Of two that come back, by a rotad that has only just heard of either; the order in which they ask is the other one."""
+        """The client that has used less goes first, although the new rotad has only just heard of both and the other one asks first."""
         daemon = self.rotad()
         much, little, holder = (self.client(user) for user in users)
         self.connect(much, little, holder)
@@ -337,7 +337,7 @@ class Books(Case):
         self.assertIn(f"pid {holder.pid} has not come back", said)
 
     def ignored(self, *reasons):
-        """A rotad beside such a file serves as if there were none, says so in one line, and removes the file."""
+        """A rotad that finds such a file serves as if there were none, says so in one line, and removes the file."""
         daemon = self.rotad("--log", "warn")
         self.assertFalse(self.books.exists() or self.books.is_symlink())
         client = self.client()

@@ -278,7 +278,7 @@ class Freed(Ipc):
         theirs = self.opened(importer, handle)
         self.assertEqual(self.ask(exporter, "free", address), 0)
         self.assertEqual(self.ask(exporter, "free", address), 1)
-        # 60 of 256 MiB, beside three contexts of 16.
+        # 60 of 256 MiB, next to three contexts of 16.
         self.assertFalse(self.ask(other, "may_allocate", 160 * MIB))
         self.assertTrue(self.ask(importer, "all_are", theirs, 60 * MIB, 3))
         self.assertEqual(self.ask(importer, "close", theirs), 0)

@@ -1,4 +1,4 @@
-"""What rotad serves to Prometheus, and what it stands from whoever connects."""
+"""What rotad serves to Prometheus, and what connections cannot do to it."""
 import contextlib
 import json
 import os

@@ -161,14 +161,14 @@ class Unseen(Pair):
         if subprocess.run(other_network("true"), capture_output=True, check=False).returncode != 0:
             self.skipTest("no network namespaces here")
         daemon = self.holder()
-        # As where the other one has a lock folder of its own. Stopped, since it would lock this file.
+        # As if the other one had a lock folder of its own. It is stopped, since it would lock this file.
         daemon.send_signal(signal.SIGSTOP)
         shutil.rmtree(self.locks)
         self.locks.mkdir()
         (self.locks / f"{self.gpu}.lock").touch()
         words = ("another network namespace", "no lock file here", "rotad --socket")
         self.told(*words, wrapped=other_network)
-        if os.geteuid() == 0:  # who may see the descriptors of other tests' rotads knows which one it is
+        if os.geteuid() == 0:  # root sees the descriptors of other tests' rotads, and so knows which one it is
             self.told(f"pid {daemon.pid} ", *words, wrapped=lambda *command: ["unshare", "--net", *command])
 
     def test_a_lock_file_that_is_no_rotads_is_named_with_whoever_has_it(self):
@@ -206,7 +206,7 @@ class Unseen(Pair):
 
 
 class Place(Case):
-    """What cleans /tmp takes a rotad's socket away."""
+    """A program that cleans /tmp removes a rotad's socket."""
 
     def setUp(self):
         super().setUp()
@@ -320,7 +320,7 @@ class Users(UsersCase):
         self.eventually(lambda: self.served_by_own(second, beside, third), "both are served by their user's new rotad")
 
     def test_su_without_a_login_is_no_reason_for_a_warning(self):
-        # Its rotad is where all programs of its user find it, so nobody else's: those of the other tests must not.
+        # Its rotad is in the usual place of its user, where the programs of other tests must not find it: so it is a user of its own.
         user = 61900 + os.getpid() % 1000
         environment = dict(self.of(self.users[0]), XDG_RUNTIME_DIR=str(self.scratch / f"run-{self.users[1]}"))
         self.environment["TMPDIR"] = "/tmp"

@@ -33,7 +33,7 @@ WRAPPERS = {
     "trace in sim": lambda folder: [ROTA, "sim", "--", ROTA, "trace", "--dir", folder / "trace", "--"],
 }
 
-# It starts copies, without input and in sessions of their own, and ends as the program does that fails alone.
+# `rota try` starts copies, without input and in sessions of their own. If a copy fails by itself, it ends with that copy's status.
 TRIAL = {"try": lambda folder: [ROTA, "try", "-n", "1", "--"]}
 
 SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})

@@ -22,13 +22,13 @@ namespace rota::memory {
 
 namespace {
 
-// Processes that have memory of this one open at the same time, each of which takes a descriptor. A judgment.
+// The most processes that may have memory of this one open at the same time: each takes a descriptor. A judgment.
 constexpr std::size_t kMostOpeners = 256;
 
 // How often openers hear that what they wait for is on its way: they wait five times as long for that (opened.cpp).
 constexpr int kSaysAgainMs = 1000;
 
-// getrandom() gives so few bytes in one call.
+// getrandom() returns this few bytes in a single call.
 bool fill_randomly(std::uint64_t (&words)[2]) {
   ssize_t came = 0;
   do {

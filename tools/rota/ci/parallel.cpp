@@ -400,7 +400,7 @@ FittedCommand fit_to_timeouts(const std::vector<std::string>& command, const Var
     runner.command.insert(runner.command.begin(), start.by_build_tool ? "ctest" : command.front());
     const auto asked = ask_ctest(
         {.runner = std::move(runner), .child_folder = here, .last = false, .selection = std::move(selection.words)}, 0);
-    if (!asked) return fitted;  // it is ctest's to say
+    if (!asked) return fitted;  // ctest reports what is wrong
     tests = timed(*asked, baseline);
   } else {
     std::vector<std::string> words = given_words(options, variables);

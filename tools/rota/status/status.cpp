@@ -41,7 +41,7 @@ std::string swap_text(const protocol::ProgramRow& client, const protocol::TaskRo
   };
   const protocol::Moves& moves = client.moves;
   if (moves.out_bytes != 0 || moves.spared_bytes != 0) {
-    text += fmt::format(", moved out: {} at {:.1f} GB/s and {} unchanged without a copy", size_text(moves.out_bytes),
+    text += fmt::format(", evicted: {} at {:.1f} GB/s and {} unchanged without a copy", size_text(moves.out_bytes),
                         rate(moves.out_bytes, moves.out_ns), size_text(moves.spared_bytes));
   }
   if (moves.in_bytes != 0) {
@@ -179,7 +179,7 @@ std::string gang_doing(const protocol::GangRow& gang) {
   return gang.drains != 0 ? ", come to rest since their turn is over" : "";
 }
 
-// Others may wait for the memory of such a program for as long as it stands.
+// Others may wait for the memory of such a program for as long as it is stopped.
 std::string stopped_text(const protocol::ProgramRow& client, const StatusProgram& program) {
   if (program.stopped == 0) return {};
   if (program.stopped == 't') return ", is stopped by a debugger: its memory stays on the GPU until it goes on or ends";
@@ -293,7 +293,7 @@ std::string status_as_text(const Status& status, const std::string& socket) {
   for (const Uncovered& one : status.uncovered) {
     if (std::ranges::find(remedies, one.remedy) == remedies.end()) remedies.emplace_back(one.remedy);
   }
-  // Programs for which the same helps, together.
+  // Programs with the same remedy, together.
   for (const std::string& remedy : remedies) {
     text += fmt::format("\nIn a session, but without rota ({})\n", remedy);
     for (const Uncovered& one : status.uncovered) {

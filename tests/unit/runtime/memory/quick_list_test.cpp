@@ -40,7 +40,7 @@ struct Quick : Swapped {
 
 }  // namespace
 
-TEST_CASE("memory of the size that its stream has just freed costs no book, and is a new allocation") {
+TEST_CASE("memory of the size that its stream has just freed needs no bookkeeping, and is a new allocation") {
   Quick f;
   const api::CUdeviceptr first = f.taken(5000);
   const api::CUdeviceptr other = f.taken(3000);
@@ -86,7 +86,7 @@ TEST_CASE("what is in the quick list is freed as far as the program can tell") {
   CHECK(f.memory.free_waiting(first, false, refused) == api::CUDA_SUCCESS);
 }
 
-TEST_CASE("what is in the quick list is nobody else's before its stream has passed the free") {
+TEST_CASE("memory in the quick list serves no other stream before its stream has passed the free") {
   Quick f(3 * kSpan);
   const api::CUdeviceptr first = f.taken(kSpan);
   f.work();
@@ -108,7 +108,7 @@ TEST_CASE("what is in the quick list is nobody else's before its stream has pass
   CHECK(f.taken(kSpan, kOther) == first);
 }
 
-TEST_CASE("a stream's own memory in the quick list serves it in other sizes, and others at a shortage") {
+TEST_CASE("a stream's own memory in the quick list serves it in other sizes, and serves others if memory is short") {
   Quick f(kSpan);
   std::vector<api::CUdeviceptr> parts;
   for (int part = 0; part < 4; ++part) parts.push_back(f.taken(kSpan / 4));
@@ -179,7 +179,7 @@ TEST_CASE("what the streams have passed is found out although all frees go to th
   CHECK(f.ledger.live_bytes(0) < 2 * largest);
 }
 
-TEST_CASE("of two threads that free a block one does, whichever way") {
+TEST_CASE("if two threads free a block, exactly one of them succeeds") {
   static Quick* program;
   static std::function<void()> meanwhile;
   static api::CUcontext context;
@@ -312,8 +312,7 @@ std::uint64_t reserved_by_rounds(Quick& f, int rounds) {
 constexpr std::uint64_t kOfOneRound = 6 * kMiB;  // at most
 }  // namespace
 
-TEST_CASE(
-    "where there is room the quick list keeps all sizes of a program whose allocations change, and elsewhere none") {
+TEST_CASE("while memory is free the quick list keeps all sizes of a program whose allocations change, otherwise none") {
   SECTION("there is room") {
     Quick f(UINT64_MAX, 128 * kMiB);
     const std::uint64_t reserved = reserved_by_rounds(f, 2);
@@ -373,7 +372,7 @@ TEST_CASE("what a pool has grown by for the quick list is given back once progra
   CHECK(f.reserved() >= 8 * kMiB);
 }
 
-TEST_CASE("if the driver has no more memory, what waits in the quick list serves an allocation of another size") {
+TEST_CASE("if the driver has no more memory, memory in the quick list serves an allocation of another size") {
   Quick f(UINT64_MAX);
   std::vector<api::CUdeviceptr> parts;
   for (int number = 0; number < 4; ++number) parts.push_back(f.taken(kSpan / 4));
@@ -385,7 +384,7 @@ TEST_CASE("if the driver has no more memory, what waits in the quick list serves
   CHECK(f.live_bytes() == kSpan);
 }
 
-TEST_CASE("of more memory than the quick list holds none is lost") {
+TEST_CASE("no memory is lost if more is freed than the quick list holds") {
   Quick f(UINT64_MAX);
   const std::uint64_t bytes = GENERATE(std::uint64_t{512}, 8 * kMiB);
   std::vector<api::CUdeviceptr> held;
@@ -406,7 +405,7 @@ TEST_CASE("of more memory than the quick list holds none is lost") {
   CHECK(f.reserved() == 0);
 }
 
-TEST_CASE("with a context go the events of the quick list, and of what came from it, but not the memory") {
+TEST_CASE("a context ends with its events of the quick list and of memory from it, but the memory stays") {
   Quick f;
   const api::CUdeviceptr first = f.taken(kMiB);
   const api::CUdeviceptr second = f.taken(kMiB);
@@ -428,7 +427,7 @@ TEST_CASE("with a context go the events of the quick list, and of what came from
   CHECK(f.driver.dead_uses == 0);
 }
 
-TEST_CASE("threads that free to the quick list and allocate from it keep apart, and leave nothing") {
+TEST_CASE("threads that free to the quick list and allocate from it never get the same block, and lose none") {
   Quick f(48 * kMiB);
   std::atomic<int> wrong{0};
   std::array<std::atomic<std::uint64_t>, 64 * kMiB / 512> owner{};

@@ -71,7 +71,7 @@ struct Member : Process {
 
 }  // namespace
 
-TEST_CASE("a member keeps a grant that it has not asked for, and takes it once threads stand") {
+TEST_CASE("a member keeps a grant that it has not asked for, and takes it once threads wait") {
   Member member;
   member.seen.lease = kGranted;
   member.run(3s);
@@ -138,7 +138,7 @@ TEST_CASE("a member keeps a grant that it has not asked for, and takes it once t
   }
 }
 
-TEST_CASE("a member that stands at the gang's end asks anew") {
+TEST_CASE("a member with waiting threads at the end of the gang's turn asks anew") {
   Member member;
   const bool asked = GENERATE(false, true);
   member.seen.standing = asked ? 1 : 0;
@@ -157,7 +157,7 @@ TEST_CASE("a member that stands at the gang's end asks anew") {
   CHECK(member.did(Act::kWant));
 }
 
-TEST_CASE("work of an earlier turn that still runs is no rest") {
+TEST_CASE("a member whose work of an earlier turn still runs is not idle") {
   Member member;
   member.hold();
   member.seen.lease.step = 1;
@@ -177,7 +177,7 @@ TEST_CASE("work of an earlier turn that still runs is no rest") {
   CHECK_FALSE(member.did(Act::kGiveBack));
 }
 
-TEST_CASE("the gang's turn is not over for one member alone") {
+TEST_CASE("one member by itself does not end the gang's turn") {
   Member member;
   member.hold();
   member.seen.lease.waiters = 1;
@@ -230,7 +230,7 @@ TEST_CASE("the gang's turn is not over for one member alone") {
   }
 }
 
-TEST_CASE("a member whose memory does not come may end its turn once that is over, and goes on trying") {
+TEST_CASE("a member whose memory cannot be restored may end its turn once that is over, and goes on trying") {
   Member member;
   member.resident = member.seen.resident = false;
   member.seen.standing = 1;
@@ -285,7 +285,7 @@ TEST_CASE("a member that has drained waits for the others, and gives back at the
   CHECK(member.machine.rests());
 }
 
-TEST_CASE("one call is let in for each step, after the word that the member rests no more") {
+TEST_CASE("one call is let in for each step, after the member has said that it is no longer idle") {
   Member member;
   member.hold();
   member.rest();
@@ -322,7 +322,7 @@ TEST_CASE("one call is let in for each step, after the word that the member rest
   CHECK(member.did(Act::kAdmit));
 }
 
-TEST_CASE("a call that does not come is let in no more") {
+TEST_CASE("a call that does not come is no longer let in") {
   Member member;
   member.hold();
   member.rest();
@@ -332,14 +332,14 @@ TEST_CASE("a call that does not come is let in no more") {
   member.look();
   REQUIRE(member.did(Act::kAdmit));
   member.seen.inside = 1;  // as long as it may come
-  SECTION("since nobody stands any more") {
+  SECTION("since no thread waits any more") {
     member.seen.standing = 0;
     member.run(Machine::kAdmits - 1ms);
     CHECK_FALSE(member.did(Act::kDismiss));
     member.run(2ms);
     CHECK(member.did(Act::kDismiss));
   }
-  SECTION("since those that stand cannot make it") {
+  SECTION("since the waiting threads cannot make it") {
     member.run(Machine::kAdmitsAtMost + 1ms);
     CHECK(member.did(Act::kDismiss));
   }
@@ -362,7 +362,7 @@ TEST_CASE("a call that does not come is let in no more") {
   CHECK(member.told >> 32 == 2);
 }
 
-TEST_CASE("the gate of a gang's member opens only when it was just seen that the gang does not drain") {
+TEST_CASE("the gate of a gang's member opens only right after it was seen that the gang does not drain") {
   Member member;
   member.resident = false;
   member.seen.standing = 1;
@@ -411,7 +411,7 @@ TEST_CASE("the gate of a gang's member opens only when it was just seen that the
   }
 }
 
-TEST_CASE("threads that wait for room are no calls that wait") {
+TEST_CASE("threads that wait for memory do not count as waiting calls") {
   Member member;
   member.hold();
   member.rest();

@@ -282,7 +282,7 @@ struct World {
     }
     forget_news([&](const News& each) { return each.to == rotad; });
     for (Program& each : programs) {
-      if (each.rotad == rotad) each = {.alive = true};  // and goes on, without a lease
+      if (each.rotad == rotad) each = {.alive = true};  // the program goes on, without a lease
     }
     for (int gpu = 0; gpu < kGpus; ++gpu) {
       if (lock[gpu] == rotad) let_go(gpu);
@@ -325,7 +325,7 @@ struct World {
       if (!settle_once()) return check_settled();
       check();
     }
-    FAIL("nothing comes to rest");
+    FAIL("the world does not settle");
   }
   bool settle_once() {
     if (!news.empty()) {
@@ -424,7 +424,7 @@ TEST_CASE("a rotad that dies while it is asked who it is leaves its lock to the 
   CHECK(tries(claims.gone("GPU-0")));
 }
 
-TEST_CASE("in every order of four rotads and three programs, a GPU is granted by one and nobody is left out") {
+TEST_CASE("in every order of four rotads and three programs, one rotad grants a GPU and no program is left out") {
   // All orders of this many events from outside, with all that happens by itself in between.
   constexpr int kEvents = 7;
   constexpr std::size_t kMostWorlds = 60000 / ROTA_TEST_EVERY;  // for each number of events

@@ -1,4 +1,4 @@
-// What the scheduler's core takes, and what it ignores. How it decides, tests/scenarios tell.
+// Which events the scheduler's core accepts, and which it ignores. How it decides is in tests/scenarios.
 #include "scheduler/core/core.h"
 
 #include <catch2/catch.hpp>
@@ -31,7 +31,7 @@ TEST_CASE("events about unknown clients, GPUs and grants are ignored") {
   CHECK(ignored(event::Unmeasured{protocol::kMaxGpus}));
 }
 
-TEST_CASE("a holder that shares memory or events is told when somebody waits for it who does, too") {
+TEST_CASE("a holder that shares memory or events is told when a client that does so, too, waits for it") {
   Core core({.mode = Mode::kExclusive});
   for (const ClientId id : {1, 2}) {
     core.step(event::Join{id}, 10s);

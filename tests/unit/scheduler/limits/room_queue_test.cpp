@@ -17,14 +17,14 @@ using room::kBegin;
 using room::Machine;
 using namespace std::chrono_literals;
 
-TEST_CASE("who has the GPU alone is refused at once") {
+TEST_CASE("a program that has the GPU exclusively is refused at once") {
   Machine machine;
   machine.has(1, 90);
   machine.await(1, 20);
   CHECK(machine.settle() == "1 refused");
 }
 
-TEST_CASE("memory that can leave is in the way only of what Quota has refused because of it") {
+TEST_CASE("memory that can be evicted obstructs only requests that Quota has refused because of it") {
   Machine machine;
   machine.queue.moves(1, 0, 60, machine.now);
   machine.await(2, 50);
@@ -42,7 +42,7 @@ TEST_CASE("memory that can leave is in the way only of what Quota has refused be
     machine.queue.moves(1, 0, 40, machine.now += 10ms);
     CHECK(machine.settle() == "2 again");
   }
-  SECTION("it tries when its owner has left") {
+  SECTION("it tries when its owner has ended") {
     machine.now += 10ms;
     machine.queue.leave(1, machine.now);
     CHECK(machine.settle() == "2 again");
@@ -76,7 +76,7 @@ TEST_CASE("a request waits for memory of others, and may try when they free some
   }
 }
 
-TEST_CASE("who may have been granted memory and not said so yet counts for a moment") {
+TEST_CASE("a program that may have been granted memory and not said so yet counts for a moment") {
   Machine machine;
   machine.queue.await(
       {.client = 1, .gpu = 0, .number = 1, .bytes = 20, .since = machine.now, .tried = machine.now, .others = true});
@@ -135,7 +135,7 @@ TEST_CASE("with a patience of 0 nothing waits") {
   CHECK(machine.settle() == "2 refused");
 }
 
-TEST_CASE("the oldest that waits goes first, and younger ones once it has got its memory") {
+TEST_CASE("the oldest waiting request goes first, and younger ones once it has its memory") {
   Machine machine;
   machine.has(1, 60);
   machine.has(2, 20);
@@ -151,7 +151,7 @@ TEST_CASE("the oldest that waits goes first, and younger ones once it has got it
   CHECK(machine.settle(RoomQueue::kTries) == "3 again");
 }
 
-TEST_CASE("of those that wait for each other the youngest is refused, one at a time") {
+TEST_CASE("of programs that wait for each other the youngest is refused, one at a time") {
   Machine machine;
   for (const ClientId client : {1, 2, 3}) machine.has(client, 33);
   machine.await(2, 10);
@@ -165,7 +165,7 @@ TEST_CASE("of those that wait for each other the youngest is refused, one at a t
   CHECK(machine.settle() == "1 again");
 }
 
-TEST_CASE("who has too little to help two that wait for each other does not keep them waiting") {
+TEST_CASE("a program with too little memory to help two that wait for each other does not keep them waiting") {
   const auto after = [](Bytes third, Bytes wanted) {
     Machine machine;
     machine.has(1, 40);
@@ -181,7 +181,7 @@ TEST_CASE("who has too little to help two that wait for each other does not keep
   CHECK(after(20, 20).empty());  // that may be freed
 }
 
-TEST_CASE("who has no memory is not refused for those that wait for each other") {
+TEST_CASE("a program without memory is not refused for the sake of others that wait for each other") {
   Machine machine;
   machine.has(1, 50);
   machine.has(2, 50);
@@ -263,7 +263,7 @@ TEST_CASE("a program of which another thread runs may free memory") {
   }
 }
 
-TEST_CASE("who has an answer runs on, so its other threads are in no deadlock") {
+TEST_CASE("a program with an answer runs on, so its other threads are in no deadlock") {
   Machine machine;
   machine.has(1, 50);
   machine.has(2, 40);
@@ -279,7 +279,7 @@ TEST_CASE("who has an answer runs on, so its other threads are in no deadlock") 
   CHECK(machine.settle().empty());
 }
 
-TEST_CASE("what a third frees and takes again does not hide a deadlock that it cannot help") {
+TEST_CASE("memory that a third program frees and takes again does not hide a deadlock that it cannot resolve") {
   Machine machine;
   machine.has(1, 40);
   machine.has(2, 40);
@@ -297,7 +297,7 @@ TEST_CASE("what a third frees and takes again does not hide a deadlock that it c
   CHECK(machine.settle(1ms) == "2 refused");
 }
 
-TEST_CASE("what has just been freed and may be enough is tried before anybody is refused") {
+TEST_CASE("memory that has just been freed and may be enough is tried before any request is refused") {
   Machine machine;
   machine.has(1, 40);
   machine.has(2, 40);
@@ -310,7 +310,7 @@ TEST_CASE("what has just been freed and may be enough is tried before anybody is
   CHECK(machine.settle() == "1 again");
 }
 
-TEST_CASE("a thread's request that was waiting already when another one's was futile has its own time") {
+TEST_CASE("a thread's request that waits already when another thread's proves futile has its own time") {
   Machine machine;
   machine.queue.set_patience(10s);
   machine.has(1, 90);
@@ -329,7 +329,7 @@ TEST_CASE("a thread's request that was waiting already when another one's was fu
   CHECK(machine.settle(1ms) == "2 refused");
 }
 
-TEST_CASE("the oldest is who began first, whatever its number") {
+TEST_CASE("the oldest program is the one that began first, whatever its number") {
   Machine machine;
   machine.has(1, 50);
   machine.has(2, 50);
@@ -348,7 +348,7 @@ TEST_CASE("members of a gang do not wait for each other's memory") {
   CHECK(machine.settle() == "1 refused");
 }
 
-TEST_CASE("what a program frees itself does not make it wait again, and what others free does") {
+TEST_CASE("memory that a program frees itself does not make it wait again; memory that others free does") {
   Machine machine;
   machine.queue.set_patience(10s);
   machine.has(1, 60);
@@ -371,7 +371,7 @@ TEST_CASE("what a program frees itself does not make it wait again, and what oth
   CHECK(machine.settle().empty());
 }
 
-TEST_CASE("programs that allocate and free hold nobody up") {
+TEST_CASE("programs that allocate and free delay no request") {
   Machine machine;
   machine.has(1, 10);
   machine.has(2, 80);
@@ -406,8 +406,8 @@ TEST_CASE("a client's many requests are bounded") {
   CHECK(machine.settle() == "2 refused");
 }
 
-// Programs of random sizes that grow, on one GPU: whoever is refused ends. The driver gives what there is.
-TEST_CASE("of programs that could run one after the other one ends well at least, and every request is answered") {
+// Programs of random sizes that grow, on one GPU: a program that is refused ends. The driver gives what there is.
+TEST_CASE("if programs could run one after the other, at least one ends well, and every request is answered") {
   std::mt19937 random(20261129);  // NOLINT(bugprone-random-generator-seed): reproducible
   for (int round = 0; round < 300; ++round) {
     Machine machine;

@@ -47,7 +47,7 @@ TEST_CASE("the members of a gang are granted all their GPUs or none") {
   CHECK(one.page().gang == two.page().gang);
 }
 
-TEST_CASE("a gang ends its turn once all of its members may and all rest, and is withdrawn together") {
+TEST_CASE("a gang's turn ends for all members at once, when each may end it and all are idle") {
   Daemon daemon(kExclusive);
   Rank one(daemon.socket(), 0);
   Rank two(daemon.socket(), 1);
@@ -89,7 +89,7 @@ TEST_CASE("a gang ends its turn once all of its members may and all rest, and is
   CHECK(two.page().grant == 0);
 }
 
-TEST_CASE("a gang is one of those that take turns, however its members ask") {
+TEST_CASE("a gang takes its turn in order, however often its members ask") {
   Daemon daemon(kExclusive);
   Rank one(daemon.socket(), 0);
   Rank two(daemon.socket(), 1);
@@ -119,7 +119,7 @@ TEST_CASE("a gang is one of those that take turns, however its members ask") {
   }
 }
 
-TEST_CASE("one program is no gang, and another name is another one") {
+TEST_CASE("one program is no gang, and another name is another gang") {
   Daemon daemon(kExclusive);
   Rank one(daemon.socket(), 0);
   Rank two(daemon.socket(), 1);
@@ -136,7 +136,7 @@ TEST_CASE("one program is no gang, and another name is another one") {
   CHECK(all.task(one.number, one.gpu)->gang == 0);
 }
 
-TEST_CASE("who holds a GPU when it becomes a member gives that back first") {
+TEST_CASE("a program that holds a GPU when it becomes a member gives that back first") {
   Daemon daemon(kExclusive);
   Rank one(daemon.socket(), 0);
   Rank two(daemon.socket(), 1);
@@ -221,7 +221,7 @@ TEST_CASE("when a member dies the others' turn ends, and they go on without it")
     three->say(0, kGangMayEnd);
     three.reset();
   }
-  Client again(daemon.socket());  // the same process: what its closed connection held is no longer meant
+  Client again(daemon.socket());  // the same process: what its closed connection held no longer counts
   REQUIRE(one.drains());
   end_turn(one, two);
   REQUIRE(other.is_granted());
@@ -341,7 +341,7 @@ TEST_CASE("members whose memory does not fit on one GPU take turns by themselves
   CHECK(two.page().grant == 0);
 }
 
-TEST_CASE("members whose memory fits on one GPU, but not beside programs without rota, take turns by themselves") {
+TEST_CASE("members whose memory fits on one GPU, but not next to programs without rota, take turns by themselves") {
   Daemon daemon(kExclusive);
   Rank one(daemon.socket(), 0);
   Rank two(daemon.socket(), 0);
@@ -461,7 +461,7 @@ TEST_CASE("a member gives back what it regards as one task, also where rotad has
 }
 
 TEST_CASE(
-    "a gang whose members share memory is one of the programs that may take turns, where others run beside them") {
+    "a gang whose members share memory may take turns with others, and does not have to run concurrently with them") {
   Daemon daemon({"--mode", "automatic"});
   Rank one(daemon.socket(), 0);
   Rank two(daemon.socket(), 1);

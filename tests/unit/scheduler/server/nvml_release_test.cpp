@@ -84,7 +84,7 @@ TEST_CASE("NVML that does not answer is not said to be closed, and closes once i
   rig.answers.are(rig.text + "hangs\n");
   // A query in progress hangs.
   REQUIRE(eventually([&] {
-    return rig.ask("nvml release").find("error: the driver has not let go of NVML") == 0 || rig.ask("nvml use").empty();
+    return rig.ask("nvml release").find("error: the driver has not released NVML") == 0 || rig.ask("nvml use").empty();
   }));
   CHECK(has_device(rig.daemon().pid()));
   CHECK(is_released(rig.daemon()));

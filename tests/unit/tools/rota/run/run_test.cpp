@@ -296,7 +296,7 @@ TEST_CASE("rota status says how much of a program's swap memory lies on the GPU"
   REQUIRE(eventually([&] { return status(daemon.socket()).tasks.at(0).resident_bytes != 0; }));
   Command command = installed.command({"status"});
   command.environment[0] = "ROTA_SOCKET=" + daemon.socket();
-  CHECK(run(command).output.find("swapper, memory: swap, 3 MiB resident, moved out: 10 MiB at 52.4 GB/s and 30 MiB "
+  CHECK(run(command).output.find("swapper, memory: swap, 3 MiB resident, evicted: 10 MiB at 52.4 GB/s and 30 MiB "
                                  "unchanged without a copy, back: 40 MiB at 41.9 GB/s") != std::string::npos);
   command.arguments.push_back("--json");
   const auto parsed = nlohmann::json::parse(run(command).output);
