@@ -39,8 +39,8 @@ CUresult check_event(CUevent handle, int flags) {
   return event->timed() || interprocess ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
 
-// Records the launch's events once it is queued. They refer to the whole kernel: that all its blocks have started, or
-// triggered the event, becomes visible only at its end, which the documentation allows.
+// The events of a launch, which are recorded once it is queued. They refer to the whole kernel: that all its blocks
+// have started, or triggered the event, becomes visible only at its end, which the documentation allows.
 std::vector<CUevent> events_of(const Attributes& attributes) {
   std::vector<CUevent> events;
   for (const auto& [id, value] : attributes) {

@@ -1,5 +1,5 @@
-// What has not changed since it was last copied to the host leaves the GPU without a copy, and what is all zeros needs
-// none at all.
+// Memory that has not changed since it was last copied to the host is evicted without a copy, and memory that is all
+// zeros needs no copy at all.
 #include <catch2/catch.hpp>
 
 #include <numeric>
@@ -48,7 +48,7 @@ void expect_words(CUdeviceptr address, const std::vector<unsigned>& words, const
 
 }  // namespace
 
-TEST_CASE("what has not changed leaves without a copy, and of what has changed only the chunks that have") {
+TEST_CASE("unchanged memory is evicted without a copy, and of changed memory only the changed chunks are copied") {
   check([] {
     Carrier carrier(enter(0));
     carrier.looks = true;
@@ -130,7 +130,7 @@ TEST_CASE("where the GPU cannot tell what has changed, all of it is copied") {
 }
 
 TEST_CASE(
-    "a context that ends while it is looked at is no reason not to look in the next one, which may have its handle") {
+    "after a context has ended during an examination, memory of the next one, which may have its handle, is examined") {
   check([] {
     Carrier carrier(enter(0));
     carrier.looks = true;
@@ -145,7 +145,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("what did not change the last time leaves first") {
+TEST_CASE("memory that did not change the last time is evicted first") {
   check([] {
     Carrier carrier(enter(0));
     carrier.looks = true;
@@ -164,7 +164,7 @@ TEST_CASE("what did not change the last time leaves first") {
   });
 }
 
-TEST_CASE("memory that is looked at stays mapped until that is over, though the program frees it") {
+TEST_CASE("memory that is being examined stays mapped until that is over, although the program frees it") {
   check([] {
     Carrier carrier(enter(0));
     carrier.looks = true;
@@ -183,13 +183,13 @@ TEST_CASE("memory that is looked at stays mapped until that is over, though the 
     before = [](Symbol) {};
     swap().restore(0, carrier.mover());
     EXPECT(swap().all_in_place());
-    expect_pattern(other, 8 * kMiB, 2, "beside what was freed");
+    expect_pattern(other, 8 * kMiB, 2, "next to what was freed");
     EXPECT_OK(cu.cuMemFree_v2(other));
     EXPECT_EMPTY_BOOKS();
   });
 }
 
-TEST_CASE("a context that is made after another has ended is asked by a kernel of its own") {
+TEST_CASE("a context that is created after another has ended loads the kernel for itself") {
   check([] {
     enter(0);
     for (int round = 0; round < 3; ++round) {
@@ -224,7 +224,7 @@ TEST_CASE("a copy that the host has taken back is made anew") {
   });
 }
 
-TEST_CASE("a look whose end cannot be learned leaves what it reads mapped until its kernels have ended") {
+TEST_CASE("memory whose examination cannot be seen to end stays mapped until the kernels that read it have ended") {
   check([] {
     Carrier carrier(enter(0));
     std::vector<CUdeviceptr> blocks;
@@ -250,7 +250,7 @@ TEST_CASE("a look whose end cannot be learned leaves what it reads mapped until 
   });
 }
 
-TEST_CASE("what can leave without any memory of the host does, though something smaller cannot leave") {
+TEST_CASE("memory that can be evicted without host memory is, although something smaller cannot be") {
   check([] {
     Carrier carrier(enter(0));
     carrier.looks = true;

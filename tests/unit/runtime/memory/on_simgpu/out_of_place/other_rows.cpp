@@ -146,7 +146,7 @@ const std::vector<Row>& other_rows() {
        Then::kPinsRange,
        Effect::kAny,
        [](S& s) { s.arguments.value<std::size_t>(2) = s.bytes; }},
-      {{"cuIpcGetMemHandle"}, Then::kExports},  // it comes back when somebody opens it
+      {{"cuIpcGetMemHandle"}, Then::kExports},  // the memory is restored when somebody opens it
       // Handles of memory that moves are in handles_test.cpp and own_turns_test.cpp.
       {{"cuLogicalEndpointBindMem", "cuMemExportToShareableHandle"}, Then::kWaits},
       {{"cuMulticastBindMem", "cuMulticastBindMem_v2"}, Then::kGoesOn},
