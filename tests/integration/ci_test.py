@@ -188,7 +188,7 @@ class Rig(Case):
         self.assertEqual(self.named(report, "hangs")["outcome"], "failed")
 
     def test_a_test_that_went_on_once_another_had_been_ended_is_no_hang(self):
-        # The second one's standard input closes with the first one's end; both stand still when they are looked at.
+        # The second one's standard input closes with the first one's end; both hang when they are examined.
         fifos = [self.scratch / name for name in ("first", "second")]
         for fifo in fifos:
             os.mkfifo(fifo)
@@ -219,7 +219,7 @@ class Rig(Case):
         ready = self.scratch / "ready"
         self.build(runs=["sh", "-c", f"{PROGRAMS}/saxpy && touch {ready} && exec sleep 1000"])
         report = self.scratch / "report.json"
-        # With every thread that a rig has: while the main one is busy, a signal reaches any that does not block it.
+        # These options start every thread that a rig can have: while the main one is busy, a signal reaches any that does not block it.
         known = self.scratch / "known.json"
         known.write_text('{"version": 1, "tests": {"runs": {"peak_bytes": 1}}}', encoding="utf-8")
         rig = self.start(ROTA, "ci", "--json", report, "--baseline", known, "--hang-after", "60s", "--", CTEST, "--test-dir", self.scratch / "build")
@@ -246,7 +246,7 @@ class Rig(Case):
         self.eventually(ready.exists, "the last test runs")
         os.killpg(rig.pid, signal.SIGKILL)
         rig.wait()
-        # What it had in /tmp goes with the next one.
+        # The next rig removes what this one had in /tmp.
         left = pathlib.Path(ready.read_text(encoding="utf-8").strip())
         self.assertTrue(left.exists())
         self.checked(ROTA, "ci", "--report-dir", self.scratch / "next", "--", "true")

@@ -36,7 +36,7 @@
 #include <utility>
 #include <vector>
 
-// Of v2, in the file that has Catch2's main, and of v3.
+// The version of Catch2, if this file may listen to it: v2 only in the file that has Catch2's main.
 #if defined(CATCH_CONFIG_EXTERNAL_INTERFACES) && defined(TWOBLUECUBES_SINGLE_INCLUDE_CATCH_HPP_INCLUDED)
 #define ROTA_TEST_CATCH2_VERSION 2
 #elif defined(CATCH_REPORTER_EVENT_LISTENER_HPP_INCLUDED) || defined(CATCH_AMALGAMATED_HPP_INCLUDED)
@@ -61,7 +61,7 @@ struct Account {
 enum { kVersion = 1, kBegins = 0, kEnds = 1 };
 typedef int CoreTest(uint32_t version, uint32_t what, const char* name, Account* account);
 
-// Its text, in quotation marks; what is no UTF-8 becomes U+FFFD.
+// The text as a JSON string; bytes that are not UTF-8 become U+FFFD.
 inline std::string json_string(const std::string& text) {
   std::string out = "\"";
   for (size_t at = 0; at < text.size();) {

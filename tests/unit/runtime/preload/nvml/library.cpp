@@ -53,7 +53,7 @@ bool at(void* device, Gpu& gpu) {
   return said == version;
 }
 
-// Entries of so many 64-bit words, of which the first is a pid and the second are bytes: this process with 5000,
+// Entries of kWords 64-bit words, the first of which is a pid and the second a number of bytes: this process with 5000,
 // another one with 6000, and this process where the driver does not know its memory.
 template <int kWords>
 int list_processes(void* device, unsigned* count, std::uint64_t* words) {
