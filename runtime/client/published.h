@@ -18,7 +18,9 @@ class Published {
  public:
   Published() { forget(); }
 
-  // --- the monitor Null: there is no rotad, and so no indices.
+  // --- the monitor
+
+  // Null: there is no rotad, and so no indices.
   void follow(const protocol::LeasePage* page) { page_.store(page, std::memory_order_release); }
   void forget();
   void set_index(int device, int index) { slot(device).index.store(index, std::memory_order_relaxed); }

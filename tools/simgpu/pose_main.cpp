@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
                "simgpu-driver");
   app.add_option("--version", version_text, "CUDA version, such as 12.4")->required();
   app.add_option("-o,--output", output, "where to write it, such as 12.4/libcuda.so.1")->required();
-  app.add_option("--library", library, "simgpu's libcuda.so.1 as built; by default the one beside this program");
+  app.add_option("--library", library, "simgpu's libcuda.so.1 as built; by default the one next to this program");
   CLI11_PARSE(app, argc, argv);
 
   const int version = rota::sim::parse_driver_version(version_text);

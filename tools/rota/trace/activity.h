@@ -10,9 +10,9 @@
 namespace rota::tool {
 
 struct KernelRun {
-  std::uint32_t thread = 0;        // that launched it, and when: CLOCK_MONOTONIC nanoseconds
-  std::uint64_t launched_ns = 0;   //
-  std::uint64_t begin_ns = 0;      // likewise
+  std::uint32_t thread = 0;        // that launched it
+  std::uint64_t launched_ns = 0;   // CLOCK_MONOTONIC
+  std::uint64_t begin_ns = 0;      // the same
   std::uint64_t simulated_ns = 0;  // how long it took in modelled time
   std::uint64_t stream = 0;        // 0: the legacy default stream; 2: a thread's own
   std::string kernel;              // as C++ writes it

@@ -1,5 +1,5 @@
-// What keeps memory on the GPU by the monitor's own decision: a rotad that never asks for room, and the end of the
-// process.
+// What keeps memory on the GPU by the monitor's own decision: moves that fail, libraries that are about to be loaded,
+// and the end of the process.
 #include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
@@ -38,7 +38,7 @@ struct Loading {
           monitor.bring_back_for("libnvcuvid.so.1");
           loads = true;
         }) {}
-  // Not before it sleeps, or has not waited.
+  // Returns once the thread sleeps or has ended: whether it waits.
   bool waits() {
     CHECK(eventually([this] { return number != 0 && sleeps_or_is_gone(number); }));
     return !loads;
@@ -48,7 +48,7 @@ struct Loading {
   std::thread thread;
 };
 
-// Rests, with a driver that copies nothing and counts how often it is to.
+// An idle program. Its driver refuses copies to the host, and counts them.
 struct Counting {
   Counting() : program(rotad, tells_when_entered) {
     program.rest();
@@ -66,7 +66,7 @@ struct Counting {
 
 }  // namespace
 
-TEST_CASE("what comes back to a process that exits stays, and the last calls of its handlers wait for that") {
+TEST_CASE("memory that is restored for a process that exits stays, and the last calls of its handlers wait for that") {
   Speaking rotad;
   Program program(memory::Choice::kSwap, true, maps);
   memory::SwapBackend& swap = program.memory.swap();
@@ -89,7 +89,7 @@ TEST_CASE("what comes back to a process that exits stays, and the last calls of 
   CHECK(eventually([&] { return !program.gate.closed(); }));
 }
 
-TEST_CASE("memory of a process that exits leaves while a handler waits for its turn, and not while none does") {
+TEST_CASE("memory of a process that exits is evicted while a handler waits for its turn, and not while none does") {
   Counting with;
   auto& [rotad, program] = with;
   program.add_memory();  // without a turn
@@ -122,7 +122,8 @@ TEST_CASE("a process that exits where a thread stays inside of an allocation doe
   REQUIRE(eventually([&] { return inside.load(); }));
   const auto begun = std::chrono::steady_clock::now();
   program.monitor.at_exit();
-  CHECK(std::chrono::steady_clock::now() - begun < std::chrono::milliseconds(900));  // otherwise a second
+  CHECK(std::chrono::steady_clock::now() - begun <
+        std::chrono::milliseconds(900));  // less than the second that it would wait
   CHECK(program.gate.closed());
   leaves = true;
   allocates.join();
@@ -143,7 +144,7 @@ TEST_CASE("handlers of a process that exits wait for no memory that was freed wh
   CHECK_FALSE(gate::out_of_place.load());
 }
 
-TEST_CASE("a process that exits while its memory is about to leave waits for the monitor, and its memory stays") {
+TEST_CASE("a process that exits while its memory is about to be evicted waits for the monitor, and its memory stays") {
   Counting with;
   auto& [rotad, program] = with;
   std::atomic<pid_t> number{0};
@@ -173,7 +174,7 @@ TEST_CASE("a process that exits while its memory is about to leave waits for the
   CHECK(program.memory.swap().resident_bytes(0) == kBytes);
 }
 
-TEST_CASE("memory that is to stay in place for a while does not leave before that is over") {
+TEST_CASE("memory that is to stay in place for a while is not evicted before that is over") {
   std::function<void()> call;  // by another thread
   Counting with;
   auto& [rotad, program] = with;
@@ -194,7 +195,7 @@ TEST_CASE("memory that is to stay in place for a while does not leave before tha
   CHECK(eventually([&] { return with.copies.load() != 0; }));
 }
 
-TEST_CASE("a thread that is cancelled while it waits for memory before it loads a library waits all the same") {
+TEST_CASE("a thread that waits for memory before it loads a library waits to the end although it is cancelled") {
   Counting with;
   static monitor::Monitor* monitor;
   static std::atomic<bool> cancelled;
@@ -244,7 +245,7 @@ TEST_CASE("each thread that is about to load a library waits for memory, also fo
   }
 }
 
-TEST_CASE("memory stays in place for as long as a library takes to load, however long was waited for it") {
+TEST_CASE("memory stays in place for as long as a library takes to load, however long the thread has waited for it") {
   Counting with;
   auto& [rotad, program] = with;
   gate::out_of_place.store(true);
@@ -271,7 +272,7 @@ TEST_CASE("a program that looks for a library again and again does not keep its 
   CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds(4));  // the first time it would be five
 }
 
-TEST_CASE("rotad is told at once when a move is over, however little has left") {
+TEST_CASE("rotad is told at once when a move is over, however little was evicted") {
   Speaking rotad;
   Holding program(rotad, [](FakeDriver& driver) {
     driver.device_bytes = 128 * kBytes;  // less than a 64th of it leaves
@@ -310,7 +311,7 @@ TEST_CASE("memory that could not be copied may be asked for again after the prog
   CHECK(program.fixed_for_now() == 0);
 }
 
-TEST_CASE("memory of a turn that was revoked counts as fixed for now, until the work has ended") {
+TEST_CASE("memory of a turn that was revoked counts as pinned temporarily, until the work has ended") {
   Speaking rotad;
   Holding program(rotad, maps);
   program.driver.finished = 0;
@@ -367,7 +368,7 @@ TEST_CASE("memory that ends up out of place behind a gate closed for a moment is
   for (const int file : files) close(file);
 }
 
-TEST_CASE("the gate stays closed for whoever ends while its memory is out") {
+TEST_CASE("the gate stays closed when a process ends while its memory is evicted") {
   Speaking rotad;
   FakeDriver driver;
   maps(driver);

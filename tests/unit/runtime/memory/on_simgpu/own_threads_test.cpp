@@ -40,7 +40,7 @@ void work(unsigned seed, Handle steady, const std::atomic<bool>& goes_on) {
 
 }  // namespace
 
-TEST_CASE("threads map, unmap and release memory while it leaves and comes back") {
+TEST_CASE("threads map, unmap and release memory while it is evicted and restored") {
   check([] {
     const CUcontext context = enter(0);
     Carrier carrier(context);
