@@ -61,7 +61,7 @@ struct ExtractCommand {
     }
     if (cudart.empty()) cudart = cudart_beside(options.include_directory);
     if (cudart.empty()) {
-      return fail({fmt::format("no libcudart.so beside {}: name the one of CUDA {} with --cudart",
+      return fail({fmt::format("no libcudart.so next to {}: name the one of CUDA {} with --cudart",
                                options.include_directory, model->release)});
     }
     auto library = read_runtime_library(cudart, model->runtime);
@@ -258,7 +258,7 @@ int run(int argc, char** argv) {
   extract_app->add_option("--release", extract.release, "the release that cuda.h must state, for example 13.0");
   extract_app->add_option("--resource-dir", extract.options.resource_directory,
                           "clang's resource directory (default: looked for)");
-  extract_app->add_option("--cudart", extract.cudart, "its libcudart.so (default: looked for beside the headers)");
+  extract_app->add_option("--cudart", extract.cudart, "its libcudart.so (default: looked for next to the headers)");
   extract_app->add_flag("--accept-loss", extract.accept_loss,
                         "the headers may lack functions that earlier models have");
   extract_app->add_option("-o,--output", extract.output, "the model to write, RELEASE.json in the folder of all models")

@@ -138,7 +138,7 @@ void File::mark_lost(const std::string& folder) {
   std::string name = files::read_small("/proc/self/comm", 64);
   name.resize(std::min(name.find('\n'), name.size()));
   std::ranges::replace(name, '/', '_');
-  // Everybody may write there; what is there already is not to be opened.
+  // Everybody may write there, so an existing file must not be opened.
   const std::string path = fmt::format("{}/lost/{} {} {}", folder, getpid(), geteuid(), name);
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (file >= 0) ::close(file);

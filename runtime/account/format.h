@@ -184,8 +184,9 @@ struct Header {
   // Objects that went with their context, by the function that made them.
   Word gone_with_context[kSymbolCount];
 
-  // What is unfinished: whoever wants to know raises `streams_asked`, the only word that others write. Within a second
-  // the process fills `streams` and sets `streams_answered` to the same number, unless its thread for that hangs.
+  // What is unfinished: a process that wants to know raises `streams_asked`, the only word that others write. Within a
+  // second the process fills `streams` and sets `streams_answered` to the same number, unless its thread for that
+  // hangs.
   std::atomic<std::uint32_t> streams_asked;
   std::atomic<std::uint32_t> streams_answered;
   std::uint32_t stream_count;

@@ -1,4 +1,4 @@
-// Which objects belong to which context: those that go with it were not forgotten.
+// Which objects belong to which context: those that end with it are not leaks.
 //
 // Nothing ends with a green context: the driver leaves its streams to the program.
 #pragma once

@@ -100,7 +100,7 @@ std::string Admission::ask(const AdmissionRequest& request) {
   Waiting lines(
       [for_gpus] {
         return std::string(for_gpus ? "rota ci to say which GPUs are this test's"
-                                    : "room for what this test is known to need beside the other tests of rota ci");
+                                    : "GPU memory that this test is known to need, next to the other tests of rota ci");
       },
       for_gpus ? "; it sees all of them after 70 s at the latest" : "; it begins after a minute at the latest");
   const auto begin = std::chrono::steady_clock::now();

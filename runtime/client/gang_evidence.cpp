@@ -183,7 +183,7 @@ std::optional<protocol::Gang> GangEvidence::take_untold() {
   if (!gang_ && !std::exchange(said_, true)) {
     log::warn(
         "this program is one rank of a job on several machines, and rotad serves only this one: the ranks have no "
-        "turns together, and where they wait for each other, they run beside other programs, as before");
+        "turns together, and where they wait for each other, they run concurrently with other programs, as before");
   }
   return gang_;
 }

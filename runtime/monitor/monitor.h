@@ -117,7 +117,7 @@ class Monitor final : public gate::Attendant, client::Conversation::Listener {
   bool may_submit(const driver::Call& call) override;
   bool submits_nothing(const driver::Call& call) override;
   void unseen() override { memory_.pin_all(protocol::PinAll::kUnseen); }
-  // For so long no memory leaves from now on. What is leaving or out comes back.
+  // No memory is evicted for this long from now on. What is being or has been evicted is restored.
   void keep_in_place(turn::Time so_long);
   // The same while a library loads through which memory may be reached: returns once all memory is in place, or after
   // half a minute, and a line says so.

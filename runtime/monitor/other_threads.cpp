@@ -22,7 +22,7 @@ namespace rota::monitor {
 
 namespace {
 
-// What was sampled so long ago says nothing any more. A judgment.
+// A sample this old proves nothing any more. A judgment.
 constexpr std::chrono::seconds kOld{1};
 
 pid_t this_thread() {

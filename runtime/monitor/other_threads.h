@@ -16,8 +16,8 @@ namespace rota::monitor {
 class OtherThreads {
  public:
   using Clock = std::chrono::steady_clock;
-  // So many samples in a row have to show that all others sleep, and there is so long between two of them; longer where
-  // a sample takes more than a twentieth of that, in a process with very many threads. Judgments.
+  // This many samples in a row have to show that all others sleep. kBetween lies between two of them, or more where a
+  // sample takes more than a twentieth of that, in a process with very many threads. Judgments.
   static constexpr int kSamples = 8;
   static constexpr std::chrono::milliseconds kBetween{20};
 

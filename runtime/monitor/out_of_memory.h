@@ -69,7 +69,7 @@ class OutOfMemory {
   // monitor closes it without waiting for work when it sees that. Otherwise, inside the gate, and during a capture, it
   // returns at once.
   void close_gate(int device, FunctionRef<void()> begin);
-  // Whether a thread waits for room.
+  // Whether a thread waits for memory.
   bool waits() const { return waiting_.load() != 0; }
   // What a thread waits for that has asked for more than its process has been promised.
   std::string needs_room(int device) const;

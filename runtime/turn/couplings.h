@@ -11,7 +11,7 @@ namespace rota::turn {
 
 class Couplings {
  public:
-  // GPUs that were needed together stay coupled for so long after the last time. A judgment: longer than the time
+  // GPUs that were needed together stay coupled for this long after the last time. A judgment: longer than the time
   // between two exchanges between a program's GPUs, and short compared with its life.
   static constexpr Time kLasts = std::chrono::seconds(2);
   static constexpr Time kLastsAfterDrain = std::chrono::minutes(10);

@@ -18,7 +18,7 @@ namespace rota::turn {
 
 class Flow {
  public:
-  // How much may be in flight in one stream. A judgment: a burst of 20 ms beside a busy program should take at most a
+  // How much may be in flight in one stream. A judgment: a burst of 20 ms next to a busy program should take at most a
   // fifth longer, and a waiting thread is woken within a fraction of a millisecond.
   static constexpr Time kInFlight = std::chrono::milliseconds(3);
   // Marks of a stream are about this far apart.

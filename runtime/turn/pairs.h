@@ -68,7 +68,7 @@ class Pairs {
   // recorded.
   bool has_events() const { return has_events_; }
   bool matter() const { return has_events_ && situation_.shared; }
-  // The program has read the time between these: so long.
+  // The program has read the time between these events: `took`.
   void read(EventId first, EventId second, Time took, Time now);
 
   bool has_time(EventId event) const { return events_.count(event) != 0; }

@@ -176,7 +176,7 @@ Claims::Actions Claims::given(const Gpu& gpu, const std::vector<Gpu>& others, co
     claim.serve_at = now + kArriving;
     if (claim.clients.empty()) claim.keep_until = now + kKept;
   };
-  expect(gpu);  // tried once the other rotad has let go
+  expect(gpu);  // tried once the other rotad has released it
   for (const Gpu& other : others) {
     if (other == gpu || claims_[other].has) continue;
     expect(other);

@@ -1,5 +1,5 @@
 // Which GPUs this rotad has: those that its clients have named and that no other rotad has. A GPU that another rotad
-// has is taken as soon as that rotad lets it go. The machine's rotad (/run/rota/rotad.sock, root's) asks others for
+// has is taken as soon as that rotad releases it. The machine's rotad (/run/rota/rotad.sock, root's) asks others for
 // theirs; a user's own rotad gives it all of its GPUs at once, with the programs on them.
 //
 // A pure state machine, like core.h: events and the time in, actions out. It takes no lock and closes no connection;
@@ -7,7 +7,7 @@
 //
 //   a client names a GPU → kTry → taken() → kServe
 //                               → held_by() → kAsk (the machine's only), or kSendAway, or kRefuse
-//   the other one lets go → gone() → kTry
+//   the other one releases it → gone() → kTry
 //   the machine's asks → kWithdraw: no grant from now on → quiet() → kLetGo: everything at once
 #pragma once
 
@@ -85,7 +85,7 @@ class Claims {
   Actions gone(const Gpu& gpu);
   // Whether the machine's rotad can be reached, polled while clients wait: it serves them.
   Actions machine_is_there(bool there);
-  // Tries again: nothing says when that holder lets go.
+  // Tries again: nothing says when that holder releases the GPU.
   Actions again(const Gpu& gpu);
   // The rotad that had it gives it up, and `others` with it; these processes will come.
   Actions given(const Gpu& gpu, const std::vector<Gpu>& others, const std::vector<Pid>& movers, Time now);

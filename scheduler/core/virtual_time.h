@@ -12,8 +12,8 @@
 //          A group that comes back is at most its credit below, or what it was owed when it left, less the time for
 //          which it was away. Both follow from what is granted: groups that only wait and leave again gain nothing.
 //   start  where new groups begin. It advances with the GPU's use divided by the number of groups that are present, as
-//          a group does that gets exactly its share, so a long program keeps its share beside many short ones in
-//          succession. It is never below the level; by how much it is above (programs that have ended had had more than
+// a group does that gets exactly its share, so a long program keeps its share next to many short ones in succession. It
+// is never below the level; by how much it is above (programs that have ended had had more than
 //          their share) is forgotten in time.
 //
 // While no group is present both advance by themselves, so a debt lasts no longer than the GPU has been idle.
@@ -129,7 +129,7 @@ class VirtualTime {
     standing.owed = std::clamp(earlier.owed, Time{}, kMostOwed);
     standing.left_at = at_;
   }
-  // It counts as having had so much more.
+  // The group counts as having had this much more.
   void charge(Standing& standing, Time more) {
     standing.served += more;
     if (standing.here()) ahead_ += more;

@@ -177,9 +177,9 @@ Bytes Quota::stays_with(const Member& member, GpuIndex index, const Reservation&
          std::min(member.pinned[index], std::max(before.swapped, wanted.swapped));
 }
 
-// Whether every client's memory could still be restored together with what would then stay there. A client that takes
-// nothing that stays is in nobody's way. It may use what it has been granted in the meantime, even if it now asks for
-// less.
+// Whether every client's memory could still be restored together with what would then stay there. A request that
+// neither pins more nor swaps more is always allowed. The client may use what it has been granted in the meantime, even
+// if it now asks for less.
 bool Quota::fits(const Member& member, GpuIndex index, const Reservation& wanted) const {
   const Reservation& before = member.counted[index];
   const Bytes swapped = std::max(before.swapped, wanted.swapped);

@@ -215,8 +215,8 @@ class Quota {
   // host can hold. `answered`: the number of the latest answer that it has seen for this GPU; `round`: the latest round
   // of tightening. A report that crossed with an answer is not used: the client is asked again.
   Outcome state(ClientId client, GpuIndex gpu, Reservation has, std::uint32_t answered, std::uint32_t round, Time now);
-  // By the word of the driver and the kernel its process has this much on the GPU, and this much in the host's memory:
-  // so much of what it says is confirmed.
+  // According to the driver and the kernel its process has this much on the GPU, and this much in the host's memory:
+  // the client's figures are confirmed up to that.
   Outcome confirm(ClientId client, GpuIndex gpu, Bytes on_gpu, Bytes on_host, Time now);
   // So much of its swap memory stays there for good. Counted up to what it has been granted, and may exceed that: what
   // it is granted from then on stays, too.

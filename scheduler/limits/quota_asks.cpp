@@ -81,19 +81,21 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
       allocated != 0 ? allocated : std::max(more_of(&Reservation::fixed), more_of(&Reservation::swapped));
   if (by.account == nullptr) {
     const Bytes kept = kept_free(member, gpu);
-    return {client,
-            gpu,
-            ask.number,
-            false,
-            before,
-            fmt::format("of {}, {}contexts{} take {}, {} cannot leave, and one program needs {} at once; {} more "
-                        "were requested",
-                        bytes_text(total(gpu)),
-                        outside(gpu) == 0 ? "" : fmt::format("{} are used outside rota, ", bytes_text(outside(gpu))),
-                        kept == 0 ? "" : " and a reserve", bytes_text(books_.gpu(gpu).contexts + kept),
-                        bytes_text(gpus_[gpu].stays), bytes_text(most_swapped(gpu, member, member.there[gpu].moves)),
-                        bytes_text(more)),
-            reason_of(by)};
+    return {
+        client,
+        gpu,
+        ask.number,
+        false,
+        before,
+        fmt::format(
+            "of {}, {}contexts{} take {}, {} cannot be evicted, and one program needs {} at once; {} more "
+            "were requested",
+            bytes_text(total(gpu)),
+            outside(gpu) == 0 ? "" : fmt::format("{} are used by programs without rota, ", bytes_text(outside(gpu))),
+            kept == 0 ? "" : " and a reserve", bytes_text(books_.gpu(gpu).contexts + kept),
+            bytes_text(gpus_[gpu].stays), bytes_text(most_swapped(gpu, member, member.there[gpu].moves)),
+            bytes_text(more)),
+        reason_of(by)};
   }
   const Account& account = *by.account;
   std::string why;
@@ -225,7 +227,8 @@ void Quota::decide(Outcome& outcome, Time now) {
   }
 }
 
-// Until all clients of an earlier daemon may have said what they have, nobody is known to be in the way or not.
+// Decides nothing until clients of an earlier daemon have had the time to say what they have: it is not known yet whose
+// memory is in the way.
 void Quota::decide_rooms(Outcome& outcome, Time now) {
   if (now < held_until_) return;
   for (GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {

@@ -67,7 +67,7 @@ bool Quota::uses_host(const Member& member) {
 }
 
 // What Unified Memory leaves of an account's limit: it may be in the host's memory whenever it does not fit a GPU, and
-// how much is there is not known.
+// nobody knows how much of it is.
 Bytes Quota::budget(const Account& account) const {
   Bytes others = 0;
   for (GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
@@ -150,7 +150,7 @@ std::vector<ClientId> Quota::share_host(Time now) {
     all.take(*each.member, more);
     each.share.most += more;
   }
-  // In equal parts as far as clients have so much; then the rest in equal parts, up to what each may get.
+  // In equal parts, up to what each client has; then the rest in equal parts, up to what each may get.
   const auto spare = [](const Sharer& each) { return each.member->host.spare - each.share.spare; };
   std::ranges::sort(sharers, {}, spare);
   for (const Sharer& each : sharers) all.count(*each.member, 1);

@@ -1,6 +1,6 @@
-// Allocations and contexts that the driver or Quota has refused because of memory that cannot leave the GPU, or Quota
-// because of any memory of others: who waits for it to be freed, who tries next, and who is refused. A pure state
-// machine beside Quota, by which it is driven and logged.
+// Allocations and contexts that the driver or Quota has refused because of memory that cannot be evicted, or Quota
+// because of any memory of others: which of them wait for it to be freed, which one is tried next, and which are
+// refused. A pure state machine that Quota drives and logs.
 //
 // A *unit* is a gang, or a client that belongs to none; it is as old as its oldest client. Nobody waits while requests
 // fit. From the first request on that does not fit:
@@ -149,7 +149,8 @@ class RoomQueue {
   // Whether that may still be on its way back to the driver.
   bool comes_back(const Request& request, Time now) const;
   View view(Time now) const;
-  // What has to be there with it: what the unit has that may be in the way, and with extents all of the client's.
+  // What has to be on the GPU together with the request: the unit's own memory that may be in the way, and for extents
+  // all of the client's.
   Bytes own(const View& view, const Request& request) const;
   Verdict verdict(const View& view, const Request& request, Time now) const;
   bool is_blocked(const View& view, const Request& request, const std::set<Unit>& deadlock, Time now) const;

@@ -4,7 +4,7 @@
 // kMostSeries; the programs beyond that are counted in one row for each GPU, whose names are all "other". Which of the
 // two a name or a row is never changes as long as anything is remembered of it (remembered.h): so no sum that a row
 // shows ever falls, and nothing is counted in two rows. A row is forgotten some time after its last program has ended,
-// when whoever reads the rows has seen the last of it. What was in a row with an "other" is then counted in the GPU's
+// when readers of the rows have seen its last figures. What was in a row with an "other" is then counted in the GPU's
 // row that is "other" throughout, which is never forgotten before its GPU is: so the sum of "other" never falls either.
 //
 // No clock, no I/O, no threads.

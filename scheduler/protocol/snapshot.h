@@ -129,7 +129,7 @@ struct TaskRow {
   std::uint64_t waited_ns;
   std::uint8_t holds;    // not 0: it holds this GPU,
   std::uint8_t waits;    // and waits for it
-  std::uint8_t overrun;  // not 0: it did not give its last grant back in time; others run beside it
+  std::uint8_t overrun;  // not 0: it did not give its last grant back in time; others run concurrently with it
   PinAll pinned_all;     // why all of its memory there stays, if it does
   std::uint32_t gang;    // GangRow::number; 0: it takes its turns by itself
   // Of fixed_bytes: memory of extents that stays for good, in all and by reason (Pin).

@@ -123,10 +123,10 @@ void Server::report_passed_over(Client& client, const scheduler::Decision& decis
     others += fmt::format(", pid {} ({}) has {} of that", other->pid, other->name, bytes_text(fixed));
   }
   if (const scheduler::Bytes outside = core_.gpu(decision.gpu).outside; outside != 0) {
-    others += fmt::format(", {} are used outside rota", bytes_text(outside));
+    others += fmt::format(", {} are used by programs without rota", bytes_text(outside));
   }
   log::warn(
-      "client {} ({}, pid {}) is passed over on GPU {} while others can use it: {} of its memory do not fit beside "
+      "client {} ({}, pid {}) is passed over on GPU {} while others can use it: {} of its memory do not fit next to "
       "{}{}",
       client.id, client.name, client.pid, gpus_.number(decision.gpu), bytes_text(decision.bytes),
       in_the_way_text(decision.bytes, core_.use(decision.client, decision.gpu, modelled_now()).lacks_for_now), others);

@@ -56,7 +56,7 @@ class MemoryWait(WaitCase):
         self.assertRegex(stderr, rf"rota: waiting for memory of other programs on GPU 0 that cannot be evicted: pid {holder.pid} .* 200 MiB; `rota status` says more")
         self.assertEqual(self.finish(holder).returncode, 0)
         daemon.terminate()
-        self.assertRegex(self.finish(daemon).stderr, rf"pid {waiter.pid}.* was refused 100 MiB on GPU 0: the driver has no room, others have \d+ MiB that cannot leave, and it waited 2\.\d s")
+        self.assertRegex(self.finish(daemon).stderr, rf"pid {waiter.pid}.* was refused 100 MiB on GPU 0: the driver has no memory left, others have \d+ MiB that cannot be evicted, and it waited 2\.\d s")
         self.assertIn("all as recorded", self.checked(ROTAD, "--replay", log).stdout)
 
     # ctest labels: unsanitized

@@ -193,7 +193,7 @@ class MemoryWaitThreads(Case):
         daemon.terminate()
         log = self.finish(daemon).stderr
         for waiter in waiters:
-            self.assertRegex(log, rf"pid {waiter.pid}.* was refused 100 MiB on GPU 0: the driver has no room, others have 200 MiB that cannot leave")
+            self.assertRegex(log, rf"pid {waiter.pid}.* was refused 100 MiB on GPU 0: the driver has no memory left, others have 200 MiB that cannot be evicted")
 
     # ctest labels: unsanitized
     def test_each_wait_says_its_lines_and_for_its_own_gpu(self):

@@ -224,7 +224,7 @@ class ForGood(WithHogs):
         # 128 MiB and 120, with contexts of 16 each, of 256.
         self.eventually(lambda: self.on_gpus(large, "lacks_bytes") and self.client(large)["waits"], "it is passed over")
         grants = self.status()["daemon"]["grants"]
-        self.assertRegex(self.checked(ROTA, "status").stdout, r"is passed over: \d+ MiB of its memory do not fit beside what cannot be evicted")
+        self.assertRegex(self.checked(ROTA, "status").stdout, r"is passed over: \d+ MiB of its memory do not fit next to what cannot be evicted")
         until = time.monotonic() + 2
         while time.monotonic() < until:
             self.assertEqual((self.client(small)["holds"], self.status()["daemon"]["grants"]), (True, grants))

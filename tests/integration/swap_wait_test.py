@@ -95,7 +95,7 @@ class SwapWait(WaitCase):
         self.assertGreaterEqual(seconds, 2)
         stderr = self.finish(waiter).stderr
         self.assertRegex(stderr, rf"rota: waiting for memory of other programs on GPU 0 that cannot be evicted: pid {holder.pid} .* 150 MiB; `rota status` says more")
-        self.assertRegex(stderr, r"GPU 0 is out of memory: of 256 MiB, .* 150 MiB cannot leave, .*; 100 MiB more were requested")
+        self.assertRegex(stderr, r"GPU 0 is out of memory: of 256 MiB, .* 150 MiB cannot be evicted, .*; 100 MiB more were requested")
         self.assertEqual(self.finish(holder).returncode, 0)
         daemon.terminate()
         said = self.finish(daemon).stderr

@@ -248,7 +248,7 @@ class Recorder {
       pid_ = getpid();
     }
     if (::write(file_, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
-      fail(folder_ + ": " + (errno != 0 ? strerror(errno) : "no room"));
+      fail(folder_ + ": " + (errno != 0 ? strerror(errno) : "no space left"));
     }
   }
 

@@ -99,7 +99,7 @@ class Attempt:
 
 
 def text_of(value):
-    """As UTF-8 can hold it: what Python read from a file name that is none, for example, stands as its escape."""
+    """The text as UTF-8: bytes that are not, such as Python reads from some file names, become escapes."""
     return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -228,7 +228,7 @@ class Recorder:
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_timeout_set_timer(self, item, settings):
-        """The test's clock starts after this, so what it waits for to begin beside others does not count."""
+        """The test's clock starts after this, so the time that it waits until it fits next to other tests does not count."""
         if self.attempt is None:
             self.begin(item)
             self.begun_early = item

@@ -297,7 +297,7 @@ Result<std::optional<int>> run_job(const RigOptions& options, const tool::TakenS
       const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");  // NOLINT(concurrency-mt-unsafe)
       if (spreads) launch.environment.emplace_back("ROTA_CI_GPUS", visible != nullptr ? visible : "");
     } else {
-      say("tests begin without waiting for room: " + started.error().text);
+      say("tests begin without waiting until they fit: " + started.error().text);
     }
   }
   Watcher watcher(folder, identify, options.hang_after);
@@ -392,7 +392,7 @@ int run_rig(const RigOptions& options) {
   std::ranges::move(rig_notes(made->model), std::back_inserter(made->judgement.notes));
   for (const std::string& test : overcommitted) {
     made->judgement.notes.push_back(
-        fmt::format("{} began although what it needs did not fit beside the others", report::printable(test)));
+        fmt::format("{} began although what it needs did not fit next to the others", report::printable(test)));
   }
   bool written = true;
   const auto write = [&](const Result<bool>& result) {

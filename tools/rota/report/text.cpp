@@ -204,7 +204,7 @@ std::string interrupted(const Model& model) {
       if (++rows > kMostRows) continue;
       text += fmt::format("  process {}, thread {}: {} in {}{}\n", process.account.self.pid, thread.tid,
                           process.account.ending == Ending::kRunning ? "is" : "was", thread.function,
-                          waits_for_room(thread) ? ", waiting for room"
+                          waits_for_room(thread) ? ", waiting for memory"
                           : thread.at_gate       ? ", waiting for its turn"
                                                  : "");
     }
@@ -235,10 +235,11 @@ std::string findings(const Report& report) {
 std::string_view out_of_memory_text(account::OutOfMemory reason) {
   switch (reason) {
     case account::OutOfMemory::kDriver:
-      return "the driver refused, though rota knew of room on the GPU (fragmentation, or memory that rota does not "
+      return "the driver refused, though rota knew of free memory on the GPU (fragmentation, or memory that rota does "
+             "not "
              "see)";
     case account::OutOfMemory::kFull:
-      return "the GPU was full of other programs' memory that cannot leave";
+      return "the GPU was full of other programs' memory that cannot be evicted";
     case account::OutOfMemory::kLimit:
       return "a limit of the process, its session or its user was reached";
     case account::OutOfMemory::kTooLarge:

@@ -222,7 +222,7 @@ std::string staying_text(const protocol::TaskRow* task, bool holds) {
                         pins_text(*task));
   }
   if (task->lacks_bytes != 0) {
-    text += fmt::format(", {}: {} of its memory do not fit beside {}", holds ? "cannot run" : "is passed over",
+    text += fmt::format(", {}: {} of its memory do not fit next to {}", holds ? "cannot run" : "is passed over",
                         bytes_text(task->lacks_bytes), in_the_way_text(task->lacks_bytes, task->lacks_for_now_bytes));
   }
   return text;

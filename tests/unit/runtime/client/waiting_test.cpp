@@ -130,7 +130,7 @@ TEST_CASE("a program that is passed over is told what is in its way, for good or
         "room on GPU 3: 130 MiB of this program's memory do not fit beside what cannot be evicted" + for_good);
   all.tasks[1].fixed_bytes = 500 * kMega;
   CHECK(told(130, 130) ==
-        "room on GPU 3: 130 MiB of this program's memory do not fit beside what cannot be evicted while work of its "
+        "memory on GPU 3: 130 MiB of this program's memory do not fit next to what cannot be evicted while work of its "
         "programs may run: program 2 500 MiB");
   CHECK(told(130, 30) ==
         "room on GPU 3: 130 MiB of this program's memory do not fit beside what cannot be evicted and, for 30 MiB "

@@ -87,7 +87,7 @@ TEST_CASE("what a client pins of its swap memory counts as what stays, and no lo
   CHECK(rig.quota.fixed_of_others(one, 0) == 0);
   SECTION("others may have what is left beside it") {
     CHECK_FALSE(rig.granted(other, 0, 3400));
-    CHECK_THAT(rig.ask(other, 0, 3400)->why, Contains("3 KiB cannot leave"));
+    CHECK_THAT(rig.ask(other, 0, 3400)->why, Contains("3 KiB cannot be evicted"));
     CHECK(rig.granted(other, 0, 3300));
   }
   SECTION("it may have as much as before") {
@@ -152,7 +152,7 @@ TEST_CASE("what one has there that stays is no room for another's swap memory") 
   const ClientId swaps = rig.client();
   CHECK(rig.granted(stays, 4000, 0));
   CHECK_FALSE(rig.granted(swaps, 0, kGpu - 2 * kContext - 4000 + 1));
-  CHECK_THAT(rig.answers.at(swaps).why, Contains("of 6 KiB, contexts take 100 bytes, 4 KiB cannot leave, and"));
+  CHECK_THAT(rig.answers.at(swaps).why, Contains("of 6 KiB, contexts take 100 bytes, 4 KiB cannot be evicted, and"));
   CHECK(rig.granted(swaps, 0, kGpu - 2 * kContext - 4000));
   CHECK(rig.quota.fixed_of_others(swaps, 0) == 4000);
   CHECK(rig.quota.fixed_of_others(stays, 0) == 0);
@@ -163,7 +163,8 @@ TEST_CASE("what programs without rota have there is no room for anybody's swap m
   const ClientId one = rig.client();
   rig.hear(rig.quota.set_outside(0, 4000, rig.now));
   CHECK_FALSE(rig.granted(one, 0, kGpu - kContext - 4000 + 1));
-  CHECK_THAT(rig.answers.at(one).why, Contains("4 KiB are used outside rota, contexts take 50 bytes, 0 bytes cannot"));
+  CHECK_THAT(rig.answers.at(one).why,
+             Contains("4 KiB are used by programs without rota, contexts take 50 bytes, 0 bytes cannot"));
   CHECK(rig.granted(one, 0, kGpu - kContext - 4000));
   rig.hear(rig.quota.set_outside(0, 0, rig.now));
   CHECK(rig.granted(one, 0, kGpu - kContext));
@@ -190,9 +191,10 @@ TEST_CASE("a refusal with the longest numbers fits into its message") {
   const auto outcome = quota.tick(1h);
   REQUIRE(outcome.answers.size() == 1);
   const std::string why = outcome.answers[0].why;
-  CHECK_THAT(why, Matches("of 1020.0 GiB, 1010.0 GiB are used outside rota, contexts and a reserve "
-                          "take 1011.0 GiB, "
-                          "10\\d\\d.\\d GiB cannot leave, .*10\\d\\d.\\d GiB.*; 10\\d\\d.\\d GiB more were requested"));
+  CHECK_THAT(why,
+             Matches("of 1020.0 GiB, 1010.0 GiB are used by programs without rota, contexts and a reserve "
+                     "take 1011.0 GiB, "
+                     "10\\d\\d.\\d GiB cannot be evicted, .*10\\d\\d.\\d GiB.*; 10\\d\\d.\\d GiB more were requested"));
   CHECK(why.size() < protocol::kTextLength);
 }
 

@@ -302,7 +302,7 @@ TEST_CASE(
   REQUIRE(question.kind == Kind::kTighten);
   const protocol::Reserved answer = stays.answer_after_tighten();
   CHECK(answer.granted == 0);
-  CHECK_THAT(answer.text, Contains("cannot leave, and"));
+  CHECK_THAT(answer.text, Contains("cannot be evicted, and"));
 }
 
 }  // namespace rota::test
