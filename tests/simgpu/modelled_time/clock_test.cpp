@@ -37,7 +37,7 @@ class Participant {
 
 }  // namespace
 
-TEST_CASE("virtual time stands still while somebody can go on, and jumps to the earliest sleeper") {
+TEST_CASE("virtual time stops while any thread can proceed, and jumps to the earliest sleeper") {
   auto clock = make_virtual_clock();
   std::vector<int64_t> woken;  // one thread runs at a time: no lock
   int64_t start = clock->now();

@@ -423,7 +423,7 @@ TEST_CASE("a machine on a virtual clock is for one process, and says so to the s
 
 // Not under AddressSanitizer: its leak check takes a lock that the child inherits taken (seen in a debugger).
 #ifndef TEST_UNDER_ADDRESS_SANITIZER
-TEST_CASE("a child forked on a virtual clock exits, whoever of its parent's threads was in the clock") {
+TEST_CASE("a child forked on a virtual clock exits, whichever of its parent's threads was in the clock") {
   CHECK(on_virtual_clock([](Library& library) -> std::string {
           std::atomic<bool> over{false};
           std::thread other([&] {

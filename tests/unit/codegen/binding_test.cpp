@@ -311,7 +311,7 @@ TEST_CASE("a call that needs its mapping is made within a scope that holds memor
                                           refusal("  ") + "  return real::cuLook(address);\n");
 }
 
-TEST_CASE("a call for which the driver needs memory of its own is tried again when others have made room") {
+TEST_CASE("a call for which the driver needs memory of its own is retried when others have evicted memory") {
   const std::string source = gates();
   CHECK(body_of(source, "cuForm") ==
         "  return contract::with_room([=]() __attribute__((always_inline)) {\n    return real::cuForm(address);\n  "

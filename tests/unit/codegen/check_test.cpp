@@ -178,7 +178,7 @@ TEST_CASE("exports are read from a shared library") {
   CHECK(names);
 }
 
-TEST_CASE("what a libcudart exports beside its headers is noted, but one stream form without the other is an error") {
+TEST_CASE("what a libcudart exports beyond its headers is noted, but one stream form without the other is an error") {
   const auto both_forms = model_from(
                               "extern \"C\" int cudaThing(void);\nextern \"C\" int cudaThing_ptsz(void);\n"
                               "extern \"C\" int cudaOnlyDeclared(void);\n")

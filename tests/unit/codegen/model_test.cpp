@@ -107,7 +107,7 @@ TEST_CASE("a release that comes in between has the one after it told anew, and l
   CHECK_THAT(folder.read("12.10.json"), !Contains("cuB") && Contains("cuC"));
 }
 
-TEST_CASE("a model that stands after another release than it says is refused") {
+TEST_CASE("a model that comes after another release than it says is refused") {
   Folder folder;
   REQUIRE(save_model(folder.path(), model_from("extern \"C\" int cuA(void);\n", "12.8")));
   REQUIRE(save_model(folder.path(), model_from("extern \"C\" int cuB(void);\n", "12.9")));

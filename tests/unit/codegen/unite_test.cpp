@@ -83,7 +83,7 @@ TEST_CASE("what a pointer leads to is as small as the release with the least of 
   CHECK((*plans)[0].captures[0].bytes == 32);
 }
 
-TEST_CASE("types stand after what they need, whatever their names") {
+TEST_CASE("types come after what they need, whatever their names") {
   const auto united =
       unite_headers({"typedef struct z_st { int x; } CUz;\ntypedef struct CUa_st { CUz z; struct CUa_st* next; } CUa;\n"
                      "extern \"C\" int cuA(CUa* a);\n"});

@@ -340,7 +340,7 @@ TEST_CASE("while an object is being destroyed another thread may get its handle 
   CHECK(finding_of(header, Symbol::k_cuEventSynchronize) == nullptr);
 }
 
-TEST_CASE("whoever looks for questions about streams says that the process lives") {
+TEST_CASE("the thread that polls for questions about streams says that the process lives") {
   Header& header = begun();
   const std::uint64_t before = header.alive_monotonic_ns;
   CHECK_FALSE(streams_asked());
@@ -399,7 +399,7 @@ api::CUresult tex_create(api::CUtexObject* object, const api::CUDA_RESOURCE_DESC
 
 }  // namespace
 
-TEST_CASE("objects that were still there go with their context, and only with theirs") {
+TEST_CASE("objects that still exist end with their context, and only with theirs") {
   Header& header = begun();
   set_target(Symbol::k_cuCtxGetCurrent, &get_current);
   set_target(Symbol::k_cuEventCreate, &event_create);

@@ -47,7 +47,7 @@ TEST_CASE("a turn is about to end a quarter of a second before rotad takes the l
   CHECK(published.turn_ends(0, 100s - 250ms));
 }
 
-TEST_CASE("a GPU counts as crowded for ten seconds after programs had more than fits") {
+TEST_CASE("a GPU counts as overcommitted for ten seconds after programs had more than fits") {
   const auto page = std::make_unique<protocol::LeasePage>();
   Published published;
   published.follow(page.get());

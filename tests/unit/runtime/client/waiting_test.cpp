@@ -14,7 +14,7 @@
 using namespace std::chrono_literals;
 using rota::client::Waiting;
 
-TEST_CASE("who waits speaks after 1, 10 and 60 s, and then no more, whatever wait that is") {
+TEST_CASE("a waiting program says so after 1, 10 and 60 s, and then no more, whichever wait that is") {
   int asked = 0;
   Waiting waiting([&] {
     ++asked;
@@ -86,7 +86,7 @@ TEST_CASE("of a GPU that is full those who have most are named") {
   CHECK(memory_of(all, 2, 1).empty());
 }
 
-TEST_CASE("of those whose memory cannot leave a GPU yet the ones with most of it are named") {
+TEST_CASE("of programs whose memory cannot be evicted yet those with most of it are named") {
   namespace protocol = rota::protocol;
   using rota::client::staying_of;
   protocol::Snapshot all;
@@ -139,7 +139,7 @@ TEST_CASE("a program that is passed over is told what is in its way, for good or
   CHECK(rota::client::room_for(all, 2).empty());
 }
 
-TEST_CASE("who has memory on a GPU now is named, and who of them is stopped") {
+TEST_CASE("programs with memory on a GPU are named, and which of them are stopped") {
   namespace protocol = rota::protocol;
   const pid_t stopped = fork();
   if (stopped == 0) {
@@ -192,7 +192,7 @@ TEST_CASE("a program that waits for the rest of its gang is told so, until its t
   CHECK(rota::client::gang_for(all, 1).empty());
 }
 
-TEST_CASE("who holds what a process waits for is named as far as rotad's list tells") {
+TEST_CASE("the holder of what a process waits for is named as far as rotad's list tells") {
   using rota::client::holder_of;
   CHECK(holder_of({}, 1) == "its turn on a GPU; no rotad says who holds it");
   rota::protocol::Snapshot all;

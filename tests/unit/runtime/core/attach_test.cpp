@@ -80,7 +80,7 @@ TEST_CASE("an override comes before a gate and a gate before the real function")
   REQUIRE(gates > 50);
 }
 
-TEST_CASE("while tracing, a tracer stands before everything and finds the rest behind it") {
+TEST_CASE("while tracing, a tracer comes before everything else and finds the rest behind it") {
   static std::array<void*, kSymbolCount> tracers{};
   static char tracer;
   tracers[static_cast<std::size_t>(Symbol::k_cuInit)] = &tracer;

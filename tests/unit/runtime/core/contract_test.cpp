@@ -80,7 +80,7 @@ TEST_CASE("a call that hands memory to others marks the process once it succeeds
   }));
 }
 
-TEST_CASE("during a call that looks at addresses the thread is inside the gate, and not after it") {
+TEST_CASE("during a call that reads addresses the thread is inside the gate, and not after it") {
   CHECK(in_child([] {
     test::FakeDriver driver;
     driver.set<api::cuMemGetAddressRange_v2_fn>(Symbol::k_cuMemGetAddressRange_v2,

@@ -70,7 +70,7 @@ bool empty(Gate& gate, gate::Devices devices = gate::kAllDevices) {
 
 }  // namespace
 
-TEST_CASE("one of the threads that stand is admitted, and no other") {
+TEST_CASE("one of the waiting threads is admitted, and no other") {
   const bool fenced = GENERATE(false, true);
   INFO("fenced " << fenced);
   Gate gate(fenced ? gate::Barrier::kFenced : gate::Barrier::kBest);
@@ -245,7 +245,7 @@ TEST_CASE("what is admitted is not metered: the GPU waits for it") {
   gate.set_attendant(nullptr);
 }
 
-TEST_CASE("no call is admitted whose memory is not in place, nor one that only looks at memory") {
+TEST_CASE("no call is admitted whose memory is not in place, nor one that only queries memory") {
   Gate gate;
   gate.close();
   gate::out_of_place.store(1);
@@ -287,7 +287,9 @@ std::atomic<bool> never{false};
 
 }  // namespace
 
-TEST_CASE("who jumps out of a wait leaves the admission to others, and who jumps out of an admitted call ends it") {
+TEST_CASE(
+    "a thread that jumps out of a wait leaves the admission to others, and one that jumps out of an admitted call ends "
+    "it") {
   struct sigaction action{};
   struct sigaction before{};
   action.sa_handler = [](int) { siglongjmp(back, 1); };

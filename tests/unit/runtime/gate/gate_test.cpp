@@ -119,7 +119,7 @@ TEST_CASE("nvshare 4: a launch returns the driver's own result, and nothing else
   CHECK(driver.synchronizations.load() == 0);
 }
 
-TEST_CASE("a gate that refuses answers whoever stands at it and whoever comes, and lets no call through") {
+TEST_CASE("a gate that refuses answers all threads that wait at it or come, and lets no call through") {
   test::FakeDriver driver;
   Gate gate;
   gate.close();
@@ -146,7 +146,7 @@ TEST_CASE("a gate that refuses answers whoever stands at it and whoever comes, a
   gate::out_of_place.store(false);
 }
 
-TEST_CASE("closing is revocable: threads that stand at the gate go on when it opens again") {
+TEST_CASE("closing is revocable: threads that wait at the gate go on when it opens again") {
   Gate gate;
   Capturing attendant;
   gate.set_attendant(&attendant);
@@ -169,7 +169,7 @@ TEST_CASE("closing is revocable: threads that stand at the gate go on when it op
   gate.set_attendant(nullptr);
 }
 
-TEST_CASE("who stands at a gate that is about to open passes once it does, awake or asleep") {
+TEST_CASE("a thread at a gate that is about to open passes once it does, awake or asleep") {
   Gate gate;
   std::chrono::steady_clock::time_point until{};  // already past: no thread is awake
   SECTION("one is awake for it") {
@@ -252,7 +252,7 @@ TEST_CASE("a call that submits nothing, as into a capturing stream, passes the c
   gate.set_attendant(nullptr);
 }
 
-TEST_CASE("nothing is moved under a call that looks at addresses: the closer waits for it") {
+TEST_CASE("nothing is moved under a call that reads addresses: the closer waits for it") {
   for (const gate::Barrier barrier : {gate::Barrier::kBest, gate::Barrier::kFenced}) {
     Gate gate(barrier);
     std::atomic<int> step{0};
@@ -270,7 +270,7 @@ TEST_CASE("nothing is moved under a call that looks at addresses: the closer wai
   }
 }
 
-TEST_CASE("a call that looks at addresses does not wait at the closed gate, and is no call that submits") {
+TEST_CASE("a call that reads addresses does not wait at the closed gate, and does not count as one that submits") {
   Gate gate;
   const auto before = gate.traffic().calls;
   gate.close();
@@ -284,7 +284,7 @@ TEST_CASE("a call that looks at addresses does not wait at the closed gate, and 
   CHECK(gate.standing() == 0);
 }
 
-TEST_CASE("a profiler's submission within a call that looks at addresses waits, and the closer does not wait for it") {
+TEST_CASE("a profiler's submission within a call that reads addresses waits, and the closer does not wait for it") {
   Gate gate;
   gate.close();
   std::atomic<bool> through{false};
@@ -302,7 +302,7 @@ TEST_CASE("a profiler's submission within a call that looks at addresses waits, 
   CHECK(gate.traffic().inside == 0);
 }
 
-TEST_CASE("a call that looks at addresses within one that submits leaves the outer one inside") {
+TEST_CASE("a call that reads addresses within one that submits leaves the outer one inside") {
   Gate gate;
   const gate::Scope outer(kCall);
   gate.close();

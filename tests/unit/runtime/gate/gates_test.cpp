@@ -94,7 +94,7 @@ TEST_CASE("a thread inside a call for one GPU is not inside for another, unless 
   CHECK(gate.wait_until_empty(now(), 3));
 }
 
-TEST_CASE("a call of one GPU whose gate is open is looked at no further, and counted as that GPU's") {
+TEST_CASE("a call of one GPU whose gate is open is examined no further, and counted as that GPU's") {
   struct : Sorting {
     using Sorting::reached;
     gate::Devices reached(const driver::Call& call) override {
@@ -138,7 +138,7 @@ TEST_CASE("a call of one GPU whose gate is open is looked at no further, and cou
   gate.set_sorted(false);
 }
 
-TEST_CASE("memory that is out of place on one GPU keeps no call waiting that looks at another's") {
+TEST_CASE("memory that is out of place on one GPU keeps no call waiting that queries another's") {
   struct : Sorting {
     using Sorting::reached;
     gate::Devices reached(const void* first, const void*) override { return reinterpret_cast<std::uintptr_t>(first); }
@@ -162,7 +162,7 @@ TEST_CASE("memory that is out of place on one GPU keeps no call waiting that loo
 
 // An allocation checks whether the gate is closed, gets memory that is out of place behind it, and returns: the
 // thread's next call must wait. Both forms of the fast path are checked at once.
-TEST_CASE("whoever has seen a gate closed does not pass it") {
+TEST_CASE("a thread that has seen a gate closed does not pass it") {
   Gate gate;
   gate.count(1);
   const int rounds = 5000;

@@ -7,7 +7,7 @@
 using namespace rota;
 using namespace std::chrono_literals;
 
-TEST_CASE("memory that is held in place stays there, and a call within that looks at addresses waits for nothing") {
+TEST_CASE("memory that is held in place stays there, and a call within that reads addresses waits for nothing") {
   gate::Gate gate;
   gate.close();
   const auto empty_within = [&](std::chrono::nanoseconds patience) {

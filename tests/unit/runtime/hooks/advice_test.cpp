@@ -108,7 +108,7 @@ TEST_CASE("where the program wants memory is noted of it once the driver has agr
   }
 }
 
-TEST_CASE("advice that is taken back leaves nothing noted, and advice of another kind is none about the place") {
+TEST_CASE("withdrawn advice leaves nothing noted, and advice of another kind says nothing about the place") {
   CHECK(holds({.memory = "managed"}, [](FakeDriver& driver) {
     driver.enter_context(0);
     CUdeviceptr address = 0;

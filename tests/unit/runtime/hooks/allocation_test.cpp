@@ -266,7 +266,7 @@ TEST_CASE("every allocation beyond the limit is refused before the driver is ask
   }
 }
 
-TEST_CASE("every free that the driver refuses leaves the memory live, and one that succeeds gives its room back") {
+TEST_CASE("every free that the driver refuses leaves the memory live, and one that succeeds gives its bytes back") {
   for (const Freeing& row : kFreeing) {
     const Allocating& source = row_of(row.of);
     const std::string limit = std::to_string(source.bytes);
@@ -367,7 +367,7 @@ TEST_CASE("an array's handle and an address of memory are never taken for each o
   }));
 }
 
-TEST_CASE("a sparse array, and one whose description the driver refuses, take no room") {
+TEST_CASE("a sparse array, and one whose description the driver refuses, take no memory") {
   CHECK(holds({.limit = "1M"}, [](FakeDriver& driver) {
     install(driver);
     driver.enter_context(0);

@@ -275,7 +275,8 @@ void make_with_room(FakeDriver& driver, const Making& row, int times, CUresult e
 
 }  // namespace
 
-TEST_CASE("a context that the driver refuses for want of memory is asked for once more when others have made room") {
+TEST_CASE(
+    "a context that the driver refuses for lack of memory is requested once more when others have evicted theirs") {
   for (const Making& row : kMaking) {
     if (row.symbol == Symbol::k_cuCtxAttach) continue;  // makes none
     CHECK(holds({}, [&](FakeDriver& driver) { make_with_room(driver, row, 1, api::CUDA_SUCCESS); }));
@@ -284,7 +285,9 @@ TEST_CASE("a context that the driver refuses for want of memory is asked for onc
   CHECK(holds({}, [&](FakeDriver& driver) { make_with_room(driver, any, 2, api::CUDA_ERROR_OUT_OF_MEMORY); }));
 }
 
-TEST_CASE("a turn that ends before others have made room for a context is no answer: the next one is waited for") {
+TEST_CASE(
+    "a turn that ends before others have evicted memory for a context is no answer: the thread waits for the next "
+    "one") {
   CHECK(holds({}, [](FakeDriver& driver) {
     install(driver);
     driver.leave_context();

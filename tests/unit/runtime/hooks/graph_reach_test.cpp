@@ -360,7 +360,7 @@ TEST_CASE("what is not understood in a graph counts as on all GPUs") {
   }));
 }
 
-TEST_CASE("every way to instantiate a graph looks at its nodes once there are two GPUs, and at none before") {
+TEST_CASE("every way to instantiate a graph examines its nodes once there are two GPUs, and none before") {
   for (const Instantiating& row : kInstantiating) {
     CHECK(holds({}, [&](FakeDriver& driver) {
       now_testing(name_of(row.symbol));

@@ -195,7 +195,7 @@ TEST_CASE("the driver is not asked what graphs reserve while none of them alloca
   }));
 }
 
-TEST_CASE("what a stream allocates under capture is charged with the graph, and leaves no room beside it") {
+TEST_CASE("what a stream allocates under capture is charged with the graph, and leaves no memory next to it") {
   CHECK(holds({.limit = "8M"}, [](FakeDriver& driver) {
     install(driver);
     api::CUdeviceptr address = 0;

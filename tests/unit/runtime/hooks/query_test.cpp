@@ -236,7 +236,8 @@ TEST_CASE("a handle for another process marks this one once the driver has given
 }
 
 TEST_CASE(
-    "who has handed out an event or opened what others share may have to run beside them, and its memory can leave") {
+    "a program that has handed out an event or opened what others share may have to run concurrently with them, and "
+    "its memory can be evicted") {
   for (const Opening& row : kOpening) {
     CHECK(holds({}, [&](FakeDriver& driver) {
       now_testing(name_of(row.symbol));

@@ -112,7 +112,7 @@ struct MakingRoom : gate::Attendant {
 
 }  // namespace
 
-TEST_CASE("a stream for which the driver has no memory is made once others have made room") {
+TEST_CASE("a stream for which the driver has no memory is made once others have evicted theirs") {
   for (const Making& making : kMaking) {
     for (const bool enough : {true, false}) {
       CHECK(holds({}, [&](FakeDriver& driver) {

@@ -96,8 +96,7 @@ TEST_CASE("a refusal of converted memory is the program's answer, and leaves lat
   }
 }
 
-TEST_CASE(
-    "asking for the tokens of converted memory in vain leaves later allocations native, other attributes do not") {
+TEST_CASE("a refused request for tokens of converted memory makes later allocations native, other attributes do not") {
   CHECK(holds({.memory = "managed"}, [](FakeDriver& driver) {
     driver.set<api::cuPointerGetAttribute_fn>(Symbol::k_cuPointerGetAttribute,
                                               [](auto...) { return api::CUDA_ERROR_INVALID_VALUE; });

@@ -156,7 +156,7 @@ CUresult unmap() {
 
 }  // namespace
 
-TEST_CASE("a mapping keeps physical memory charged after its handle is released, and takes no room of its own") {
+TEST_CASE("a mapping keeps physical memory charged after its handle is released, and takes no memory of its own") {
   CHECK(holds({.limit = "4M"}, [](FakeDriver& driver) {
     install(driver);
     create(7);

@@ -47,7 +47,7 @@ struct Freed : Fixture {
 
 }  // namespace
 
-TEST_CASE("memory freed in stream order is in use until the stream has come that far, and room from then on") {
+TEST_CASE("memory freed in stream order is in use until the stream has come that far, and free from then on") {
   Freed f;
   f.forbid_frees();
   const api::CUdeviceptr address = f.allocated(40 * kMiB);
@@ -295,7 +295,7 @@ TEST_CASE("what is free is told with the answers that another thread is just get
   CHECK(free_bytes == 64 * kMiB);
 }
 
-TEST_CASE("the driver's own stream-ordered memory goes the driver's way, and is room at once") {
+TEST_CASE("the driver's own stream-ordered memory goes the driver's way, and is free at once") {
   Freed f;
   api::CUdeviceptr address = 0;
   REQUIRE(f.memory.allocate_async({.address = &address, .bytes = kMiB},

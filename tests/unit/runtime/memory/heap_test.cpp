@@ -25,7 +25,7 @@ Heap with_span() {
 
 }  // namespace
 
-TEST_CASE("a heap's blocks are multiples of its granule and lie beside each other") {
+TEST_CASE("a heap's blocks are multiples of its granule and adjacent") {
   Heap heap = with_span();
   const auto first = heap.take(1, 0);
   const auto second = heap.take(Heap::kGranule + 1, 0);
@@ -56,7 +56,7 @@ TEST_CASE("a stream has what it gave back again at once, and others when the fen
   CHECK(heap.take(kSpan, 8));
 }
 
-TEST_CASE("at a shortage a block is taken behind the fence of another stream, and what is left stays pending") {
+TEST_CASE("if memory is short a block is taken behind the fence of another stream, and what is left stays pending") {
   Heap heap = with_span();
   const auto all = heap.take(kSpan, 0);
   heap.give(all->address, 7, 5, kSpan);

@@ -171,7 +171,7 @@ TEST_CASE("nested calls are undone one by one, also more of them than are rememb
   CHECK(undone == 21);
 }
 
-TEST_CASE("what is to be undone moves with its object, and is undone once, by whoever is first") {
+TEST_CASE("what is to be undone moves with its object, and is undone once, by the first that comes to it") {
   std::uint64_t undone = 0;
   const auto count = [](void* of, int, std::uint64_t bytes, std::uint32_t) {
     *static_cast<std::uint64_t*>(of) += bytes;

@@ -174,7 +174,7 @@ TEST_CASE("the program's own managed memory may be larger than the GPU, as witho
   CHECK(f.ledger.live_bytes(0) == 177 * kMiB);
 }
 
-TEST_CASE("memory of a graph that is being captured is the graph's, and takes no room for ever") {
+TEST_CASE("memory of a graph that is being captured is the graph's, and is not charged for ever") {
   Fixture f(limited(10 * kMiB));
   f.driver.enter_context(0);
   const auto stream = reinterpret_cast<api::CUstream>(0x5000);
@@ -298,7 +298,7 @@ TEST_CASE("nvshare 13: cuMemGetInfo's free bytes fall with what is taken and nev
   CHECK(total == 16 * kMiB);
 }
 
-TEST_CASE("who asks for all of a GPU's memory hears of no more room than CUDA gives, and needs no context") {
+TEST_CASE("a query for all of a GPU's memory reports no more than CUDA gives, and needs no context") {
   for (const Choice backend : {Choice::kManaged, Choice::kNative}) {
     Fixture f({.backend = backend, .limit_bytes = kMiB << 20});
     f.driver.enter_context(0);

@@ -57,14 +57,14 @@ TEST_CASE("what the last turn allocated comes first, the newest before all; of o
   CHECK(pieces(to_bring(all, 0, UINT64_MAX)) == Pieces{{5, 16}, {4, 4}, {3, 64}, {2, 2}, {1, 8}});
 }
 
-TEST_CASE("no more comes than there is room for, and it is the largest old range that is cut short") {
+TEST_CASE("no more is restored than there is memory for, and the largest old range is cut short") {
   const std::vector<Allocation> all{range(1, 8 * kMiB, 1), range(2, 2 * kMiB, 2), range(3, 64 * kMiB, 3)};
   CHECK(pieces(to_bring(all, 10, 41 * kMiB)) == Pieces{{2, 2}, {1, 8}, {3, 30}});
   CHECK(pieces(to_bring(all, 10, 10 * kMiB)) == Pieces{{2, 2}, {1, 8}});
   CHECK(to_bring(all, 10, 0).empty());
 }
 
-TEST_CASE("what leaves is the largest old range, from its end, and what the turn allocated goes last") {
+TEST_CASE("the largest old range is evicted first, from its end, and what the turn allocated last") {
   const std::vector<Allocation> all{range(1, 8 * kMiB, 1), range(2, 2 * kMiB, 2), range(100, 64 * kMiB, 3),
                                     range(4, 4 * kMiB, 11), range(5, 16 * kMiB, 12)};
   CHECK(pieces(to_move_out(all, 10, UINT64_MAX / 4)) == Pieces{{100, 64}, {1, 8}, {2, 2}, {4, 4}, {5, 16}});
@@ -103,7 +103,7 @@ TEST_CASE("a turn is judged by what was allocated since the one before began") {
   CHECK(moved == Pieces{{table, 8 * kMiB}, {weights, 64 * kMiB}, {activations, 128 * kMiB}});
 }
 
-TEST_CASE("a process with more than it may have or the GPU has brings what fits beside what cannot move") {
+TEST_CASE("a process with more than it may have or the GPU has restores what fits next to what cannot move") {
   Fixture f({.backend = Choice::kManaged, .oversubscribe = true, .small_bytes = 0});
   f.driver.device_bytes = 160 * kMiB;
   f.driver.enter_context(0);

@@ -128,7 +128,7 @@ TEST_CASE("a plain byte is freed in its place where a synchronization would do s
   }
 }
 
-TEST_CASE("a free beside the end of the memory's context waits for no other context's work") {
+TEST_CASE("a free at the same time as the end of the memory's context waits for no other context's work") {
   Shared f;
   const api::CUdeviceptr first = f.plain();
   f.driver.enter_context(0);
@@ -209,7 +209,7 @@ TEST_CASE("while anything captures the driver is asked for each allocation, sinc
   REQUIRE(f.memory.free(address, [&] { return f.driver.take_memory(address); }) == api::CUDA_SUCCESS);
 }
 
-TEST_CASE("where there is no room for a span there may be for the allocation alone") {
+TEST_CASE("where there is no memory for a span there may be for the allocation by itself") {
   Shared f;
   f.driver.set<api::cuMemAllocManaged_fn>(
       Symbol::k_cuMemAllocManaged, [](api::CUdeviceptr* address, std::size_t bytes, unsigned) {
@@ -263,7 +263,7 @@ TEST_CASE("of spans that nothing uses 32 MiB are kept, and the others go to the 
   CHECK(kept > 0);
 }
 
-TEST_CASE("small plain memory goes with its context, and another GPU's is another's") {
+TEST_CASE("small plain memory ends with its context, and each GPU has its own") {
   Shared f;
   f.plain();
   const api::CUcontext other = f.driver.enter_context(1);
@@ -287,7 +287,8 @@ TEST_CASE("small plain memory goes with its context, and another GPU's is anothe
   CHECK(f.plain() == there);
 }
 
-TEST_CASE("threads that allocate and free small plain memory by all ways keep apart, and leave nothing") {
+TEST_CASE(
+    "threads that allocate and free small plain memory by all ways never get the same memory, and leave nothing") {
   Shared f(512 * kMiB);
   std::atomic<int> wrong{0};
   std::mutex mutex;

@@ -10,7 +10,7 @@ using namespace rota;
 using namespace rota::memory;
 using namespace rota::test;
 
-TEST_CASE("stream-ordered memory is managed, can leave the GPU, and is many allocations of one span") {
+TEST_CASE("stream-ordered memory is managed, can be evicted, and is many allocations of one span") {
   Served f;
   const api::CUdeviceptr first = f.taken(1000);
   const api::CUdeviceptr second = f.taken(1000);
@@ -129,7 +129,7 @@ TEST_CASE("a wait that the driver refuses leaves the memory where it was") {
   CHECK(f.live_bytes() == 0);
 }
 
-TEST_CASE("a span that is more than the driver has is refused, and no room is lost") {
+TEST_CASE("a span that is more than the driver has is refused, and no bytes are lost") {
   Served f;
   f.driver.set<api::cuMemAllocManaged_fn>(Symbol::k_cuMemAllocManaged,
                                           [](auto...) { return api::CUDA_ERROR_OUT_OF_MEMORY; });
@@ -397,7 +397,7 @@ TEST_CASE("the block around an address is told, and that a span's other addresse
   CHECK_FALSE(block);
 }
 
-TEST_CASE("threads that allocate, free, look and trim at once keep apart, and leave nothing") {
+TEST_CASE("threads that allocate, free, query and trim at once never get the same memory, and leave nothing") {
   Served f(48 * kMiB);
   std::atomic<int> overlaps{0};
   std::vector<std::thread> workers;

@@ -91,7 +91,7 @@ TEST_CASE("what swap memory was never tried on is known by name, and an ordinary
   }
 }
 
-TEST_CASE("who asks for swap memory where it was never tried gets what there is without asking, and is told why") {
+TEST_CASE("a program that requests swap memory where it was never tried gets the default memory, and is told why") {
   Fixture f({.backend = memory::Choice::kSwap});
   simulate(f.driver);
   f.driver.enter_context(0);

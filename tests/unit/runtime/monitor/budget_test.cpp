@@ -143,7 +143,7 @@ TEST_CASE("what a limit forbids is allowed after all where a stream has passed a
   CHECK(program.ledger.live_bytes(0) == kMega);
 }
 
-TEST_CASE("what a limit forbids is out of memory, leaves nothing in the books, and the program can go on") {
+TEST_CASE("what a limit forbids is out of memory, leaves nothing in the accounting, and the program can go on") {
   Rotad rotad;
   std::atomic<int> result{kPending};
   Program program;
@@ -206,7 +206,7 @@ TEST_CASE("a thread that waits for an answer does not count as having what it as
   CHECK(rotad.next_state().device_bytes == 0);
 }
 
-TEST_CASE("memory that stays on the GPU is not said to be able to leave it") {
+TEST_CASE("memory that stays on the GPU is not said to be evictable") {
   Rotad rotad;
   std::atomic<int> result{kPending};
   Program program;

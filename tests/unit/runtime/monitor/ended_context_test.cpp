@@ -78,7 +78,9 @@ void copies_at_once(FakeDriver& driver) {
 
 }  // namespace
 
-TEST_CASE("memory leaves in the next context where the one in which it was leaving is reset, and nothing has failed") {
+TEST_CASE(
+    "memory is evicted in the next context where the one in which it was being evicted is reset, and nothing has "
+    "failed") {
   Swapping rotad;
   std::atomic<bool> once{false};
   std::atomic<std::uint64_t> fixed{0};

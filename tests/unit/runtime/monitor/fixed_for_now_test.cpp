@@ -52,7 +52,7 @@ TEST_CASE("memory of a process that captures counts as fixed, until the capture 
   program.driver.leave_context();
 }
 
-TEST_CASE("memory of a process that is being checkpointed neither leaves nor comes, and counts as fixed") {
+TEST_CASE("memory of a process that is being checkpointed is neither evicted nor restored, and counts as pinned") {
   Speaking rotad;
   Resting program(rotad);
   memory::SwapBackend& swap = program.memory.swap();

@@ -79,7 +79,7 @@ TEST_CASE(
   gate.set_attendant(nullptr);
 }
 
-TEST_CASE("a handler that runs while a thread stands for what is in flight counts once the gate has closed") {
+TEST_CASE("a handler that runs while a thread waits for work in flight counts once the gate has closed") {
   const Handler handler(SA_RESTART);
   test::FakeDriver driver;
   gate::Gate gate;
@@ -146,7 +146,7 @@ TEST_CASE("a handler that ran while a thread waited counts again if the gate clo
 
 // As in room_test.cpp: neither sanitizer supports cancellation.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-TEST_CASE("a thread that is cancelled at the gate leaves nothing behind, and those beside it go on") {
+TEST_CASE("a thread that is cancelled at the gate leaves nothing behind, and the others go on") {
   gate::Gate gate;
   gate.close();
   std::thread before([&] { gate.pass(); });
@@ -165,7 +165,7 @@ TEST_CASE("a thread that is cancelled at the gate leaves nothing behind, and tho
 }
 #endif
 
-TEST_CASE("whoever is woken at the gate by a grant has not been interrupted") {
+TEST_CASE("a thread that a grant wakes at the gate has not been interrupted") {
   gate::Gate gate;
   Interrupted attendant;
   gate.set_attendant(&attendant);
@@ -259,7 +259,7 @@ TEST_CASE("interrupted all the time, a process asks to go first about once a sec
   CHECK(urgent <= 10);
 }
 
-TEST_CASE("who comes to wait by a drain of its own asks to go first once that is over") {
+TEST_CASE("a program that waits because of its own drain asks to go first once that is over") {
   test::Process process;
   process.hold();
   process.press();
@@ -272,7 +272,7 @@ TEST_CASE("who comes to wait by a drain of its own asks to go first once that is
   CHECK(want->urgent);
 }
 
-TEST_CASE("the user is told once how to end a program whose memory is out, if its turn does not come soon") {
+TEST_CASE("the user is told once how to end a program whose memory is evicted, if its turn does not come soon") {
   const bool swapped = GENERATE(false, true);
   test::Process process;
   process.hold();

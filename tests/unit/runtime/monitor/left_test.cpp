@@ -219,7 +219,7 @@ TEST_CASE("a handler that makes a call of its own inside a call leaves the outer
   sigaction(SIGUSR1, &before, nullptr);
 }
 
-TEST_CASE("a thread that jumps out of an allocation that waits for room keeps nobody from waking, and no bytes") {
+TEST_CASE("a thread that jumps out of an allocation that waits for memory keeps no other from waking, and no bytes") {
   const Watchdog watchdog;
   test::Rotad rotad;
   test::Program program;

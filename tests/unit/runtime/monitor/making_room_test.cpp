@@ -102,7 +102,7 @@ struct Saying : FakeRotad {
 
 }  // namespace
 
-TEST_CASE("memory that cannot leave for now is waited for, outside the gate, where the turn can end") {
+TEST_CASE("an allocation waits for memory that is pinned temporarily, outside the gate, where the turn can end") {
   Saying rotad;
   Refusing program(1'000'000);
   rotad.let_hold(program);
@@ -127,7 +127,7 @@ TEST_CASE("memory that cannot leave for now is waited for, outside the gate, whe
 }
 
 TEST_CASE(
-    "who waits for others that are making room lets its turn end before it is revoked, and goes on in the next one") {
+    "a program that waits for others to evict lets its turn end before it is revoked, and goes on in the next one") {
   Saying rotad;
   Refusing program(1'000'000);
   rotad.let_hold(program);
@@ -151,7 +151,8 @@ TEST_CASE(
   CHECK(program.result.load() == api::CUDA_SUCCESS);
 }
 
-TEST_CASE("memory that cannot leave for now is waited for only so long, and on another GPU it is not waited for") {
+TEST_CASE(
+    "an allocation waits only a limited time for memory that is pinned temporarily, and not for that of another GPU") {
   Saying rotad;
   Refusing program(1'000'000, 300ms);
   rotad.let_hold(program);
@@ -171,7 +172,7 @@ TEST_CASE("memory that cannot leave for now is waited for only so long, and on a
   CHECK(program.result.load() == api::CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-TEST_CASE("nobody makes room for more than the GPU has, inside the gate, or while anything captures") {
+TEST_CASE("no memory is evicted for more than the GPU has, for a call inside the gate, or while anything captures") {
   Rotad rotad;
   Refusing program(1);
   SECTION("more than the GPU has") {
@@ -193,7 +194,7 @@ TEST_CASE("nobody makes room for more than the GPU has, inside the gate, or whil
   CHECK(calls.load() == 1);
 }
 
-TEST_CASE("who has no turn waits for one before others make room for its memory") {
+TEST_CASE("a program without a turn waits for one before others evict memory for it") {
   Rotad rotad;
   Refusing program(1);
   program.start_allocating(50 * kMega);
@@ -232,7 +233,8 @@ struct Watched : Program {
 
 }  // namespace
 
-TEST_CASE("before the lease goes to somebody who needs the room, so much memory is moved to the host, and comes back") {
+TEST_CASE(
+    "before the lease goes to a program that needs the memory, as much is evicted to the host, and restored later") {
   Rotad rotad;
   Watched program;
   program.hold(rotad, 1, 600 * kMega);

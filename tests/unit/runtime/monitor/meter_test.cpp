@@ -120,7 +120,7 @@ TEST_CASE("where nothing passes for 20 ms, what is held back may be what the GPU
   CHECK(program.call());
 }
 
-TEST_CASE("a stream does not stand for another's work") {
+TEST_CASE("a stream does not wait for another's work") {
   Program program(1h);
   while (program.call(kStream)) {
   }
@@ -130,7 +130,7 @@ TEST_CASE("a stream does not stand for another's work") {
 std::atomic<bool> queue_is_full{false};
 std::atomic<bool> waits_for_room{false};
 
-TEST_CASE("a thread for whose mark the driver has no room yet keeps no other from submitting") {
+TEST_CASE("a thread for whose mark the driver has no memory yet keeps no other from submitting") {
   Program program(100us);
   program.driver.set<api::cuEventRecord_fn>(Symbol::k_cuEventRecord, [](api::CUevent, api::CUstream stream) {
     waits_for_room = stream == kStream;
@@ -188,7 +188,7 @@ TEST_CASE("streams of a context that has ended are not asked about any more") {
 }
 
 TEST_CASE(
-    "a thread that stands for what is in flight goes on when some has passed, or stands at the gate once that closes") {
+    "a thread that waits for work in flight goes on when some has finished, or waits at the gate once that closes") {
   const test::FakeDriver driver;
   struct Strict : gate::Attendant {
     std::atomic<bool> may{false};

@@ -172,7 +172,7 @@ TEST_CASE("a drain that waits for what the closed gate holds back is given up: t
   CHECK(rotad.next().kind == Kind::kGiveBack);
 }
 
-TEST_CASE("rotad dies: who holds the GPU runs on at once, who waits after a while") {
+TEST_CASE("rotad dies: programs that hold the GPU run on at once, those that wait after a while") {
   test::FakeRotad rotad;
   Program program;
   program.make_context();
@@ -367,7 +367,7 @@ TEST_CASE("a gated call before the first context gets the driver's error and doe
   program.driver.enter_context(0);
 }
 
-TEST_CASE("a GPU that gets on is drained, however long a thread is inside and another stands at the gate") {
+TEST_CASE("a GPU that makes progress is drained, however long a thread is inside and another waits at the gate") {
   test::FakeRotad rotad;
   Program program;
   program.make_context();

@@ -37,7 +37,7 @@ struct Found {
 
 }  // namespace
 
-TEST_CASE("memory that is out comes back, for good, once it may be reached without any call") {
+TEST_CASE("evicted memory is restored, for good, once it may be reached without any call") {
   struct Swapping : Rotad {
     Swapping() { keep_limits(); }
   } rotad;

@@ -43,7 +43,7 @@ TEST_CASE("one beyond it asks for all that the program then has, and waits until
   CHECK(program.driver.managed_allocations.load() == before + 1);
 }
 
-TEST_CASE("what a stream has passed since it was freed is room again before anybody is asked for more") {
+TEST_CASE("memory whose free its stream has passed is available again before any program is asked for more") {
   Rotad rotad;
   Program program;
   program.hold(rotad, 1, 100 * kMega);
@@ -67,7 +67,7 @@ TEST_CASE("what a stream has passed since it was freed is room again before anyb
   }
 }
 
-TEST_CASE("who does not hold the GPU asks for nothing") {
+TEST_CASE("a program that does not hold the GPU asks for nothing") {
   Rotad rotad;
   Program program;
   CHECK(program.allocate(500 * kMega) == api::CUDA_SUCCESS);
@@ -103,7 +103,7 @@ TEST_CASE("a grant that promises less than the program has by then opens no gate
   }
 }
 
-TEST_CASE("memory that another thread frees is room for the one that waits, and rotad hears that less is needed") {
+TEST_CASE("memory that another thread frees serves the one that waits, and rotad hears that less is needed") {
   Rotad rotad;
   Program program;
   program.hold(rotad, 1, 100 * kMega);
@@ -117,7 +117,7 @@ TEST_CASE("memory that another thread frees is room for the one that waits, and 
   CHECK(rotad.next_ask() == 70 * kMega);
 }
 
-TEST_CASE("a wait for room ends when there is nothing to wait for any more") {
+TEST_CASE("a wait for memory ends when there is nothing to wait for any more") {
   Rotad rotad;
   Program program;
   program.hold(rotad, 1, 100 * kMega);
@@ -159,8 +159,7 @@ TEST_CASE("under a grant that came in place of a revoked one rotad is asked agai
   program.allocator.join();
 }
 
-TEST_CASE(
-    "an allocation does not wait for room inside the gate, nor while anything captures; rotad is asked all the same") {
+TEST_CASE("an allocation does not wait for memory inside the gate, nor while anything captures; rotad is still asked") {
   Rotad rotad;
   Program program;
   program.hold(rotad, 1, 100 * kMega);
@@ -200,7 +199,7 @@ TEST_CASE("two threads that each want more wait until both are covered") {
 // TSan's runtime treats everything after a cancellation as part of a signal handler, and ASan itself fails if a thread
 // ends with frames left.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-TEST_CASE("a thread that is cancelled while it waits for room leaves none reserved") {
+TEST_CASE("a thread that is cancelled while it waits for memory leaves none reserved") {
   Rotad rotad;
   Program program;
   program.hold(rotad, 1, 100 * kMega);

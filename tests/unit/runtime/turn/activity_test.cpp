@@ -26,7 +26,7 @@ int watch(Activity& activity, Time& now, Time time, Found found, const Activity:
 
 }  // namespace
 
-TEST_CASE("nothing is looked at that nobody asks for, or while the gate is closed, or without a rotad") {
+TEST_CASE("nothing is sampled that nobody asks for, or while the gate is closed, or without a rotad") {
   Activity activity;
   CHECK_FALSE(activity.look(kSamples, 1s).sample);
   activity.connected(true);

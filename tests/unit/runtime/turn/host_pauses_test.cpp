@@ -69,7 +69,7 @@ TEST_CASE("nothing is learned from a pause whose end cannot be told") {
   CHECK(pauses.plan(3s).most == first.most);
 }
 
-TEST_CASE("who has no more than its share is not pressed, whatever was before") {
+TEST_CASE("a process with no more than its share is not asked to give back, whatever happened before") {
   HostPauses pauses;
   pauses.exceeds(true, 1s);
   pauses.exceeds(false, 2s);
@@ -78,7 +78,7 @@ TEST_CASE("who has no more than its share is not pressed, whatever was before") 
   CHECK_FALSE(pauses.presses(3s + 100ms));
 }
 
-TEST_CASE("that the host has no memory for what should leave is said once it has lasted a second") {
+TEST_CASE("that the host has no memory for an eviction is said once it has lasted a second") {
   HostPauses pauses;
   CHECK_FALSE(pauses.lacks(true, 1s));
   CHECK_FALSE(pauses.lacks(true, 1s + 999ms));

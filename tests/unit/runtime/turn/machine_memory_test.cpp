@@ -6,7 +6,7 @@
 
 using namespace rota::test;
 
-TEST_CASE("whoever may run without a lease gets its memory back first, and then runs") {
+TEST_CASE("a program that may run without a lease has its memory restored first, and then runs") {
   Process process;
   process.seen.resident = false;
   process.resident = false;
@@ -26,7 +26,7 @@ TEST_CASE("whoever may run without a lease gets its memory back first, and then 
   CHECK(process.machine.gate_open());
 }
 
-TEST_CASE("memory that is in the next one's way is moved out once the work has finished, before the lease goes back") {
+TEST_CASE("memory that obstructs the next holder is evicted once the work has finished, before the lease goes back") {
   Process process;
   process.hold();
   process.press();
@@ -44,7 +44,7 @@ TEST_CASE("memory that is in the next one's way is moved out once the work has f
   CHECK_FALSE(process.machine.gate_open());
 }
 
-TEST_CASE("nothing is moved out where nothing is in the way, or the work could not be drained") {
+TEST_CASE("nothing is evicted where nothing is in the way, or the work could not be drained") {
   Process process;
   process.hold();
   process.press();
@@ -179,7 +179,7 @@ TEST_CASE("a turn that comes while the work of a revoked one still runs is like 
   CHECK(process.machine.gate_open() == false);
 }
 
-TEST_CASE("what a holder was told to clear is not moved again before rotad has its give-back") {
+TEST_CASE("what a holder was told to evict is not moved again before rotad has its give-back") {
   Process process;
   process.hold();
   process.run(10ms);
@@ -237,7 +237,7 @@ TEST_CASE("a holder whose memory does not come goes on trying without spinning, 
   CHECK(process.machine.gate_open());
 }
 
-TEST_CASE("who has had no room for long says so, also if each of its turns was short") {
+TEST_CASE("a program that has long lacked memory says so, also if each of its turns was short") {
   Short process;
   bool said = false;
   for (std::uint32_t grant = 2; grant < 20 && !said; ++grant) {
@@ -368,7 +368,7 @@ TEST_CASE("a holder whose memory does not come, or has just come, gives its leas
   }
 }
 
-TEST_CASE("a holder that comes to need more than there is room for drains when its turn is over") {
+TEST_CASE("a holder that comes to need more memory than there is drains when its turn is over") {
   Process process;
   process.hold();
   process.resident = process.seen.resident = false;
@@ -388,7 +388,7 @@ TEST_CASE("a holder that comes to need more than there is room for drains when i
   CHECK(process.machine.still());
 }
 
-TEST_CASE("a lost rotad opens no gate before memory has been looked at: some may have been allocated since") {
+TEST_CASE("a lost rotad opens no gate before memory has been checked: some may have been allocated since") {
   Process process;
   process.hold();
   process.press();  // it drains
@@ -403,7 +403,7 @@ TEST_CASE("a lost rotad opens no gate before memory has been looked at: some may
   CHECK(process.machine.gate_open());
 }
 
-TEST_CASE("whose memory is out when rotad goes brings it back by itself, once the grace is over") {
+TEST_CASE("a program whose memory is evicted when rotad ends restores it by itself, once the grace is over") {
   Process process;
   process.seen.lease = {.in_the_way = 1};
   process.look();

@@ -46,7 +46,7 @@ TEST_CASE("however long its turn is, a process soon gives way to one that it sha
     process.run(Machine::kSharersPatience);
     CHECK(process.machine.phase() == Phase::kBeside);
   }
-  SECTION("but whoever waits shares nothing with it") {
+  SECTION("but the waiting program shares nothing with it") {
     process.run(Machine::kSharersTurn * 10);
     CHECK(process.machine.phase() == Phase::kHolding);
   }
@@ -68,7 +68,7 @@ TEST_CASE("a drain without progress gives way to a process that this one shares 
     CHECK(process.said(Note::kBesideSharer));
     CHECK_FALSE(process.said(Note::kBeside));
   }
-  SECTION("but whoever waits shares nothing with it") {
+  SECTION("but the waiting program shares nothing with it") {
     process.run(Machine::kPatience * 5);
     CHECK(process.machine.phase() == Phase::kDraining);
   }
@@ -254,7 +254,7 @@ TEST_CASE("a program whose GPU rotad gets later goes on while it asks, and takes
   CHECK(process.machine.grant() == 3);
 }
 
-TEST_CASE("with ROTA_WAIT=1 nothing runs before a rotad has served the program, whoever comes and goes") {
+TEST_CASE("with ROTA_WAIT=1 nothing runs before a rotad has served the program, whichever rotads come and go") {
   Process process;
   const event::Gpus refused{.any = true, .answered = false, .served = 0, .waits = true};
   process.step(refused);
@@ -276,7 +276,7 @@ TEST_CASE("with ROTA_WAIT=1 nothing runs before a rotad has served the program, 
   CHECK(process.machine.gate_open());
 }
 
-TEST_CASE("a drain is given up only when the GPU gets nowhere while calls stand at the gate") {
+TEST_CASE("a drain is given up only when the GPU makes no progress while calls wait at the gate") {
   Process process;
   process.hold();
   process.press();
@@ -313,7 +313,7 @@ TEST_CASE("a drain is given up only when the GPU gets nowhere while calls stand 
     CHECK(process.machine.phase() == Phase::kHolding);
     CHECK(process.said(Note::kHeldBack));
   }
-  SECTION("nothing moves, and nobody stands at the gate: a long kernel") {
+  SECTION("no progress, and no thread waits at the gate: a long kernel") {
     process.seen.standing = 0;
     process.run(100s);
     CHECK_FALSE(process.machine.gate_open());
@@ -350,7 +350,9 @@ TEST_CASE("only a mark made after the gate was empty proves that the work has fi
   }
 }
 
-TEST_CASE("what could not be drained so many times runs beside the others for a time, and is tried again") {
+TEST_CASE(
+    "a program that could not be drained several times runs concurrently with the others for a time, and is tried "
+    "again") {
   Process process;
   process.hold();
   process.press();

@@ -23,7 +23,7 @@ Pace connected() {
 
 }  // namespace
 
-TEST_CASE("without anything to do the monitor sleeps until the bell rings, and looks at the socket now and then") {
+TEST_CASE("without anything to do the monitor sleeps until the bell rings, and polls the socket now and then") {
   CHECK(connected().wait(kNow).how == How::kForBell);
   CHECK(connected().wait(kNow).most == Pace::kLookAtSocket);
   CHECK(Pace(kAwake).wait(kNow).most == Pace::kWithoutRotad);

@@ -317,7 +317,7 @@ TEST_CASE("a series that has lasted for half of its time comes to its end, and t
   CHECK(program.look().alone);
 }
 
-TEST_CASE("if the others do not leave, the pair is taken as it is, and not asked for again for a second") {
+TEST_CASE("if the others do not yield, the pair is taken as it is, and not asked for again for a second") {
   Timed program;
   program.situation.beside = true;
   program.look();
@@ -360,8 +360,7 @@ TEST_CASE("if the others do not leave, the pair is taken as it is, and not asked
   CHECK_FALSE(program.opens(0));
 }
 
-TEST_CASE(
-    "the time in which another program measures, and this one has left the GPU, is no time that it asks in vain") {
+TEST_CASE("the time in which another program measures and this one has yielded does not count as a futile request") {
   Timed program;
   program.situation.beside = true;
   program.look();
@@ -446,7 +445,7 @@ TEST_CASE("a turn that is over ends when the pair is, and nothing is marked befo
   CHECK_FALSE(process.machine.held_by_measurement());
 }
 
-TEST_CASE("rotad is asked once to have others leave, told once that it is over, and asked anew under each grant") {
+TEST_CASE("rotad is asked once to have others yield, told once that it is over, and asked anew under each grant") {
   test::Process process;
   process.hold();
   const auto wants = [&](bool alone) {

@@ -77,7 +77,7 @@ TEST_CASE("programs on neighbouring pairs of a line of GPUs leave idle what nobo
   for (unsigned i = 0; i < 7; ++i) CHECK(line.held(i) == Approx(60).epsilon(0.05));
 }
 
-TEST_CASE("a program on all GPUs has its share beside programs on one each, and costs little time") {
+TEST_CASE("a program on all GPUs has its share next to programs on one each, and costs little time") {
   const bool measured = GENERATE(false, true);
   const unsigned each = GENERATE(1U, 2U, 4U);
   CAPTURE(measured, each);
@@ -90,7 +90,8 @@ TEST_CASE("a program on all GPUs has its share beside programs on one each, and 
   CHECK(mix.longest_wait(wide) <= (4 + 4 * each) * Gangs::kTurn);
 }
 
-TEST_CASE("while a program on two GPUs waits for a crowded one, the other GPU is not idle, and it has its share") {
+TEST_CASE(
+    "while a program on two GPUs waits for an overcommitted one, the other GPU is not idle, and it has its share") {
   const bool measured = GENERATE(false, true);
   CAPTURE(measured);
   Gangs mix(Mode::kExclusive, measured, 3);

@@ -67,7 +67,7 @@ TEST_CASE("programs that leave a GPU idle run together") {
   CHECK(shared({kSaturating, kTiny}, 5s).candidate != Candidate::kTurns);
 }
 
-TEST_CASE("light programs run at any time beside heavy ones that take turns") {
+TEST_CASE("light programs run at any time concurrently with heavy ones that take turns") {
   CHECK(shared({kSaturating, kSaturating, kTiny}, 5s).candidate == Candidate::kLightOpen);
 }
 
@@ -91,7 +91,7 @@ TEST_CASE("heavy and light programs run together where that is better than turns
   CHECK(score(result, rates) >= 0.97 * best(programs, rates, 20s));
 }
 
-TEST_CASE("it is settled within a second, and stays for ten") {
+TEST_CASE("the choice is made within a second, and stays for ten") {
   for (const auto& programs : {std::vector{kSaturating, kSaturating}, std::vector{kHalf, kHalf},
                                std::vector{kSaturating, kSaturating, kTiny}}) {
     const Result result = shared(programs, 9s);
@@ -128,7 +128,7 @@ TEST_CASE("what an earlier rotad has measured of programs applies at once, and i
   }
 }
 
-TEST_CASE("a burst beside a program that keeps the GPU busy is served at once") {
+TEST_CASE("a burst next to a program that keeps the GPU busy is served at once") {
   const Program burst{.kernel = 1ms, .cpu = 0ms, .burst = 20, .think = 200ms};
   Result result = shared({kSaturating, burst}, 30s);
   std::vector<Time>& took = result.bursts[1];
@@ -140,7 +140,7 @@ TEST_CASE("a burst beside a program that keeps the GPU busy is served at once") 
   CHECK(result.kernels[0] >= 0.97 * 1000 * 200 / 222);
 }
 
-TEST_CASE("four notebooks beside a trainer wait for each other at most") {
+TEST_CASE("four notebooks next to a trainer wait for each other at most") {
   std::vector<Program> programs{kSaturating};
   for (const Time think : {1700ms, 1900ms, 2100ms, 2300ms}) {
     programs.push_back({.kernel = 1ms, .cpu = 0ms, .burst = 100, .think = think});
@@ -177,7 +177,7 @@ struct Two {
   Time now = 1s;
 };
 
-TEST_CASE("who has handed memory to others runs beside them: they may wait for each other") {
+TEST_CASE("a program that has handed memory to others runs concurrently with them: they may wait for each other") {
   Two two;
   two.core.step(event::Activity{.client = 1, .calls = 1, .shares = true}, two.now);
   two.core.step(event::Want{1, 1}, two.now);
@@ -279,14 +279,14 @@ TEST_CASE("Unified Memory that does not fit comes by page faults: turns are long
   CHECK(two.core.gpu(0).turn < 1s);
 }
 
-TEST_CASE("a small program that comes and goes beside others makes their turns no longer") {
+TEST_CASE("a small program that comes and goes next to others makes their turns no longer") {
   Two two;
   two.core.step(event::Join{3}, two.now);
   two.core.step(event::AddGpu{3, 0, Bytes{80} << 30, 1}, two.now);
   for (const ClientId id : {1U, 2U}) two.core.step(event::Usage{id, 0, Bytes{50} << 30}, two.now);
   two.core.step(event::Usage{3, 0, Bytes{1} << 30}, two.now);
   bool fits = true;
-  SECTION("where it fits beside the holder") {}
+  SECTION("where it fits next to the holder") {}
   SECTION("nor shorter where it does not, and memory comes by page faults") {
     fits = false;
   }
@@ -318,7 +318,7 @@ TEST_CASE("a small program that comes and goes beside others makes their turns n
   CHECK(shortest >= Settings{}.quantum - 150ms);
 }
 
-TEST_CASE("who has handed memory to others runs at once, whoever waits before it") {
+TEST_CASE("a program that has handed memory to others runs at once, whichever programs wait before it") {
   Two two;
   two.core.step(event::Join{3}, two.now);
   two.core.step(event::AddGpu{3, 0, Bytes{80} << 30, 1}, two.now);
@@ -373,7 +373,7 @@ TEST_CASE("how long turns take to begin is believed for no longer than they have
   CHECK(two.core.gpu(0).switching <= 2ms);
 }
 
-TEST_CASE("that somebody has had no room is forgotten with who waited for it") {
+TEST_CASE("that a program lacked memory is forgotten with the one that waited for it") {
   Two two;
   two.core.step(event::Activity{.client = 1, .calls = 1, .shares = true}, two.now);
   for (const ClientId id : {1U, 2U}) two.core.step(event::Usage{id, 0, Bytes{50} << 30}, two.now);
@@ -413,7 +413,7 @@ TEST_CASE("a fixed quantum decides nothing: programs that fit together run toget
   CHECK(two.both_hold());
 }
 
-TEST_CASE("who waits when turns are no longer measured is not overtaken for ever") {
+TEST_CASE("a program that waits when turns are no longer measured is not overtaken for ever") {
   Two two;
   two.core.step(event::Join{3}, two.now);
   two.core.step(event::AddGpu{3, 0, Bytes{80} << 30, 1}, two.now);

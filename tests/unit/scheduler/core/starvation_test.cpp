@@ -194,7 +194,7 @@ class Crowd {
   ClientId last_client_ = 0;
 };
 
-TEST_CASE("a program has its share beside endless loops of short ones, each of which is a new session") {
+TEST_CASE("a program has its share next to endless loops of short ones, each of which is a new session") {
   const auto [loops, pause] = GENERATE(std::pair(4, 0ms), std::pair(10, 0ms), std::pair(20, 0ms), std::pair(10, 1ms));
   CAPTURE(loops, pause.count());
   Crowd crowd(1);
@@ -213,7 +213,7 @@ TEST_CASE("who starts loops competes with himself only") {
   Crowd crowd(2);
   crowd.add("one", {.domain = 1});
   for (int i = 0; i < 20; ++i) crowd.add("loops", {.domain = 2, .work = 40ms, .ends = true});
-  SECTION("also beside the others' programs") {
+  SECTION("also next to the others' programs") {
     crowd.add("its long one", {.domain = 2});
     crowd.run(120s);
     CHECK(crowd.held("its long one") == Approx(60. / 21).epsilon(0.05));
@@ -252,7 +252,7 @@ TEST_CASE("a user whose programs are all new has had what the ones before had") 
   CHECK(crowd.held("long") >= 0.48 * 60);
 }
 
-TEST_CASE("who waits and uses nothing keeps nobody from anything") {
+TEST_CASE("a program that waits and uses nothing delays no other") {
   constexpr Time kLength = Time{60s} / ROTA_TEST_EVERY;
   const DomainId domain = GENERATE(1, 2);
   CAPTURE(domain);

@@ -236,7 +236,7 @@ TEST_CASE("a turn that ends in time is no pause, whatever its holder says of its
   CHECK(turns.core.client(2)->drain_at > turns.now + 200ms);
 }
 
-TEST_CASE("the mean stays what it is however clients come, hold, run beside others and go") {
+TEST_CASE("the mean stays the same however clients come, hold, run concurrently with others and go") {
   std::minstd_rand random(7);
   Groups groups(20);
   for (std::size_t i = 0; i < 10; ++i) groups.group[i] = i / 4;  // sessions of four, four and two
@@ -267,7 +267,7 @@ TEST_CASE("a program that holds the GPU for a year while another waits leaves ne
   CHECK(groups.time.start() == start);
 }
 
-TEST_CASE("a session has as much of a GPU as one program beside it, and its programs the same of that") {
+TEST_CASE("a session has as much of a GPU as one program next to it, and its programs equal parts of that") {
   Turns turns;
   const std::vector<ClientId> all{1, 2, 3, 4, 5};
   for (const ClientId id : all) turns.come(id);
@@ -277,7 +277,7 @@ TEST_CASE("a session has as much of a GPU as one program beside it, and its prog
     CHECK(held[0].count() == Approx(10e9).epsilon(0.05));
     for (std::size_t i = 1; i < all.size(); ++i) CHECK(held[i].count() == Approx(2.5e9).epsilon(0.1));
   }
-  SECTION("also beside another session") {
+  SECTION("also next to another session") {
     for (const ClientId id : {1U, 2U}) turns.core.step(event::Session{id, 7}, turns.now);
     for (const ClientId id : {3U, 4U, 5U}) turns.core.step(event::Session{id, 8}, turns.now);
     const std::vector<Time> held = turns.all(24s, all);
@@ -304,7 +304,8 @@ TEST_CASE("a session has as much of a GPU as one program beside it, and its prog
   }
 }
 
-TEST_CASE("who comes back in a session that is always there is before its mates, not before other sessions") {
+TEST_CASE(
+    "a program that comes back in a session that is always there goes before its mates, not before other sessions") {
   Turns turns;
   for (const ClientId id : {1U, 2U, 3U}) turns.come(id);
   for (const ClientId id : {1U, 2U}) turns.core.step(event::Session{id, 7}, turns.now);
@@ -339,7 +340,7 @@ TEST_CASE("what a program has had counts for its session, also if it named that 
   CHECK(turns.all(6s, {1, 2, 3})[0] <= 500ms);
 }
 
-TEST_CASE("who comes back and has had more than its mate waits for the end of that one's turn") {
+TEST_CASE("a program that comes back and has had more than its mate waits for the end of that one's turn") {
   Turns turns;
   for (const ClientId id : {1U, 2U}) {
     turns.come(id);
@@ -385,7 +386,7 @@ TEST_CASE("who goes at a pause just before the end of its turn has had its turn"
   CHECK((turns.core.client(2)->drain_at < turns.now + 500ms) == early);
 }
 
-TEST_CASE("who comes back after a pause and is behind does not wait for the end of a turn") {
+TEST_CASE("a program that comes back after a pause and has had less does not wait for the end of a turn") {
   Turns turns;
   for (const ClientId id : {1U, 2U}) turns.come(id);
   turns.want(1);
@@ -399,7 +400,7 @@ TEST_CASE("who comes back after a pause and is behind does not wait for the end 
   CHECK(turns.core.client(2)->drain_at > turns.now + 10ms);
 }
 
-TEST_CASE("where memory moves, who comes back waits for no longer than it works at a time itself") {
+TEST_CASE("where memory moves, a program that comes back waits no longer than its own work takes at a time") {
   Turns turns;
   struct Case {
     bool moves;

@@ -64,7 +64,7 @@ TEST_CASE("of programs that leave a GPU idle it is known that they do not collid
   CHECK_FALSE(result.uses[0].busy);
 }
 
-TEST_CASE("a program that runs at any time beside others in turns is known by that") {
+TEST_CASE("a program that runs at any time concurrently with others in turns is known by that") {
   const sim::Result result = World({kBusy, kBusy, kLightlyBusy}, std::nullopt).run(5s);
   REQUIRE(result.candidate == Candidate::kLightOpen);
   CHECK(result.why.reason == SharingReason::kTrial);
@@ -74,7 +74,7 @@ TEST_CASE("a program that runs at any time beside others in turns is known by th
   CHECK(result.uses[2].light);
 }
 
-TEST_CASE("one that keeps coming beside one that comes in bursts is told from a trial") {
+TEST_CASE("a program that keeps coming next to one with bursts is told from a trial") {
   const Program burst{.kernel = 1ms, .cpu = 0ms, .burst = 20, .think = 200ms};
   CHECK(World({kBusy, burst}, std::nullopt).run(5s).why.reason == SharingReason::kFewContend);
 }
@@ -119,7 +119,7 @@ TEST_CASE("that programs did not fit a moment ago is the reason why nothing is m
   CHECK(pair.reason() == SharingReason::kMemoryLately);
 }
 
-TEST_CASE("the time of who holds and of who waits is counted while it goes on") {
+TEST_CASE("the time of holders and of waiting programs is counted while it goes on") {
   Settings settings;
   settings.mode = Mode::kExclusive;
   Pair pair(settings);

@@ -17,7 +17,9 @@ const Quota::Membership kSession{"session 1", "session 1", {.device = 1000}};
 
 }  // namespace
 
-TEST_CASE("who asks while others have just been called upon shares the next call, and nobody is asked too often") {
+TEST_CASE(
+    "a client that asks while others are being asked to free memory shares the next round, and no client is asked too "
+    "often") {
   constexpr int kMembers = 100;
   LimitsBesideBooks quota;
   for (ClientId id = 1; id <= kMembers; ++id) {
@@ -70,14 +72,14 @@ TEST_CASE("who asks while others have just been called upon shares the next call
       CHECK(answer.client <= 4);
     }
   }
-  SECTION("who ends is not waited for") {
+  SECTION("a client that ends is not waited for") {
     std::size_t answered = 0;
     for (ClientId id = 12; id <= kMembers; ++id) answered += quota.leave(id, now).answers.size();
     CHECK(answered == 10);
   }
 }
 
-TEST_CASE("who may not make others wait is answered at once") {
+TEST_CASE("a client that may not make others wait is answered at once") {
   LimitsBesideBooks quota;
   for (const ClientId id : {1U, 2U}) {
     quota.join(id, {kSession});

@@ -156,7 +156,7 @@ TEST_CASE("what the driver and the kernel confirm counts for others, and no more
     rig.quota.confirm(rig.liar, 0, 0, 0, kNow);
     CHECK(rig.granted({Rig::all, Rig::all, 0, Rig::all}));
   }
-  SECTION("it is gone with the client") {
+  SECTION("it ends with the client") {
     rig.quota.leave(rig.liar, kNow);
     CHECK(rig.granted({Rig::all, Rig::all, 0, Rig::all}));
   }

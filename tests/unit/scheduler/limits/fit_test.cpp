@@ -85,7 +85,7 @@ TEST_CASE("what a client pins of its swap memory counts as what stays, and no lo
   rig.hear(rig.quota.pin(one, 0, 3000, rig.now));
   CHECK(rig.quota.fixed_of_others(other, 0) == 3000);
   CHECK(rig.quota.fixed_of_others(one, 0) == 0);
-  SECTION("others may have what is left beside it") {
+  SECTION("others may have what is left next to it") {
     CHECK_FALSE(rig.granted(other, 0, 3400));
     CHECK_THAT(rig.ask(other, 0, 3400)->why, Contains("3 KiB cannot be evicted"));
     CHECK(rig.granted(other, 0, 3300));
@@ -103,13 +103,14 @@ TEST_CASE("what a client pins of its swap memory counts as what stays, and no lo
     rig.hear(rig.quota.pin(one, 0, 6400, rig.now));
     CHECK(rig.quota.fixed_of_others(other, 0) == rig.quota.reserved(one, 0).swapped);
   }
-  SECTION("it goes with its client") {
+  SECTION("it ends with its client") {
     rig.hear(rig.quota.leave(one, rig.now));
     CHECK(rig.quota.fixed_of_others(other, 0) == 0);
   }
 }
 
-TEST_CASE("beside swap memory that is all pinned nobody is granted more than fits, since it will be evicted again") {
+TEST_CASE(
+    "next to swap memory that is all pinned no client is granted more than fits, since it will be evicted again") {
   Rig rig;
   const ClientId swaps = rig.client();
   const ClientId native = rig.client();
@@ -119,7 +120,7 @@ TEST_CASE("beside swap memory that is all pinned nobody is granted more than fit
   CHECK(rig.granted(native, 2300, 0));
 }
 
-TEST_CASE("a client that is pinned as a whole gets no more than lets the others come back") {
+TEST_CASE("a client that is pinned as a whole gets no more than lets the others restore their memory") {
   Rig rig;
   const ClientId pinned = rig.client();
   const ClientId other = rig.client();
@@ -130,13 +131,13 @@ TEST_CASE("a client that is pinned as a whole gets no more than lets the others 
   CHECK(rig.granted(pinned, 0, kGpu - 2 * kContext - 4000));
   CHECK(rig.quota.fixed_of_others(other, 0) == kGpu - 2 * kContext - 4000);
   CHECK_FALSE(rig.granted(other, 0, 4001));
-  SECTION("and as much as before once it can leave again") {
+  SECTION("and as much as before once it can be evicted again") {
     rig.hear(rig.quota.pin(pinned, 0, 0, rig.now));
     CHECK(rig.granted(pinned, 0, kGpu - 2 * kContext));
   }
 }
 
-TEST_CASE("two that swap may have a GPU each, and no more than what is left beside contexts and what stays") {
+TEST_CASE("two clients that swap may have a GPU each, and no more than is left next to contexts and pinned memory") {
   Rig rig;
   const ClientId one = rig.client();
   const ClientId two = rig.client();
@@ -146,7 +147,7 @@ TEST_CASE("two that swap may have a GPU each, and no more than what is left besi
   CHECK_FALSE(rig.granted(two, 1, kGpu - 2 * kContext));
 }
 
-TEST_CASE("what one has there that stays is no room for another's swap memory") {
+TEST_CASE("pinned memory of one client is not available to another's swap memory") {
   Rig rig;
   const ClientId stays = rig.client();
   const ClientId swaps = rig.client();
@@ -158,7 +159,7 @@ TEST_CASE("what one has there that stays is no room for another's swap memory") 
   CHECK(rig.quota.fixed_of_others(stays, 0) == 0);
 }
 
-TEST_CASE("what programs without rota have there is no room for anybody's swap memory, as long as they have it") {
+TEST_CASE("unmanaged memory is not available to swap memory, as long as it exists") {
   Rig rig;
   const ClientId one = rig.client();
   rig.hear(rig.quota.set_outside(0, 4000, rig.now));
@@ -198,7 +199,7 @@ TEST_CASE("a refusal with the longest numbers fits into its message") {
   CHECK(why.size() < protocol::kTextLength);
 }
 
-TEST_CASE("nobody takes memory that stays where another's swap memory could not come back beside it") {
+TEST_CASE("no client takes memory that stays where another's swap memory could not be restored next to it") {
   Rig rig;
   const ClientId swaps = rig.client();
   const ClientId other = rig.client();
@@ -244,7 +245,7 @@ TEST_CASE("contexts that come later are refused to nobody, and then nothing more
   CHECK(rig.granted(two, kGpu - 2 * kContext - 5000, 1100));
 }
 
-TEST_CASE("of a large GPU swap memory leaves a little free, and more beside others' contexts") {
+TEST_CASE("swap memory leaves a little of a large GPU free, and more next to others' contexts") {
   constexpr Bytes kLarge = Bytes{16} << 30;
   constexpr Bytes kMargin = kLarge / 1024;
   constexpr Bytes kMapping = Bytes{8} << 20;
@@ -281,7 +282,7 @@ TEST_CASE("after a rotad that died nobody takes what the others have yet to say 
   CHECK_FALSE(rig.answers.at(fresh).granted);
 }
 
-TEST_CASE("whoever asks for whatever in whatever order, each can have its swap memory beside all that stays") {
+TEST_CASE("whatever clients ask for in whatever order, each can have its swap memory next to all that stays") {
   std::mt19937 random(5);
   const auto below = [&](Bytes n) { return random() % n; };
   Rig rig;

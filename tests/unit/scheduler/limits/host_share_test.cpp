@@ -87,7 +87,7 @@ TEST_CASE("a limit that the configuration no longer has bounds nobody any more")
   CHECK(one.most() != kNoLimit);
 }
 
-TEST_CASE("what programs have in the host's memory beyond their need is theirs until another one needs the room") {
+TEST_CASE("what programs have in the host's memory beyond their need is theirs until another one needs it") {
   Rig rig;
   const auto host = account("host", 1000);
   auto& one = rig.client({host});
@@ -150,7 +150,7 @@ TEST_CASE("what is on the host and nowhere else is nobody else's, however much a
   CHECK(other.most() == 200);
 }
 
-TEST_CASE("who lacks room keeps its own copies: what leaves its GPU goes to their places") {
+TEST_CASE("a client without host memory keeps its own copies: what it evicts goes to their places") {
   Rig rig;
   const auto host = account("host", 1000);
   auto& one = rig.client({host});
@@ -162,7 +162,7 @@ TEST_CASE("who lacks room keeps its own copies: what leaves its GPU goes to thei
   CHECK(one.most() == 300);
 }
 
-TEST_CASE("those who lack room get it in the order in which they said so") {
+TEST_CASE("clients with a deficit get host memory in the order in which they said so") {
   Rig rig;
   const auto host = account("host", 1000);
   auto& one = rig.client({host});
@@ -205,7 +205,7 @@ TEST_CASE("a refusal for the host's sake names the bytes asked for, also of memo
   CHECK_THAT(outcome.answers[0].why, Catch::Contains(fmt::format("too little for {} more", bytes_text(3500))));
 }
 
-TEST_CASE("room that Unified Memory may take on the host is in no share") {
+TEST_CASE("host memory that Unified Memory may take is in no share") {
   Rig rig;
   const auto host = account("host", 1000);
   auto& one = rig.client({host});
@@ -259,7 +259,8 @@ TEST_CASE("what could be given back is counted for an account, and no more than 
   CHECK(spare == std::map<std::string, Bytes>{{"host", 500}, {"session", 200}});
 }
 
-TEST_CASE("an allocation of swap memory leaves the host room for one piece more, so that two can change places") {
+TEST_CASE(
+    "an allocation of swap memory leaves host memory for one more extent, so that two clients can change places") {
   LimitsBesideBooks quota;
   quota.join(1, {account("host", 1000)});
   quota.add_gpu(1, 0, kGpu, 0);
@@ -275,7 +276,7 @@ TEST_CASE("an allocation of swap memory leaves the host room for one piece more,
 }
 
 // Clients take, give back and ask at any moment between rotad's writing and reading, by the rules of pages.h.
-TEST_CASE("together programs never have more of the host than a limit, and who lacks room gets it in the end") {
+TEST_CASE("together programs never have more of the host than a limit, and a deficit is met in the end") {
   std::mt19937 random(11);
   const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
   LimitsBesideBooks quota;

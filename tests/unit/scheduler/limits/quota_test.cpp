@@ -92,7 +92,7 @@ TEST_CASE("those who share a limit have it together, to the byte") {
   CHECK(rig.quota.limit(other) == kNoLimit);
 }
 
-TEST_CASE("who is refused is told the remedy, of the lower limit, however long the name of the account is") {
+TEST_CASE("a refusal names the remedy, of the lower limit, however long the name of the account is") {
   Rig rig;
   auto higher = account("cgroup /" + std::string(300, 'x') + "/job", {.device = 2000, .host = 5});
   higher.remedy = {.device = "raise the higher one", .host = "free host memory"};
@@ -115,7 +115,7 @@ TEST_CASE("each GPU has the limit for itself") {
   CHECK(rig.granted(one, 1000, 0, 1));
 }
 
-TEST_CASE("what has been measured beside allocations counts for limits, and is refused to nobody") {
+TEST_CASE("what has been measured besides allocations counts for limits, and is never refused") {
   Rig rig;
   const auto session = account("session", {.device = 1000});
   const ClientId one = rig.client({session}, 400);
@@ -212,7 +212,7 @@ TEST_CASE("far from the limit a client is granted more than it asked for, and gi
   CHECK(rig.quota.reserved(one, 0).device == 10);
 }
 
-TEST_CASE("what a client has freed is there for another, which waits until it has said so") {
+TEST_CASE("memory that a client has freed is available to another, which waits until the client has said so") {
   Rig rig;
   const auto session = account("session", {.device = 1000});
   const ClientId one = rig.client({session});
@@ -226,7 +226,7 @@ TEST_CASE("what a client has freed is there for another, which waits until it ha
   CHECK(rig.answers.at(two).granted);
 }
 
-TEST_CASE("who does not say what it has holds nobody up for long") {
+TEST_CASE("a client that does not say what it has delays no other for long") {
   Rig rig;
   const auto session = account("session", {.device = 1000});
   const ClientId one = rig.client({session});
@@ -277,7 +277,7 @@ TEST_CASE("nothing has to lie in the host's memory while everything fits the GPU
   CHECK_FALSE(rig.granted(one, 3001, 3001));
 }
 
-TEST_CASE("contexts take room that memory then does not have") {
+TEST_CASE("contexts take memory that allocations then cannot have") {
   Rig rig;
   const auto host = account("the host", {.host = 100});
   const ClientId one = rig.client({host}, 400);
@@ -285,7 +285,7 @@ TEST_CASE("contexts take room that memory then does not have") {
   CHECK_FALSE(rig.granted(one, 6101, 6101));
 }
 
-TEST_CASE("what others have there takes room, too, and who waits for it has it when they have gone") {
+TEST_CASE("unmanaged memory counts, too, and a client that waits for it has it when its programs have ended") {
   Rig rig;
   const auto host = account("the host", {.host = 100});
   const ClientId one = rig.client({host});
@@ -303,7 +303,7 @@ TEST_CASE("what others have there takes room, too, and who waits for it has it w
   CHECK_FALSE(rig.quota.exceeds_gpu(two, 0, 300));
 }
 
-TEST_CASE("memory that cannot leave the GPU needs no room in the host, but pushes out what can") {
+TEST_CASE("memory that cannot be evicted needs no host memory, but evicts memory that can") {
   Rig rig;
   const auto host = account("the host", {.host = 500});
   const ClientId fixed = rig.client({host});
@@ -344,7 +344,7 @@ TEST_CASE("a client asks on each GPU by itself, and is answered on each") {
   CHECK(granted == std::map<GpuIndex, bool>{{0, true}, {1, false}});
 }
 
-TEST_CASE("an account that is in the way only after another has made room is asked about, too") {
+TEST_CASE("an account that is in the way only after another has freed memory is asked about, too") {
   Rig rig;
   const ClientId one = rig.client({account("session", {.device = 1000})});
   const ClientId other = rig.client({account("user", {.device = 1000})});

@@ -40,7 +40,7 @@ TEST_CASE("extents have to fit with all extents of their program, and wait only 
   CHECK(machine.settle() == "2 again");
 }
 
-TEST_CASE("in a deadlock nobody is refused whose memory is in nobody's way, however young") {
+TEST_CASE("in a deadlock no program is refused whose memory obstructs no other, however young") {
   Machine machine;
   machine.has(1, 50);
   machine.has(2, 40);
@@ -104,7 +104,7 @@ TEST_CASE("extents wait until a program ends that has pinned all of its memory")
   CHECK(SwapRig::text(limits.quota.leave(1, limits.now)) == "2 again");
 }
 
-TEST_CASE("extents that no longer fit beside a program's own are refused at once") {
+TEST_CASE("extents that no longer fit next to a program's own are refused at once") {
   SwapRig limits;
   limits.has(1, 1000);
   limits.pins(1, 1000);
@@ -115,7 +115,7 @@ TEST_CASE("extents that no longer fit beside a program's own are refused at once
 }
 
 TEST_CASE(
-    "where nothing of others stays extents are refused at once, unless they would stay beside what others bring back") {
+    "where nothing of others stays extents are refused at once, unless they would stay next to what others restore") {
   SwapRig limits;
   limits.has(1, 4000);
   CHECK(limits.asks(2, 6300, What::kSwapped) == "2 refused");

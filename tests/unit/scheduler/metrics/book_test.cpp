@@ -215,7 +215,7 @@ TEST_CASE("GPUs that programs invent are forgotten, those that are in use are no
 
 // All that may happen, at random: no row falls as long as it is there, "other" is always there once it was, there are
 // never more rows than allowed, and nothing is lost or counted twice.
-TEST_CASE("no row falls and nothing is lost, whoever comes and goes") {
+TEST_CASE("no row falls and nothing is lost, whichever programs come and go") {
   std::mt19937 random(20261129);  // NOLINT(cert-msc32-c,cert-msc51-cpp): the same each time
   Book book;
   Time now = 1s;

@@ -155,7 +155,7 @@ TEST_CASE("an XDG_RUNTIME_DIR of another user, which su keeps, is no place and n
   CHECK(candidates().size() == 3);
 }
 
-TEST_CASE("an untrusted place after the rotad that answers is not looked at") {
+TEST_CASE("an untrusted place after the rotad that answers is not checked") {
   const TemporaryFolder folder;
   make_untrusted(folder / "b", 0);
   const test::Daemon daemon({}, folder / "a/rotad.sock");

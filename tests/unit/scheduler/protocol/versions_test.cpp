@@ -192,7 +192,8 @@ TEST_CASE("a newer program is served in the newest version that rotad speaks, it
   close(descriptor);
 }
 
-TEST_CASE("who does not hold a GPU is asked for room there, and not again for what has gone meanwhile") {
+TEST_CASE(
+    "a client that does not hold a GPU is asked to evict there, and not again for what it has evicted meanwhile") {
   constexpr std::uint64_t kMega = 1 << 20;
   const Daemon daemon;
   setenv("ROTA_SOCKET", daemon.socket().c_str(), 1);

@@ -103,7 +103,7 @@ alice = { gpu = "40G" }
   CHECK(config->limits.cgroups.at("/jobs") == Limits{.device = 8 * kGiga});
 }
 
-TEST_CASE("what cannot be read is named by line, with what may stand there") {
+TEST_CASE("what cannot be read is named by line, with what is allowed there") {
   CHECK_THAT(problem("\nmode = \"fast\"\n"), Contains("line 2: 'fast' is not a mode: use \"automatic\""));
   CHECK_THAT(problem("quantum = 100\n"), Contains("line 1: a string is expected, as in \"100ms\""));
   CHECK_THAT(problem("quantum = \"0s\"\n"), Contains("'0s' is not a duration above 0"));

@@ -50,7 +50,7 @@ TEST_CASE("a rotad that is told to stop answers, ends cleanly and takes both of 
   CHECK(access(daemon.socket().c_str(), F_OK) != 0);
 }
 
-TEST_CASE("while rotad has no descriptor for whoever asks at the control socket, it waits and does not spin") {
+TEST_CASE("while rotad has no descriptor for a connection to the control socket, it waits and does not spin") {
 #ifdef __SANITIZE_ADDRESS__
   WARN("not run: the undefined-behaviour sanitizer looks at objects through a pipe, and has no descriptor for that");
   return;
@@ -111,7 +111,7 @@ TEST_CASE("another user may not change settings, even one who can reach the sock
   CHECK(status(daemon.socket()).daemon.mode == protocol::Mode::kAutomatic);
 }
 
-TEST_CASE("another user is told why, also one who has asked before rotad looked at who it is") {
+TEST_CASE("another user is told why, also one whose request came before rotad checked the user") {
   if (geteuid() != 0) return;
   const Daemon daemon({"--mode", "automatic"});
   const std::string control = daemon.socket() + ".control";
@@ -176,7 +176,7 @@ TEST_CASE("those who hold the control socket open do not keep others from it") {
 }
 
 TEST_CASE(
-    "the control socket of the machine's rotad lies in a folder of its own, a user's beside the clients' socket") {
+    "the control socket of the machine's rotad lies in a folder of its own, a user's next to the clients' socket") {
   char path[protocol::kSocketPathLength];
   REQUIRE(protocol::control_path(protocol::kSystemSocket, path));
   CHECK(std::string(path) == "/run/rota-control/control.sock");

@@ -8,7 +8,7 @@ namespace {
 
 using protocol::GpuLease;
 
-TEST_CASE("what a member is promised, and whether others can make room for it, follows what the others have") {
+TEST_CASE("what a member is promised, and whether others can evict for it, follows what the others have") {
   Daemon daemon({"--mode", "exclusive"});
   Rank one(daemon.socket(), 0);
   Rank two(daemon.socket(), 0);

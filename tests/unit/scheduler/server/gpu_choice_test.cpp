@@ -41,12 +41,12 @@ std::vector<Uuid> given(GpuChoice& choice, const Chooser& who, std::vector<GpuCh
   return *all;
 }
 
-TEST_CASE("the GPUs with most room are chosen, in their order") {
+TEST_CASE("the GPUs with most free memory are chosen, in their order") {
   GpuChoice choice;
   CHECK(numbers(given(choice, {1, "s"}, {gpu(0, 50), gpu(1, 10), gpu(2, 20), gpu(3, 60)}, 2, 0s)) == Numbers{1, 2});
 }
 
-TEST_CASE("of GPUs with equal room the one with fewer programs is chosen, then the first") {
+TEST_CASE("of GPUs with equally much free memory the one with fewer programs is chosen, then the first") {
   GpuChoice choice;
   CHECK(numbers(given(choice, {1, "s"}, {gpu(0, 0, 2), gpu(1, 0, 1), gpu(2, 0, 1)}, 1, 0s)) == Numbers{1});
 }
@@ -103,7 +103,7 @@ TEST_CASE("of two that start in one session, each program that comes ends its ow
   CHECK(choice.reserved(gpu_number(0), 0s) == 0);
 }
 
-TEST_CASE("who asks again has what it was given last") {
+TEST_CASE("a process that asks again has what it was given last") {
   GpuChoice choice;
   given(choice, {1, "a"}, idle(2), 2, 0s);
   CHECK(numbers(given(choice, {1, "a"}, idle(2), 1, 0s)) == Numbers{0});

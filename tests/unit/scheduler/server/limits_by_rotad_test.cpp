@@ -202,7 +202,7 @@ TEST_CASE("a new rotad waits for what programs of the one before it have, before
   CHECK(fresh.answer().granted == 1);
 }
 
-TEST_CASE("who has its answer finds in its page what that leaves") {
+TEST_CASE("a client that has its answer finds in its page what that leaves") {
   const Daemon daemon;
   // rotad writes the pages of all that share the limit, the last one's last.
   std::vector<std::unique_ptr<Member>> others;
@@ -287,7 +287,8 @@ TEST_CASE("who speaks of GPUs that it has not named, or of limits in an older ve
 }
 
 TEST_CASE(
-    "what stays is room for nobody's swap memory, whoever asks first, and pages say what others have that stays") {
+    "memory that stays is not available to swap memory, whichever client asks first, and pages say how much others "
+    "have") {
   const Daemon daemon;
   Member swaps(daemon);
   Member stays(daemon);

@@ -191,7 +191,7 @@ TEST_CASE("what may lie in the host's memory is most of what the machine and the
     follow_host(LimitBook(settings, machine.root), quota);
     CHECK(account(quota, "the host").limits.host == 77);
   }
-  SECTION("while something is reserved there it grows to what is left, since what has been moved out is in use") {
+  SECTION("while something is reserved there it grows to what is left, since what has been evicted is in use") {
     using namespace std::chrono_literals;
     const auto outcome = quota.reserve(1, 0, 1, {101'000, 101'000}, 1s);  // 1000 bytes beyond the GPU
     REQUIRE(outcome.answers.at(0).granted);

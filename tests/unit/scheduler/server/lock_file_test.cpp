@@ -97,7 +97,7 @@ TEST_CASE("a lock is of the file that the path leads to, not of one that was unl
   CHECK(content(f.path) == "rotad pid 7\n");
 }
 
-TEST_CASE("a file that was only unlinked is made anew and locked, and says who has it") {
+TEST_CASE("a file that was only unlinked is made anew and locked, and names its holder") {
   Folder f;
   int asked = 0;
   before_lock = [&] {

@@ -72,7 +72,7 @@ TEST_CASE("a GPU whose size cannot be is refused by itself, with the reason, and
   CHECK(status(daemon.socket()).gpus.size() == 1);
 }
 
-TEST_CASE("users who name GPUs that nothing confirms leave room for others, and what they leave is free again") {
+TEST_CASE("users who name GPUs that nothing confirms leave some for others, and what they release is free again") {
   asio::io_context io;
   server::Workers workers(io);
   server::GpuTable table(io, workers, {.folder = "/nowhere/" + std::to_string(getpid()), .files = false}, "rotad",
@@ -104,7 +104,7 @@ TEST_CASE("users who name GPUs that nothing confirms leave room for others, and 
   CHECK(takes(6) == protocol::kMaxGpus / 4);
 }
 
-TEST_CASE("a GPU is as large as NVML says, or as most users say, whoever says something else first") {
+TEST_CASE("a GPU is as large as NVML says, or as most users say, whichever user says something else first") {
   asio::io_context io;
   server::Workers workers(io);
   server::GpuTable table(io, workers, {.folder = "/nowhere/" + std::to_string(getpid()), .files = false}, "rotad",

@@ -72,7 +72,7 @@ TEST_CASE("a meter answers one question at a time, the latest of those that wait
     const std::lock_guard lock(gate->mutex);
     CHECK(gate->closed);
   }
-  SECTION("who is stuck is left behind") {
+  SECTION("a thread that is stuck is left behind") {
     meter.reset();  // after two seconds
     const std::lock_guard lock(gate->mutex);
     CHECK(gate->answers.size() == 2);

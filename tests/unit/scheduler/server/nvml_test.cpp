@@ -116,7 +116,7 @@ TEST_CASE("where NVML is missing, does not start, or is rota's own, that is said
 #endif
 }
 
-TEST_CASE("what a process has beside its allocations is measured, counted and shown") {
+TEST_CASE("what a process has besides its allocations is measured, counted and shown") {
   const Answers answers;
   const std::string gpu = "gpu " + gpu_line(1, 300 * kMega);
   const MeasuringDaemon rotad(answers, gpu + process_line(getpid(), 200 * kMega));
@@ -249,7 +249,7 @@ struct Pair {
 
 }  // namespace
 
-TEST_CASE("two programs that do not fit beside what others have take turns, until a meter that fell silent is old") {
+TEST_CASE("two programs that do not fit next to unmanaged memory take turns, until a meter that fell silent is old") {
   const Answers answers;
   const std::string gpu = "gpu " + gpu_line(1, 586 * kMega) + process_line(getpid(), 10 * kMega);
   const MeasuringDaemon rotad(answers, gpu + process_line(getppid(), 600 * kMega));
@@ -278,7 +278,7 @@ TEST_CASE("two programs that do not fit beside what others have take turns, unti
   }
 }
 
-TEST_CASE("who comes to a GPU first hears of it once it is known what others have there") {
+TEST_CASE("the first client of a GPU is answered once the unmanaged memory there is known") {
   const Answers answers;
   const MeasuringDaemon rotad(answers, "gpu " + gpu_line(1, 586 * kMega) + process_line(getpid(), 10 * kMega) +
                                            process_line(getppid(), 600 * kMega) + "slow 50\n");
@@ -288,7 +288,7 @@ TEST_CASE("who comes to a GPU first hears of it once it is known what others hav
   CHECK_FALSE(pair.together());
 }
 
-TEST_CASE("who comes to a GPU of which NVML says nothing in time hears of it all the same") {
+TEST_CASE("a client of a GPU of which NVML says nothing in time is answered nevertheless") {
   const Answers answers;
   const MeasuringDaemon rotad(answers, "gpu " + gpu_line(1, 586 * kMega) + "hangs\n");
   const Pair pair(*rotad.daemon);
@@ -296,7 +296,7 @@ TEST_CASE("who comes to a GPU of which NVML says nothing in time hears of it all
   CHECK(pair.together());
 }
 
-TEST_CASE("who names a GPU hears of it once what its contexts take is known, each time") {
+TEST_CASE("a client that names a GPU is answered once the size of its contexts is known, each time") {
   const Answers answers;
   write_file(answers.folder / "rotad.toml", "[limits.process]\ngpu = \"500M\"\n");
   const std::string gpu = "gpu " + gpu_line(1, 400 * kMega);
@@ -380,7 +380,7 @@ TEST_CASE("memory that is in use and nobody's counts after some readings, listed
   CHECK(eventually([&] { return status(rotad.daemon->socket()).gpus.at(0).outside_bytes == 723 * kMega; }));
 }
 
-TEST_CASE("what others have on the GPU takes room from what limits on the host's memory allow") {
+TEST_CASE("unmanaged memory on the GPU reduces what limits on the host's memory allow") {
   const Answers answers;
   write_file(answers.folder / "rotad.toml", "[limits.user]\nhost = \"100M\"\n");
   const MeasuringDaemon rotad(

@@ -64,7 +64,9 @@ TEST_CASE("everybody's page says what the contexts of all take of a GPU, as they
   close(ready[1]);
 }
 
-TEST_CASE("who asks for more than is free is promised it once the other has given back, and status says who waits") {
+TEST_CASE(
+    "a client that asks for more than is free is promised it once the other has given back, and status says which one "
+    "waits") {
   const Daemon daemon;
   Asker first(daemon, 400);
   Asker second(daemon, 400);
@@ -83,7 +85,7 @@ TEST_CASE("who asks for more than is free is promised it once the other has give
   CHECK(first.wait_for([&](const protocol::LeasePage& page) { return page.gpus[first.gpu].promised_bytes == 0; }));
 }
 
-TEST_CASE("who does not make room within the grace period is overrun, and status says so") {
+TEST_CASE("a client that does not evict within the grace period is overrun, and status says so") {
   const Daemon daemon({"--quantum", "20ms", "--grace", "50ms"});
   Asker first(daemon, 400);
   REQUIRE(first.wait_for_grant());

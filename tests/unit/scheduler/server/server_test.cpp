@@ -370,7 +370,7 @@ TEST_CASE("a second daemon for the same socket is refused and told who has it") 
   CHECK(serves(daemon));
 }
 
-TEST_CASE("a GPU that another daemon manages is refused with that daemon's pid and socket, until that lets go") {
+TEST_CASE("a GPU that another daemon manages is refused with that daemon's pid and socket, until that releases it") {
   Daemon first;
   Daemon second({"--lock-directory", first.locks()});
   auto owner = std::make_unique<Client>(first.socket());

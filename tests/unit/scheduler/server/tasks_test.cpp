@@ -236,7 +236,7 @@ TEST_CASE("a process that dies gives up all of its tasks") {
   CHECK(waiter.wait_for([](const LeasePage& page) { return page.gpus[0].grant != 0 && page.gpus[2].grant != 0; }));
 }
 
-TEST_CASE("what a client has there stays in the books when its GPUs are coupled, also for others in between") {
+TEST_CASE("what a client has there stays in the accounting when its GPUs are coupled, also for others in between") {
   Daemon daemon({"--mode", "automatic", "--quantum", "50ms"});
   TwoGpus two(daemon.socket());
   TwoGpus other(daemon.socket(), "other");
@@ -263,7 +263,7 @@ TEST_CASE("what a client has there stays in the books when its GPUs are coupled,
   }
 }
 
-TEST_CASE("nobody gets in beside memory that cannot leave while the client that has it couples its GPUs") {
+TEST_CASE("no client is admitted next to memory that cannot be evicted while its owner couples its GPUs") {
   Daemon daemon({"--mode", "automatic", "--quantum", "20s"});
   TwoGpus two(daemon.socket());
   for (const std::uint32_t gpu : {0U, 1U}) two.usage->gpus[gpu].fixed_bytes = kGpuBytes / 2;

@@ -302,7 +302,7 @@ TEST_CASE("contexts that nothing measures, of however many processes and users, 
   }
 }
 
-TEST_CASE("nobody gets more than three quarters of what the others leave") {
+TEST_CASE("no user gets more than three quarters of what the others leave") {
   server::Budget budget(64);
   const auto take_all = [&](const std::string& payer, bool all = false) {
     std::vector<server::Budget::Share> shares;

@@ -132,7 +132,7 @@ TEST_CASE("a reserved name becomes another one and is itself gone") {
   }
 }
 
-TEST_CASE("versions go with their names") {
+TEST_CASE("versions are removed with their names") {
   const Folder folder;
   REQUIRE(write_with_exports(library("both"), folder / "copy", {{"gamma", "alpha"}, {}}));
   void* handle = dlopen((folder / "copy").c_str(), RTLD_NOW);

@@ -189,7 +189,7 @@ void capture_relaxed(Scene& scene) {
 
 }  // namespace
 
-TEST_CASE("every route crossed with every free answers as without rota, and leaves nothing in the books") {
+TEST_CASE("every route crossed with every free answers as without rota, and leaves nothing in the accounting") {
   compare({"at once", nothing});
 }
 TEST_CASE("so it does from a context of the other GPU") {

@@ -95,7 +95,7 @@ bool reset_in_front_of(int number, bool looks, const std::vector<CUdeviceptr>& p
 
 }  // namespace
 
-TEST_CASE("a context is reset in front of any step in which memory leaves: nothing of the next one is touched") {
+TEST_CASE("a context is reset before any step in which memory is evicted: nothing of the next one is touched") {
   for (const bool looks : {false, true}) {
     check([looks] {
       enter(0);

@@ -68,7 +68,7 @@ int descriptors_of_gpu_memory() {
 
 }  // namespace
 
-TEST_CASE("extents come back in memory that was handed over, each with its own contents, again and again") {
+TEST_CASE("extents are restored in memory that was handed over, each with its own contents, again and again") {
   check([] {
     Between between;
     const CUdeviceptr first = allocate(kLarge, 1);
@@ -148,7 +148,7 @@ TEST_CASE("a large move begins and ends with small extents, so that the next hol
       std::uint64_t{4} << 30);
 }
 
-TEST_CASE("memory that came by a descriptor and leaves without a copy is not kept alive by the descriptor") {
+TEST_CASE("memory that came by a descriptor and is evicted without a copy is not kept alive by the descriptor") {
   check([] {
     Between between;
     const CUdeviceptr first = allocate(kLarge, 1);
@@ -167,7 +167,7 @@ TEST_CASE("memory that came by a descriptor and leaves without a copy is not kep
   });
 }
 
-TEST_CASE("what leaves without a copy is handed over as well: what was not used, and what was kept") {
+TEST_CASE("memory evicted without a copy is handed over as well: what was not used, and what was cached") {
   // On a GPU of this size as much is cached as can be handed over.
   check(
       [] {

@@ -89,7 +89,7 @@ TEST_CASE("a block that is being prepared and that nothing needs any more goes b
   });
 }
 
-TEST_CASE("zeros have no room prepared for them") {
+TEST_CASE("no host memory is prepared for zeros") {
   check([] {
     Carrier carrier(enter(0));
     carrier.looks = true;

@@ -60,7 +60,7 @@ TEST_CASE("no more of the host is taken than rotad allows, and rotad is told wha
   });
 }
 
-TEST_CASE("memory that leaves waits for what others give back, and goes on with it") {
+TEST_CASE("an eviction waits for host memory that others give back, and goes on with it") {
   check([] {
     Carrier carrier(enter(0));
     std::vector<CUdeviceptr> blocks;
@@ -174,7 +174,7 @@ TEST_CASE("the only copy of anything is never given back, and the most useful co
   });
 }
 
-TEST_CASE("a copy that is given up while other memory leaves is not taken for one that is there") {
+TEST_CASE("a copy that is given up while other memory is evicted does not count as there") {
   check([] {
     Carrier carrier(enter(0));
     carrier.looks = true;
@@ -196,7 +196,7 @@ TEST_CASE("a copy that is given up while other memory leaves is not taken for on
   });
 }
 
-TEST_CASE("a process that lacks room on the host gives up copies of what is on its other GPUs, not of what leaves") {
+TEST_CASE("a process without host memory gives up copies of memory on its other GPUs, not of what it evicts") {
   check([] {
     Carrier other(enter(1));
     const CUdeviceptr elsewhere = allocate(8 * kMiB, 1);
@@ -217,7 +217,7 @@ TEST_CASE("a process that lacks room on the host gives up copies of what is on i
   });
 }
 
-TEST_CASE("room is got ready within the share, and what is ready counts as spare") {
+TEST_CASE("host memory is prepared within the share, and prepared memory counts as reclaimable") {
   check([] {
     enter(0);
     for (int number = 0; number < 4; ++number) allocate(16 * kMiB, 1);

@@ -161,7 +161,7 @@ TEST_CASE("what would pass the limit is out of memory by every route, and the pr
   }
 }
 
-TEST_CASE("an array that would pass the limit is out of memory, and is made once there is room") {
+TEST_CASE("an array that would pass the limit is out of memory, and is made once there is memory for it") {
   const CUDA_ARRAY3D_DESCRIPTOR shape{1024, 512, 0, CU_AD_FORMAT_FLOAT, 1, 0};  // 2 MiB
   for (const Mode mode : {Mode::kNative, Mode::kManaged, Mode::kSwap}) {
     const std::string report = on_simgpu({.mode = mode, .limit = "5M", .replace = {}, .neighbour = {}}, [&] {
@@ -292,7 +292,7 @@ TEST_CASE("a GPU that is full refuses as without rota by every route, and serves
   }
 }
 
-TEST_CASE("what streams have freed is room for memory of any kind and size") {
+TEST_CASE("what streams have freed is available to memory of any kind and size") {
   for (const bool in_order : {false, true}) {
     for (const std::size_t each : {2 * kMiB, 4 * kMiB, 80 * kMiB}) {
       const std::string report = on_simgpu({.mode = Mode::kSwap, .limit = "", .replace = {}, .neighbour = {}}, [&] {

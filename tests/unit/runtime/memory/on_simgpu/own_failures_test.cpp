@@ -9,7 +9,7 @@
 using namespace rota;
 using namespace rota::test;
 
-TEST_CASE("what the driver refuses is refused while memory is out, too") {
+TEST_CASE("what the driver refuses is refused while memory is evicted, too") {
   check([] {
     Carrier carrier(enter(0));
     const Handle handle = create();
@@ -117,7 +117,7 @@ TEST_CASE("a piece that the driver does not take back at once costs what is made
   });
 }
 
-TEST_CASE("memory that cannot be mapped for rota when it may first leave stays, and leaves the next time") {
+TEST_CASE("memory that cannot be mapped for rota when it may first be evicted stays, and is evicted the next time") {
   check([] {
     Carrier carrier(enter(0));
     const Handle handle = create();

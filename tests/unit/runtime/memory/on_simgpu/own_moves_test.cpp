@@ -14,7 +14,7 @@
 using namespace rota;
 using namespace rota::test;
 
-TEST_CASE("memory that the program made leaves the GPU and is there again at each address, with what it held") {
+TEST_CASE("memory that the program made is evicted and restored at each address, with its contents") {
   check([] {
     Carrier carrier(enter(0));
     const std::size_t free_before = free_on_gpu();
@@ -45,8 +45,8 @@ TEST_CASE("memory that the program made leaves the GPU and is there again at eac
 }
 
 TEST_CASE(
-    "memory that the program made costs no mapping or access of rota's before it may leave, and then one call for "
-    "what lies together") {
+    "memory that the program made costs no mapping or access of rota's before it may be evicted, and then one call for "
+    "what is adjacent") {
   check([] {
     Carrier carrier(enter(0));
     std::map<Symbol, int> calls;
@@ -101,7 +101,7 @@ TEST_CASE("memory that the program makes and releases again and again takes no c
   });
 }
 
-TEST_CASE("small pieces that the program has mapped beside each other get their access by one call") {
+TEST_CASE("adjacent small mappings of the program get their access by one call") {
   check([] {
     Carrier carrier(enter(0));
     constexpr std::size_t kPieces = 12;
@@ -155,7 +155,7 @@ TEST_CASE("what is mapped nowhere keeps what it holds, wherever it lies") {
   });
 }
 
-TEST_CASE("what the program maps, allows, unmaps and releases while memory is out is so when it comes back") {
+TEST_CASE("what the program maps, allows, unmaps and releases while memory is evicted holds when it is restored") {
   check([] {
     Carrier carrier(enter(0));
     const std::size_t free_before = free_on_gpu();
@@ -438,7 +438,7 @@ TEST_CASE("a mapping that is unmapped leaves the ledger, although another thread
   });
 }
 
-TEST_CASE("memory that is made at a released address while others come back is not taken for what was there") {
+TEST_CASE("memory that is made at a released address while other memory is restored is not taken for what was there") {
   check([] {
     Carrier carrier(enter(0));
     FakeTurns turns;

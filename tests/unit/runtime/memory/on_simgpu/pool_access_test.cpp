@@ -192,7 +192,7 @@ TEST_CASE("peer access reaches plain memory and no pool's, also where one is ser
   });
 }
 
-TEST_CASE("memory that comes back beside other memory keeps the access that is its own") {
+TEST_CASE("memory that is restored next to other memory keeps its own access") {
   in_mode(Mode::kSwap, [] {
     const Pooled pooled;
     pooled.set_access(kFull);
@@ -208,7 +208,7 @@ TEST_CASE("memory that comes back beside other memory keeps the access that is i
   });
 }
 
-TEST_CASE("access that is given or taken while memory comes back holds for it as for the rest") {
+TEST_CASE("access that is granted or withdrawn while memory is restored holds for it as for the rest") {
   for (const bool gives : {true, false}) {
     in_mode(Mode::kSwap, [gives] {
       const Pooled pooled;
@@ -235,7 +235,7 @@ TEST_CASE("access that is given or taken while memory comes back holds for it as
   }
 }
 
-TEST_CASE("peer access that is given while memory comes back holds for it as for the rest") {
+TEST_CASE("peer access that is enabled while memory is restored holds for it as for the rest") {
   in_mode(Mode::kSwap, [] {
     const Pooled pooled;
     const CUdeviceptr first = allocate(kBytes, 1);

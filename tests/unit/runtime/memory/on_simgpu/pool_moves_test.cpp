@@ -69,7 +69,7 @@ CUresult one_number(CUstream, unsigned long long* number) {
 
 }  // namespace
 
-TEST_CASE("what a pool gave is there after its context, leaves and comes by another one, and is freed there") {
+TEST_CASE("a pool's memory outlives its context, is evicted and restored through another one, and is freed there") {
   check([] {
     const CUcontext other = enter(0);
     Carrier carrier(other);
@@ -108,7 +108,7 @@ TEST_CASE("what a pool gave is there after its context, leaves and comes by anot
   });
 }
 
-TEST_CASE("what a pool keeps unused leaves first and comes back, both without a copy") {
+TEST_CASE("a pool's unused memory is evicted first and restored, both without a copy") {
   check([] {
     Carrier carrier(enter(0));
     carrier.looks = GENERATE(true, false);
@@ -219,7 +219,7 @@ TEST_CASE("streams of two contexts that number alike are two streams to the pool
   CHECK(report == "");
 }
 
-TEST_CASE("what a pool gave comes back where no context is left on its GPU, so that work on another one can go on") {
+TEST_CASE("a pool's memory is restored where no context is left on its GPU, so that work on another one can go on") {
   check([] {
     const CUcontext context = make_context();
     const CUmemoryPool pool = make_pool();
@@ -262,7 +262,7 @@ TEST_CASE("what belongs to no context is released when every context of its GPU 
 }
 
 TEST_CASE(
-    "what a pool of one GPU gives back serves no pool of another GPU, and a shortage there takes nothing from it") {
+    "what a pool of one GPU gives back serves no pool of another GPU, and a deficit there takes nothing from it") {
   check([] {
     const CUcontext other = enter(1);
     const CUcontext here = enter(0);

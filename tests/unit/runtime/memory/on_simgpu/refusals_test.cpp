@@ -283,11 +283,12 @@ void refuse_every_call(bool hands_over) {
 
 }  // namespace
 
-TEST_CASE("whatever call the driver refuses to a move, contents and books stay right, and the next move succeeds") {
+TEST_CASE(
+    "whatever call the driver refuses to a move, contents and accounting stay right, and the next move succeeds") {
   refuse_every_call(false);
 }
 
-TEST_CASE("whatever call the driver refuses to a move that hands memory over, contents and books stay right") {
+TEST_CASE("whatever call the driver refuses to a move that hands memory over, contents and accounting stay right") {
   refuse_every_call(true);
 }
 
@@ -309,8 +310,7 @@ TEST_CASE("host memory that the driver does not unpin stays where it is: the dri
 }
 
 // The monitor counts refusals by that error (Monitor::lose_memory): without one it would try forever.
-TEST_CASE(
-    "whatever error the driver goes on answering to a call, memory does not come back without that error or a lack") {
+TEST_CASE("whatever error the driver keeps returning, memory is not restored without that error or a lack of memory") {
   constexpr Symbol kCalls[] = {
       Symbol::k_cuMemCreate,          Symbol::k_cuMemMap,        Symbol::k_cuMemSetAccess,
       Symbol::k_cuMemcpyHtoDAsync_v2, Symbol::k_cuMemsetD8Async, Symbol::k_cuEventCreate,

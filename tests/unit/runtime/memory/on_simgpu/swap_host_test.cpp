@@ -30,7 +30,7 @@ void limit_host(std::uint64_t bytes, const std::vector<Swap*>& all) {
 
 }  // namespace
 
-TEST_CASE("where the host has no more memory, what has its place there already leaves the GPU all the same") {
+TEST_CASE("where the host has no more memory, memory that already has its place there is still evicted") {
   check([] {
     const CUcontext context = enter(0);
     Carrier carrier(context);
@@ -67,7 +67,7 @@ TEST_CASE("host memory that is kept for extents of another size is given up when
   });
 }
 
-TEST_CASE("host memory that the driver does not pin is used all the same") {
+TEST_CASE("host memory that the driver does not pin is still used") {
   check([] {
     const CUcontext context = enter(0);
     Carrier carrier(context);
@@ -109,7 +109,7 @@ TEST_CASE("host memory that is prepared is pinned once it is needed, and not bef
   });
 }
 
-TEST_CASE("no more of the host is prepared than would have to leave, nor what the host cannot spare") {
+TEST_CASE("no more host memory is prepared than may be needed for evictions, nor what the host cannot spare") {
   check([] {
     enter(0);
     for (int number = 0; number < 4; ++number) allocate(16 * kMiB, 1);
@@ -126,7 +126,7 @@ TEST_CASE("no more of the host is prepared than would have to leave, nor what th
   });
 }
 
-TEST_CASE("what came in and was not used leaves without a copy, and what was used is copied") {
+TEST_CASE("memory that was restored and not used is evicted without a copy, and used memory is copied") {
   check([] {
     const CUcontext context = enter(0);
     Carrier carrier(context);
@@ -192,7 +192,7 @@ bool change_places(Swapped& coming, Swapped& leaving, Carrier& carrier) {
 
 }  // namespace
 
-TEST_CASE("two programs change places on a full GPU with one extent's room to spare on the host") {
+TEST_CASE("two programs change places on a full GPU with one spare extent on the host") {
   check([] {
     Carrier carrier(enter(0));
     Swapped one(carrier.context, 10, 16 * kMiB);
@@ -214,7 +214,7 @@ TEST_CASE("two programs change places on a full GPU with one extent's room to sp
   });
 }
 
-TEST_CASE("on a full GPU beside a host without any memory, who ran last can always run again") {
+TEST_CASE("on a full GPU and a host without memory, the program that ran last can always run again") {
   check([] {
     Carrier carrier(enter(0));
     Swapped one(carrier.context, 10, 16 * kMiB);

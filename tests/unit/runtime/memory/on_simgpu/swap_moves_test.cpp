@@ -23,7 +23,7 @@ CUresult take(Swap& from, const memory::Place& place, CUdeviceptr* address, std:
 
 }  // namespace
 
-TEST_CASE("small extents beside each other get their access by one call, and each by its own where that is refused") {
+TEST_CASE("adjacent small extents get their access by one call, and each by its own where that is refused") {
   // Which calls are refused: the first call is for the three blocks before the gap.
   for (const std::set<int>& refused : {std::set<int>{}, {1}, {2}, {1, 2}, {1, 3}, {1, 4}}) {
     check([refused] {
@@ -55,7 +55,7 @@ TEST_CASE("small extents beside each other get their access by one call, and eac
   }
 }
 
-TEST_CASE("of small extents beside each other the driver has room for some, or does not take one") {
+TEST_CASE("of adjacent small extents the driver has memory for some, or refuses one") {
   for (const Symbol symbol : {Symbol::k_cuMemCreate, Symbol::k_cuMemMap, Symbol::k_cuMemcpyHtoDAsync_v2}) {
     for (int call = 1; call <= 8; ++call) {
       check([&] {
@@ -78,7 +78,7 @@ TEST_CASE("of small extents beside each other the driver has room for some, or d
   }
 }
 
-TEST_CASE("memory that is freed while other memory leaves does not leave as well") {
+TEST_CASE("memory that is freed while other memory is evicted is not evicted as well") {
   check([] {
     const CUcontext context = enter(0);
     Carrier carrier(context);
@@ -131,7 +131,7 @@ TEST_CASE("a context ends while its memory is about to move") {
   });
 }
 
-TEST_CASE("what the driver has no room for ends up out of place, behind a gate that closes for it") {
+TEST_CASE("an allocation for which the driver has no memory ends up out of place, behind a gate that closes for it") {
   check([] {
     const CUcontext context = enter(0);
     Carrier carrier(context);
@@ -202,7 +202,7 @@ TEST_CASE("a program that has no turn is refused more extents than the GPU can h
   });
 }
 
-TEST_CASE("a program that has no turn is refused what would not fit beside everybody's contexts") {
+TEST_CASE("a program that has no turn is refused what would not fit next to all contexts") {
   check([] {
     const CUcontext context = enter(0);
     FakeTurns turns(false);
@@ -217,8 +217,7 @@ TEST_CASE("a program that has no turn is refused what would not fit beside every
   });
 }
 
-TEST_CASE(
-    "extents that do not fit beside what others have there are refused at once, and what was freed is room again") {
+TEST_CASE("extents that do not fit next to others' memory are refused at once, and freed memory is available again") {
   check([] {
     enter(0);
     std::uint64_t most = 20 * kMiB;
@@ -256,7 +255,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("what was freed in a stream's order and has been passed makes room for an allocation of another size") {
+TEST_CASE("memory freed in a stream's order and passed since serves an allocation of another size") {
   check([] {
     enter(0);
     static FakeTurns turns;
@@ -280,7 +279,7 @@ TEST_CASE("what was freed in a stream's order and has been passed makes room for
   });
 }
 
-TEST_CASE("what is kept for the next allocation needs no room until that comes") {
+TEST_CASE("memory cached for the next allocation is not charged until that comes") {
   check([] {
     enter(0);
     const CUdeviceptr first = allocate(2 * kMiB, 1);
@@ -330,7 +329,7 @@ TEST_CASE("what a context had that has failed for good is released, and nothing 
   });
 }
 
-TEST_CASE("memory that will never come back makes room for others at once, and can be freed") {
+TEST_CASE("memory that will never be restored is given to others at once, and can be freed") {
   check([] {
     const CUcontext context = enter(0);
     Carrier carrier(context);
@@ -347,7 +346,7 @@ TEST_CASE("memory that will never come back makes room for others at once, and c
   });
 }
 
-TEST_CASE("on a GPU that has no room for a stream or an event either, memory leaves and comes back all the same") {
+TEST_CASE("memory is evicted and restored also on a GPU without memory for a stream or an event") {
   for (const bool streams : {true, false}) {
     check([streams] {
       const CUcontext context = enter(0);

@@ -205,7 +205,7 @@ TEST_CASE("after each of many forced swaps all of it is as it was written, neigh
         }) == "");
 }
 
-TEST_CASE("memory that is out is on the GPU for nobody, and every question about it is answered as before") {
+TEST_CASE("evicted memory is not charged on the GPU, and every query of it is answered as before") {
   CHECK(on_simgpu(machine(), [] {
           enter(0);
           const Moves moves;
@@ -289,7 +289,7 @@ TEST_CASE(
         }) == "");
 }
 
-TEST_CASE("what is free when room is asked for goes first, and the last extent to go is no larger than it has to be") {
+TEST_CASE("free memory is evicted first, and the last evicted extent is no larger than it has to be") {
   CHECK(on_simgpu(machine(), [] {
           enter(0);
           const Moves moves;

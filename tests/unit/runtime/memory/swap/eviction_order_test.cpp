@@ -40,7 +40,7 @@ Addresses chosen(std::deque<Candidate> all, std::uint64_t bytes, std::uint64_t m
 
 }  // namespace
 
-TEST_CASE("extents that need no copy leave first, then the largest, then the one at the higher address") {
+TEST_CASE("extents that need no copy are evicted first, then the largest, then the one at the higher address") {
   CHECK(order({{kCopied, 32 * kMiB, 1},
                {kCopied, 128 * kMiB, 2},
                {kWithoutCopy, 2 * kMiB, 3},
@@ -49,7 +49,7 @@ TEST_CASE("extents that need no copy leave first, then the largest, then the one
   CHECK(order({}) == Addresses{});
 }
 
-TEST_CASE("where much is handed over, two small extents leave in front of the first large one that is copied") {
+TEST_CASE("where much is handed over, two small extents are evicted before the first large one that is copied") {
   const std::uint64_t much = 4 * rota::protocol::kLargestExtent;
   const std::deque<Candidate> all{{kCopied, 128 * kMiB, 1}, {kCopied, 64 * kMiB, 2}, {kCopied, 8 * kMiB, 3},
                                   {kCopied, 4 * kMiB, 4},   {kCopied, 2 * kMiB, 5},  {kWithoutCopy, 2 * kMiB, 6}};
@@ -64,7 +64,7 @@ TEST_CASE("where much is handed over, two small extents leave in front of the fi
   CHECK(order({}, much) == Addresses{});
 }
 
-TEST_CASE("the last extent to leave is no larger than what is still lacking, if there is such a one") {
+TEST_CASE("the last evicted extent is no larger than the remaining deficit, if there is such a one") {
   const std::deque<Candidate> all{{kCopied, 128 * kMiB, 1}, {kCopied, 32 * kMiB, 2}, {kCopied, 8 * kMiB, 3}};
   CHECK(chosen(all, 8 * kMiB) == Addresses{3});
   CHECK(chosen(all, 9 * kMiB) == Addresses{2});
@@ -73,7 +73,7 @@ TEST_CASE("the last extent to leave is no larger than what is still lacking, if 
   CHECK(chosen(all, UINT64_MAX) == Addresses{1, 2, 3});
 }
 
-TEST_CASE("a smaller extent that must be copied does not leave instead of one that needs no copy") {
+TEST_CASE("a smaller extent that must be copied is not evicted instead of one that needs no copy") {
   const std::deque<Candidate> all{{kWithoutCopy, 128 * kMiB, 1}, {kCopied, 2 * kMiB, 2}};
   CHECK(chosen(all, 2 * kMiB) == Addresses{1});
 }
@@ -87,7 +87,7 @@ TEST_CASE("what has more bytes than are examined at a time is not chosen, and st
   CHECK(all.empty());
 }
 
-TEST_CASE("larger extents that were skipped can leave later, if the smaller one turns out to be unable to") {
+TEST_CASE("larger extents that were skipped can be evicted later, if the smaller one turns out to be pinned") {
   std::deque<Candidate> all = eviction_order({{kCopied, 128 * kMiB, 1}, {kCopied, 8 * kMiB, 2}});
   CHECK(next_to_evict(all, 8 * kMiB)->address == 2);
   CHECK(next_to_evict(all, 8 * kMiB)->address == 1);
@@ -104,7 +104,7 @@ TEST_CASE("copies are given up in the opposite order of eviction, those of unuse
   CHECK(addresses == Addresses{4, 3, 2, 1});
 }
 
-TEST_CASE("an extent for which memory was handed over comes back first, then the first large one, small ones last") {
+TEST_CASE("an extent for which memory was handed over is restored first, then the first large one, small ones last") {
   const std::vector<std::uint64_t> sizes{2 * kMiB, kSmallExtent, 2 * kSmallExtent, 4 * kSmallExtent};
   const auto bytes = [&](std::size_t index) { return sizes[index]; };
   const auto next = [&](std::size_t handed_over, std::size_t count) {

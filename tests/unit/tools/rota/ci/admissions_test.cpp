@@ -97,7 +97,7 @@ TEST_CASE("of tests that follow each other in one process only the one that runs
   CHECK(admissions.step(on(1000), 3s) == Ids{1});
 }
 
-TEST_CASE("whoever ends while it waits is forgotten") {
+TEST_CASE("a test that ends while it waits is forgotten") {
   Admissions admissions;
   admissions.ask(1, "a", on(900), 0s);
   CHECK(admissions.step(on(1000), 0s) == Ids{1});
@@ -273,7 +273,7 @@ TEST_CASE("memory promised to a test that ends before its first context is free 
   CHECK(admissions.give(3, "c", {100}, kRoom) == Gpus{"A"});
 }
 
-TEST_CASE("a test that is larger than any GPU takes turns on the one with most room") {
+TEST_CASE("a test that is larger than any GPU takes turns on the one with most free memory") {
   Admissions admissions;
   admissions.spread({"A", "B"}, 1);
   CHECK(admissions.give(1, "first", {400}, kRoom) == Gpus{"A"});
@@ -283,7 +283,7 @@ TEST_CASE("a test that is larger than any GPU takes turns on the one with most r
   CHECK(admissions.step(kRoom, 0s) == Ids{2});
 }
 
-TEST_CASE("a test of several GPUs has those with most room, the one with most of it first") {
+TEST_CASE("a test of several GPUs has those with most free memory, the one with most of it first") {
   Admissions admissions;
   admissions.spread({"A", "B", "C"}, 2);
   const Load room = {{"A", 1000}, {"B", 3000}, {"C", 2000}};

@@ -27,7 +27,7 @@ TEST_CASE("a process that begins no call for long enough hangs, and is told once
   CHECK(id_of(watch.look({{.id = "a", .progress = 2}}, 41s)) == "a");
 }
 
-TEST_CASE("whoever waits for its workers, or for its turn, does not hang") {
+TEST_CASE("a process that waits for its workers, or for its turn, does not hang") {
   HangWatch watch(10s);
   for (int second = 0; second < 30; ++second) {
     const auto now = std::chrono::seconds(second);

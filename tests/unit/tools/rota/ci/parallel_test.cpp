@@ -85,7 +85,7 @@ TEST_CASE("the number of jobs is also read in variables, and then written there"
   CHECK(ci::jobs_of({"pytest"}, with("PYTEST_ADDOPTS", "-n 8 -k 'a or -n 2'")) == 8);
 }
 
-TEST_CASE("what stands behind -- is a file's name, whatever it looks like") {
+TEST_CASE("what follows -- is a file's name, whatever it looks like") {
   const Words files{"pytest", "--", "-n", "8"};
   CHECK_FALSE(jobs_of(files));
   CHECK(with_jobs(files, 3) == files);

@@ -71,7 +71,7 @@ TEST_CASE("what a program has on several GPUs counts on each where it is") {
   CHECK(room_of(kTotals, status, {}) == room(800, 900));
 }
 
-TEST_CASE("a GPU on which others have more than fits leaves no room") {
+TEST_CASE("a GPU on which others have more than fits leaves no memory") {
   tool::Status status;
   status.gpus = {gpu(0, 600), gpu(1, 0)};
   status.programs = {client(2, kOther)};
@@ -79,7 +79,7 @@ TEST_CASE("a GPU on which others have more than fits leaves no room") {
   CHECK(room_of(kTotals, status, {}) == room(0, 1000));
 }
 
-TEST_CASE("memory leaves a GPU in every mode in which rota or the driver moves it, and in no other") {
+TEST_CASE("memory is evicted in every mode in which rota or the driver moves it, and in no other") {
   using protocol::MemoryMode;
   const std::set<MemoryMode> movable{MemoryMode::kUnified,
                                      MemoryMode::kSwap,
@@ -100,7 +100,7 @@ TEST_CASE("memory leaves a GPU in every mode in which rota or the driver moves i
   }
 }
 
-TEST_CASE("of a program whose memory can leave a GPU only its contexts stay there") {
+TEST_CASE("of a program whose memory can be evicted only its contexts stay on the GPU") {
   tool::Status status;
   status.gpus = {gpu(0, 0), gpu(1, 0)};
   status.programs = {client(1, kOwn), client(2, kOther)};

@@ -201,7 +201,7 @@ TEST_CASE("each way in which a rotad cannot be used is told apart") {
   }
 }
 
-TEST_CASE("a GPU that another rotad has is named with its user, and with what helps whoever asks") {
+TEST_CASE("a GPU that another rotad has is named with its user, and with the remedy for the one who asks") {
   Facts facts = healthy();
   facts.daemon.socket = "/tmp/rota-7/rotad.sock";
   tool::GpuHolder& holder = facts.daemon.elsewhere.emplace_back();
@@ -337,7 +337,7 @@ TEST_CASE("a trial is attached unless the shim says that CUDA goes on without it
   CHECK_FALSE(trial_facts(result, true).attached);
 }
 
-TEST_CASE("the cgroup with the least room decides, page cache does not count") {
+TEST_CASE("the cgroup with the least memory left decides, page cache does not count") {
   HostFacts host;
   host.memory = 100 * kGiB;
   read_cgroup("max\n", "5\n", "", host);

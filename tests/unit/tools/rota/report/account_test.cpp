@@ -172,7 +172,7 @@ std::uint64_t reserved_account(AccountBuilder& builder, const fs::path& folder, 
   return static_cast<std::uint64_t>(info.st_blocks) * 512;
 }
 
-TEST_CASE("an account of a process that has ended takes no more room than it needs, and reads the same") {
+TEST_CASE("an account of a process that has ended takes no more space than it needs, and reads the same") {
   const ScratchFolder scratch;
   const fs::path processes = fs::path(scratch.path()) / kProcessFolder;
   const std::string own = std::to_string(getpid()) + "-" + std::to_string(start_ticks_of(getpid()));

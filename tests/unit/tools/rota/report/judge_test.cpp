@@ -153,7 +153,7 @@ TEST_CASE("a test whose process pytest-timeout has ended timed out, and did not 
   CHECK(model.problems.empty());
 }
 
-TEST_CASE("who is killed while it waits has waited until its last sign of life") {
+TEST_CASE("a process that is killed while it waits has waited until its last sign of life") {
   const SessionFolder folder;
   const auto waiting = [](AccountBuilder& builder, std::int64_t alive) -> AccountBuilder& {
     const auto second = [&](std::int64_t number) {

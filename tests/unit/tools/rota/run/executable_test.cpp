@@ -104,7 +104,7 @@ TEST_CASE("commands are found as a shell finds them") {
   CHECK(inspect_command(files.program("empty", "")).error == 0);
 }
 
-TEST_CASE("broken ELF files are looked at without harm") {
+TEST_CASE("broken ELF files are examined without harm") {
   const Files files;
   const std::string sound = MadeProgram{.needed = {"libasan.so.8", "libc.so.6"}}.bytes();
   std::mt19937 random(5);

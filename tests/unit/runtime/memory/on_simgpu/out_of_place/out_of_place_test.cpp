@@ -81,7 +81,8 @@ void check_all(const std::vector<Row>& rows) {
 
 }  // namespace
 
-TEST_CASE("each place where a function takes a device address has a row that says what happens while memory is out") {
+TEST_CASE(
+    "each place where a function takes a device address has a row that says what happens while memory is evicted") {
   for (const Place& place : places()) {
     INFO(name_of(place.symbol) << " at " << place.text);
     const Row* row = row_of(place);
@@ -102,19 +103,19 @@ TEST_CASE("each place where a function takes a device address has a row that say
   }
 }
 
-TEST_CASE("copies, sets and stream memory operations of memory that is out wait until it is back, and then work") {
+TEST_CASE("copies, sets and stream memory operations of evicted memory wait until it is restored, and then work") {
   check_all(copy_rows());
 }
 
-TEST_CASE("launches, graphs and changes of their nodes with memory that is out wait until it is back, and then work") {
+TEST_CASE("launches, graphs and changes of their nodes with evicted memory wait until it is restored, and then work") {
   check_all(graph_rows());
 }
 
-TEST_CASE("questions about memory that is out are answered at once as before, and what needs it in place waits") {
+TEST_CASE("queries of evicted memory are answered at once as before, and calls that need it in place wait") {
   check_all(other_rows());
 }
 
-TEST_CASE("what hands out memory that is out brings it back first, and nothing moves from then on") {
+TEST_CASE("a call that hands out evicted memory restores it first, and nothing moves from then on") {
   for (const Place& place : places()) {
     const Row* row = row_of(place);
     if (row == nullptr || row->then != Then::kPins) continue;
@@ -124,7 +125,7 @@ TEST_CASE("what hands out memory that is out brings it back first, and nothing m
 }
 
 TEST_CASE(
-    "what exports or binds memory that is out by its address brings it back first, and only that stays from then on") {
+    "a call that exports or binds evicted memory by its address restores it first, and only that stays from then on") {
   for (const Place& place : places()) {
     const Row* row = row_of(place);
     if (row == nullptr || !is_of_a_range(row->then)) continue;
@@ -133,7 +134,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("an IPC handle of memory that is out is made at once, and it moves as before") {
+TEST_CASE("an IPC handle of evicted memory is made at once, and the memory moves as before") {
   for (const Place& place : places()) {
     const Row* row = row_of(place);
     if (row == nullptr || row->then != Then::kExports) continue;
@@ -142,7 +143,7 @@ TEST_CASE("an IPC handle of memory that is out is made at once, and it moves as 
   }
 }
 
-TEST_CASE("asking for the P2P tokens of memory that is out brings it back first, and only it stays from then on") {
+TEST_CASE("a query for the P2P tokens of evicted memory restores it first, and only it stays from then on") {
   for (Place place : places()) {
     if (std::string_view(name_of(place.symbol)).substr(0, 21) != "cuPointerGetAttribute") continue;
     place.text = "ptr, for its tokens";
@@ -153,7 +154,7 @@ TEST_CASE("asking for the P2P tokens of memory that is out brings it back first,
   }
 }
 
-TEST_CASE("a capture that begins while memory is out waits until it is back") {
+TEST_CASE("a capture that begins while memory is evicted waits until it is restored") {
   for (const Place& place : places()) {
     const Row* row = row_of(place);
     if (row == nullptr || row->then != Then::kCaptures) continue;
@@ -162,7 +163,7 @@ TEST_CASE("a capture that begins while memory is out waits until it is back") {
   }
 }
 
-TEST_CASE("work in a stream waits for memory that is out also where its thread has no context, and a free does not") {
+TEST_CASE("work in a stream waits for evicted memory also where its thread has no context, and a free does not") {
   CHECK(on_simgpu({.mode = Mode::kSwap, .limit = {}, .replace = {}, .neighbour = {}}, [] {
           alarm(kPatience);
           Turns turns;

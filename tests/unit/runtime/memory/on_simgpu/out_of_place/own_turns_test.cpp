@@ -117,7 +117,7 @@ TEST_CASE("without a turn a program maps, allows, unmaps, releases and makes mem
   });
 }
 
-TEST_CASE("what the driver has to say of memory that is out is said once it is back") {
+TEST_CASE("what the driver reports of evicted memory is reported once it is restored") {
   in_turns([](Turns& turns) {
     CUmemLocation peer{};
     peer.type = CU_MEM_LOCATION_TYPE_DEVICE;
@@ -155,7 +155,7 @@ TEST_CASE("what the driver has to say of memory that is out is said once it is b
   });
 }
 
-TEST_CASE("a descriptor of memory that is out brings it back first, and only that memory stays from then on") {
+TEST_CASE("a request for a descriptor of evicted memory restores it first, and only that memory stays from then on") {
   in_turns([](Turns& turns) {
     const Handle handle = create(kPiece, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     const CUdeviceptr address = map(handle);
@@ -313,7 +313,7 @@ TEST_CASE("the P2P tokens of memory that the program made are told once it is ba
   }
 }
 
-TEST_CASE("memory whose copy failed counts as fixed for now, until the program's next turn") {
+TEST_CASE("memory whose copy failed counts as pinned temporarily, until the program's next turn") {
   in_turns(
       [](Turns& turns) {
         const Handle handle = create();
