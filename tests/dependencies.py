@@ -29,7 +29,7 @@ OWN_TID = "runtime/core/own_tid.h"  # one way to ask for a thread's number
 MEMORY_FOR_TURNS = ["runtime/memory/residency.h", "runtime/memory/ledger.h"]  # what turns ask of memory, and its sums
 MAPPINGS = "runtime/core/mappings.h"  # one way to read the process's mappings
 
-# The longest prefix that fits a file says what it may include beside its own folder: folders, or single files.
+# The longest prefix that fits a file says what it may include besides its own folder: folders, or single files.
 ALLOWED = {
     # What every part shares, one header per idea.
     "scheduler/base": [],
@@ -64,7 +64,7 @@ ALLOWED = {
     # Figures that rotad and its clients both compute with.
     "scheduler/rules": ["scheduler/base"],
     "scheduler/core": ["scheduler/base", "scheduler/protocol", "scheduler/rules"],
-    # Accounts of sessions, users, cgroups and the host; what is on the GPUs is in the core's books.
+    # Accounts of sessions, users, cgroups and the host; what is on the GPUs is in the core's accounting.
     "scheduler/limits": ["scheduler/base", "scheduler/core", "scheduler/protocol", "scheduler/rules"],
     # What programs have done, summed up, as text for Prometheus.
     "scheduler/metrics": ["scheduler/base", "scheduler/protocol"],

@@ -299,7 +299,7 @@ std::vector<Row> measure() {
     rows.push_back({"managed: prefetch of fresh memory", "ms/GiB", 3.1, seconds * per_giga, false, ""});
   }
   {
-    CUdeviceptr large = 0;  // beside which a launch is nothing
+    CUdeviceptr large = 0;  // compared with which a launch costs nothing
     OK(cuMemAlloc_v2, &large, 256 * kMega);
     double seconds = stream.time([&] {
       for (int count = 0; count < 20; ++count) bench.launch_touch(stream.handle(), large, 256 * kMega);

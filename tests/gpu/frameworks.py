@@ -17,7 +17,7 @@ PATIENCE = 150  # seconds for any answer of another process
 
 
 def memory_fraction():
-    """A process may have 512 MiB of the GPU: what is beyond is out of memory, and there is room again after a free."""
+    """A process may have 512 MiB of the GPU: more is out of memory, and a free makes memory available again."""
     import torch
     total = torch.cuda.mem_get_info()[1]
     torch.cuda.set_per_process_memory_fraction((512 << 20) / total)

@@ -1,5 +1,4 @@
-"""Whether what a program is told is free can be had: the first answer under a limit, the answer beside a program without rota, and a
-context that is made while the GPU is full of memory that can leave."""
+"""Whether what a program is told is free can be had: the first answer under a limit, the answer next to a program without rota, and a context that is made while the GPU is full of memory that can be evicted."""
 import json
 import os
 import pathlib
@@ -59,7 +58,7 @@ def memory_of_programs_without_rota_is_not_free(bench):
 
 
 def contexts_are_made_while_others_memory_can_leave(bench):
-    """Two programs that swap fill what a ballast leaves; many short ones make a context and load a module beside them."""
+    """Two programs that swap fill what a ballast leaves; many short ones make a context and load a module next to them."""
     renewer = bench.build / "tests/programs/renewer"
     if not renewer.exists():
         raise Skip("tests/programs/renewer of the build")

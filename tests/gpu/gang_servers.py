@@ -139,7 +139,7 @@ def alone(options, folder):
 
 
 def copy_rate():
-    """GB/s into a GPU while as much leaves it, on both GPUs at once: the slower of the two."""
+    """GB/s copied into a GPU while as much is copied out, on both GPUs at once: the slower of the two."""
     copiers = [(direction, start(of_the_rig("copier", direction, GIB), env=dict(os.environ, CUDA_VISIBLE_DEVICES=str(gpu)))) for gpu in (0, 1) for direction in (0, 1)]
     go(*(each for _, each in copiers))
     return min(rate for direction, rate in [(direction, swap_rig.answer(each)) for direction, each in copiers] if direction == 1)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Two jobs of two NCCL ranks each, beside each other on the same two GPUs.
+"""Two jobs of two NCCL ranks each, at the same time on the same two GPUs.
 
     tests/gpu/gangs.py [--build DIR] [--seconds 20] [--variant default|no-p2p|no-shm] [--named]
 

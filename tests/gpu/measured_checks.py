@@ -11,8 +11,8 @@ from bench import Skip
 MIB = 2**20
 BLOCK = 2 * MIB  # what the driver counts in
 
-# By ctypes: no framework needed. Takes memory step by step and waits after each to be looked at: for every line that it is
-# sent. Says what it is told of the GPU then: natively that is the driver's own figure.
+# By ctypes: no framework needed. Takes memory step by step: one step for each line that it is sent. Then it says what it is told of the
+# GPU, which is the driver's own figure natively.
 PROGRAM = """
 import ctypes, json, os, sys
 cuda = ctypes.CDLL("libcuda.so.1")

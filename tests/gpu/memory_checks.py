@@ -10,7 +10,7 @@ from bench import Skip, needs, same
 
 MIB = 2**20
 
-# A small training loop; then what the books say, by cuMemGetInfo under a limit, beside what the allocator has reserved.
+# A small training loop; then what the ledger says, by cuMemGetInfo under a limit, compared with what the allocator has reserved.
 TORCH = """
 import json, torch
 torch.manual_seed(5)
@@ -150,7 +150,7 @@ def torch_with(configuration, name):
             # What a limit leaves is without the context and its modules, which are there by then.
             more = {name: answer["after"][name] - answer["before"][name] for name in ("taken", "allocated", "reserved")}
             assert answer["after"]["total"] <= 2048 * MIB, answer
-            # The books hold all that the allocator has. Of a pool they hold what is allocated, not what is kept unused.
+            # The ledger has all that the allocator has. Of a pool it has what is allocated, not what is cached unused.
             least = more["allocated"] if "cudaMallocAsync" in configuration else more["reserved"]
             assert least - 2 * MIB <= more["taken"] <= more["reserved"] + 2 * MIB, (mode, answer)
             assert answer["after"]["taken"] >= answer["after"]["allocated"], (mode, answer)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A program that works on two GPUs in turn, a pipeline of PyTorch, beside a program on each of them.
+"""A program that works on two GPUs in turn, a pipeline of PyTorch, concurrently with a program on each of them.
 
     tests/gpu/pipeline.py [--build DIR] [--seconds 15] [--memory MODE]
 

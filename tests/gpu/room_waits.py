@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Programs whose memory rota does not move, where there is room for one: who waits, and what being refused costs.
+"""Programs whose memory rota does not move, where one fits at a time: which of them wait, and what a refusal costs.
 
     tests/gpu/room_waits.py --build DIR [--room 6] [--size 3.5] [--pairs 5] [--logs DIR]
 

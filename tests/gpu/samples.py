@@ -128,7 +128,7 @@ def linked(flag, roots):
 
 
 def commands(folder, nvcc):
-    """By the file that it makes, each command of nvcc that the sample's Makefile stands for."""
+    """The commands of nvcc that the sample's Makefile would run, by the file that each makes."""
     makefile = (folder / "Makefile").read_text()
     roots = toolkits(nvcc)
     common = [nvcc, "-std=c++17", "-arch=sm_90", "-I", folder.parents[2] / "Common"]
@@ -153,7 +153,7 @@ def commands(folder, nvcc):
 
 def built(runner, folder, nvcc, out):
     """None, or what the compiler had against it."""
-    if "cooperative_groups" in (folder / "Makefile").read_text():  # NVRTC looks for them beside the kernel
+    if "cooperative_groups" in (folder / "Makefile").read_text():  # NVRTC looks for them next to the kernel
         for name in ("cooperative_groups", "cooperative_groups.h"):
             if not (folder / name).exists():
                 (folder / name).symlink_to(nvcc.parents[1] / "include" / name)

@@ -83,7 +83,7 @@ SETS = {
     "torch-train-and-tiny": [["torch", "train"], ["torch", "tiny"]],
     "torch-train-three": [["torch", "train"]] * 3,
 }
-# The burst: kernels of how long, how many, and the pause in ms; beside what; and how many programs send bursts.
+# The burst: length of its kernels, their number, and the pause in ms; the program next to it; and how many programs send bursts.
 BURSTS = {
     "burst-beside-saturating": (["1000", "20", "200"], ["saturate", "1000", "8"], 1),
     "burst-beside-queueing": (["1000", "20", "200"], ["saturate", "2000", "300"], 1),
@@ -307,7 +307,7 @@ def score_bursts(arguments, name, burst, beside, programs):
 
 
 def score_hand_overs(arguments):
-    """How long the GPU is idle when it changes hands, in us; a gap between two kernels of one program beside it."""
+    """How long the GPU is idle when it changes hands, in us; compared with a gap between two kernels of one program."""
     rig = Rig(arguments, "automatic")
     try:
         senders = [rig.start(["stamps", "1000", "8"], stdout=subprocess.PIPE, text=True)[0] for _ in range(2)]

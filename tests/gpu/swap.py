@@ -137,7 +137,7 @@ def work(size, rounds, percent, burst_ms, repeats):
 
 
 def calibrate(size):
-    """How often all of so much memory is set in a second."""
+    """How often this much memory can be set in a second."""
     driver = Driver()
     pieces = pieces_of(driver, size)
     counts = 0

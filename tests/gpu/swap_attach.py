@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A debugger that attaches to a program whose memory has been moved out, and lets it go again.
+"""A debugger that attaches to a program whose memory has been evicted, and detaches again.
 
     tests/gpu/swap_attach.py --build DIR [--room 2.4] [--size 1] [--rounds 3] [--logs DIR]
 
-tests/programs/memhog with --size GiB beside another one and a ballast. While memory of the first is out cuda-gdb attaches to it, lists
+tests/programs/memhog with --size GiB next to another one and a ballast. While memory of the first is evicted cuda-gdb attaches to it, lists
 its threads and the driver's devices, and detaches; then both end, and have found every word as they wrote it. First the same natively, in
 order to know what cuda-gdb can do here. Prints a line of JSON; the exit status is 1 if it could natively and not under rota, or a word was
 wrong, and 77 where there is no GPU or no cuda-gdb.

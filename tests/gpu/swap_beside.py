@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What programs notice of others that do not fit beside them, on a GPU that a ballast fills up to --room GiB (swap.py).
+"""What programs notice of others that do not fit next to them, on a GPU that a ballast fills up to --room GiB (swap.py).
 
     tests/gpu/swap_beside.py --build DIR [--only interactive|launches|keeper] [--room 9.6] [--size 8] [--seconds 20] [--logs DIR]
 
-interactive  one that uses all of its --size GiB for --burst-ms at a time and then rests for --think seconds, beside one of the
+interactive  one that uses all of its --size GiB for --burst-ms at a time and then rests for --think seconds, next to one of the
              same size that never rests: how long a burst takes, against alone natively, and what part the other gets of
              the time that is left.
-launches     one of 256 MiB that launches and synchronises all the time, beside two of --size GiB that swap: how long a launch
+launches     one of 256 MiB that launches and synchronises all the time, next to two of --size GiB that swap: how long a launch
              takes while memory moves and while none does, against alone natively.
-keeper       one that keeps mappings of its memory behind rota's back (tests/programs/keeper of the build), beside memhog: what it
+keeper       one that keeps mappings of its memory behind rota's back (tests/programs/keeper of the build), next to memhog: what it
              sees of the other's, with --trust none, which has to be nothing, and with --trust user, which has to be something, or
              the run proves nothing ("proves": false). The exit status is 1 unless both are so.
 

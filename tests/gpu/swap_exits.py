@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Programs that read their results back while they exit, and whose memory has been moved out by then.
+"""Programs that read their results back while they exit, and whose memory has been evicted by then.
 
     tests/gpu/swap_exits.py --build DIR [--room 2.4] [--size 1] [--rounds 3] [--quantum 300ms] [--trust user] [--logs DIR]
 
-tests/programs/results_at_exit with --size GiB, --rounds times with each kind of exit handler, beside a program that works with as much
+tests/programs/results_at_exit with --size GiB, --rounds times with each kind of exit handler, next to a program that works with as much
 and a ballast; first without rota, which shows what the driver itself allows in a handler. Prints a line of JSON; the exit status is 1 if
-a word was wrong, a handler did not say so, or memory was not out when a program began to exit, and 77 where there is no GPU.
+a word was wrong, a handler did not say so, or memory was not evicted when a program began to exit, and 77 where there is no GPU.
 """
 import argparse
 import json

@@ -4,7 +4,7 @@
     tests/gpu/swap_filled.py --build DIR [--room 6] [--rounds 3] [--logs DIR]
 
 In what a ballast leaves free: a program allocates all that the driver's function calls free, another one as much as it is given, piece by
-piece, and each writes and reads all of it; two programs have half each of what natively remains beside their contexts, and a few MiB more
+piece, and each writes and reads all of it; two programs have half each of what natively remains next to their contexts, and a few MiB more
 than that. Prints a line of JSON for each; the exit status is 1 if any did not end well, and 77 where there is no GPU.
 """
 import argparse
@@ -23,7 +23,7 @@ BLOCK = 2 * MIB
 
 class Filler(Driver):
     def tries(self, size):
-        """The address, or None if the driver has no room."""
+        """The address, or None if the driver has no memory."""
         address = ctypes.c_uint64()
         result = self.library.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
         assert result in (0, 2), result
@@ -93,7 +93,7 @@ def ends(program):
 
 
 def two_halves(rig, options, more):
-    """Each has half of what is free beside both contexts, and so much more."""
+    """Each has half of what is free next to both contexts, and `more` bytes."""
     name = f"half{more // MIB}"
     pair = [rig.start(f"{name}-{number}", own("half", options.rounds, script=__file__)) for number in range(2)]
     for each in pair:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The host's side of swapping, beside a ballast: a limit on its memory, and what giving pinned memory back costs.
+"""The host's side of swapping, next to a ballast: a limit on its memory, and what giving pinned memory back costs.
 
     tests/gpu/swap_host.py --build DIR [--only limit|unregister] [--room 9.6] [--size 8] [--limit 9] [--seconds 12] [--logs DIR]
 

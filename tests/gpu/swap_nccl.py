@@ -146,7 +146,7 @@ def rank_of(rank, ranks, store, size):
 
 
 def stays(rig, program, log):
-    """What of a program's memory cannot leave, and what rota says about it."""
+    """What part of a program's memory cannot be evicted, and what rota says about it."""
     client = next((each for each in rig.status()["clients"] if each["pid"] == program.pid), None)
     gpus = client["use"]["gpus"].values() if client else []
     return {"resident": client and client["resident_bytes"], "fixed": sum(each["fixed_bytes"] for each in gpus),

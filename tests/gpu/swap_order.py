@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Programs in turns of a fixed order, of which not all fit at a time: how many bytes leave the GPU, against the least that would do.
+"""Programs in turns of a fixed order, of which not all fit at a time: how many bytes are evicted, compared with the least that suffices.
 
     tests/gpu/swap_order.py --build DIR [--jobs 3] [--size 3] [--room 8] [--seconds 15] [--quantum 300ms]
 
-Each of --jobs programs (tests/programs/renewer of the build) has --size GiB, and --room GiB less their contexts have room for
-two of three. The least is Belady's, over the grants that rotad's event log shows: with each grant, all of that program's memory
-has to be there, and what leaves is that of the program whose next turn is furthest, in whole extents of --extent.
+Each of --jobs programs (tests/programs/renewer of the build) has --size GiB, and in --room GiB less their contexts two of three fit. The least is Belady's, over the grants that rotad's event log shows: with each grant, all of that program's memory
+has to be there, and memory of the program whose next turn is furthest away is evicted, in whole extents of --extent.
 
 Prints a line of JSON. Exits 77 where there is no GPU. Plain device memory only.
 """
@@ -19,7 +18,7 @@ from swap_rig import GIB, MIB, add_options, await_line, driver_library, served, 
 
 
 def least(order, sizes, resident, capacity, extent, next_of=None):
-    """Bytes that leave over these grants. order: clients; resident: bytes of each on the GPU before; next_of(position, client): at which
+    """Bytes that are evicted over these grants. order: clients; resident: bytes of each on the GPU before; next_of(position, client): at which
     position its next turn is (the default knows the order; for others see least_recently_used)."""
     resident, out = dict(resident), 0
     next_of = next_of or (lambda position, client: next((at for at in range(position + 1, len(order)) if order[at] == client), len(order)))
@@ -37,7 +36,7 @@ def least(order, sizes, resident, capacity, extent, next_of=None):
 
 
 def least_recently_used(order):
-    """For least(): what leaves is that of the program that ran longest ago."""
+    """For least(): evicts memory of the program that ran longest ago."""
     return lambda position, client: -max((at for at in range(position) if order[at] == client), default=-1)
 
 
@@ -51,7 +50,7 @@ def books(events):
 
 
 def compare(events, logs, capacity, extent, turns_before=1):
-    """Of the grants from the one on with which every program has had `turns_before` turns that moved memory, to the last before one leaves."""
+    """Compares over the grants from the first with which every program has had `turns_before` turns that moved memory, to the last before a program ends."""
     leave = next((int(line.split()[0]) for line in events.splitlines() if line.split()[1:2] == ["leave"]), float("inf"))
     all_grants = [grant for grant in swap_switches.grants(events) if grant[0] < leave]
     said = [swap_switches.Said(log) for log in logs]

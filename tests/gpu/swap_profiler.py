@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""PyTorch's profiler (CUPTI) is first used in a program whose memory has been moved out.
+"""PyTorch's profiler (CUPTI) is first used in a program whose memory has been evicted.
 
     tests/gpu/swap_profiler.py --build DIR [--room 3.4] [--size 1] [--rounds 3] [--logs DIR]
 
-A program with --size GiB of PyTorch's beside tests/programs/memhog with half as much again, and a ballast. Once its memory is out and memhog has ended, it profiles a few kernels,
-which bring the memory in; every word is compared afterwards. First the same natively. Prints a line of JSON; the exit status is 1 if the profiler saw fewer kernels
+A program with --size GiB of PyTorch's next to tests/programs/memhog with half as much again, and a ballast. Once its memory is evicted and memhog has ended, it profiles a few kernels, for which the memory is restored; every word is compared afterwards. First the same natively. Prints a line of JSON; the exit status is 1 if the profiler saw fewer kernels
 than natively or a word was wrong, and 77 where there is no GPU or no PyTorch.
 """
 import argparse

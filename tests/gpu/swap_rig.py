@@ -146,7 +146,7 @@ def answer(program, timeout=600):
 
 
 def duplex(size=GIB):
-    """What a process that copies out and one that copies in reach beside each other. GB/s."""
+    """The rates of a process that copies out and one that copies in at the same time. GB/s."""
     copiers = [start(own("copier", direction, size)) for direction in (0, 1)]
     go(*copiers)
     return [round(answer(each), 1) for each in copiers]
@@ -172,7 +172,7 @@ def context_bytes(options):
 
 
 def settle_room(options):
-    """With --spare: the room is what one program needs, all contexts, and so much."""
+    """With --spare: the room is what one program needs, all contexts, and that much more."""
     if options.spare is not None:
         options.room = round(options.size + options.spare + options.jobs * context_bytes(options) / GIB, 3)
 
@@ -188,7 +188,7 @@ class Served:
         self.environment = dict(os.environ, ROTA_SOCKET=str(folder / "rotad.sock"), ROTA_LOG="debug", ROTA_LOCK_DIRECTORY=str(folder / "locks"))
 
     def fill(self, room, gpu=0):
-        """From now on a ballast leaves so many bytes free: at once, but where the options have no room."""
+        """From now on a ballast leaves this many bytes free: at once, but where the options have no room."""
         filled = start(own("ballast", room), env=dict(os.environ, CUDA_VISIBLE_DEVICES=str(gpu)) if gpu else None)
         if gpu == 0:
             self.ballast = filled
@@ -254,7 +254,7 @@ def served(options, *arguments):
 
 
 def stacks(pid):
-    """Where each thread of a process stands that does not go on, by whichever debugger there is."""
+    """The stacks of a process that does not go on, by whichever debugger there is."""
     debugger = shutil.which("gdb") or shutil.which("cuda-gdb")
     if debugger is None:
         return "no debugger"

@@ -1,10 +1,10 @@
 """Switches between programs whose memory does not fit together, from what rota says of them: rotad's event log has the grants, each
 program's debug log when its memory moved. All times are CLOCK_MONOTONIC, in ns, so they can be compared across programs.
 
-A switch is a grant with which memory comes back, and what others move out while it does. Two figures of it, kept apart:
+A switch is a grant with which memory is restored, and what others evict meanwhile. It has two figures:
 
 copies  from the first byte that is copied, in either direction, to the last
-whole   from the moment the holder before begins to drain until all memory is back, messages included
+whole   from the moment the holder before begins to drain until all memory is restored, messages included
 """
 import re
 import statistics
@@ -102,7 +102,7 @@ def switches(events, logs):
 
 
 def full(found):
-    """Those that moved at least three quarters of what any did, without the first of a program, which makes its room on the host."""
+    """Those that moved at least three quarters of what any did, without a program's first switch, which also allocates host memory."""
     later = [each for each in found if not each["first"]]
     most = max((each["in_bytes"] + each["out_copied"] for each in later), default=0)
     return [each for each in later if each["in_bytes"] + each["out_copied"] >= 0.75 * most]

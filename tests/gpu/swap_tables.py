@@ -6,11 +6,11 @@ which use these tables can be swapped.
 
 Each program (a process of libraries/use_*.py, its parts again and again as libraries/repeat.py does it, and programs/features.cu if it is
 given) runs under `rota run --memory swap` until all are warm. Then a ballast and a program of at least --hog GiB (memhog) fill the GPU, so that with each
-turn of that one all others have to leave but for some of their --weight, which leaves last. Every number is compared with
-what it was before that, each table that rota was asked for is noted, and the program is killed that does not end.
+turn of that one all others have to be evicted but for some of their --weight, which is evicted last. Every number is compared with
+what it was before that, each table that rota was asked for is noted, and a program that does not end is killed.
 
 Prints a line of JSON per program and one of all. Writes into --evidence the file swap-DRIVER.json of {uuid, bytes, programs, how
-often each was moved out, wrong results} (tables/evidence.py), with what is there already. The exit status is 1 if anything was wrong,
+often each was evicted, wrong results} (tables/evidence.py), with what is there already. The exit status is 1 if anything was wrong,
 and 77 where there is no GPU. Plain memory, but for what the libraries' own parts take.
 """
 import argparse
@@ -81,7 +81,7 @@ def ready_in_time(programs, seconds):
 
 
 def movable(rig, pids):
-    """How many bytes of these programs lie on the GPU and can leave it."""
+    """How many bytes of these programs lie on the GPU and can be evicted."""
     clients = [each for each in rig.status()["clients"] if each["pid"] in pids]
     return sum(max(0, each["resident_bytes"] - sum(gpu["fixed_bytes"] for gpu in each["use"]["gpus"].values())) for each in clients
                if any(gpu["mode"] == "swap" for gpu in each["memory"].values()))
@@ -184,7 +184,7 @@ def main():
         result = evidence.merged({}, result)
     for name, each in found.items():
         print(json.dumps({"part": "tables", "program": name, **{key: value for key, value in each.items() if key != "tables"}, "tables": len(each["tables"])}), flush=True)
-    wrong = sum(each["wrong"] for each in found.values()) + hog.get("wrong", 1)  # one that never had its room shows nothing
+    wrong = sum(each["wrong"] for each in found.values()) + hog.get("wrong", 1)  # a program that never had its memory proves nothing
     print(json.dumps({"part": "tables", "programs": len(found), "moved": sum(each["moves_out"] > 0 for each in found.values()), "wrong": wrong,
                       "problems": sorted(name for name, each in found.items() if "problem" in each), "failed_parts": sum(len(each.get("failed", {})) for each in found.values()),
                       "hog_rounds": hog.get("rounds"), "movable_bytes": moving, "tables_seen": len(result["tables"]),

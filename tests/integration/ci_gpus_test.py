@@ -1,4 +1,4 @@
-"""`rota ci --gpus-per-test`: tests spread over the GPUs that the command sees, and room on each of them."""
+"""`rota ci --gpus-per-test`: tests spread over the GPUs that the command sees, and free memory on each of them."""
 import collections
 import json
 import shutil

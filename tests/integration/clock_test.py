@@ -1,5 +1,5 @@
 """The machine's clock is set a day forward and back, as by an administrator or NTP: turns, the log's order, what is left to the
-next rotad, and metrics go by a clock that nobody sets. Debian's libfaketime does this to rotad alone."""
+next rotad, and metrics go by a clock that nobody sets. Debian's libfaketime does this to rotad only."""
 import datetime
 import json
 import os

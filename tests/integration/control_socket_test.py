@@ -1,4 +1,4 @@
-"""What somebody is told who may not change rotad's settings: who may, by the socket that systemd or rotad made."""
+"""A user who may not change rotad's settings is told who may, at the socket that systemd or rotad made."""
 import grp
 import os
 import socket

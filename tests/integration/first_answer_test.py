@@ -1,5 +1,4 @@
-"""What a program is told is free, from its first question on: what its limit, its context and programs without rota leave. A program
-that takes exactly that gets it, in one piece. The NVML is simgpu's, by which rotad measures contexts."""
+"""What a program is told is free, from its first question on: what its limit, its context and programs without rota leave. A program that takes exactly that gets it, in one allocation. The NVML is simgpu's, by which rotad measures contexts."""
 import itertools
 import json
 import sys

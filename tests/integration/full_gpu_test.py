@@ -1,5 +1,4 @@
-"""A context, module or library that meets a full GPU while other programs' memory can leave: it waits for room, whatever the driver
-answers. A context also waits for memory that cannot leave. simgpu answers what ROTA_SIM_FAULTS says where there is no memory (NAME@full) or at a call
+"""A context, module or library that meets a full GPU while other programs' memory can be evicted: it waits for that, whatever the driver answers. A context also waits for memory that cannot be evicted. simgpu answers what ROTA_SIM_FAULTS says where there is no memory (NAME@full) or at a call
 (NAME@1)."""
 import sys
 

@@ -1,4 +1,4 @@
-"""Preloads of somebody else's beside rota's: each gets what it would have got, and nothing hangs or calls itself for ever."""
+"""Preloads of other tools together with rota's: each gets what it would have got, and nothing hangs or calls itself for ever."""
 import sys
 import unittest
 

@@ -1,4 +1,4 @@
-"""Twenty hostile clients of three users, who do at random whatever may hurt, beside honest programs with swap memory."""
+"""Twenty hostile clients of three users, who do at random whatever may hurt, next to honest programs with swap memory."""
 import json
 import os
 import re

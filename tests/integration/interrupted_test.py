@@ -23,7 +23,7 @@ def submit():
 """
 SUBMITS = WAITER + "submit()\n"
 DEFAULT_ACTION = WAITER + "signal.signal(signal.SIGINT, signal.SIG_DFL)\nsubmit()\n"
-# Once with its memory present, and again after it has been moved out.
+# Once with its memory present, and again after it has been evicted.
 SUBMITS_TWICE = WAITER + "submit()\nprint('ready', flush=True)\nsys.stdin.readline()\nsubmit()\n"
 # Handlers run constantly in its only thread, as under a sampling profiler.
 PROFILED = WAITER + r"""

@@ -14,7 +14,7 @@ class Faults(Ipc):
     def nothing_stays(self, exporter, address, other):
         """Once it is freed, the driver has the memory back."""
         self.assertEqual(self.ask(exporter, "free", address), 0)
-        # Of 256 MiB, beside three contexts of 16.
+        # Of 256 MiB, next to three contexts of 16.
         self.eventually(lambda: self.ask(other, "may_allocate", 190 * MIB), "the memory is there for others")
 
     def opens_with(self, function, number, of_exporter=False):

@@ -1,4 +1,4 @@
-"""What rotad measures of programs that have opened each other's memory: the driver counts that for its maker alone."""
+"""What rotad measures of programs that have opened each other's memory: the driver counts that for its maker only."""
 from harness import kill
 from ipc_case import MIB, Ipc
 

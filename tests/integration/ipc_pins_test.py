@@ -10,7 +10,7 @@ from ipc_case import KIB, MIB, SERVES, Ipc
 
 class Pins(Ipc):
     def hog(self, share):
-        """Holds the GPU and works, with memory that does not fit beside all of the others'."""
+        """Holds the GPU and works, with memory that does not fit next to all of the others'."""
         hog = self.start(ROTA, "run", "--memory", "swap", "--", PROGRAMS / "memhog", "--share", share, "--hold", "--ahead", "20",
                          ROTA_SIM_TIME_SCALE="1")
         self.assertEqual(hog.stdout.readline(), "ready\n")

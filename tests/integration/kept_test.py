@@ -1,4 +1,4 @@
-"""What the next rotad knows of gangs, and of how programs share a GPU, and which books it understands."""
+"""What the next rotad knows of gangs, and of how programs share a GPU, and which versions of its books it understands."""
 import unittest
 
 import books_test
@@ -90,7 +90,7 @@ class Kept(books_test.Books):
                 lines = [" ".join(line.split()[:6]) if line.startswith("task ") else line for line in lines]
             lines[-1] = f"end {len(lines) - 1}"
             self.written("\n".join(lines) + "\n")
-            # Nobody comes back: it leaves to another what it has read.
+            # No program comes back: it leaves to the next rotad what it has read.
             daemon = self.rotad("--log", "info")
             daemon.terminate()
             said = self.finish(daemon).stderr

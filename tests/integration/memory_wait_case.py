@@ -67,7 +67,7 @@ class WaitCase(Case):
         return int(line[0]), int(line[1]), float(line[2])
 
     def awaits(self, child):
-        """Whether an allocation of the child's waits for room."""
+        """Whether an allocation of the child's waits for memory."""
         return any(c["pid"] == child.pid and any(task["awaited_bytes"] for task in (c["use"] or {"gpus": {}})["gpus"].values()) for c in self.clients())
 
     def until_it_waits(self, child):

@@ -1,4 +1,4 @@
-"""Programs whose memory cannot leave the GPU and does not fit together: allocations wait until others have freed memory or ended."""
+"""Programs whose memory cannot be evicted and does not fit together: allocations wait until others have freed memory or ended."""
 import concurrent.futures
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Allocations of several threads, and of several programs with threads that do not wait, of memory that cannot leave the GPU."""
+"""Allocations of several threads, and of several programs with threads that do not wait, of memory that cannot be evicted."""
 import json
 import re
 import signal
@@ -160,7 +160,7 @@ class MemoryWaitThreads(Case):
         self.start_daemon()
         holder, program = self.program(), self.program()
         self.has(holder, 60)
-        self.ask(program, "begin_together", 8, "try_to_allocate", 65 * MIB)  # two of them fit beside the holder, and three once it has ended
+        self.ask(program, "begin_together", 8, "try_to_allocate", 65 * MIB)  # two of them fit next to the holder, and three once it has ended
         self.until_it_waits(program, 65)
         self.eventually(lambda: sum(self.ask(program, "has_ended", key) for key in range(8)) == 2, "two have their memory")
         self.ends_well(holder)

@@ -1,4 +1,4 @@
-"""Two programs whose Unified Memory does not fit together, in turns: each moves it out of the way before it gives the lease back."""
+"""Two programs whose Unified Memory does not fit together, in turns: each evicts it before it gives the lease back."""
 import re
 import unittest
 

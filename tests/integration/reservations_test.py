@@ -1,4 +1,4 @@
-"""GPUs that rotad has chosen for programs which have not come to them (`rota run --gpus`): how many a user may have, what `rota status`
+"""GPUs that rotad has chosen for programs that do not use them yet (`rota run --gpus`): how many a user may have, what `rota status`
 shows of them, and that a new rotad knows them."""
 import pathlib
 import re

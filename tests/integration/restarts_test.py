@@ -1,5 +1,5 @@
 """rotad is ended with SIGTERM again and again under programs that share a GPU, and another takes its place each time: the programs'
-results are right, no two hold the GPU at once, and who held it has it again first."""
+results are right, no two hold the GPU at once, and the program that held it has it again first."""
 import json
 import random
 import time

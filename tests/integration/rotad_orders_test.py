@@ -1,5 +1,4 @@
-"""Rotads of users, the machine's rotad and programs come and go in orders that seeds choose: programs go on, one rotad has the
-GPU, and what is said of it is so."""
+"""Rotads of users, the machine's rotad and programs come and go in orders that seeds choose: programs go on, one rotad has the GPU, and what is said about it is true."""
 import json
 import random
 import time
@@ -37,7 +36,7 @@ class Orders(UsersCase):
             elif event == "own":
                 owns[user] = self.start_own(user)
             elif event == "program" and len(programs) < 4:
-                # Four do not fit beside each other; three, whose memory is native while another user has the GPU, do.
+                # Four do not fit at the same time; three, whose memory is native while another user has the GPU, do.
                 programs.append((user, self.program(user, "0.27")))
             elif event == "end" and programs:
                 kill(programs.pop(choose.randrange(len(programs)))[1])
@@ -49,7 +48,7 @@ class Orders(UsersCase):
             kill(daemon)
 
     def settled(self, seed, told, machine, owns, programs):
-        """Within SETTLES nobody thrashes, and whoever asks `rota status` or `rota doctor` is told what is so; nobody has failed."""
+        """Within SETTLES no program thrashes, `rota status` and `rota doctor` say what is true, and no program has failed."""
         what = f"seed {seed} after {told}"
         for user, child in programs:
             self.assertIsNone(child.poll(), what if child.poll() is None else f"{what}: {child.stderr.read()}")

@@ -1,4 +1,4 @@
-"""`rota run --gpus N`: the GPUs with most room, and two that start at once get different ones."""
+"""`rota run --gpus N`: a program gets the GPUs with most free memory, and two that start at once get different ones."""
 import json
 import signal
 import socket

@@ -23,7 +23,7 @@ class SilentRotad(Case):
         self.assertEqual(program.stdout.readline().strip(), "ready")
 
     def runs_and_joins(self, daemon, program):
-        """The program runs beside the stopped rotad, says so once, and is a client of it when it goes on."""
+        """The program runs although rotad is stopped, says so once, and is its client when rotad goes on."""
         self.ready(program)
         daemon.send_signal(signal.SIGCONT)
         self.eventually(lambda: [client for client in self.clients() if client["pid"] == program.pid and client["holds"]],

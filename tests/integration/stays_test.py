@@ -1,6 +1,4 @@
-"""Swap memory that stays on a GPU. If it cannot leave for now, because work of its program may still run, who needs the
-room waits for it, for a while, and is not out of memory. If it stays for good, programs that no longer fit beside it take
-no turns from the others."""
+"""Swap memory that stays on a GPU. If it is pinned temporarily, because work of its program may still run, a program that needs the memory waits for a while, and is not out of memory. If it stays for good, programs that no longer fit next to it take no turns from the others."""
 import pathlib
 import re
 import shutil
@@ -247,10 +245,10 @@ class ForGood(WithHogs):
 
 class Libraries(WithHogs):
     """A library by whose means a program hands memory to a video engine, which asks for it without any call that rota sees."""
-    quantum = "2s"  # so that memory that is out is out for a while
+    quantum = "2s"  # so that evicted memory is evicted for a while
 
     def after_loading(self, library, *arguments, is_back=True, **variables):
-        """Of a program that loads it while its memory is out."""
+        """Of a program that loads it while its memory is evicted."""
         self.rotad()
         loads = self.python(LOADS, library, *arguments, **variables)
         self.ready(loads)

@@ -1,5 +1,4 @@
-"""Programs, and rotad, killed in the middle of a move of swapped memory: nobody else is harmed, and nothing is left behind.
-And programs that end by themselves, and still use memory that was swapped out while they do."""
+"""Programs, and rotad, killed in the middle of a move of swapped memory: no other program is harmed, and nothing is left behind. And programs that end by themselves, and use evicted memory while they do."""
 import subprocess
 import sys
 import textwrap
@@ -8,7 +7,7 @@ import unittest
 from harness import PROGRAMS, ROTA, kill
 from swap_test import SCALE, Swapping
 
-# One of the eight pieces of a program below takes half a second to be copied: whoever looks sees a move half done.
+# One of the eight pieces of a program below takes half a second to be copied, so a test sees a move half done.
 SLOW = "copies=250"
 
 

@@ -1,4 +1,4 @@
-"""Three programs in turns of a fixed order, where two fit: no more leaves the GPU than the known order needs."""
+"""Three programs in turns of a fixed order, where two fit: no more is evicted than the known order requires."""
 import json
 import pathlib
 import sys

@@ -1,5 +1,4 @@
-"""Contexts that a program resets, or destroys and makes again, while its memory leaves or comes: the driver gives their handles, and those of
-what was in them, to what comes next, of which rota touches nothing; and memory that outlives contexts keeps its contents."""
+"""Contexts that a program resets, or destroys and makes again, while its memory is evicted or restored: the driver gives their handles, and those of what was in them, to the next contexts, of which rota touches nothing; and memory that outlives contexts keeps its contents."""
 import json
 import sys
 import textwrap

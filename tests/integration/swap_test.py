@@ -126,7 +126,7 @@ class Swap(Swapping):
         stopped, = self.hold(1, share="0.5")
         stopped.send_signal(signal.SIGSTOP)
         grows = self.hog("--rounds", "20", "--grow", "0.4", share="0.3")
-        # Until its gate is closed: the driver has no room for its memory.
+        # Until its gate is closed: the driver has no space for its memory.
         self.assertTrue(any("no room for all memory" in line for line in grows.stderr))
         stopped.send_signal(signal.SIGCONT)
         self.right([grows, stopped])
@@ -138,7 +138,7 @@ class Swap(Swapping):
         grows = self.hog("--rounds", "20", "--grow", "0.4", share="0.3")
         tries = (line for line in grows.stderr if "no room for all memory" in line)
         next(tries)
-        # With each attempt to get room its memory becomes more and less: more messages than the socket holds.
+        # With each attempt to get memory its figures rise and fall: more messages than the socket holds.
         daemon.send_signal(signal.SIGSTOP)
         for _ in range(12):
             next(tries)
@@ -163,7 +163,7 @@ class Swap(Swapping):
     def test_memory_goes_from_program_to_program_without_the_driver_in_between(self):
         self.rotad()
         taken = []
-        for _ in range(5):  # on a busy machine it may come only once its taker has other memory
+        for _ in range(5):  # on a busy machine it may come only once its recipient has other memory
             hogs = self.hold(2)
             self.switches(6, "the lease goes to and fro")
             self.assertGreater(self.gpu()["handed_over_bytes"], 0)
@@ -200,7 +200,7 @@ class Swap(Swapping):
     def test_a_program_with_an_error_that_sticks_sees_its_own_error_and_others_go_on(self):
         self.rotad()
         other, = self.hold(1)
-        # While its memory comes back, so that the gate is closed.
+        # While its memory is being restored, so that the gate is closed.
         failing = self.hog("--rounds", "1000000", "--ahead", "20",
                            ROTA_SIM_FAULTS="cuMemcpyHtoDAsync@2=sticky:CUDA_ERROR_ILLEGAL_ADDRESS")
         result = self.finish(failing)

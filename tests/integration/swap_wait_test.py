@@ -1,5 +1,4 @@
-"""Programs with swap memory, which is the default, that find a GPU full of memory that cannot leave it: since it belongs to native programs, or to such
-as pin all of theirs. Their allocations wait as those of native programs do."""
+"""Programs with swap memory, which is the default, that find a GPU full of memory that cannot be evicted, because it belongs to native programs or to programs that pin all of theirs. Their allocations wait as those of native programs do."""
 import concurrent.futures
 import unittest
 
@@ -18,7 +17,7 @@ class SwapWait(WaitCase):
         return holder
 
     def waits(self, child):
-        """For its allocation; or, if that was granted before rotad knew that what another has cannot leave, for its memory to be in place."""
+        """It waits for its allocation; or, if that was granted before rotad knew that memory of another cannot be evicted, for its memory to be in place."""
         tasks = [task for c in self.clients() if c["pid"] == child.pid for task in (c["use"] or {"gpus": {}})["gpus"].values()]
         return any(task["awaited_bytes"] or task["lacks_bytes"] for task in tasks)
 

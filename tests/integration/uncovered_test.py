@@ -1,4 +1,4 @@
-"""Programs of a session that have lost rota's preload: they are told of, and --system-preload reaches them all the same."""
+"""Programs of a session that have lost rota's preload: they are reported, and --system-preload reaches them."""
 import json
 import os
 import resource

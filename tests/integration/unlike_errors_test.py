@@ -1,4 +1,4 @@
-"""A driver that goes on refusing to bring memory back: whatever its error is, the program ends, and is told why."""
+"""A driver that keeps refusing to restore memory: whatever its error is, the program ends, and is told why."""
 import unittest
 
 from harness import PROGRAMS, ROTA, Case

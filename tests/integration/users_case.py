@@ -117,7 +117,7 @@ class UsersCase(Case):
         return [sockets[holder["socket"]] for holder in elsewhere]
 
     def program(self, user, share="0.6"):
-        """Uses its memory again and again until it is killed; two with the usual share do not fit beside each other."""
+        """Uses its memory again and again until it is killed; two with the usual share do not fit at the same time."""
         return self.start_as(user, ROTA, "run", "--", PROGRAMS / "memhog", "--share", share, "--seconds", "1000")
 
     def served_by_machine(self, *children):

@@ -105,7 +105,7 @@ class InRoot(unittest.TestCase):
         return done
 
     def see_it_work(self):
-        """A program in its turn by rotad's books, then the demo, then a trace."""
+        """A program in its turn by rotad's accounting, then the demo, then a trace."""
         (self.root / "opt").mkdir(exist_ok=True)
         for program in "memhog", "saxpy":
             shutil.copy(BUILD / "tests/programs" / program, self.root / "opt")

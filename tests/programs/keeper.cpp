@@ -5,13 +5,12 @@
 //
 // Takes the memory in --pieces pieces (cuMemAlloc), rounded up to 2 MiB, none larger than rota's extents (128 MiB), and
 // keeps a second mapping of the physical memory of --keep of them: those at the highest addresses, since of pieces of
-// one size these leave first (runtime/memory/swap/eviction_order.cpp), while those at the lowest may never have to.
-// Prints "ready" once it has them, then sets and checks its memory, and looks, until stdin closes. Ends with one line
-// of JSON:
-// {"rounds":…,"wrong":…,"looks":…,"foreign":…,"kept":…,"left":…,"looks_while_away":…}; `wrong` counts words of its own
-// that did not hold what it wrote (exit status 1), `foreign` words seen through the kept mappings that it has never
-// written and that are not zero. `left` of the `kept` pieces were seen to have lost the memory that the mapping keeps:
-// nothing was mapped at the piece's address then; so it was at `looks_while_away` looks.
+// one size these are evicted first (runtime/memory/swap/eviction_order.cpp), while those at the lowest may never have
+// to. Prints "ready" once it has them, then sets and checks its memory, and looks, until stdin closes. Ends with one
+// line of JSON: {"rounds":…,"wrong":…,"looks":…,"foreign":…,"kept":…,"left":…,"looks_while_away":…}; `wrong` counts
+// words of its own that did not hold what it wrote (exit status 1), `foreign` words seen through the kept mappings that
+// it has never written and that are not zero. `left` of the `kept` pieces were seen to have lost the memory that the
+// mapping keeps: nothing was mapped at the piece's address then; so it was at `looks_while_away` looks.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -33,7 +32,7 @@ namespace {
 constexpr uint64_t kGranularity = uint64_t{2} << 20;
 constexpr unsigned kOwn = 0x0badf00d;
 
-// How much of each kept mapping is looked at. The less, the more often: what others write is there only for their turn.
+// How much of each kept mapping is read. The less, the more often: what others write is there only for their turn.
 constexpr uint64_t kLook = uint64_t{64} << 10;
 
 // The driver as it is in its file: what dlsym answers may be rota's.
@@ -155,7 +154,7 @@ int main(int argc, char** argv) {
         foreign += strange(seen, [](unsigned word) { return word == kOwn || word == 0; });
         ++looks;
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the programs beside it are to get on
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // so that the other programs make progress
     }
   });
   std::vector<unsigned> seen(words);

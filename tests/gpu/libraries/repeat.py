@@ -1,4 +1,4 @@
-"""`use_X.py NAME… --repeat BYTES`: the parts again and again, beside so many bytes of other memory, the *weight*, while others take the
+"""`use_X.py NAME… --repeat BYTES`: the parts again and again, next to this many bytes of other memory, the *weight*, while others take the
 GPU (swap_tables.py).
 
 Two passes by themselves say what each part's number is; then "ready". After a line of standard input the parts go on until another

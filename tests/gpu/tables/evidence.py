@@ -1,5 +1,4 @@
-"""What runs under forced swaps show of the driver's private tables (swap_tables.py): files swap-DRIVER.json beside this one, and which of the
-tables that the policy lets programs use without pinning them are in none.
+"""What runs under forced swaps show of the driver's private tables (swap_tables.py): files swap-DRIVER.json next to this one, and which of the tables that the policy lets programs use without pinning them are in none.
 
 A file is JSON with a row on each line. A row of `programs` is what happened to a program; a row of `tables` is a table of the driver (`uuid`,
 its length in `bytes`, whether `rota` knows it) and the files that `asked_by` it in these `programs`.

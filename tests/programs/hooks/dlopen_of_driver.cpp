@@ -1,5 +1,5 @@
-// Replaces dlopen: whoever opens any libcuda gets the one that the search order has. Counts by dlsym, too, as it looks
-// for the next dlopen at every call.
+// Replaces dlopen: a call that opens any libcuda gets the one that the search order has. Counts by dlsym, too, as it
+// looks for the next dlopen at every call.
 #include "tests/programs/hooks/hook.h"
 
 extern "C" void* dlopen(const char* name, int mode) noexcept {

@@ -112,7 +112,7 @@ class FakeRotad {
     lease_->gpus[gpu].clear_bytes = bytes;
     on_all(&protocol::GpuLease::give_back_by_ns, by_ns);
   }
-  // Asks a client that does not hold the GPU for so much of its memory there.
+  // Asks a client that does not hold the GPU to evict this much of its memory there.
   void ask_for(std::uint64_t bytes, unsigned gpu = 0) {
     lease_->gpus[gpu].clear_from_bytes = usage_->gpus[gpu].resident_bytes.load();
     lease_->gpus[gpu].clear_bytes = bytes;

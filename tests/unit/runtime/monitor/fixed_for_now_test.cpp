@@ -1,5 +1,5 @@
-// Memory that cannot leave for now: while something captures, and while the process is being checkpointed from outside.
-// rotad is told, so that it asks others in the meantime.
+// Memory that is pinned temporarily: while something captures, and while the process is being checkpointed from
+// outside. rotad is told, so that it asks others in the meantime.
 #include <atomic>
 #include <catch2/catch.hpp>
 

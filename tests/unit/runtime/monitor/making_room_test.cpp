@@ -84,7 +84,7 @@ TEST_CASE("what the driver refuses again is refused") {
 
 namespace {
 
-// One that says where others have memory that cannot leave for now.
+// A rotad that says where others have memory that is pinned temporarily.
 struct Saying : FakeRotad {
   Saying() { keep_limits(); }
   void wait_for(Kind kind) {
@@ -111,7 +111,7 @@ TEST_CASE("an allocation waits for memory that is pinned temporarily, outside th
   REQUIRE(eventually([] { return calls.load() >= 2; }));
   REQUIRE(eventually([&] { return program.gate.traffic().inside == 0; }));
   const int before = calls.load();
-  // The owner of that memory gets its turn, and after it its memory can leave.
+  // The owner of that memory gets its turn, and after it its memory can be evicted.
   rotad.somebody_waits(1, 1);
   rotad.wait_for(Kind::kGiveBack);
   rotad.grant(0, 0);

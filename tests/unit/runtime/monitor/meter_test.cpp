@@ -49,7 +49,7 @@ struct Program {
   Time worked{0};
 };
 
-// As many calls as it lets through, until the flow is steady.
+// As many calls as it lets through, until the flow no longer changes.
 std::uint64_t most_in_flight(Program& program) {
   std::uint64_t most = 0;
   for (int round = 0; round < 2000; ++round) {

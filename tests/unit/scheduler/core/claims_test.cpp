@@ -170,7 +170,7 @@ struct World {
     forget_news([&](const News& each) { return each.to == rotad && each.kind != News::Kind::kAsked; });
   }
 
-  // The lock is free, and whoever is connected to its holder hears so.
+  // The lock is free, and all that are connected to its holder hear so.
   void let_go(int gpu) {
     lock[gpu] = kNobody;
     for (int rotad = 0; rotad < kRotads; ++rotad) {

@@ -30,8 +30,8 @@ struct Scenario {
   }
 };
 
-// Each begins with the sentence that it shows, as a comment, and the settings. Blank lines stand between them. A line
-// that begins with ## tells one way on from what stands before the first of these.
+// Each begins with the sentence that it shows, as a comment, and the settings. Blank lines separate them. A line that
+// begins with ## begins a variant, which continues from the events before the first such line.
 std::vector<Scenario> scenarios(std::istream& file) {
   std::vector<Scenario> all;
   std::string sentence;

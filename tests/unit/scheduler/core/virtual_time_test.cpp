@@ -49,7 +49,7 @@ struct Turns {
   void want(ClientId id, GpuMask gpus = 1) { core.step(event::Want{id, gpus}, now); }
   bool holds(ClientId id) const { return core.client(id)->held != 0; }
   void give_back(ClientId id) { core.step(event::GiveBack{id, core.client(id)->grant}, now); }
-  // How long each has held the GPU in the end, if all always want it and leave when they are asked to.
+  // How long each has held the GPU in the end, if all always want it and yield when they are asked to.
   std::vector<Time> all(Time length, const std::vector<ClientId>& ids) {
     std::vector<Time> held(ids.size());
     for (const ClientId id : ids) {

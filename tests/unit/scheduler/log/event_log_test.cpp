@@ -70,7 +70,7 @@ TEST_CASE("whatever is written down can be read again, and every event comes thr
     step(event::Ask{2, 63, 700});
     CHECK(core.promised_bytes(2, 63) >= 700);
     step(event::Tick{});
-    // Clients that swap: the one that rests is to clear what the other lacks, including what the driver has refused.
+    // Clients that swap: the idle one is to evict the deficit of the other, including what the driver has refused.
     step(event::GiveBack{2, core.client(2)->grant});
     step(event::Usage{1, 63, 600, 5, 600, 0, 0});
     step(event::Want{2, ~GpuMask{0}});

@@ -25,8 +25,8 @@ namespace {
 using protocol::Kind;
 using protocol::Message;
 
-// A TCP connection on the loopback device with data that its receiver does not read: whoever closes the last descriptor
-// of `sender` waits ten minutes for that, far longer than anybody waits in a test. It ends with this object.
+// A TCP connection on the loopback device with data that its receiver does not read: the process that closes the last
+// descriptor of `sender` waits ten minutes for that, far longer than anybody waits in a test. It ends with this object.
 struct Lingering {
   Lingering() {
     const Descriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

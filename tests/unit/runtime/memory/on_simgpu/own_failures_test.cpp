@@ -1,4 +1,4 @@
-// Memory that the program creates itself: the driver refuses the program's own calls, also while the memory is out.
+// Memory that the program creates itself: the driver refuses the program's own calls, also while the memory is evicted.
 // Refusals of rota's calls that move it are in refusals_test.cpp.
 #include <catch2/catch.hpp>
 

@@ -1,4 +1,5 @@
-// The host's memory as a store: what is put there comes back as it was, and space is reserved before it is promised.
+// The host's memory as a store: contents are read back as they were written, and space is reserved before it is
+// promised.
 #include "runtime/memory/swap/store/host_store.h"
 
 #include <catch2/catch.hpp>

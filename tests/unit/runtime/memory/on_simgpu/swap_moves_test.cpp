@@ -1,4 +1,4 @@
-// Extents that leave the GPU and come back, while driver calls fail, the program frees and contexts end: contents stay
+// Extents that are evicted and restored, while driver calls fail, the program frees and contexts end: contents stay
 // right, and the ledger agrees with the driver. The test moves them itself, as the monitor does.
 #include <catch2/catch.hpp>
 
@@ -168,7 +168,7 @@ TEST_CASE("an allocation for which the driver has no memory ends up out of place
       grows.evict(0, 8 * kMiB, carrier.mover());  // what is cached
       EXPECT(grows.resident_bytes(0) == 0);
     }
-    // Others have nothing there that could leave, so the gate stays open.
+    // Others have nothing there that could be evicted, so the gate stays open.
     closes = false;
     fails_at = {{Symbol::k_cuMemCreate, kAlways}};
     EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, take(grows, {context, 0}, &address, 8 * kMiB));

@@ -79,12 +79,12 @@ struct Program {
   Time waits_for_room_since = kNever;
   // For a program that swaps. Others have Unified Memory, which the driver evicts when room is needed.
   bool swaps = false;
-  scheduler::Bytes fixed = 0;  // the part of its memory that never leaves, on every GPU that it has touched
+  scheduler::Bytes fixed = 0;  // the part of its memory that is never evicted, on every GPU that it has touched
   BytesOfGpus there{};         // on the GPU, until the program moves it away itself
   BytesOfGpus refused{};
   BytesOfGpus free_then{};
   BytesOfGpus refusals{};
-  Time pinned_until{0};       // its memory cannot leave
+  Time pinned_until{0};       // its memory cannot be evicted
   std::uint64_t touched = 0;  // may include kUnservedGpu
   // The GPUs that its work uses. A GPU that is first touched while the gate is open counts only from the next opening:
   // until the monitor has seen it, work may reach it without a lease.

@@ -113,7 +113,7 @@ bool World::granted(const Program& program, std::uint64_t gpus, scheduler::Bytes
   return true;
 }
 
-// Only if the driver has room for it; otherwise a program would wait, and others would make some.
+// Only if the driver has memory for it; otherwise a program would wait, and others would evict theirs.
 void World::take_fixed(Program& program) {
   const scheduler::Bytes more = 1 + pick(100);
   if (program.memory != program.taken) return;
@@ -163,7 +163,7 @@ void World::stop_some() {
   }
 }
 
-// As the usage page says. Memory that may be in use cannot leave.
+// As the usage page says. Memory that may be in use cannot be evicted.
 scheduler::event::Usage World::usage(const Program& program, unsigned gpu) const {
   scheduler::event::Usage usage{.client = program.client, .gpu = gpu, .used = program.memory};
   if (!program.swaps) return usage;

@@ -1,6 +1,6 @@
-// No call is missed: every function of the driver that takes a device address, with memory that is out in each place
-// where it takes one. Calls that submit or examine addresses wait, and the driver is called with everything in its
-// place; queries are answered at once.
+// No call is missed: every function of the driver that takes a device address, with evicted memory in each place where
+// it takes one. Calls that submit or examine addresses wait, and the driver is called with everything in its place;
+// queries are answered at once.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>

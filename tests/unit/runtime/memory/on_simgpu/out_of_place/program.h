@@ -15,7 +15,7 @@
 
 namespace rota::test {
 
-// Gives the lease to whoever wants it, except while the program's memory has to stay out.
+// Gives the lease to any program that wants it, except while the program's memory has to stay evicted.
 class Turns {
  public:
   Turns();
@@ -42,7 +42,7 @@ class Turns {
   std::thread listener_;
 };
 
-// What a call does while memory is out.
+// What a call does while memory is evicted.
 enum class Then : std::uint8_t {
   kWaits,           // for the lease or for its memory; the driver is called with everything in place, the word raised
   kSubmits,         // the same, but another function of the driver is called (rota serves the memory)
