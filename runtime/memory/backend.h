@@ -34,8 +34,9 @@ class Backend {
   virtual bool serves(int device) = 0;
   // Reserves memory for an allocation that is about to be made; returns false and takes nothing if it could never fit
   // on the GPU next to what stays there. Waits for no GPU work. allocate() takes the reservation over if it succeeds;
-  // otherwise release() gives it back. `uncounted`: what the ledger does not have yet of that allocation's bytes.
-  // `for_others` is set if not: whether it is memory that others have there, and may free; otherwise a line says why.
+  // otherwise release() gives it back. `uncounted`: what the ledger does not have yet of that allocation's bytes. If it
+  // returns false, `for_others` says whether the reason is memory that others have there, and may free; for any other
+  // reason a line says which.
   virtual bool reserve(int, std::uint64_t, std::uint64_t /*uncounted*/, bool& /*for_others*/) { return true; }
   virtual void release(int, std::uint64_t) {}
   // In the context of `place`, which is current; `bytes` is not 0. Returns the driver's result; does not wait for the

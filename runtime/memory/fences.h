@@ -63,7 +63,7 @@ class Fences {
   void add(const Queue& queue, Point point);
   bool outstanding(const Queue& queue, Fence fence) { return find(queue, fence) != nullptr; }
 
-  // Keeps the event of a point usable until let_go(); null if the point has been passed.
+  // Keeps the event of a point usable until release(); null if the point has been passed.
   api::CUevent hold(const Queue& queue, Fence fence);
   void let_go(Lock& lock, const Queue& queue, Fence fence);
 

@@ -2,8 +2,8 @@
 // for the limit, for cuMemGetInfo and for every free, since memory allocated by one function may be freed by another.
 //
 // Bytes are reserved before the driver is called and released when their entry is removed, in one atomic word per GPU:
-// two threads cannot exceed a limit together, and no update is lost. From add() on, an entry owns its bytes: whoever
-// removes it releases them, once.
+// two threads cannot exceed a limit together, and no update is lost. From add() on, an entry owns its bytes: the thread
+// that removes it releases them, once.
 //
 // Entries are found by any address inside them. They lie in levels by size, each cut into regions at least as large as
 // its entries: an entry touches two regions at most. It lies in the shard of the region in which it begins, and the

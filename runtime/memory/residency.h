@@ -29,7 +29,7 @@ class Residency {
  public:
   virtual ~Residency() = default;
 
-  // Who takes turns with this memory, for as long as that object lives; null: nobody. Call it before memory is
+  // The object that takes turns with this memory, as long as it lives; null: there is none. Call it before memory is
   // allocated, and once no more is.
   virtual void set_turns(Turns* turns) = 0;
 

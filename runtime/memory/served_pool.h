@@ -82,7 +82,7 @@ struct ServedPool {
   Sums sums() const;
   // After each change of the heaps or the threshold.
   void publish();
-  // So many bytes enter the quick list, or leave it to be in use again.
+  // This many bytes enter the quick list, or leave it to be in use again.
   void add_quick(std::uint64_t bytes);
   void take_quick(std::uint64_t bytes);
   // The program has destroyed it.

@@ -52,8 +52,8 @@ class Turns {
   // Bytes have just been reserved in the ledger and the driver has not been asked yet. Whether the limits that this
   // process shares with others allow them; if not, `release` has been called, which gives them back. Returns once they
   // may be taken: at once, or with rotad's answer, which depends on no GPU work, except for a process that holds the
-  // GPU and now has more there than it has been promised. Never waits for the process's own work. `for_others` is set
-  // if not: whether it is memory that others have there, and may free.
+  // GPU and now has more there than it has been promised. Never waits for the process's own work. If they do not,
+  // `for_others` says whether the reason is memory that others have there, and may free.
   virtual bool may_take(int device, std::uint64_t bytes, Kind kind, FunctionRef<void()> release, bool& for_others) = 0;
   // The same for extents: whether this many more bytes, which needed_bytes() (residency.h) already counts, can be on
   // the GPU at once next to what others have there. If not, `release` has been called, which gives them back.

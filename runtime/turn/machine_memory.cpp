@@ -121,7 +121,7 @@ void Machine::hold_without_memory(Time now) {
   look_at_ = now;
 }
 
-// Another process has to evict memory first, or the GPU's memory is unmanaged.
+// Another process has to evict memory first, or too much of the GPU's memory is unmanaged.
 void Machine::wait_for_memory(Time now) {
   if (lacks_since_ && now - *lacks_since_ >= kSayNoRoom && !said_no_room_) {
     said_no_room_ = true;

@@ -65,7 +65,7 @@ void Server::choose_gpus(Connection& connection, const protocol::Choose& wanted)
   constexpr std::uint64_t kMiB = 1 << 20;
   if (wanted.candidates == 0 || wanted.candidates > protocol::kMaxCandidates || wanted.count == 0 ||
       wanted.count > wanted.candidates) {
-    return connection.refuse("a choice of so many GPUs is none");
+    return connection.refuse("that many GPUs cannot be chosen");
   }
   // A process that asks counts as one that has sent kStay, of which each user may have only so many.
   on_stay(connection);

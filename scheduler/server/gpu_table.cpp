@@ -97,7 +97,7 @@ void GpuTable::remove(std::uint32_t index) {
 
 Result<bool> GpuTable::renew_place() {
   auto made = renew(locks_);
-  if (made && *made) log::info("made the lock folder {} again, which was gone", locks_.folder);
+  if (made && *made) log::info("created the lock folder {} again, which had been removed", locks_.folder);
   return made;
 }
 
@@ -110,7 +110,7 @@ void GpuTable::keep_locks() {
                            ? lock.make_again(owner_, kLockMode)
                            : Result<std::optional<LockFile::Taken>>(
                                  place ? Error{fmt::format("{} is gone", locks_.folder)} : place.error());
-    if (other && !*other) return log::info("made the lock file {} again, which was gone", lock_of(uuid));
+    if (other && !*other) return log::info("created the lock file {} again, which had been removed", lock_of(uuid));
     problem = fmt::format("the lock file {} is gone, and rotads of other containers may take the GPU: {}",
                           lock_of(uuid), other ? (*other)->owner + " has made another" : other.error().text);
   };

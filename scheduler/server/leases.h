@@ -27,7 +27,7 @@ struct Program {
   pid_t pid = 0;
   std::string name;
   TrustDomain domain{0};
-  scheduler::DomainId domain_number = 0;  // of whose share of a GPU its tasks have a part
+  scheduler::DomainId domain_number = 0;  // the domain whose share of a GPU its tasks use
   std::uint32_t gang = 0;                 // that it has named; 0: none
   Tasks tasks;
   GpuSet gpus() const { return tasks.gpus(); }  // that it has added

@@ -214,7 +214,7 @@ int main(int argc, char** argv) try {
   bool check = false;
   app.add_flag(
       "--check", check,
-      "do not serve: read the configuration, and say what is wrong with it and what it names that is not there");
+      "do not serve: read the configuration, and say what is wrong with it and what it names that does not exist");
   app.add_option(rota::protocol::kReadyOption, ready, "write a line to this descriptor once programs may connect")
       ->group("");
   app.set_version_flag("--version", std::string("rotad ") + ROTA_VERSION);

@@ -94,7 +94,7 @@ void Server::keep_place() {
   control_id_ = id_of(options_.control);
   place_problem_.clear();
   if (std::ranges::any_of(clients_, [](const auto& entry) { return !entry.second->gpus().empty(); })) note_clients();
-  log::info("made the socket {} again, which was gone", options_.socket);
+  log::info("created the socket {} again, which had been removed", options_.socket);
 }
 
 }  // namespace rota::server

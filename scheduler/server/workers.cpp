@@ -116,7 +116,7 @@ void Workers::dispatch() {
           std::find_if(waiting_.begin(), waiting_.end(), [this](const Task& task) { return may_begin(task); });
       if (next == waiting_.end()) return;
       int sockets[2] = {next->owned.get(), -1};
-      // Whoever has closed them meanwhile has seen to what was in their queues.
+      // If they were closed meanwhile, what was in their queues was handled then.
       if (!next->sockets || next->sockets(sockets[0], sockets[1])) {
         if (!send(*place, *next, sockets)) return;
         place->task = std::move(*next);

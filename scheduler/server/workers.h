@@ -1,4 +1,4 @@
-// Who handles descriptors that clients send: never the event loop, but one of a few worker processes. What a client
+// Descriptors that clients send are handled by one of a few worker processes, never by the event loop. What a client
 // sends may take as long as the client likes to close, and a process can be killed while it waits, which a thread
 // cannot. Only rotad's own thread calls this.
 //

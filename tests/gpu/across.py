@@ -91,8 +91,8 @@ def pinned():
 
 
 def calls(contexts, source, target, host, known):
-    """Each fills `target` with what `source`, or the memory behind `target`, holds, or, with host memory, one of them; `known`: a managed and a
-    pinned address, of what the driver knows but belongs to no GPU."""
+    """Each call fills `target` from `source` or from the memory behind `target`, or copies between host memory and one of them. `known`: a managed and a
+    pinned address, of memory that the driver knows and that belongs to no GPU."""
     device = dict(srcType=2, srcDevice=source, dstType=2, dstDevice=target, srcPitch=BYTES, dstPitch=BYTES, width=BYTES, height=1)
     peer = Copy3DPeer(srcContext=contexts[0], dstContext=contexts[1], srcHeight=1, dstHeight=1, depth=1, **device)
     deep = Copy3DPeer(srcHeight=1, dstHeight=1, depth=1, **device)  # CUDA_MEMCPY3D, which has nothing in place of the contexts
@@ -112,7 +112,7 @@ def calls(contexts, source, target, host, known):
         return cuda.cuMemcpyWithAttributesAsync(u64(target), u64(origin), size_t(BYTES), byref(Attributes(order=1)), None)
 
     def unowned(kind, address):
-        """Between it and the GPUs' memory, with the forms that take addresses of GPU memory. From the target, and into it again: right if both are."""
+        """Between it and the GPUs' memory, with the forms that take addresses of GPU memory. From the target, and into it again: right if both copies are."""
         into, out_of = (u64(target), u64(address)), (u64(address), u64(within))
         forms = {
             "DtoD": lambda to, origin: cuda.cuMemcpyDtoD_v2(to, origin, size_t(BYTES)),

@@ -9,8 +9,8 @@ import sys
 from bench import Skip
 from swap_rig import GIB, MIB, ask, await_line, own, start
 
-# By ctypes: no framework needed. Asks what is free right after its context has been made, then wants all of that but a few
-# MiB in one piece.
+# By ctypes: no framework needed. Asks what is free right after its context has been made, then wants all of that but a few MiB in one
+# allocation.
 PROGRAM = """
 import ctypes, json, sys
 cuda = ctypes.CDLL("libcuda.so.1")

@@ -5,10 +5,10 @@ under it with swapped memory. The losses and the sum over the weights of every r
     tests/gpu/gang_losses.py --build DIR [--size 6] [--spare 1.5 | --room 13] [--steps 60] [--mode exclusive] [--quantum 1s] [--pause 0.3] [--memory swap] [--logs DIR]
 
 A ballast leaves on each GPU what one rank took, what the second takes besides its tensors, and --spare GiB. Gradients are summed over the
-ranks with all_reduce. With --pause each rank works on the host for so many seconds after every hundredth step, as for a checkpoint.
+ranks with all_reduce. With --pause each rank works on the host for that many seconds after every hundredth step, as for a checkpoint.
 Prints a line of JSON: the time from the first step of both jobs to the last as a ratio to one job after the other,
-without their start-up, how often each rank's memory left, revocations, and what `rota status` says of gangs halfway. The exit
-status is 1 if anything differs, a rank's memory left less than --least times or a turn was revoked; 77 where there are no two GPUs or no PyTorch.
+without their start-up, how often each rank's memory was evicted, revocations, and what `rota status` says of gangs halfway. The exit
+status is 1 if anything differs, a rank's memory was evicted less than --least times or a turn was revoked; 77 where there are no two GPUs or no PyTorch.
 Plain device memory only.
 """
 import argparse
@@ -135,7 +135,7 @@ def main():
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--pause", type=float, default=0, help="seconds of each hundred steps in which a rank does not use its GPU")
     parser.add_argument("--memory", choices=("swap", "auto"), default="swap")
-    parser.add_argument("--least", type=int, default=3, help="how often each rank's memory has to leave")
+    parser.add_argument("--least", type=int, default=3, help="how often each rank's memory has to be evicted")
     parser.add_argument("--patience", type=float, default=150, help="seconds until both jobs have ended")
     options = parser.parse_args()
     if options.part:

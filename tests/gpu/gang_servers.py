@@ -4,8 +4,8 @@
     tests/gpu/gang_servers.py --build DIR [--model layers] [--size 12] [--requests 10] [--memory swap] [--logs DIR]
 
 A server is a stack of layers, each cut in half over the ranks and summed with all_reduce, as in inference (`--model layers`), or a Llama of the
-library transformers with random weights, in its own tensor-parallel plan, which answers with its first token. A ballast leaves on each GPU room for
-the --size GiB of one server's ranks and not for two. Requests go to the servers in turn, each while the other is idle, so each brings its weights in.
+library transformers with random weights, in its own tensor-parallel plan, which answers with its first token. A ballast leaves on each GPU memory for the --size GiB of one server's ranks and not for two. Requests go to the servers in turn, each while the other is
+idle, so each has its weights restored.
 Prints a line of JSON: the median time of a request without rota and under it, the bytes that came in for one, and the bound: the time alone, those
 bytes at 0.9 of the rate that bare copies reach on both GPUs at once in both directions, and 0.1 s. The exit status is 1 if an answer differs from
 the one without rota or the median is above the bound; 77 where there are no two GPUs or no PyTorch (or transformers). Plain device memory only.

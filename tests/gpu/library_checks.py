@@ -64,7 +64,7 @@ class Runs:
             answers = [line for line in result.stdout.splitlines() if line.startswith('{"results"')]
             error = "" if result.returncode == 0 and answers else f"{mode}: exit {result.returncode}: {result.stderr[-600:]}"
             if "does not know the function that the driver returned" in result.stderr:
-                error = f"{mode}: a pointer that is does not know the function that the driver returned: {result.stderr[-600:]}"
+                error = f"{mode}: rota does not know the function that the driver returned: {result.stderr[-600:]}"
             return Outcome(json.loads(answers[-1]) if answers else None, summary_functions(result.stdout + "\n" + result.stderr), error)
         except Exception as error:
             return Outcome(None, {}, f"{mode}: {error}"[:600])

@@ -98,7 +98,7 @@ def unified_memory_is_not_counted_for_its_process(bench):
     for told, client, _ in seen:
         expected = told["total"] - client["context_bytes"] - client["bytes"]
         assert abs(told["free"] - expected) <= 512 * MIB, (told, client)  # it asked before the last measurement
-    return f"context {last[1]['context_bytes'] / MIB:.0f} MiB, {last[1]['bytes'] / MIB:.0f} MiB of Unified Memory beside it"
+    return f"context {last[1]['context_bytes'] / MIB:.0f} MiB, {last[1]['bytes'] / MIB:.0f} MiB of Unified Memory besides"
 
 
 CHECKS = [the_ledger_and_the_measured_context_are_the_drivers_figure, unified_memory_is_not_counted_for_its_process]

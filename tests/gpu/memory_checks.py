@@ -155,7 +155,7 @@ def torch_with(configuration, name):
             assert least - 2 * MIB <= more["taken"] <= more["reserved"] + 2 * MIB, (mode, answer)
             assert answer["after"]["taken"] >= answer["after"]["allocated"], (mode, answer)
             figures.append(f"{mode}: {more['allocated'] / MIB:.1f} MiB allocated, {more['reserved'] / MIB:.1f} "
-                           f"reserved, {more['taken'] / MIB:.1f} more on the books")
+                           f"reserved, {more['taken'] / MIB:.1f} more in the ledger")
         return "; ".join(figures)
 
     check.__name__ = f"pytorch_with_{name}_gives_the_same_and_its_memory_is_on_the_books"

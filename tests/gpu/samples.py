@@ -8,7 +8,7 @@ EXAMPLES is the folder with Common and Samples in it, of the release for CUDA 11
 nvcc of a newer release builds them in DIR-built, where the executables stay for a further call; programs/cuda11.h supplies what CUDA 13
 has no longer. Those that end with 0 natively and say nothing of FAILED then run under rota, each limited to 1 GiB, and once more, alone,
 with 4 GiB if it ran out of memory. --beside: concurrently with two programs that check every word of --size GiB each, on a GPU that a
-ballast fills, so that memory leaves with every turn.
+ballast fills, so that memory is evicted with every turn.
 
 No sample begins after --budget seconds, and those that run then are ended; the last line says which were not run. It is JSON; the exit
 status is 1 if a sample or a checker failed that should pass, and 77 where there is no GPU.

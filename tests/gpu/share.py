@@ -177,7 +177,7 @@ class Rig:
 
 
 def settling(rig):
-    """How long after all have begun to work the candidate changed last, in s: then it has not for 1.5 s, or 8 s are over."""
+    """Seconds from the moment at which all work to the last change of the candidate: it has then stayed the same for 1.5 s, or 8 s are over."""
     begun, last, before = time.monotonic(), 0.0, None
     while (now := time.monotonic()) < begun + min(last + 1.5, 8):
         sharing = rig.status()

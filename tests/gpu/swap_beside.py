@@ -174,7 +174,7 @@ def kept_mappings(options, trust):
 
 
 def keeps_a_mapping(options):
-    """Across domains it may see nothing, which says something only if the same within one domain does see."""
+    """Across domains the keeper may see nothing, which proves something only if it does see memory within one domain."""
     seen = {trust: kept_mappings(options, trust) for trust in ("none", "user")}
     proves = all(each["kept_pieces_that_left"] and each["looks_while_away"] for each in seen.values()) and seen["user"]["words_seen"] > 0
     right = seen["none"]["words_seen"] == 0 and not any(each["wrong"] for each in seen.values())

@@ -9,7 +9,7 @@ allocate  cuMemAlloc and cuMemFree of each size, cold (nothing of that size was 
 stream    cuMemAllocAsync and cuMemFreeAsync in a stream, by themselves and around a short kernel (alloc_cost --stream-ordered), likewise;
           and of many sizes, with other work between the calls, which takes the processor's caches (alloc_cost --among-others).
 own       two programs with memory of their own making (cuMemCreate) in pieces of 2, 20, 64 and 256 MiB, which swap: what a moved GiB
-          takes (swap.py --own --piece), beside a ballast.
+          takes (swap.py --own --piece), next to a ballast.
 
 Prints a line of JSON for each. Exits 77 where there is no GPU. Plain memory only.
 """

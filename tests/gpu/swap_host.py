@@ -4,8 +4,7 @@
     tests/gpu/swap_host.py --build DIR [--only limit|unregister] [--room 9.6] [--size 8] [--limit 9] [--seconds 12] [--logs DIR]
 
 limit       Two programs of --size GiB (tests/programs/renewer of the build) that want more of the host's memory than the --limit GiB
-            of `host_memory` in rotad.toml: both go on, no word is wrong, and at no look do they have more there together than the
-            limit, by rotad (`rota status`) and by the kernel (smaps). First the same without a limit that matters: unless they
+            of `host_memory` in rotad.toml: both go on, no word is wrong, and in no sample do they have more there together than the limit, by rotad (`rota status`) and by the kernel (smaps). First the same without a limit that matters: unless they
             then have more than the limit, the run proves nothing ("proves": false).
 unregister  Without rota: whether cuMemHostRegister and cuMemHostUnregister of memory that no work uses wait for a kernel that runs,
             how long they take, and cuMemFree, which does wait, for comparison; and how long other threads' calls take
@@ -63,7 +62,7 @@ def by_rotad(rig):
 
 
 def pair(options, limit, seconds):
-    """Two programs with so many bytes of the host: the most that they had there at any look, and what they say."""
+    """Two programs with this many bytes of the host: the most that they had there in any sample, and what they say."""
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as configuration:
         configuration.write(f"[limits]\nhost_memory = '{limit // MIB}M'\n")
         configuration.flush()

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Trainings of PyTorch with deterministic algorithms: one undisturbed and native, two that swap beside a ballast. The losses and the sum
+"""Trainings of PyTorch with deterministic algorithms: one undisturbed and native, two that swap next to a ballast. The losses and the sum
 over the weights have to be the same, bit for bit.
 
     tests/gpu/swap_losses.py --build DIR [--size 6] [--spare 0.8 | --room 13] [--steps 200] [--least 3] [--quantum 300ms] [--trust user] [--logs DIR]
 
-The room is what the undisturbed one took of the GPU, once more what it took besides its tensors, and --spare GiB: so nearly all
-of one leaves whenever the other's turn comes. --room gives it instead.
+The room is what the undisturbed one took of the GPU, once more what it took besides its tensors, and --spare GiB: so nearly all of one is evicted whenever the other's turn comes. --room sets it instead.
 
 Prints a line of JSON; the exit status is 1 if anything differs or one of them moved less than --least times, and 77 where there
 is no GPU or no PyTorch.

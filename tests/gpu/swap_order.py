@@ -3,8 +3,8 @@
 
     tests/gpu/swap_order.py --build DIR [--jobs 3] [--size 3] [--room 8] [--seconds 15] [--quantum 300ms]
 
-Each of --jobs programs (tests/programs/renewer of the build) has --size GiB, and in --room GiB less their contexts two of three fit. The least is Belady's, over the grants that rotad's event log shows: with each grant, all of that program's memory
-has to be there, and memory of the program whose next turn is furthest away is evicted, in whole extents of --extent.
+Each of --jobs programs (tests/programs/renewer of the build) has --size GiB, and in --room GiB less their contexts two of three fit.
+The least is Belady's, over the grants that rotad's event log shows: with each grant, all of that program's memory has to be there, and memory of the program whose next turn is furthest away is evicted, in whole extents of --extent.
 
 Prints a line of JSON. Exits 77 where there is no GPU. Plain device memory only.
 """

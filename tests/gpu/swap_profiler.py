@@ -3,7 +3,8 @@
 
     tests/gpu/swap_profiler.py --build DIR [--room 3.4] [--size 1] [--rounds 3] [--logs DIR]
 
-A program with --size GiB of PyTorch's next to tests/programs/memhog with half as much again, and a ballast. Once its memory is evicted and memhog has ended, it profiles a few kernels, for which the memory is restored; every word is compared afterwards. First the same natively. Prints a line of JSON; the exit status is 1 if the profiler saw fewer kernels
+A program with --size GiB of PyTorch's next to tests/programs/memhog with half as much again, and a ballast. Once its memory is evicted and
+memhog has ended, it profiles a few kernels, for which the memory is restored; every word is compared afterwards. First the same natively. Prints a line of JSON; the exit status is 1 if the profiler saw fewer kernels
 than natively or a word was wrong, and 77 where there is no GPU or no PyTorch.
 """
 import argparse
@@ -69,7 +70,7 @@ def main():
         deadline = time.monotonic() + PATIENCE
         while not is_out(rig, profiled.pid) and time.monotonic() < deadline:
             time.sleep(0.005)
-        right = is_right(other)  # it has ended: memory comes back with the profiled program's own work
+        right = is_right(other)  # it has ended: memory is restored with the profiled program's own work
         for _ in range(options.rounds):
             rounds.append({"out": is_out(rig, profiled.pid), **ask(profiled)})
         end(profiled)

@@ -5,7 +5,7 @@
 
 One program of --size GiB (tests/programs/renewer of the build) rests. In each cycle one of --other GiB starts, which takes
 the room, works and ends. Then
-    free = free before + the bytes that the first says it has moved out          within 2 MiB
+    free = free before + the bytes that the first says it has evicted          within 2 MiB
 and once the first has worked again and compared all of its words, free is what it was before the cycle. While the other is
 there, free says what it has besides its memory: its context, the same each time. With --trust user rotad also counts what is
 handed over: the other cannot have taken over more.

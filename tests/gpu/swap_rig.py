@@ -76,7 +76,7 @@ def told_again():
 
 
 def ballast(room):
-    """Leaves so many bytes free until its standard input closes; says how many are free for each line of it."""
+    """Leaves this many bytes free until its standard input closes; says how many are free for each line of it."""
     driver = Driver()
     driver.allocate(driver.free_bytes() - room)
     say("ready")

@@ -4,7 +4,7 @@
     tests/gpu/swap_storm.py --build DIR [--room 4] [--size 2.4] [--seconds 15] [--quantum 50ms] [--trust user] [--logs DIR]
 
 tests/programs/allocation_storm of the build with kernels that check every word and write it anew, in blocks of up to 300 KiB by every
-route but managed memory and in --size GiB that each program holds, beside a ballast. Prints a line of JSON; the exit status is 1 if a
+route but managed memory and in --size GiB that each program holds, next to a ballast. Prints a line of JSON; the exit status is 1 if a
 word was wrong or nothing moved, and 77 where there is no GPU.
 """
 import argparse

@@ -146,7 +146,7 @@ class RunGpus(Case):
         refused, chosen = 103, 113
         for wrong in (0, 4), (1, 0), (5, 4), (1, 17), (2**32 - 1, 2**32 - 1):
             kind, text = choose(*wrong)
-            self.assertEqual((kind, b"a choice of so many GPUs is none" in text), (refused, True), wrong)
+            self.assertEqual((kind, b"that many GPUs cannot be chosen" in text), (refused, True), wrong)
         kind, body = choose(16, 16)
         self.assertEqual((kind, struct.unpack("<I", body[:4])[0], len({body[at:at + 16] for at in range(8, 8 + 16 * 16, 16)})), (chosen, 16, 16))
         self.assertEqual(choose(1, 16, length=8 + 8 + 64 + 24)[0], chosen)

@@ -24,7 +24,7 @@ class Copies {
   // Space for an extent of this GPU; null: there is none. Copies of this GPU's extents stay: those are evicted next, to
   // the same places. With some context current.
   Store::Slot reserve(int device, std::uint64_t bytes);
-  // Releases host memory without which nothing is lost, until it adds up to so many bytes: cached blocks, then copies
+  // Releases host memory without which nothing is lost, until it adds up to this many bytes: cached blocks, then copies
   // of what is on the GPU, the most useful last. Copies of extents that were restored and not used yet, which can be
   // evicted again without further host memory, are given up only if `unused_too`. Returns the bytes. With some context
   // current.

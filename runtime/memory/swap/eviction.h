@@ -19,7 +19,7 @@ class Eviction {
   // All of these outlive this object.
   Eviction(const Movable& what, int device, const Move& move) : what_(what), device_(device), move_(move) {}
 
-  // Evicts until so many bytes have left the GPU. To be called once.
+  // Evicts until this many bytes have left the GPU. To be called once.
   Moved run(std::uint64_t bytes);
 
  private:

@@ -1,5 +1,6 @@
 // What rota writes into the 64 bytes of a legacy IPC handle of memory that it moves. It names the allocation, so it is
-// the same at every call and for every address inside. Whoever has it can ask the exporting process for the memory.
+// the same at every call and for every address inside. A process that has it can ask the exporting process for the
+// memory.
 #pragma once
 
 #include <bit>

@@ -11,7 +11,8 @@
 
 namespace rota::memory {
 
-// With so many copies under way the engine is never idle (measured on an H100, extents of 128 and 256 MiB). Judgement.
+// With this many copies under way the engine is never idle (measured on an H100, extents of 128 and 256 MiB).
+// Judgement.
 inline constexpr std::size_t kInFlight = 6;
 
 // Waits for a copy without an event: once this returns the copy is over, and its memory may be released. With the

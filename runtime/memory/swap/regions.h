@@ -71,11 +71,11 @@ class Regions {
   // What has to be on the GPU at once when this process runs, in use or about to be: everything except cached ranges.
   std::atomic<std::uint64_t>& needed(int device) { return needed_[static_cast<std::size_t>(device)]; }
   std::uint64_t needed(int device) const { return needed_[static_cast<std::size_t>(device)].load(); }
-  // How many extents of this GPU are not where work expects them; also whatever else caches its gate closed.
+  // How many extents of this GPU are not where work expects them; also whatever else keeps its gate closed.
   std::atomic<std::uint64_t>& out_of_place(int device) { return out_of_place_[static_cast<std::size_t>(device)]; }
   // Whether all memory of these GPUs is where work expects it.
   bool in_place(Devices devices) const;
-  // Runs `work` if it is, under the lock that caches allocations from ending up out of place during that.
+  // Runs `work` if it is, under the lock that keeps allocations from ending up out of place during that.
   bool if_in_place(Devices devices, FunctionRef<void()> work);
   // The same for work that opens these GPUs' gates: from then on memory there may be written.
   bool use_if_in_place(Devices devices, FunctionRef<void()> open);
@@ -85,8 +85,8 @@ class Regions {
   // The range that begins here is no longer used; unless it is pinned it may serve another allocation like it. Waits
   // for no work, only for its extents if they are moving.
   void free(std::uint64_t address);
-  // Gives cached ranges of a GPU back to the driver, or to other processes, until they add up to so many bytes. Returns
-  // the bytes. Waits for nothing.
+  // Gives cached ranges of a GPU back to the driver, or to other processes, until they add up to this many bytes.
+  // Returns the bytes. Waits for nothing.
   std::uint64_t drop_kept(int device, std::uint64_t bytes = UINT64_MAX, const Exchange& exchange = {});
   // The context has ended, and its ranges with it.
   void context_ended(api::CUcontext context);

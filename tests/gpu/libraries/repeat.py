@@ -6,8 +6,8 @@ comes. The last line says how often each pass was compared: {"parts": […], "un
 "close": …, "wrong": […], "failed": {…}, "wrong_count": …, "weight_wrong": …}. What fails in the first two passes is `unable` and is not
 tried again. `exact` numbers are those of before bit for bit; `close` ones differ by less than a relative 1e-4, which sums in another
 order do; what already differed by more between the first two passes is `unsteady` and is not compared. The weight is compared and written
-anew with every part; it lies in pieces of 2 MiB, which leave the GPU after all else (runtime/memory/swap/eviction_order.cpp): so if any of it
-leaves, the library's memory has left before.
+anew with every part; it lies in pieces of 2 MiB, which are evicted after all else (runtime/memory/swap/eviction_order.cpp): so if any of it is
+evicted, the library's memory was evicted before.
 """
 import ctypes
 import gc

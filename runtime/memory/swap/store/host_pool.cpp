@@ -167,7 +167,7 @@ void HostPool::pin(void* block, std::uint64_t bytes) {
   static log::Once once;
   if (once.first()) {
     log::warn(
-        "the driver cannot pin more host memory (error {}): what leaves the GPU is copied to unpinned memory, which is "
+        "the driver cannot pin more host memory (error {}): evicted memory is copied to unpinned memory, which is "
         "slower; run fewer programs at a time, or raise the limit on locked memory",
         static_cast<int>(pinned));
   }

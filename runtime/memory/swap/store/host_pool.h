@@ -66,7 +66,7 @@ class HostPool {
   void drop_prepared();
   // Releases a block to the host at once. With some context current.
   void end(void* block, std::uint64_t bytes);
-  // Releases blocks that are not taken to the host, until they add up to so many bytes: those first that were never
+  // Releases blocks that are not taken to the host, until they add up to this many bytes: those first that were never
   // pinned. Returns the bytes. With some context current.
   std::uint64_t trim(std::uint64_t bytes = UINT64_MAX);
 
