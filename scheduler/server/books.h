@@ -19,7 +19,8 @@
 //                                                   row were revoked, how many programs it had left if it was complete;
 //                                                   TrustDomain::key and name of the gang
 //   chosen GPU-... 4711 918273 42000000000 1000 1000 DOMAIN ID
-//                                                   a GPU that is reserved for a program which has not come: of which
+//                                                   a GPU that is reserved for a program which has not
+//                                                   used it yet: of which
 //                                                   pid (0: not visible), its start time, for how much longer, its
 //                                                   user, TrustDomain::payer, and Chooser::session
 //   end 7                                           number of lines before this one

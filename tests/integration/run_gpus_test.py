@@ -112,7 +112,7 @@ class RunGpus(Case):
         self.refused(r"--gpus 2: the program sees 1 GPU; use 1", "--gpus", "2", CUDA_VISIBLE_DEVICES="0")
         self.refused(r"--gpus 1: the program sees no GPU; `rota doctor` says why", "--gpus", "1", CUDA_VISIBLE_DEVICES="")
         for wrong in "0", "-1", "two", "1.5", "":
-            self.refused(r"is no number of GPUs: use 1 or more, or all", f"--gpus={wrong}")
+            self.refused(r"is not a number of GPUs: use 1 or more, or all", f"--gpus={wrong}")
 
     # ctest labels: unsanitized
     def test_without_a_rotad_that_answers_they_are_chosen_and_a_line_says_that_nothing_is_reserved(self):

@@ -20,7 +20,7 @@ struct Executable {
 
 // `command` with a slash is a path; without, PATH is searched.
 Executable inspect_command(const std::string& command);
-// What is said of a command that there is not, without a full stop.
+// The message about a command that does not exist, without a full stop.
 std::string not_found_text(const std::string& command);
 // Whether the program at this path contains GPU code and loads no libcudart: nvcc links the CUDA runtime statically
 // unless told otherwise. Reads the whole file.

@@ -27,7 +27,8 @@ namespace {
 
 // How many descriptors a table may have by default (fs.nr_open).
 constexpr rlim_t kMostDescriptors = rlim_t{1} << 20;
-// Below these, rotad cannot serve everybody. Estimates: several times the memory that it maps at its start; its log.
+// With lower limits rotad cannot serve everybody. Estimates: several times the memory that it maps at its start, and
+// the size of its log.
 constexpr rlim_t kEnoughMemory = rlim_t{1} << 30;
 constexpr rlim_t kEnoughFile = rlim_t{1} << 20;
 

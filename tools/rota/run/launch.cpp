@@ -130,7 +130,7 @@ int prepare(const LaunchOptions& options) {
   }
   Daemon daemon;
   if (options.daemon) {
-    // A place that was only found is left again when the machine's rotad takes the GPU over.
+    // A program whose ROTA_SOCKET was not chosen but found changes to the machine's rotad when that takes the GPU over.
     const bool chosen = protocol::socket_is_chosen();
     daemon = find_or_start_daemon({options.mode, options.quantum});
     if (!daemon.socket.empty()) {

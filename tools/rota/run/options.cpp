@@ -52,7 +52,7 @@ void add_launch_options(CLI::App& command, const std::shared_ptr<LaunchOptions>&
       ->check([](const std::string& text) { return text.empty() ? "the name is empty" : std::string(); });
   command.add_flag_callback(
       "--oversubscribe", [options] { options->environment.emplace_back("ROTA_OVERSUBSCRIBE", "1"); },
-      "let the program have more memory than the GPU (up to most of what is left of the host's)");
+      "let the program have more memory than the GPU (up to most of the host's memory that is left)");
 }
 
 void add_system_preload_option(CLI::App& command, const std::shared_ptr<LaunchOptions>& options) {

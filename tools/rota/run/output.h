@@ -13,8 +13,8 @@ namespace rota::tool {
 // stream. They close on exec: the program finds closed what was closed.
 void occupy_standard_descriptors();
 
-// A message on standard error. Does not raise SIGPIPE, SIGXFSZ or SIGTTOU, and waits no longer than that for a reader
-// who reads nothing at all: what is left is dropped. errno is left as it was. Any thread.
+// A message on standard error. Does not raise SIGPIPE, SIGXFSZ or SIGTTOU, and waits no longer than `patience` for a
+// reader who reads nothing at all: what is left is dropped. errno is left as it was. Any thread.
 void write_message(std::string_view text, std::chrono::milliseconds patience = std::chrono::milliseconds(200));
 // For a long text after the program's end: its reader may have other things to read first.
 inline constexpr std::chrono::seconds kReportPatience{5};

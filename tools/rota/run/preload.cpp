@@ -111,8 +111,7 @@ std::string hash_of(const std::string& text) {
   return fmt::format("{:016x}", hash);
 }
 
-// The search for a library to preload: takes the first place of a driver for which there is a fitted copy or that
-// proves to be a driver.
+// The search for a library to preload: takes the first place whose library has a fitted copy or proves to be a driver.
 class Choice {
  public:
   Choice(const Interposed& library, std::string shim, bool may_write)

@@ -56,9 +56,9 @@ void register_run(CLI::App& app) {
   add_launch_options(*run, options);
   run->add_option_function<std::string>(
          "--gang", [options](const std::string& text) { options->environment.emplace_back("ROTA_GANG", text); },
-         "all programs of this user that name the same gang have their turns together, as ranks of one job need it "
-         "that wait for each other; with a size, as in train:4, none begins its first turn before so many are there, "
-         "for at most 60 s")
+         "all programs of this user that name the same gang have their turns together, which ranks of one job need if "
+         "they wait for each other; with a size, as in train:4, none begins its first turn before that many programs "
+         "use a GPU, or 60 s have passed")
       ->type_name("NAME[:SIZE]")
       ->check([](const std::string& text) {
         if (client::named_gang(text)) return std::string();
@@ -71,12 +71,12 @@ void register_run(CLI::App& app) {
            gpus->all = text == "all";
            if (!gpus->all) gpus->count = gpus_of(text);
          },
-         "give the program so many GPUs, those with most free memory among those that CUDA_VISIBLE_DEVICES leaves it, "
-         "and reserve them until it has come; or all (default: gpus in rotad.toml, otherwise all)")
+         "give the program that many GPUs, those with the most free memory of the ones in CUDA_VISIBLE_DEVICES, "
+         "and reserve them until it uses them; or all (default: gpus in rotad.toml, otherwise all)")
       ->type_name("N|all")
       ->check([](const std::string& text) {
         if (text == "all" || gpus_of(text)) return std::string();
-        return "'" + text + "' is no number of GPUs: use 1 or more, or all";
+        return "'" + text + "' is not a number of GPUs: use 1 or more, or all";
       });
   options->choose_gpus = [gpus](const Daemon& daemon, const std::string& session) {
     return choose_gpus(*gpus, daemon, session);
@@ -86,7 +86,7 @@ void register_run(CLI::App& app) {
   CLI::Option* const wanted = run->add_option(
       "--report", reported->target,
       "afterwards write what the program and all that it starts did on GPUs: to a file .txt, .json, .xml (JUnit) or "
-      ".html, or to a folder all of them with what they were made of, for rota report");
+      ".html, or all of them to a folder, with the records that they were made from, for rota report");
   // Everything from the program's name on belongs to the program, whatever it looks like: no positional option may take
   // part of it. (main.cpp removes a "--" in front of it.)
   run->prefix_command();

@@ -1,7 +1,7 @@
-// Which rotads of this machine have GPUs, by asking at the names of the GPUs' locks (protocol/lock_door.h): `rota
-// status` shows also those that it does not query. A stopped rotad does not answer, one in another network namespace
-// has its names there, and a process that is no rotad may have locked a file. Those are found by what the kernel lists
-// about the name, in the namespaces of all visible processes, or by the lock of the file.
+// Which rotads of this machine have GPUs, by asking at the names of the GPUs' locks (protocol/lock_door.h):
+// `rota status` shows also those that it does not query. A stopped rotad does not answer, one in another network
+// namespace holds its names there, and the process that has locked a file may not be a rotad. Those are found by what
+// the kernel lists about the name, in the namespaces of all visible processes, or by the lock of the file.
 #pragma once
 
 #include <sys/types.h>

@@ -16,8 +16,8 @@ namespace rota::tool {
 
 std::string others_text(std::optional<unsigned> processes) {
   if (processes.value_or(0) == 0) return {};
-  return fmt::format("rota: {} process{} on the GPUs, by NVML: without rota, or of a rotad in another container\n",
-                     *processes, *processes == 1 ? " is" : "es are");
+  return fmt::format("rota: NVML lists {} process{} on the GPUs, without rota or of a rotad in another container\n",
+                     *processes, *processes == 1 ? "" : "es");
 }
 
 Looked look_at_rotad() {

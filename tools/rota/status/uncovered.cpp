@@ -106,7 +106,7 @@ bool is_uncovered(pid_t process, Uncovered& found) {
     found.why = "it runs with raised privileges (setuid, setgid or capabilities), which LD_PRELOAD does not reach";
     found.remedy = "use `rota run --system-preload` as root, which reaches it, or run it without them";
   } else {
-    found.why = "LD_PRELOAD was taken from its environment";
+    found.why = "LD_PRELOAD was removed from its environment";
     found.remedy = kUncoveredRemedy;
   }
   return true;

@@ -165,7 +165,7 @@ void register_top(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "top",
       "watch GPUs and programs in a live view: F1 shows the keys; without a capable terminal, as rota status --watch");
-  add_seconds_option(*command, "-d,--delay", *every, "seconds from one look to the next (default 2)");
+  add_seconds_option(*command, "-d,--delay", *every, "seconds between two updates (default 2)");
   command->callback(
       [every] { throw CLI::RuntimeError(top::is_capable_terminal() ? show_live(*every) : watch_status(*every)); });
 }

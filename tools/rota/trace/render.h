@@ -45,7 +45,7 @@ class Renderer {
   Renderer(const names::Api& api, const RenderOptions& options, ObjectNames* objects = nullptr, Moment moment = {})
       : api_(api), options_(options), objects_(objects), moment_(moment) {}
 
-  // Values that the call wrote from here on, looked up in `parent` if there is one.
+  // The values that follow were written by the call, and looked up in `parent` if there is one.
   void written(const std::optional<Handle>& parent) {
     written_ = true;
     parent_ = parent;

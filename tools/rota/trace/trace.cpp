@@ -288,7 +288,7 @@ void register_trace(CLI::App& app) {
                        "show at most this many elements of an array (default 16; 0: all that were recorded)");
 
   auto exported = std::make_shared<ExportCommand>();
-  CLI::App* const export_app = trace->add_subcommand("export", "write a timeline for another program");
+  CLI::App* const export_app = trace->add_subcommand("export", "write a timeline for a viewer such as Perfetto");
   export_app->add_option("dir", exported->directory, "folder of a trace, or one file")->required();
   export_app->add_option("--format", exported->format, "chrome: for ui.perfetto.dev and chrome://tracing")
       ->check(CLI::IsMember({"chrome"}));

@@ -40,7 +40,7 @@ struct Figures {
   double least = 0;    // the least and the most
   double most = 0;
   double jobs_per_hour = 0;
-  std::optional<double> waited;            // a copy, the mean
+  std::optional<double> waited;            // per copy, the mean
   std::optional<std::uint64_t> in_use;     // the most of any round
   std::optional<std::uint64_t> allocated;  // the same
 };
