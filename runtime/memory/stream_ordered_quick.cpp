@@ -114,7 +114,7 @@ bool StreamOrdered::quick_allocate(const Wanted& wanted, api::CUdeviceptr* addre
   return true;
 }
 
-// With the lock held: a block that the ledger has as one in use.
+// With the lock held. Frees a block that the ledger counts as in use.
 void StreamOrdered::free_properly(std::uint64_t address, const Behind& behind) {
   const std::optional<Allocation> taken = ledger_.begin_free(address);
   const std::uint64_t charge = taken ? ledger_.hand_over(*taken) : 0;
@@ -123,7 +123,7 @@ void StreamOrdered::free_properly(std::uint64_t address, const Behind& behind) {
   }
 }
 
-// With the lock held: all that is in the list, in the order in which it was freed.
+// With the lock held. Frees all blocks of the list, in the order in which the program freed them.
 void StreamOrdered::flush(std::vector<Fences::Queue>* queues) {
   if (quick_.size() == 0) return;
   std::vector<Lives::iterator> all = quick_.take_all();

@@ -1,4 +1,4 @@
-// What the ledger knows of where memory lies, for the gate.
+// Tells the gate on which GPU memory is, by the ledger.
 #pragma once
 
 #include "runtime/gate/reached.h"

@@ -50,7 +50,7 @@ class Mapper {
   api::CUresult unmap(int device, Extent& extent, const Exchange& exchange = {});
   // The same for an extent that no longer counts as mapped. False: its memory is stuck.
   bool drop(int device, Extent& extent, const Exchange& exchange = {});
-  // For memory that is mapped nowhere.
+  // Releases memory that is mapped nowhere.
   void release_physical(int device, std::uint64_t bytes, PhysicalMemory&& physical);
   // Tries again what the driver has refused before. Returns the bytes that it has taken back.
   std::uint64_t release_stuck(int device);

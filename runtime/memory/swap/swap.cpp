@@ -159,8 +159,8 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
     turns_->if_our_turn(ordinal, [&] { open = true; });
     if (open) continue;
     placed = true;
-    // The driver would refuse it on the GPU. Memory that could never be there at once would keep the gate closed
-    // forever.
+    // Without rota the driver would refuse it, too. Memory that can never be on the GPU all at once would keep the gate
+    // closed forever.
     if (needed_bytes(ordinal) + overhead_bytes(ordinal) > most(ordinal)) {
       result = api::CUDA_ERROR_OUT_OF_MEMORY;
       break;

@@ -42,8 +42,8 @@ struct LoggedTest {
   std::string raw = {};      // its name byte by byte; "": the same
 };
 
-// Names are as in the list (UTF-8). If ctest was killed, the tests that had ended. A test's output may look like the
-// log itself.
+// Names are as in the list (UTF-8). If ctest was killed, only the tests that had ended. A test's output may look like
+// the log itself.
 std::vector<LoggedTest> read_ctest_log(const std::string& text);
 
 // The names in LastTestsFailed.log or LastTestsDisabled.log, which also has tests that skipped themselves: "12:name"

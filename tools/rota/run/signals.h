@@ -16,8 +16,8 @@ class TakenSignals {
   TakenSignals& operator=(const TakenSignals&) = delete;
 
   const sigset_t& all() const { return all_; }
-  // In a process that becomes a program: the mask and the disposition that this process was started with. What a write
-  // of its own has raised is not handed on.
+  // In a process that becomes a program: the mask and the disposition that this process was started with. A signal that
+  // a write of its own has raised is not handed on.
   void hand_on() const;
 
  private:

@@ -35,7 +35,7 @@ class Store {
   virtual api::CUresult put(Slot slot, std::uint64_t bytes, api::CUdeviceptr address, std::span<const Part> parts,
                             api::CUstream stream) = 0;
   virtual api::CUresult get(Slot slot, std::uint64_t bytes, api::CUdeviceptr address, api::CUstream stream) = 0;
-  // The space is given back at once, for others.
+  // Gives the space back at once, so that other processes can use it.
   virtual void release(Slot slot, std::uint64_t bytes) = 0;
 
   // --- any thread

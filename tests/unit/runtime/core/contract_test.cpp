@@ -1,5 +1,5 @@
-// What the generated gates and the hand-written overrides make of the one runtime. It marks itself for good, so each
-// case looks at it in a child process.
+// What the generated gates and the hand-written overrides do to the process's only runtime. Marks stay in it for good,
+// so each case uses it in a child process.
 #include "runtime/contract.h"
 
 #include <sys/wait.h>
@@ -28,7 +28,7 @@ bool in_child(const std::function<bool()>& holds) {
   return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-// The table that the next cuGetExportTable gives, and how long it says that it is.
+// The table that the next cuGetExportTable gives. Its first word says how long it is.
 std::array<std::uint64_t, 1024> table{};
 
 api::CUresult get_export_table(const void** into, const api::CUuuid*) {
@@ -36,8 +36,8 @@ api::CUresult get_export_table(const void** into, const api::CUuuid*) {
   return api::CUDA_SUCCESS;
 }
 
-// Asks for a table under an identifier as the policy spells it, byte by byte; whether the process is unmarked after it,
-// and has got the driver's own table, or a copy of a gated one.
+// Asks for the table with this identifier, byte by byte as in the policy. Returns whether the process is unmarked after
+// it and has got the driver's own table, or a copy if the table is `gated`.
 bool unmarked_after(const std::array<unsigned char, 16>& identifier, std::uint64_t first_word, bool gated = false) {
   test::FakeDriver driver;
   driver.set<api::cuGetExportTable_fn>(Symbol::k_cuGetExportTable, get_export_table);

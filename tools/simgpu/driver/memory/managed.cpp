@@ -1,4 +1,4 @@
-// Ranges of advice.
+// The advice (cuMemAdvise) for ranges of managed memory.
 #include "tools/simgpu/driver/memory/managed.h"
 
 #include <iterator>

@@ -55,7 +55,7 @@ bool mentions(const std::vector<std::string>& lines, const std::string& part) {
   return std::ranges::any_of(lines, [&](const std::string& line) { return line.find(part) != std::string::npos; });
 }
 
-TEST_CASE("one refused natively and both finished under rota is what was to be shown") {
+TEST_CASE("one refused natively and both finished under rota is the expected result") {
   Story seen = story();
   judge(seen);
   CHECK(seen.problems.empty());
@@ -72,7 +72,7 @@ TEST_CASE("one refused natively and both finished under rota is what was to be s
 
 TEST_CASE("what was not seen is not said, and is a problem that names the copy") {
   Story seen = story();
-  SECTION("natively all had room") {
+  SECTION("natively all got memory") {
     seen.natively.copies[1] = right(2, std::nullopt);
     judge(seen);
     CHECK(mentions(seen.problems, "natively 2 of 2 copies finished, and none was refused memory"));
@@ -90,7 +90,7 @@ TEST_CASE("what was not seen is not said, and is a problem that names the copy")
     CHECK_FALSE(mentions(seen.seen, "finished within"));
     CHECK_FALSE(mentions(seen.seen, "none wrong"));
   }
-  SECTION("under rota one was refused memory, which natively only may be") {
+  SECTION("under rota one was refused memory, which may happen only natively") {
     seen.under_rota.copies[1] = failed(2, "CUDA_ERROR_OUT_OF_MEMORY");
     judge(seen);
     CHECK(mentions(seen.problems, "under rota copy 2 failed with exit code 2"));
@@ -135,7 +135,7 @@ TEST_CASE("on a real GPU no copy may be refused memory") {
   CHECK(mentions(seen.seen, "`rota status` said: 2 programs active: in turns."));
 }
 
-TEST_CASE("where rotad names processes otherwise, waits are unknown and nothing is called missing") {
+TEST_CASE("where rotad sees processes by other pids, waits are unknown and nothing is called missing") {
   Story seen = story();
   seen.rotad_is_here = false;
   for (Copy& copy : seen.under_rota.copies) copy.use.reset();
@@ -158,7 +158,7 @@ TEST_CASE("what the program prints is read, and nothing else") {
   }
 }
 
-TEST_CASE("a copy is known to rotad by the number that it says it has") {
+TEST_CASE("a copy is known to rotad by the pid that it prints") {
   char folder[] = "/tmp/rota-demo-test-XXXXXX";
   REQUIRE(mkdtemp(folder) != nullptr);
   const std::string output = std::string(folder) + "/1.log";
