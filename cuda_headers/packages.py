@@ -142,7 +142,7 @@ class Index:
         self.answers = True
 
     def newest(self, name, version, sha256=None):
-        """The newest wheel whose version matches, for example 13.0.96 or 13.0.*; it lies in the folder once it is whole.
+        """The newest wheel whose version matches, for example 13.0.96 or 13.0.*; it is in the folder once it is complete.
 
         Some versions are there twice, with other platform tags: the checksum tells pip which one is meant.
         """

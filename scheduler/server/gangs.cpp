@@ -24,15 +24,15 @@ namespace {
 constexpr std::chrono::seconds kWaitForAll{60};
 // The same for a gang whose programs had all come under an earlier rotad: they reconnect at once.
 constexpr std::chrono::seconds kWaitForReturn{1};
-// After so many turns in a row that had to be revoked, the members take turns by themselves for so long: their work
+// After this many turns in a row that had to be revoked, the members take turns by themselves for kApart: their work
 // waits for something that rotad does not see. Judgments.
 constexpr unsigned kMostRevoked = 3;
 // How long the turn of a gang, or of a program that is to join one, is drained if it ends for the gang's own sake: its
 // work may wait for a program that is to join or has given back already. A judgment.
 constexpr std::chrono::milliseconds kOwnDrain{500};
 constexpr std::chrono::minutes kApart{10};
-// How much of a drain counts as part of the hand-over. Turns are the longer the longer hand-overs take, so a gang's
-// drain must not lengthen the turns of others much. A judgment.
+// How much of a drain counts as part of the hand-over. The longer hand-overs take, the longer turns are, so a gang's
+// drain must not add much to the turns of others. A judgment.
 constexpr std::chrono::milliseconds kLongestCounted{10};
 
 }  // namespace
@@ -341,7 +341,7 @@ bool Leases::is_whole(Gang& gang) {
   const scheduler::Time left = gang.since + (returns ? kWaitForReturn : kWaitForAll) - now();
   if (left <= scheduler::Time{0} && returns) return gang.whole = true;
   if (left <= scheduler::Time{0}) {
-    log::warn("gang {}: {} of its {} programs have come within {} s: they begin without the others", gang.name,
+    log::warn("gang {}: {} of its {} programs use a GPU after {} s: they begin without the others", gang.name,
               gang.clients.size(), gang.size, kWaitForAll.count());
     return gang.whole = true;
   }

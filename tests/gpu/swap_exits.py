@@ -5,7 +5,7 @@
 
 tests/programs/results_at_exit with --size GiB, --rounds times with each kind of exit handler, next to a program that works with as much
 and a ballast; first without rota, which shows what the driver itself allows in a handler. Prints a line of JSON; the exit status is 1 if
-a word was wrong, a handler did not say so, or memory was not evicted when a program began to exit, and 77 where there is no GPU.
+a word was wrong, a handler printed nothing, or memory was not evicted when a program began to exit, and 77 where there is no GPU.
 """
 import argparse
 import json
@@ -28,7 +28,7 @@ def all_found_right(kind, said):
 
 
 def memory_left(rig, name):
-    """Waits until some has."""
+    """Waits until some of the program's memory is evicted. False: none was in time."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         if re.search(r"bytes moved out", rig.said(name)):

@@ -18,7 +18,7 @@ import time
 GIB = 1 << 30
 MIB = 1 << 20
 PIECE = 256 * MIB
-EXTENT = 128 * MIB  # rota's usual ones of large allocations
+EXTENT = 128 * MIB  # the usual size of the extents of large allocations
 
 # The 97.5% quantile of the t distribution by degrees of freedom, the last for more.
 T = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093,
@@ -188,7 +188,7 @@ class Served:
         self.environment = dict(os.environ, ROTA_SOCKET=str(folder / "rotad.sock"), ROTA_LOG="debug", ROTA_LOCK_DIRECTORY=str(folder / "locks"))
 
     def fill(self, room, gpu=0):
-        """From now on a ballast leaves this many bytes free: at once, but where the options have no room."""
+        """Starts a ballast that leaves this many bytes free. served() does so unless the options have no --room."""
         filled = start(own("ballast", room), env=dict(os.environ, CUDA_VISIBLE_DEVICES=str(gpu)) if gpu else None)
         if gpu == 0:
             self.ballast = filled
@@ -254,7 +254,7 @@ def served(options, *arguments):
 
 
 def stacks(pid):
-    """The stacks of a process that does not go on, by whichever debugger there is."""
+    """The stacks of a process that hangs, by whichever debugger there is."""
     debugger = shutil.which("gdb") or shutil.which("cuda-gdb")
     if debugger is None:
         return "no debugger"
@@ -288,7 +288,7 @@ def add_options(parser, room=9.6, size=8.0, jobs=2, seconds=15, mode="exclusive"
     """The options that the scripts share."""
     parser.add_argument("--build", type=pathlib.Path)
     parser.add_argument("--room", type=float, default=room, help="GiB that the ballast leaves free")
-    parser.add_argument("--spare", type=float, help="instead: what one program needs, all contexts, and so many GiB")
+    parser.add_argument("--spare", type=float, help="instead: what one program needs, all contexts, and this many GiB")
     parser.add_argument("--size", type=float, default=size, help="GiB of each program")
     parser.add_argument("--jobs", type=int, default=jobs)
     parser.add_argument("--seconds", type=float, default=seconds)

@@ -133,7 +133,7 @@ class Demo(SimCase):
         self.left_nothing()
 
     def test_bad_input_is_named(self):
-        for arguments, named in ((["-n", "1"], "'1' is no number of copies: use 2 to 8"), (["-n", "9"], "'9'"), (["-n", "two"], "'two'"),
+        for arguments, named in ((["-n", "1"], "'1' is not a number of copies: use 2 to 8"), (["-n", "9"], "'9'"), (["-n", "two"], "'two'"),
                                  (["--gpu", "3"], "--gpu"), (["./program"], "./program")):
             with self.subTest(arguments):
                 result = self.call(ROTA, "demo", *arguments)

@@ -11,7 +11,7 @@ namespace rota::memory {
 
 namespace {
 
-// How many small extents are evicted first, and from which size of a move on. Judgements.
+// How many small extents are copied before larger ones, and how many bytes a move must hand over for that. Judgments.
 constexpr std::ptrdiff_t kSmallFirst = 2;
 constexpr std::uint64_t kMuchHandedOver = 4 * protocol::kLargestExtent;
 

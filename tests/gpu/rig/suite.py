@@ -1,9 +1,9 @@
 """Tests of PyTorch, JAX, CuPy, Triton and nvcc programs, as a CI rig has them: each checks its results, uses the CPU for part of its time, and
-needs 1 to 8 GiB of GPU memory that nobody has told the rig of.
+needs 1 to 8 GiB of GPU memory that the rig has not been told about.
 
     suite.py NAME       runs one of them, and appends to $RIG_FIGURES what its framework says that it had
 
-Their figures: bytes that the framework's allocator had from the driver, at most. test_rig.py has them for pytest.
+A figure is the most bytes that the framework's allocator had from the driver at a time. test_rig.py has the tests for pytest.
 """
 import json
 import os
@@ -120,7 +120,7 @@ def torch_fft():
 
 
 @test
-def torch_eager():  # small steps, of which the CPU takes most
+def torch_eager():  # small steps, which use the CPU most of the time
     torch = torch_with_seed()
     kept = torch.randn(512 << 20, device="cuda")
     model = torch.nn.Sequential(*[layer for _ in range(8) for layer in (torch.nn.Linear(256, 256), torch.nn.Tanh())]).cuda()

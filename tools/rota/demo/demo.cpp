@@ -42,7 +42,7 @@ using demo::Story;
 
 constexpr unsigned kFewest = 2;
 constexpr unsigned kMost = 8;
-// Little, since what is moved, filled and compared takes time on the CPU.
+// Little, since moving, filling and comparing it takes time on the CPU.
 constexpr const char* kSimulatedMemory = "256M";
 // On a simulated GPU all copies together want more memory than there is; a real one may be shared with other programs.
 constexpr double kSimulatedShare = 1.2;
@@ -50,11 +50,12 @@ constexpr std::uint64_t kMostBytes = std::uint64_t{256} << 20;
 // Enough threads for any GPU; a simulated one's compute on the CPU.
 constexpr std::uint64_t kWords = std::uint64_t{1} << 20;
 constexpr std::uint64_t kSimulatedWords = std::uint64_t{32} << 10;
-// Of the GPU's time, for all copies together.
+// GPU time for all copies together, in seconds.
 constexpr double kSeconds = 1.2;
 // By the clock: on a busy machine a copy launches no more after that.
 constexpr std::uint64_t kWithinMilliseconds = 1500;
-// A launch takes twice as long, except on a simulated GPU whose clock does not advance.
+// The least that a launch is taken to last, in seconds. It really lasts twice as long, except on a simulated GPU whose
+// clock does not advance.
 constexpr double kShortest = 0.0025;
 
 struct DemoOptions {
@@ -78,7 +79,8 @@ bool is_missing(const std::string& path) {
   return access(path.c_str(), F_OK) != 0;
 }
 
-// A pipe whose ends the copies inherit: nobody reads its end before each has closed the other one.
+// A pipe whose ends the copies inherit: its end of file can be read once every copy has closed the other end, so that
+// they begin to compute together.
 class StartingLine {
  public:
   StartingLine() {
@@ -117,7 +119,7 @@ class Demo {
       if (!look()) {
         if (!story_.simulated) return std::nullopt;
         return demo_failed("the simulated GPU does not work: " + why_ +
-                           "; see that the folder for temporary files (TMPDIR, /tmp) has room; "
+                           "; see that the folder for temporary files (TMPDIR, /tmp) has free space; "
                            "`rota doctor` looks for other reasons");
       }
       if (!options_.json) {
@@ -232,7 +234,7 @@ class Demo {
     const auto program = [&] {
       LaunchOptions launch;
       launch.command = base;
-      launch.command.push_back(std::to_string(getpid()));  // another program's memory would not be taken for its own
+      launch.command.push_back(std::to_string(getpid()));  // so that no copy takes another one's memory for its own
       return under_rota ? run_in_place(launch) : natively(launch.command);
     };
     attempt::Seen seen;
@@ -253,7 +255,7 @@ class Demo {
     return demo::way_of(run, seen);
   }
 
-  // Lines that begin with "rota: ", each once: they may say that a copy ran without it. That a copy has waited for
+  // Lines that begin with "rota: ", each once: they may say that a copy ran without rota. That a copy has waited for
   // another has already been said.
   void note_what_rota_said(const attempt::Together& run) {
     std::set<std::string> said;
@@ -328,13 +330,13 @@ int demonstrate(const DemoOptions& options) {
 
 void register_demo(CLI::App& app) {
   auto options = std::make_shared<DemoOptions>();
-  CLI::App* command = app.add_subcommand(
-      "demo", "show two programs share a GPU, the one that is here or a simulated one, in a few seconds");
+  CLI::App* command =
+      app.add_subcommand("demo", "show how programs share this machine's GPU, or a simulated one, in a few seconds");
   command->add_option("-n,--copies", options->copies, "how many copies of the program at once, 2 to 8 (default 2)")
       ->check([](const std::string& text) {
         unsigned value = 0;
         if (CLI::detail::lexical_cast(text, value) && value >= kFewest && value <= kMost) return std::string();
-        return fmt::format("'{}' is no number of copies: use {} to {}", text, kFewest, kMost);
+        return fmt::format("'{}' is not a number of copies: use {} to {}", text, kFewest, kMost);
       });
   command->add_flag("--sim", options->sim,
                     "on a simulated GPU of 256 MiB, which shows programs whose memory does not fit together");
@@ -342,10 +344,8 @@ void register_demo(CLI::App& app) {
   command->add_option("--on-simulated", options->on_simulated)->group("");
   command->footer(
       "Copies of a small CUDA program run at once natively, then under rota, and compare all of their memory with what "
-      "it "
-      "must hold. A real GPU gives them 2 GiB at most. Where none works a simulated one of 256 MiB is used, on "
-      "which their "
-      "memory does not fit together. The exit code is 0 only if what is to be shown was seen, else 1.");
+      "it must hold. A real GPU gives them 2 GiB at most. Where none works, a simulated one of 256 MiB is used, on "
+      "which their memory does not fit together. The exit code is 0 if everything was as expected, else 1.");
   command->callback([options] { throw CLI::RuntimeError(demonstrate(*options)); });
 }
 

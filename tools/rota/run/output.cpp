@@ -102,7 +102,7 @@ bool write_all(int descriptor, std::string_view text) {
 
 bool print(std::string_view command, std::string_view text) {
   if (write_all(STDOUT_FILENO, text)) return true;
-  if (errno == EPIPE) return false;  // SIGPIPE, too, ends a program without a line
+  if (errno == EPIPE) return false;  // a program that SIGPIPE ends prints no line either
   write_message(fmt::format("{}: cannot write to standard output: {}\n", command, std::strerror(errno)));
   return false;
 }

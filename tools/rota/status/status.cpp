@@ -311,7 +311,7 @@ int watch_status(double every) {
 
 void add_seconds_option(CLI::App& command, const std::string& name, double& seconds, const std::string& help) {
   command.add_option(name, seconds, help)->check(CLI::Range(0.1, 86400.0))->check([](const std::string& text) {
-    return text.starts_with('n') || text.starts_with('N') ? "'" + text + "' is no number of seconds" : std::string();
+    return text.starts_with('n') || text.starts_with('N') ? "'" + text + "' is not a number of seconds" : std::string();
   });
 }
 

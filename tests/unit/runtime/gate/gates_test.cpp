@@ -30,7 +30,7 @@ driver::Call on(std::uintptr_t device) {
 
 }  // namespace
 
-TEST_CASE("calls wait at the gates of the GPUs that they reach, and no other") {
+TEST_CASE("calls wait at the gates of the GPUs that they reach, and at no others") {
   Sorting sorting;
   Gate gate;
   gate.set_attendant(&sorting);
@@ -117,7 +117,8 @@ TEST_CASE("a call of one GPU whose gate is open is examined no further, and coun
   CHECK(sorting.looked_at == 0);
   CHECK(gate.traffic(1).calls == before[0] + 1);
   CHECK(gate.traffic(4).calls == before[1]);
-  // Not one whose gate is closed, nor one within a call, nor one of a GPU that has not been touched.
+  // But a call whose gate is closed is examined, and so are one within another call and one of a GPU that has not been
+  // touched.
   std::thread waits([] { const gate::Scope scope(on(1)); });
   CHECK(eventually([&] { return gate.standing(2) == 1; }));
   CHECK(sorting.looked_at == 1);

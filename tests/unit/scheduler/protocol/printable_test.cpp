@@ -1,4 +1,4 @@
-// What reaches a terminal or a log of names that others have chosen.
+// How names that others have chosen are shown on a terminal and in a log.
 #include "scheduler/base/printable.h"
 
 #include <catch2/catch.hpp>
@@ -21,7 +21,7 @@ TEST_CASE("what a terminal takes for a command, and what hides or reorders text,
   CHECK(printable("\xc2\x9b"
                   "2J") == "?2J");  // U+009B begins a command as ESC [ does
   CHECK(printable("\x9b"
-                  "2J") == "?2J");                   // as a byte, for terminals that are not of UTF-8
+                  "2J") == "?2J");                   // as a byte, for terminals without UTF-8
   CHECK(printable("\xc2\x85|\xc2\xad|") == "?|?|");  // a new line; a hyphen that is not shown
   CHECK(printable("a\u202etxt.exe\u2066") == "a?txt.exe?");
   CHECK(printable("a\u2028b\u200bc\ufeff") == "a?b?c?");
@@ -39,7 +39,7 @@ TEST_CASE("bytes that are not UTF-8 are shown as a question mark each") {
   CHECK(printable("\xc3(") == "?(");
 }
 
-TEST_CASE("a field ends within itself, and a character that is cut off there is not shown") {
+TEST_CASE("a field is ended within its size, and a character that is cut off there becomes a question mark") {
   char field[8];
   std::memcpy(field, "abcdefgh", 8);
   make_printable(field);
