@@ -1,6 +1,6 @@
 // Descriptors that this process keeps for its next connection to rotad. When rotad is restarted, a program that has
-// used up all that it may have (`ulimit -n`) could not reach the next one, and its memory that is not on the GPU would
-// stay away.
+// used up all that it may have (`ulimit -n`) could not reach the next one, and its evicted memory could not be
+// restored.
 //
 // Each is a socket that is not connected, and so has an inode of its own: one that the program has closed (daemons
 // close all descriptors), and whose number is a file of the program's now, is not closed here.

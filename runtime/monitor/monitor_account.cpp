@@ -8,7 +8,7 @@ namespace rota::monitor {
 
 namespace {
 
-// Streams with these handles are another for each thread.
+// This handle means a different stream in each thread.
 constexpr std::uint64_t kPerThread = 2;
 
 account::StreamState state_of(api::CUstream stream) {

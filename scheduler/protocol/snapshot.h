@@ -154,7 +154,7 @@ inline constexpr int kLastGangWhy = 3;
 // Why the members of a gang take their turns by themselves for now.
 enum class GangApart : std::uint8_t {
   kNo = 0,
-  kNoRest = 1,  // they could not be brought to rest together
+  kNoRest = 1,  // their work did not finish together in time
   kNoRoom = 2,  // what they have on one GPU does not fit there
 };
 
@@ -164,7 +164,7 @@ struct GangRow {
   std::uint32_t programs;
   std::uint32_t size;  // number of programs that it is to have; 0: not known
   GangWhy why;
-  std::uint8_t drains;  // not 0: its turn is over, and its members come to rest
+  std::uint8_t drains;  // not 0: its turn is over, and its members drain
   GangApart apart;
   std::uint8_t padding;
   char name[kNameLength];
@@ -191,7 +191,7 @@ struct AccountRow {
   char name[kTextLength];
 };
 
-// A GPU that rotad has chosen for a program which has not come to it yet (Choose).
+// A GPU that rotad has chosen for a program which has not used it yet (Choose).
 struct ReservationRow {
   Uuid uuid;
   std::int32_t pid;  // that asked; 0: not visible to rotad, or its user is not to be known

@@ -438,7 +438,7 @@ void Leases::decided(Gang& gang, const scheduler::Decision& decision) {
   gang.apart = protocol::GangApart::kNoRest;
   gang.apart_until = now() + kApart;
   log::warn(
-      "gang {}: its programs could not be brought to rest together {} times: for {} minutes they take their turns by "
+      "gang {}: the work of its programs did not finish together in {} turns: for {} minutes they take their turns by "
       "themselves, or run concurrently with the others",
       gang.name, kMostRevoked, kApart.count());
 }

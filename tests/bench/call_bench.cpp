@@ -96,8 +96,8 @@ Function* symbol_in(void* handle, const char* name) {
   return address;
 }
 
-// What no tracer can be without: two time stamps around the direct call. Not what two reads in a row take, since
-// the CPU overlaps them with the call, or cannot overlap calls across them.
+// What no tracer can be without: two time stamps around the direct call. This is not the time of two reads in a row,
+// since the CPU overlaps them with the call, or cannot overlap calls across them.
 template <typename Direct>
 void print_time_stamps(int calls, Direct&& direct) {
   volatile std::uint64_t ticks = 0;
@@ -143,7 +143,7 @@ int main() {
   auto* through_launch = symbol_in<api::cuLaunchKernel_fn>(RTLD_DEFAULT, "cuLaunchKernel");
   auto* direct_launch = symbol_in<api::cuLaunchKernel_fn>(real, "cuLaunchKernel");
   const auto launch = [](auto* function) { return function(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); };
-  if (launch(through_launch) != launch(direct_launch)) fail("the shim changed a result");
+  if (launch(through_launch) != launch(direct_launch)) fail("rota changed a result");
   print(traced ? "traced gated call (cuLaunchKernel)" : "gated call, lease held (cuLaunchKernel)",
         compare(calls, [&] { launch(direct_launch); }, [&] { launch(through_launch); }), traced ? 30 : 5);
   if (traced) print_time_stamps(calls, [&] { launch(direct_launch); });
@@ -162,8 +162,8 @@ int main() {
   }
   compare_records("  the same, where timing events exist");
 
-  // What is made and ended at once. There is no target: the ledger's work is in it; with an account it is compared with
-  // a run without one.
+  // Objects that are created and destroyed at once. There is no target, since the ledger's work is included; with an
+  // account the figure is compared with that of a run without one.
   const auto print_pair = [](const char* what, auto make, auto end, auto direct_make, auto direct_end) {
     constexpr int kCalls = 500;
     const Paired paired = compare(kCalls, [&] { direct_end(direct_make()); }, [&] { end(make()); });
@@ -236,7 +236,7 @@ int main() {
   compare_copies("  the same, with contexts on two GPUs", 60);
   print("launch, with contexts on two GPUs",
         compare(calls, [&] { launch(direct_launch); }, [&] { launch(through_launch); }), 15);
-  // No legacy stream, whose GPU is the current context's: the driver need not be asked for it.
+  // Not in the legacy stream, whose GPU is that of the current context: here the driver need not be asked for it.
   api::CUstream stream = nullptr;
   if (symbol_in<api::cuStreamCreate_fn>(RTLD_DEFAULT, "cuStreamCreate")(&stream, 0) != api::CUDA_SUCCESS) {
     fail("cuStreamCreate failed");

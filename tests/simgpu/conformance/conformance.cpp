@@ -37,7 +37,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The twins for a GPU lie in tests/programs/kernels.cu; simgpu finds its own by these names.
+// The kernels for a GPU are in tests/programs/kernels.cu; simgpu finds its own ones by these names.
 constexpr const char* kKernels[] = {
     "_Z5saxpyifPKfPf",
     "_Z10vector_addPKfS0_Pfi",

@@ -169,14 +169,14 @@ int watch(bool json, double every) {
 std::string gang_doing(const protocol::GangRow& gang) {
   switch (gang.apart) {
     case protocol::GangApart::kNoRest:
-      return ", take turns by themselves for now: they could not be brought to rest together";
+      return ", take turns by themselves for now: their work did not finish together in time";
     case protocol::GangApart::kNoRoom:
       return ", take turns by themselves for now: what they have on one GPU does not fit there";
     case protocol::GangApart::kNo:
       break;
   }
-  if (gang.programs < 2) return ", the others are not there";
-  return gang.drains != 0 ? ", come to rest since their turn is over" : "";
+  if (gang.programs < 2) return ", none of the others is connected";
+  return gang.drains != 0 ? ", finish their work since their turn is over" : "";
 }
 
 // Others may wait for the memory of such a program for as long as it is stopped.

@@ -16,7 +16,7 @@ using rota::client::SpareDescriptors;
 
 namespace {
 
-// Of this process, until the end of the test.
+// The limit on this process's descriptors, until the end of the test.
 class Limit {
  public:
   explicit Limit(rlim_t most) {
@@ -37,7 +37,7 @@ Descriptor another() {
   return Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
 }
 
-// As many as there are left.
+// Opens as many as there are left.
 std::vector<Descriptor> all_others() {
   std::vector<Descriptor> all;
   for (Descriptor one = another(); one; one = another()) all.push_back(std::move(one));

@@ -62,7 +62,7 @@ TEST_CASE("whatever is written down can be read again, and every event comes thr
       step(event::Usage{id, 63, 600, 5});
       step(event::Want{id, ~GpuMask{0}, id == 3, id == 2});
     }
-    CHECK(core.client(3)->grant == 4);  // the one after the last of whose place it has taken
+    CHECK(core.client(3)->grant == 4);  // the number after the last grant of the client whose place it has taken
     step(event::Withdraw{1, 500ms});
     CHECK(core.give_back_by(1) != Time{});
     step(event::GiveBack{1, core.client(1)->grant});
