@@ -57,7 +57,7 @@ class Words {
     return true;
   }
   bool at_end() const { return ended_; }
-  // What follows is for a later version.
+  // The rest of the line is for a later version.
   void ignore_rest() { ended_ = true; }
   GpuMask gpus() { return parse(next("GPU mask"), "GPU mask", ~GpuMask{0}, 16); }
   GpuIndex gpu() { return number<GpuIndex>("GPU number", protocol::kMaxGpus - 1); }
@@ -115,7 +115,7 @@ class Words {
   std::string problem_;
 };
 
-// From the set's number on.
+// The words of the event, from the set's number on.
 inline std::string measured_words(const event::MeasuredBefore& before) {
   const std::string line =
       words("", before.set, before.size, static_cast<unsigned>(before.candidate), before.light ? 1 : 0, before.busy,
@@ -123,7 +123,7 @@ inline std::string measured_words(const event::MeasuredBefore& before) {
   return line.substr(1);
 }
 
-// What follows that number.
+// Reads what follows that number.
 inline void read_measured(Words& words, event::MeasuredBefore& before) {
   constexpr std::int64_t kMost = 1'000'000'000'000;
   before.size = words.number<std::uint32_t>("number of clients");

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""NVIDIA's CUDA samples natively and under `rota run`, which are programs that nobody here has written.
+"""NVIDIA's CUDA samples, programs that nobody here has written, natively and under `rota run`.
 
     tests/gpu/samples.py --collect EXAMPLES --samples DIR      copies what can be built and run without a display or further libraries
     tests/gpu/samples.py --build BUILD --samples DIR [--out LOGS] [--beside] [--only REGEX] [--jobs 16] [--budget 480]
 
 EXAMPLES is the folder with Common and Samples in it, of the release for CUDA 11.8 (Debian's package nvidia-cuda-samples, in contrib).
 nvcc of a newer release builds them in DIR-built, where the executables stay for a further call; programs/cuda11.h supplies what CUDA 13
-has no longer. Those that end with 0 natively and say nothing of FAILED then run under rota, each limited to 1 GiB, and once more, alone,
+has no longer. Those that end with 0 natively and do not print FAILED then run under rota, each limited to 1 GiB, and once more, alone,
 with 4 GiB if it ran out of memory. --beside: concurrently with two programs that check every word of --size GiB each, on a GPU that a
 ballast fills, so that memory is evicted with every turn.
 
@@ -95,7 +95,7 @@ def passed(outcome):
 
 
 def collect(examples, samples):
-    """What needs neither a display nor libraries that are not CUDA's, nor to be preloaded."""
+    """Copies the samples that need neither a display nor libraries that are not CUDA's, nor to be preloaded."""
     shutil.copytree(examples / "Common", samples / "Common", ignore=NOT_WANTED, dirs_exist_ok=True)
     copied = 0
     for makefile in sorted((examples / "Samples").glob("*/*/Makefile")):
@@ -239,7 +239,7 @@ def main():
     parser.add_argument("--at-once", type=int, default=2, help="samples at a time under rota")
     parser.add_argument("--budget", type=float, default=480, help="seconds")
     parser.add_argument("--room", type=float, default=8.5, help="GiB that the ballast leaves free")
-    parser.add_argument("--size", type=float, default=4, help="GiB of each checker; two do not fit into the room with all contexts")
+    parser.add_argument("--size", type=float, default=4, help="GiB of each checker; two of them and all contexts do not fit into that")
     parser.add_argument("--mode", default="exclusive")
     parser.add_argument("--quantum", default="60ms")
     parser.add_argument("--trust", default="user")

@@ -33,7 +33,7 @@ class Folder(SimCase):
                     {"machine": lambda: os.kill(child.pid, number), "program": lambda: os.kill(program, number),
                      "group": lambda: os.killpg(child.pid, number)}[whom]()
                     self.assertEqual(self.finish(child).returncode, -number)
-                    # Of a machine that is killed, its keeper removes it once the program has ended.
+                    # If a machine is killed, its keeper removes the folder once the program has ended.
                     self.eventually(lambda: not self.folders(), "the folder is gone")
 
     # ctest labels: unsanitized
@@ -44,7 +44,8 @@ class Folder(SimCase):
                 time.sleep(step / 400)  # another moment each time: nothing depends on which
                 os.kill(child.pid, number)
                 self.assertEqual(self.finish(child).returncode, -number)
-        # Of machines that were killed before they had keepers, the next one's start removes them, unfinished ones if they are not new.
+        # The next machine removes the folders of machines that were killed before they had keepers, half-made ones only if they are not
+        # new.
         def is_tidy():
             for folder in self.folders():
                 with contextlib.suppress(FileNotFoundError):  # a keeper is about to remove it

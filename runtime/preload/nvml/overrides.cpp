@@ -50,8 +50,8 @@ RotaCoreGpuMemory* core_function() noexcept {
   return function;
 }
 
-// Whether the GPU is split into MIG instances: the limit is about what CUDA shows, which are these. (An instance is
-// told by its UUID.)
+// Whether the GPU is split into MIG instances: the limit applies to what CUDA shows, which is the instances. (An
+// instance is told by its UUID.)
 bool is_split(Device device) noexcept {
   unsigned mode = 0, pending = 0;
   return call_real<k_nvmlDeviceGetMigMode>(device, &mode, &pending) == kSuccess && mode != 0;

@@ -28,7 +28,7 @@ void* find(const char* symbol) {
 #define SYMBOL(name) TEXT_OF(name)  // after the header's own renaming
 #define CU(name) reinterpret_cast<decltype(&name)>(find(SYMBOL(name)))
 
-// simgpu does not have everything: what it lacks is a line of the report and not the end.
+// simgpu does not have everything: what it lacks gives a line of the report and does not end the program.
 bool supported(Report& report, const char* what, CUresult result) {
   if (result == CUDA_ERROR_NOT_SUPPORTED) {
     report.line("%s: not supported here", what);

@@ -1,4 +1,4 @@
-// Replaces dlsym, and opens the driver inside it: CUDA functions are what that has, whatever handle is asked.
+// Replaces dlsym, and opens the driver inside it: CUDA functions are looked up in the driver, whatever handle is given.
 #include "tests/programs/hooks/hook.h"
 
 extern "C" void* dlsym(void* handle, const char* name) noexcept {

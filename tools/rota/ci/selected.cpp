@@ -83,7 +83,7 @@ PytestSelection::PytestSelection(const std::vector<std::string>& words, const st
     } else if (is_one_of(word, kWithValue)) {
       ++i;
     } else if (!is_one_of(name_of(word), kWithValue) && !is_one_of(name_of(word), kPlain) && !has_value_behind(word)) {
-      // Another plugin's. What follows may be its value or the name of a test.
+      // An option of another plugin. What follows may be its value or the name of a test.
       complete_ = false;
       names_known = names_known &&
                     (word.find('=') != std::string::npos || i + 1 == words.size() || words[i + 1].starts_with('-'));

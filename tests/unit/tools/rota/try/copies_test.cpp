@@ -120,7 +120,7 @@ TEST_CASE("processes that start others and end at once are ended, too") {
   }
 }
 
-TEST_CASE("a signal ends the copies and is told") {
+TEST_CASE("a signal ends the copies and is reported") {
   const Scratch scratch;
   adopt_orphans();
   const Together all =
