@@ -70,7 +70,7 @@ bool Bookkeeping::use(Client& client, const event::Usage& usage, std::chrono::na
   if (used >= peak) share->peak_at = now;
   const bool same = used == share->used && fixed == share->fixed && for_now == share->fixed_for_now;
   if (same && peak == share->peak) return refused;
-  // What could not be evicted now can: that it did not when it was asked means nothing any more.
+  // What could not be evicted now can be: that the client evicted nothing when it was asked no longer counts.
   if (for_now < share->fixed_for_now) set_stuck(client, *share, false);
   const bool holds = (client.state.held & bit(index)) != 0;
   const bool wants = (client.state.wanted & bit(index)) != 0;

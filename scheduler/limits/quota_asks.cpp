@@ -81,21 +81,19 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
       allocated != 0 ? allocated : std::max(more_of(&Reservation::fixed), more_of(&Reservation::swapped));
   if (by.account == nullptr) {
     const Bytes kept = kept_free(member, gpu);
-    return {
-        client,
-        gpu,
-        ask.number,
-        false,
-        before,
-        fmt::format(
-            "of {}, {}contexts{} take {}, {} cannot be evicted, and one program needs {} at once; {} more "
-            "were requested",
-            bytes_text(total(gpu)),
-            outside(gpu) == 0 ? "" : fmt::format("{} are used by programs without rota, ", bytes_text(outside(gpu))),
-            kept == 0 ? "" : " and a reserve", bytes_text(books_.gpu(gpu).contexts + kept),
-            bytes_text(gpus_[gpu].stays), bytes_text(most_swapped(gpu, member, member.there[gpu].moves)),
-            bytes_text(more)),
-        reason_of(by)};
+    return {client,
+            gpu,
+            ask.number,
+            false,
+            before,
+            fmt::format("of {}, {}contexts{} take {}, {} cannot be evicted, and one program needs {} at once; {} more "
+                        "were requested",
+                        bytes_text(total(gpu)),
+                        outside(gpu) == 0 ? "" : fmt::format("{} are used without rota, ", bytes_text(outside(gpu))),
+                        kept == 0 ? "" : " and a reserve", bytes_text(books_.gpu(gpu).contexts + kept),
+                        bytes_text(gpus_[gpu].stays), bytes_text(most_swapped(gpu, member, member.there[gpu].moves)),
+                        bytes_text(more)),
+            reason_of(by)};
   }
   const Account& account = *by.account;
   std::string why;

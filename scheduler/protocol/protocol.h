@@ -1,5 +1,5 @@
 // The protocol between rotad and its clients: messages over a SOCK_SEQPACKET Unix socket, and two shared pages per
-// client. Plain data only: this header is compiled into other people's processes (the shim) and into rotad.
+// client. Plain data only: this header is compiled into other people's processes (in librota-core.so) and into rotad.
 //
 // A client connects, says `hello`, and gets `welcome` with two descriptors (SCM_RIGHTS, in this order): its lease page,
 // which rotad writes and the client can only map for reading, and its usage page, which the client writes. Both are
@@ -29,11 +29,11 @@
 //
 // Swap memory stays on the GPU until the client itself evicts it: the driver does not evict it, and refuses allocations
 // of the next holder. So the client says how much of it is there (GpuUsage::resident_bytes), even while it does not
-// hold the GPU, and what the driver has refused although it does (short_bytes). Nothing moves when a lease goes back.
-// When the holders of a GPU have too little memory, rotad asks clients that do not hold it for the deficit and a little
-// more, by the same clear_bytes; a client that holds a GPU and swaps there is not asked. A client that is asked evicts
-// its memory once it is proven that none of its work runs, and updates resident_bytes meanwhile; a client that cannot
-// evict says so in fixed_bytes. If a client evicts nothing for two seconds, rotad asks others instead.
+// hold the GPU, and what the driver has refused although it does (short_bytes). Nothing moves when a lease is given
+// back. When the holders of a GPU have too little memory, rotad asks clients that do not hold it for the deficit and a
+// little more, by the same clear_bytes; a client that holds a GPU and swaps there is not asked. A client that is asked
+// evicts its memory once it is proven that none of its work runs, and updates resident_bytes meanwhile; a client that
+// cannot evict says so in fixed_bytes. If a client evicts nothing for two seconds, rotad asks others instead.
 //
 // Handing memory over. Swap memory may go to the next holder instead of the driver, which would zero it first:
 // GpuLease::hands_over says so. For each extent that has been copied to the host the client then sends kHandOver with a
@@ -64,7 +64,7 @@
 // and rotad grants them together or not at all. While others wait and the gang's turn is over, or all its members are
 // idle, it drains as one: a kernel of one member may wait for a call that another has yet to make. So each closes its
 // gates and says in its usage page once its work has finished. As long as some have not, each of the others may make
-// one call at a time (GpuLease::gang_step). Once all rest, all give back.
+// one call at a time (GpuLease::gang_step). Once the work of all has finished, all give back.
 //
 // Every field that comes from the other side is checked before it is used.
 #pragma once
@@ -104,7 +104,8 @@ enum class Kind : std::uint16_t {
   // rotad to client
   kWelcome = 101,
   kGpuAdded = 102,
-  kRefused = 103,  // in answer to kAddGpu it concerns only that GPU; in answer to anything else rotad then hangs up
+  kRefused = 103,  // in answer to kAddGpu it concerns only that GPU; in answer to anything else rotad then closes the
+                   // connection
   kReserved = 107,
   kTighten = 108,     // Tighten: answered by kState for each GPU
   kExtent = 110,      // Extent, with one descriptor: memory of another client, for this client's use
@@ -286,8 +287,8 @@ struct Candidate {
 };
 inline constexpr std::uint32_t kMaxCandidates = 16;
 
-// A program that is about to start is to use `count` of these GPUs, those with most free memory. They are reserved for
-// the session, that is, other choices count them as used, until one of its programs names the GPU, the process that
+// A program that is about to start is to use `count` of these GPUs, those with the most free memory. They are reserved
+// for the session, that is, other choices count them as used, until one of its programs names the GPU, the process that
 // asks ends, or a minute has passed. The process then counts as one that has sent kStay.
 struct Choose {
   std::uint32_t count;

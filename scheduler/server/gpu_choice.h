@@ -33,7 +33,7 @@ class GpuChoice {
     std::uint32_t programs = 0;
   };
 
-  // How long a program that has not come yet is expected.
+  // How long a program that has not used its GPUs yet is waited for.
   static constexpr std::chrono::seconds kExpected{60};
   // How many GPUs one user may have reserved at a time: 16 programs about to start that want 16 each. A judgment.
   static constexpr std::size_t kMostOfUser = 256;

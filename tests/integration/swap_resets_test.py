@@ -95,8 +95,8 @@ class Resets(Swapping):
         program.stdin.flush()
 
     def begun(self, how):
-        """A program whose memory is all there, and moves slowly; how much that is; and one that has just begun and needs room for all of its
-        memory at once."""
+        """A program whose memory is all there, and moves slowly; how much that is; and one that has just begun and needs all of its memory
+        on the GPU at once."""
         self.rotad()
         program = self.start(ROTA, "run", "--memory", "swap", "--", sys.executable, "-c", PROGRAM, how, ROTA_SIM_TIME_SCALE=SCALE,
                              ROTA_LOG="debug", ROTA_SIM_FAULTS=SLOW)
@@ -105,7 +105,7 @@ class Resets(Swapping):
         return program, self.resident(program), self.hog("--hold", "--ahead", "20", "--pieces", "1", share="0.8")
 
     def ends(self, program, other):
-        """The other one first: otherwise memory would move at each turn."""
+        """Ends the other one first: otherwise memory would move at each turn."""
         self.right([other])
         self.tell(program, "end")
         result = self.finish(program)
@@ -117,7 +117,7 @@ class Resets(Swapping):
 
     def leaves(self, how):
         program, all_of_it, other = self.begun(how)
-        self.eventually(lambda: 0 < self.resident(program) < all_of_it, "a part of its memory has left")
+        self.eventually(lambda: 0 < self.resident(program) < all_of_it, "a part of its memory is evicted")
         self.tell(program, how)
         self.assertEqual(program.stdout.readline(), "again\n")
         self.assertEqual(other.stdout.readline(), "ready\n")
@@ -136,7 +136,7 @@ class Resets(Swapping):
     # ctest labels: unsanitized
     def test_a_program_that_resets_its_gpu_while_its_memory_comes_back(self):
         program, all_of_it, other = self.begun("reset")
-        self.eventually(lambda: self.resident(program) < all_of_it / 2, "most of its memory has left")
+        self.eventually(lambda: self.resident(program) < all_of_it / 2, "most of its memory is evicted")
         self.assertEqual(other.stdout.readline(), "ready\n")
         left = self.resident(program)
         self.tell(program, "want")

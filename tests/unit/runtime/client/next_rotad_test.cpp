@@ -38,7 +38,7 @@ class Blocked {
   sigset_t before_;
 };
 
-// What the command writes to its standard error until it, and all that has it, has ended.
+// What is written to the command's standard error until every process that has it open has ended.
 std::string run(const Command& arguments, const Command& environment) {
   int ends[2];
   REQUIRE(pipe2(ends, O_CLOEXEC) == 0);

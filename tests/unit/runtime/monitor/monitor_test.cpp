@@ -64,7 +64,7 @@ std::set<int> descriptors() {
 TEST_CASE("nvshare 8: without rotad the program runs as without rota") {
   setenv("ROTA_SOCKET", "/nonexistent/rota/sock", 1);
   Program program;
-  Program::launch();  // no context made through us: the first call starts the client
+  Program::launch();  // no context was created through rota: the first call starts the client
   CHECK(program.driver.launches.load() == 1);
   CHECK_FALSE(program.monitor.served());
   CHECK_FALSE(program.gate.closed());

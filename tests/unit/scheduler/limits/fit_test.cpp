@@ -164,8 +164,7 @@ TEST_CASE("unmanaged memory is not available to swap memory, as long as it exist
   const ClientId one = rig.client();
   rig.hear(rig.quota.set_outside(0, 4000, rig.now));
   CHECK_FALSE(rig.granted(one, 0, kGpu - kContext - 4000 + 1));
-  CHECK_THAT(rig.answers.at(one).why,
-             Contains("4 KiB are used by programs without rota, contexts take 50 bytes, 0 bytes cannot"));
+  CHECK_THAT(rig.answers.at(one).why, Contains("4 KiB are used without rota, contexts take 50 bytes, 0 bytes cannot"));
   CHECK(rig.granted(one, 0, kGpu - kContext - 4000));
   rig.hear(rig.quota.set_outside(0, 0, rig.now));
   CHECK(rig.granted(one, 0, kGpu - kContext));
@@ -193,7 +192,7 @@ TEST_CASE("a refusal with the longest numbers fits into its message") {
   REQUIRE(outcome.answers.size() == 1);
   const std::string why = outcome.answers[0].why;
   CHECK_THAT(why,
-             Matches("of 1020.0 GiB, 1010.0 GiB are used by programs without rota, contexts and a reserve "
+             Matches("of 1020.0 GiB, 1010.0 GiB are used without rota, contexts and a reserve "
                      "take 1011.0 GiB, "
                      "10\\d\\d.\\d GiB cannot be evicted, .*10\\d\\d.\\d GiB.*; 10\\d\\d.\\d GiB more were requested"));
   CHECK(why.size() < protocol::kTextLength);

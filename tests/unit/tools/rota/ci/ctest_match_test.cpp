@@ -1,4 +1,4 @@
-// Which test a process belonged to, on processes and logs made up.
+// Which test a process belonged to, with made-up processes and logs.
 #include <catch2/catch.hpp>
 #include <ctime>
 
@@ -16,7 +16,7 @@ report::PersonRecord person(std::uint32_t pid, double start_s, Command command, 
 
 const report::PersonRecord kRunner = person(10, 0, {"/usr/bin/ctest", "-j8"});
 
-// A process that called CUDA, and the persons between it and the ctest.
+// A process that called CUDA, and the processes between it and ctest.
 report::ProcessAccount process(report::PersonRecord self, double seconds,
                                std::vector<report::PersonRecord> between = {}, report::PersonRecord runner = kRunner) {
   report::ProcessAccount account;
@@ -200,7 +200,7 @@ TEST_CASE("a launcher that became the program of another path is the test's comm
         Lines{"a#1: 21", "b#1: 20"});
 }
 
-TEST_CASE("a script that became what another test is takes no attempt of that one's") {
+TEST_CASE("a script that became the program of another test takes no attempt of that test") {
   Project project;
   project.test("plain", {"/t"})
       .test("script", {"/bin/sh", "-c", "exec /t"})
@@ -218,7 +218,7 @@ TEST_CASE("a command that an account has cut off is compared as far as it goes")
         Lines{"a#1:", "b#1: 20"});
 }
 
-TEST_CASE("time-outs, skips and tests that were not run are told") {
+TEST_CASE("time-outs, skips and tests that were not run are reported") {
   Project project;
   project.test("slow", {"/s"}).test("skips", {"/k"}).test("disabled", {"/d"}).test("missing", {});
   project.ctest.listed[0].timeout_s = 2;
@@ -320,7 +320,7 @@ TEST_CASE("thousands of tests are matched in seconds, also where nothing but the
 TEST_CASE("attempts that fit no order of ends are given to a test all the same") {
   Project project;
   project.test("a", {"/t"}).test("b", {"/t"}).ended("a", 1).ended("b", 1);
-  // The clock on the wall was set back between the two: by the accounts the first one lasted an hour.
+  // The wall clock was set back between the two: by the accounts the first one lasted an hour.
   const auto tests = project.match({process(person(20, 1, {"/t"}), 3600), process(person(21, 1.1, {"/t"}), 0.9)});
   std::size_t assigned = 0;
   for (const report::TestRecord& test : tests) assigned += test.outcome == "passed" && !test.processes.empty();

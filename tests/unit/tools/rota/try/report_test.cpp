@@ -1,4 +1,4 @@
-// What is made of what was measured.
+// The report of what was measured.
 #include "tools/rota/try/report.h"
 
 #include <unistd.h>
@@ -93,7 +93,7 @@ TEST_CASE("the table has a column for each way, and unknown is not zero") {
   CHECK_FALSE(says(text, "rotad saw none"));
 }
 
-TEST_CASE("who else used the GPU, what could not be measured and where the output is, is told") {
+TEST_CASE("who else used the GPU, what could not be measured and where the output is, is reported") {
   Report report = example();
   report.ways[1].rounds[0].seen.others = {"python (pid 12)"};
   report.ways[2].rounds[0].seen.others = {"python (pid 12)"};
@@ -129,7 +129,7 @@ TEST_CASE("JSON has every round, and null for what is unknown") {
   CHECK(json["output"].is_null());
 }
 
-TEST_CASE("a failure is told with the last line that the copy printed") {
+TEST_CASE("a failure is reported with the last line that the copy printed") {
   std::string path = "/tmp/rota-report-test-XXXXXX";
   close(mkstemp(path.data()));
   std::ofstream(path) << "begin\nout of\tmemory\x1b[0m\n \n";
