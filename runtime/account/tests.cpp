@@ -23,7 +23,7 @@ void set_running(Header& header, const char* name) {
 
 void sum_up(const Header& header, RotaTestAccount& sum) {
   for (const Gpu& gpu : header.gpus) {
-    // These have no module.
+    // Memory of these kinds belongs to no module.
     for (const MemoryKind kind : {MemoryKind::kPhysical, MemoryKind::kGraph}) {
       sum.used_bytes += gpu.kinds[static_cast<std::size_t>(kind)].bytes.load(memory_order_relaxed);
     }

@@ -20,7 +20,7 @@ inline constexpr const char* kGangForm =
     "use NAME or NAME:SIZE, with a name of 1 to 31 printable characters and no colon and a size from 1 to 256, as in "
     "train:4";
 
-// Nothing if the text is not of that form. Without a size that is 0: nobody waits for the others.
+// Nothing if the text is not of that form. Without a size, `size` is 0, and nobody waits for the others.
 inline std::optional<protocol::Gang> named_gang(std::string_view text) {
   const std::string_view name = text.substr(0, text.find(':'));
   if (name.empty() || name.size() > kGangNameBytes || printable(name) != name) return std::nullopt;

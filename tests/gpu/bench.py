@@ -37,7 +37,7 @@ class Bench:
             ROTA_SOCKET=str(self.scratch / "rotad.sock"), NCCL_NVLS_ENABLE="0")
 
     def call(self, command, timeout=240, text=None, **environment):
-        """Text: what the command reads."""
+        """Runs the command, with `text` as its standard input."""
         result = subprocess.run([str(part) for part in command], env=dict(self.environment, **{name: str(value) for name, value in environment.items()}), input=text,
                                 capture_output=True, text=True, timeout=timeout)
         name = re.sub(r"[^a-zA-Z0-9]+", "-", " ".join(pathlib.Path(str(part)).name for part in command))[:80]

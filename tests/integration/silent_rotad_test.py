@@ -18,7 +18,7 @@ class SilentRotad(Case):
         return daemon
 
     def ready(self, program):
-        """The program's first kernel has run: at all, and not only once rotad goes on."""
+        """Waits until the program's first kernel has run, which must not take until rotad goes on."""
         self.assertTrue(select.select([program.stdout], [], [], PATIENCE)[0], "it still waits")
         self.assertEqual(program.stdout.readline().strip(), "ready")
 

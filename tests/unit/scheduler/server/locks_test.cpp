@@ -49,7 +49,7 @@ TEST_CASE("a lock folder that was renamed and made anew does not give a GPU to a
   CHECK(client.add_gpu(1));
 }
 
-TEST_CASE("the same GPU under another lock folder is another daemon's to have") {
+TEST_CASE("another daemon may have the same GPU under another lock folder") {
   const Daemon first;
   const Daemon second;
   Client owner(first.socket());
@@ -58,7 +58,8 @@ TEST_CASE("the same GPU under another lock folder is another daemon's to have") 
   CHECK_FALSE(other.add_gpu(1));
 }
 
-TEST_CASE("a GPU whose size cannot be is refused by itself, with the reason, and its client is served on") {
+TEST_CASE(
+    "a GPU with an impossible size is refused by itself, with the reason, and its client is served all the same") {
   const std::uint64_t total = GENERATE(std::uint64_t{0}, (std::uint64_t{1} << 48) + 1, ~std::uint64_t{0});
   const Daemon daemon;
   Client client(daemon.socket());

@@ -268,7 +268,7 @@ TEST_CASE("calls that touch extents which the program has made synchronous wait 
         }) == "");
 }
 
-TEST_CASE("what has a library loaded that uses GPU memory privately keeps its memory on the GPU") {
+TEST_CASE("a process that has loaded a library which uses GPU memory privately keeps its memory on the GPU") {
   CHECK(on_simgpu({.mode = Mode::kSwap, .limit = {}, .replace = {}, .neighbour = {}}, [] {
           alarm(kPatience);
           Turns turns;
