@@ -1,4 +1,4 @@
-// Quotes text in a message that other programs or users have chosen.
+// Quotes text that other programs or users have chosen, for a message.
 #pragma once
 
 #include <algorithm>

@@ -147,7 +147,7 @@ class Rig:
         deadline = time.monotonic() + 120
         while any(counter.done() == 0 for _, counter in self.programs):
             if any(process.poll() is not None for process, _ in self.programs) or time.monotonic() > deadline:
-                raise RuntimeError("a program does not get to work")
+                raise RuntimeError("a program did not begin to work")
             time.sleep(0.05)
 
     def set_mode(self, mode):
@@ -177,7 +177,7 @@ class Rig:
 
 
 def settling(rig):
-    """Seconds from the moment at which all work to the last change of the candidate: it has then stayed the same for 1.5 s, or 8 s are over."""
+    """Seconds from the moment at which all work to the last change of the candidate: it has then stayed the same for 1.5 s, or 8 s have passed."""
     begun, last, before = time.monotonic(), 0.0, None
     while (now := time.monotonic()) < begun + min(last + 1.5, 8):
         sharing = rig.status()
@@ -197,7 +197,7 @@ def rates(rig, seconds, settle=0.0):
 
 
 def rate_of_steps(rig, seconds, settle):
-    """Of the first program, which does nothing but its steps: from the end of one to that of another, however long they are."""
+    """The rate of the first program, which does nothing but its steps: counted from the end of one step to the end of another."""
     time.sleep(settle)
     before, begun = rig.last()[0]
     time.sleep(seconds)
@@ -275,7 +275,7 @@ def bursts_of(arguments, burst, beside, programs, mode, count):
         if beside:
             rig.await_work()
             time.sleep(0.5)
-        # Not all in step.
+        # Different pauses, so that the programs do not stay in step.
         senders = [rig.start(["burst", *burst[:2], str(int(burst[2]) + 170 * each), str(count)], stdout=subprocess.PIPE,
                              text=True)[0] for each in range(programs)]
         times = []

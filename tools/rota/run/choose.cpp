@@ -101,7 +101,7 @@ Result<std::string> choose_gpus(const GpusWanted& wanted, const Daemon& daemon, 
   std::vector<VisibleGpu> gpus = std::move(*found);
   if (const std::string why = ci::too_many_text(gpus.size(), protocol::kMaxCandidates, who); !why.empty()) {
     if (wanted.count) return Error{fmt::format("--gpus {}: {}", count, why)};
-    write_message(fmt::format("rota: {}, or use --gpus all: it keeps all that it sees\n", why));
+    write_message(fmt::format("rota: {}, or use --gpus all; the program keeps all GPUs that it sees\n", why));
     return std::string();
   }
   std::vector<std::size_t> places;

@@ -195,13 +195,13 @@ TEST_CASE("what may lie in the host's memory is most of what the machine and the
     using namespace std::chrono_literals;
     const auto outcome = quota.reserve(1, 0, 1, {101'000, 101'000}, 1s);  // 1000 bytes beyond the GPU
     REQUIRE(outcome.answers.at(0).granted);
-    machine.file("/sys/fs/cgroup/pods/memory.current", "2000\n");  // these, moved out
+    machine.file("/sys/fs/cgroup/pods/memory.current", "2000\n");  // these 1000 are evicted
     follow_host(book, quota);
     CHECK(account(quota, "cgroup /pods").limits.host == 3600);
     machine.file("/sys/fs/cgroup/pods/memory.current", "1500\n");
     follow_host(book, quota);
     CHECK(account(quota, "cgroup /pods").limits.host == 3600);
-    machine.file("/sys/fs/cgroup/pods/memory.current", "0\n");  // others have left
+    machine.file("/sys/fs/cgroup/pods/memory.current", "0\n");  // others have ended
     follow_host(book, quota);
     CHECK(account(quota, "cgroup /pods").limits.host == 4500);
     machine.file("/sys/fs/cgroup/pods/memory.current", "4000\n");  // another program's

@@ -41,7 +41,7 @@ nlohmann::json on_gpu(const nlohmann::json& use) {
   return use["gpus"].front();
 }
 
-TEST_CASE("a trial is told as the reason, with its figure, the turns and what a hand-over costs") {
+TEST_CASE("a trial is shown as the reason, with its figure, the turns and what a hand-over costs") {
   protocol::GpuRow gpu = shared_gpu(SharingReason::kTrial, Candidate::kTurns);
   gpu.trial_permille = 921;
   CHECK(sharing_text(gpu) ==
@@ -54,7 +54,7 @@ TEST_CASE("a trial is told as the reason, with its figure, the turns and what a 
   CHECK(sharing_json(gpu)["reason"] == "trial");
 }
 
-TEST_CASE("what is not known is not told as zero") {
+TEST_CASE("what is not known is not shown as zero") {
   protocol::GpuRow gpu = shared_gpu(SharingReason::kMeasuring, Candidate::kTurns);
   gpu.switch_ns = 0;
   CHECK(says(sharing_text(gpu), "the cost of a hand-over is not known yet"));
@@ -72,7 +72,7 @@ TEST_CASE("what is not known is not told as zero") {
   CHECK(use_text(nullptr, gpu).empty());
 }
 
-TEST_CASE("a share of zero that was measured is told as zero") {
+TEST_CASE("a share of zero that was measured is shown as zero") {
   const protocol::GpuRow gpu = shared_gpu(SharingReason::kFewContend, Candidate::kTurns);
   protocol::TaskRow use{};
   use.known = protocol::kKnowsBusy | protocol::kKnowsCalls;
@@ -86,7 +86,7 @@ TEST_CASE("a share of zero that was measured is told as zero") {
   CHECK(on_gpu(json)["calls_per_second"] == 1234.5);
 }
 
-TEST_CASE("a program that runs at any time is told so of the GPU where it does") {
+TEST_CASE("a program that runs at any time is shown so on the GPU where it does") {
   protocol::GpuRow gpu = shared_gpu(SharingReason::kTrial, Candidate::kLightOpen);
   protocol::TaskRow use{};
   use.light = 1;
@@ -118,7 +118,7 @@ TEST_CASE("a program that runs at any time is told so of the GPU where it does")
   CHECK(json["gpus"][uuid_text(status.gpus[1].uuid)]["waits"] == true);
 }
 
-TEST_CASE("that programs have not collided, or did not fit a moment ago, is told as why they run at once") {
+TEST_CASE("programs that have not collided, or did not fit a moment ago, are said to run at once for that reason") {
   protocol::GpuRow gpu = shared_gpu(SharingReason::kNoCollision, Candidate::kTogether);
   CHECK(says(sharing_text(gpu), "all at once: no two of them have kept the GPU busy at the same time so far"));
   CHECK(sharing_json(gpu)["reason"] == "no collision");
@@ -126,7 +126,7 @@ TEST_CASE("that programs have not collided, or did not fit a moment ago, is told
   CHECK(says(sharing_text(gpu), "all at once: a moment ago their memory did not fit together"));
 }
 
-TEST_CASE("modes and memory are told where nothing is measured, whatever the candidate would be") {
+TEST_CASE("modes and memory are the reason shown where nothing is measured, whatever the candidate would be") {
   protocol::GpuRow gpu = shared_gpu(SharingReason::kMode, Candidate::kTogether);
   gpu.active = 0;
   gpu.mode = Mode::kExclusive;
@@ -152,7 +152,7 @@ TEST_CASE("a reason of a newer rotad is not guessed at") {
   CHECK(sharing_json(gpu)["reason"].is_null());
 }
 
-TEST_CASE("what stays on a GPU is told with the reasons, and of a rotad that does not tell them without") {
+TEST_CASE("what cannot be evicted is shown with the reasons, if rotad gives any") {
   protocol::TaskRow use{};
   use.fixed_bytes = 10 << 20;
   CHECK(staying_text(&use, false) == ", 10 MiB cannot be evicted");
