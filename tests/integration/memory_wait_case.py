@@ -71,7 +71,7 @@ class WaitCase(Case):
         return any(c["pid"] == child.pid and any(task["awaited_bytes"] for task in (c["use"] or {"gpus": {}})["gpus"].values()) for c in self.clients())
 
     def until_it_waits(self, child):
-        self.eventually(lambda: self.awaits(child), lambda: f"its allocation waits for room\n{json.dumps(self.status(), indent=1)}")
+        self.eventually(lambda: self.awaits(child), lambda: f"its allocation waits for memory\n{json.dumps(self.status(), indent=1)}")
 
     def each_ends_well(self, children, how=None):
         """One after the other: each has its one allocation, and ends."""

@@ -11,7 +11,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr unsigned char kOwn = 0x11;    // what memory that goes out is filled with
+constexpr unsigned char kOwn = 0x11;    // what the memory that is evicted is filled with
 constexpr unsigned char kOther = 0x22;  // and the other
 constexpr std::uint64_t kMappedBytes = 2 * kMiB;
 constexpr std::uint64_t kOtherBytes = 4096;
@@ -178,7 +178,7 @@ Trial::Trial(const Fixtures& fixtures, const Place& place, Kind kind, int varian
     : row_(*row_of(place)),
       setting_(fixtures, place, kind, variant),
       name_(fmt::format("{}({})", name_of(place.symbol), place.text)) {
-  expect(swap().begins(setting_.address) || kind != Kind::kLarge, "its memory is no extent's");
+  expect(swap().begins(setting_.address) || kind != Kind::kLarge, "its memory is not in an extent");
   if (row_.prepare != nullptr) row_.prepare(setting_);
   if (place.is_address()) setting_.arguments.put(place, setting_.address);
   tried_ = {.symbol = place.symbol,
@@ -212,7 +212,7 @@ void Trial::start() {
 void Trial::judge_while_out() {
   const bool at_once = row_.then == Then::kAnswers || row_.then == Then::kRefuses || row_.then == Then::kGoesOn ||
                        row_.then == Then::kExports;
-  expect(finished() == at_once, at_once ? "waits" : "goes on while memory is out");
+  expect(finished() == at_once, at_once ? "waits" : "goes on while memory is evicted");
   if (!finished()) return;
   if (row_.then == Then::kAnswers) {
     expect(result_ == resident_result_, fmt::format("answers {}, but {} with memory in place",
@@ -229,7 +229,7 @@ void Trial::judge_afterwards() {
   thread_.join();
   const bool any_address = row_.then == Then::kGoesOn && row_.effect != Effect::kFreed;
   expect(any_address || tried_.handed_out.empty(),
-         "the driver gets an address of memory that is out: " + tried_.handed_out);
+         "the driver gets an address of evicted memory: " + tried_.handed_out);
   switch (row_.then) {
     case Then::kAnswers:
     case Then::kRefuses:
@@ -256,7 +256,7 @@ void Trial::judge_afterwards() {
     expect(swap().pinned(), "memory may move afterwards");
   }
   if (row_.then == Then::kPinsRange || row_.then == Then::kPinsRangeFirst) {
-    expect(swap().pinned_bytes(0) != 0 && !swap().pinned(), "not just its memory stays");
+    expect(swap().pinned_bytes(0) != 0 && !swap().pinned(), "other memory than its own stays as well");
   }
   if (row_.effect == Effect::kFreed) {
     expect(result_ == CUDA_SUCCESS, fmt::format("answers {}", static_cast<int>(result_)));
@@ -278,7 +278,7 @@ void Trial::judge_afterwards() {
 
 void try_out(Turns& turns, const Fixtures& fixtures, std::deque<Trial>& trials) {
   EXPECT_OK(cu.cuCtxSynchronize());
-  if (!turns.take_away()) return note("memory does not go out");
+  if (!turns.take_away()) return note("memory is not evicted");
   for (Trial& trial : trials) trial.start();
   const bool settled = eventually([&] {
     const auto finished =
