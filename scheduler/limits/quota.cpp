@@ -158,8 +158,8 @@ Bytes Quota::most_swapped(GpuIndex index, const Member& member, Bytes own) const
 
 Bytes Quota::kept_free(const Member& member, GpuIndex index) const {
   const scheduler::Gpu& gpu = books_.gpu(index);
-  // A GPU that is full but for 2 MiB has no room for the last extent: the driver takes memory for mapping the others
-  // (H200, 580.159.04). With 8 MiB it had; less was not tried.
+  // A GPU that is full but for 2 MiB has no memory for the last extent: the driver takes some for mapping the others
+  // (H200, 580.159.04). 8 MiB were enough; less was not tried.
   constexpr Bytes kMapping = Bytes{8} << 20;
   const Bytes alone = margin(gpu) != 0 ? kMapping : 0;
   return gpu.contexts > member.contexts[index] ? std::max(margin(gpu), alone) : alone;

@@ -4,11 +4,11 @@
     tests/gpu/move_out.py [--mib 1024] [--rounds 5]
 
 By ctypes, on the real driver, with no rota in between; one range of --mib MiB at a time and never more, so that all of it
-together stays below 4 GiB. Prints one line of JSON: GB/s, the middle of the rounds, for
+together stays below 4 GiB. Prints one line of JSON: GB/s, the median of the rounds, for
 
     out_one        one prefetch of the whole range to the host: what rota does before it gives a lease back
     out_2m         the same in prefetches of 2 MiB each
-    out_faults     the processor touches every page: what is left to faults
+    out_faults     the processor touches every page: moving by faults
     in_one         one prefetch of the range from the host to the GPU: what rota does at the beginning of a turn
     in_2m          the same in prefetches of 2 MiB each
     in_behind_out  --mib MiB prefetched in while the other half goes out, in two streams: whether the two overlap

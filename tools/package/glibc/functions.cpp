@@ -1,5 +1,5 @@
 // What Debian's libstdc++.a, and objects compiled with its headers, take from a glibc newer than 2.28
-// (cmake/glibc.cmake links this into every product). The kernel's calls are all that most of these were.
+// (cmake/glibc.cmake links this into every product). Most of these are hardly more than a system call.
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -61,9 +61,9 @@ uint32_t arc4random() noexcept {
   return value;
 }
 
-// 2.30, for std::condition_variable. The C library's own wherever it is (a reference without a version, so that none is
-// demanded). Else the wall clock is waited for, which may be set meanwhile: so for a second at most, after which the
-// caller is woken for nothing, as it may be at any time, and comes back.
+// 2.30, for std::condition_variable. Calls the C library's own wherever it has one (a reference without a version, so
+// that none is demanded). Otherwise the wait goes by the wall clock, which may be set meanwhile, so it lasts a second
+// at most: then the caller is woken for nothing, as it may be at any time, and waits again.
 int __real_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
                                   const timespec* until) __attribute__((weak));
 

@@ -193,7 +193,7 @@ TEST_CASE("after each of many forced swaps all of it is as it was written, neigh
             const std::size_t free = driver_free();
             const auto left = moves.out(round % 3 == 0 ? UINT64_MAX : random() % (24 * kMiB) + 1);
             EXPECT(!left.failed && left.bytes + left.without_copy != 0);
-            // Seen from outside, so much more is free.
+            // Seen from outside, that much more is free.
             EXPECT(driver_free() == free + left.bytes + left.without_copy);
             EXPECT(swap_backend().resident_bytes(0) == resident - left.bytes - left.without_copy);
             if (random() % 2 == 0 && program.count() > 10) program.give(random);
