@@ -261,7 +261,7 @@ std::string room_for(const Snapshot& all, std::int32_t own_pid) {
       const std::string others = staying_of(all, static_cast<int>(task.gpu), own_pid, &TaskRow::fixed_bytes);
       // The thread waits at the gate, with a call that has memory of the program's in front of it, and not a new one.
       const bool for_good = task.lacks_bytes > task.lacks_for_now_bytes;
-      return fmt::format("room on GPU {}: {} of this program's memory do not fit beside {}{}{}{}",
+      return fmt::format("memory on GPU {}: {} of this program's memory do not fit next to {}{}{}{}",
                          number_of(all, task.gpu), bytes_text(task.lacks_bytes),
                          in_the_way_text(task.lacks_bytes, task.lacks_for_now_bytes), others.empty() ? "" : ": ",
                          others,

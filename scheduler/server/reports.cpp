@@ -92,11 +92,11 @@ void Server::report_no_room(Client& client, const scheduler::RoomQueue::Answer& 
     if (id != client.id && other->gpus().contains(answer.gpu)) others += stays_of(*other, answer.gpu);
   }
   const auto waited = fmt::format(", and it waited {:.1f} s", static_cast<double>(answer.waited.count()) / 1e9);
-  std::string why = "the driver has no room";
+  std::string why = "the driver has no memory left";
   if (const auto by_quota = client.uncounted.find(answer.gpu); by_quota != client.uncounted.end()) {
     why = by_quota->second + waited;
   } else if (others != 0) {
-    why += fmt::format(", others have {} that cannot leave{}", rota::bytes_text(others), waited);
+    why += fmt::format(", others have {} that cannot be evicted{}", rota::bytes_text(others), waited);
   }
   JournalFields fields = fields_of(client, "refused", kRefused, GpuSet(std::uint64_t{1} << answer.gpu));
   fields.emplace_back("ROTA_REASON", "gpu_full");

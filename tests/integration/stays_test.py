@@ -227,8 +227,8 @@ class ForGood(WithHogs):
         while time.monotonic() < until:
             self.assertEqual((self.client(small)["holds"], self.status()["daemon"]["grants"]), (True, grants))
         # It says so 10 s after it came to the gate.
-        said = next(line for line in large.stderr if "waiting for room on GPU 0" in line)
-        self.assertRegex(said, rf"\d+ MiB of this program's memory do not fit beside what cannot be evicted: pid {pins.pid} \(python3, \S+\) 120 MiB; "
+        said = next(line for line in large.stderr if "waiting for memory on GPU 0" in line)
+        self.assertRegex(said, rf"\d+ MiB of this program's memory do not fit next to what cannot be evicted: pid {pins.pid} \(python3, \S+\) 120 MiB; "
                                "since the program has that memory already, no call is refused for it")
         self.assertEqual(self.finish(pins).stdout, "right True\n")
         self.eventually(lambda: self.client(large)["holds"], "it has a turn")

@@ -127,13 +127,13 @@ TEST_CASE("a program that is passed over is told what is in its way, for good or
       "or end";
   CHECK(told(0, 0).empty());
   CHECK(told(130, 0) ==
-        "room on GPU 3: 130 MiB of this program's memory do not fit beside what cannot be evicted" + for_good);
+        "memory on GPU 3: 130 MiB of this program's memory do not fit next to what cannot be evicted" + for_good);
   all.tasks[1].fixed_bytes = 500 * kMega;
   CHECK(told(130, 130) ==
         "memory on GPU 3: 130 MiB of this program's memory do not fit next to what cannot be evicted while work of its "
         "programs may run: program 2 500 MiB");
   CHECK(told(130, 30) ==
-        "room on GPU 3: 130 MiB of this program's memory do not fit beside what cannot be evicted and, for 30 MiB "
+        "memory on GPU 3: 130 MiB of this program's memory do not fit next to what cannot be evicted and, for 30 MiB "
         "of that, what cannot be evicted while work of its programs may run: program 2 500 MiB" +
             for_good);
   CHECK(rota::client::room_for(all, 2).empty());
