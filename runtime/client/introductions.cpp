@@ -21,14 +21,9 @@ void Introductions::wait_until_announced(Clock::time_point until) {
 
 std::uint32_t Introductions::ask(const Number& number) {
   const std::lock_guard lock(mutex_);
-  const std::uint32_t request = next();
-  requests_[request] = {.number = number, .told = false, .answer = {}};
-  return request;
-}
-
-// With the lock held.
-std::uint32_t Introductions::next() {
-  return ++last_ != 0 ? last_ : ++last_;
+  if (++last_ == 0) ++last_;
+  requests_[last_] = {.number = number, .told = false, .answer = {}};
+  return last_;
 }
 
 Introductions::Answer Introductions::wait(std::uint32_t request, Clock::time_point until) {
@@ -46,16 +41,12 @@ std::vector<Message> Introductions::take_untold() {
     message.body.announce = {.number = *number_};
     all.push_back(message);
   }
-  const auto ask_for = [&](const Number& number, std::uint32_t request) {
-    Message message{.kind = Kind::kIntroduce};
-    message.body.introduce = {.number = number, .request = request, .padding = 0};
-    all.push_back(message);
-  };
   for (auto& [number, request] : requests_) {
-    if (!std::exchange(request.told, true)) ask_for(request.number, number);
+    if (std::exchange(request.told, true)) continue;
+    Message message{.kind = Kind::kIntroduce};
+    message.body.introduce = {.number = request.number, .request = number, .padding = 0};
+    all.push_back(message);
   }
-  if (std::exchange(met_told_, true)) return all;
-  for (const Number& number : met_) ask_for(number, next());
   return all;
 }
 
@@ -74,7 +65,6 @@ void Introductions::answered(std::uint32_t request, Descriptor&& socket) {
     const auto found = requests_.find(request);
     if (found == requests_.end()) return;
     found->second.answer.came = true;
-    if (socket && met_.size() < kMostMet) met_.insert(found->second.number);
     found->second.answer.socket = std::move(socket);
   }
   changed_.notify_all();
@@ -82,7 +72,7 @@ void Introductions::answered(std::uint32_t request, Descriptor&& socket) {
 
 void Introductions::connected() {
   const std::lock_guard lock(mutex_);
-  taken_ = told_ = met_told_ = false;
+  taken_ = told_ = false;
   for (auto& [number, request] : requests_) request.told = request.answer.came;
 }
 

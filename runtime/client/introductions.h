@@ -8,7 +8,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "scheduler/base/descriptor.h"
@@ -43,12 +42,10 @@ class Introductions {
   // All of it has been sent.
   void told();
   void answered(std::uint32_t request, Descriptor&& socket);
-  // Another rotad serves this process, and knows nothing of it: it is asked once more for those to whom this process
-  // has been introduced, so that they are of one gang again. Their sockets are not needed.
+  // Another rotad serves this process, and knows nothing of it.
   void connected();
 
  private:
-  std::uint32_t next();
   struct Request {
     Number number;
     bool told = false;
@@ -61,9 +58,6 @@ class Introductions {
   bool told_ = false;
   std::uint32_t last_ = 0;
   std::map<std::uint32_t, Request> requests_;
-  static constexpr std::size_t kMostMet = 64;  // a judgment
-  std::set<Number> met_;
-  bool met_told_ = true;
 };
 
 }  // namespace rota::client

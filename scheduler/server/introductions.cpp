@@ -4,8 +4,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <chrono>
-#include <vector>
 
 #include "scheduler/server/client.h"
 #include "scheduler/server/log.h"
@@ -16,15 +14,6 @@ namespace rota::server {
 using protocol::Kind;
 using protocol::Message;
 
-namespace {
-
-// How many clients are known that look for others which have not come, and for how long: after a restart of rotad those
-// that have opened memory may come before those that have exported it. Judgments.
-constexpr std::size_t kMostSought = 256;
-constexpr std::chrono::seconds kComesWithin{10};
-
-}  // namespace
-
 // Zeros: the client has no number any more.
 void Server::announce(Client& client, const protocol::ProcessNumber& number) {
   const auto [first, end] = announced_.equal_range(client.announced);
@@ -33,23 +22,6 @@ void Server::announce(Client& client, const protocol::ProcessNumber& number) {
     announced_.emplace(number, client.id);  // first: there may be no memory for it
   if (before != end) announced_.erase(before);
   client.announced = number;
-  std::vector<scheduler::ClientId> seekers;
-  std::erase_if(sought_, [&](const Sought& each) {
-    const bool old = now() >= each.since + kComesWithin;
-    if (!old && each.number == number) seekers.push_back(each.by);
-    return old || each.number == number;
-  });
-  for (const scheduler::ClientId id : seekers) {
-    const auto seeker = clients_.find(id);
-    if (seeker != clients_.end() && seeker->second->domain == client.domain) share_gang(*seeker->second, client);
-  }
-}
-
-void Server::seek(const Client& client, const protocol::ProcessNumber& number) {
-  const auto same = [&](const Sought& each) { return each.by == client.id && each.number == number; };
-  if (std::ranges::any_of(sought_, same)) return;
-  if (sought_.size() == kMostSought) sought_.pop_front();
-  sought_.push_back({number, client.id, now()});
 }
 
 void Server::introduce(Connection& connection, Client& client, const protocol::Introduce& wanted) {
@@ -60,10 +32,7 @@ void Server::introduce(Connection& connection, Client& client, const protocol::I
     const Client& other = *clients_.at(each.second);
     return &other != &client && other.connection != 0 && other.domain == client.domain;
   });
-  if (found == end) {
-    seek(client, wanted.number);
-    return tell(client, answer);
-  }
+  if (found == end) return tell(client, answer);
   Client& other = *clients_.at(found->second);
   const auto to = connections_.find(other.connection);
   int ends[2];

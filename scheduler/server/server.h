@@ -178,7 +178,6 @@ class Server final : public ConnectionOwner, private Leases {
   void publish_hand_overs();
   void announce(Client& client, const protocol::ProcessNumber& number);
   void introduce(Connection& connection, Client& client, const protocol::Introduce& wanted);
-  void seek(const Client& client, const protocol::ProcessNumber& number);
   void tell_memory_wait();
   void await_room(Client& client, const protocol::AwaitRoom& wanted);
   void tell_stays(Client& client, std::uint32_t gpu);
@@ -370,13 +369,6 @@ class Server final : public ConnectionOwner, private Leases {
   scheduler::DomainId last_domain_ = 0;
   std::map<scheduler::ClientId, std::unique_ptr<Client>> clients_;
   std::multimap<protocol::ProcessNumber, scheduler::ClientId> announced_;  // of those who have exported memory
-  // Who has asked for one that had not announced itself, the latest last.
-  struct Sought {
-    protocol::ProcessNumber number;
-    scheduler::ClientId by;
-    scheduler::Time since;
-  };
-  std::deque<Sought> sought_;
   // Clients that have ended, which the core and the limits do not know yet; empty, unless memory ran out.
   std::map<scheduler::ClientId, std::unique_ptr<Client>> gone_;
   std::set<scheduler::ClientId> orphans_;  // clients whose connection closed

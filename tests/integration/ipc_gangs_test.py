@@ -2,7 +2,7 @@
 import time
 import unittest
 
-from harness import PROGRAMS, ROTA, ROTAD, kill
+from harness import PROGRAMS, ROTA
 from ipc_case import MIB, Ipc
 
 
@@ -25,18 +25,6 @@ class Gangs(Ipc):
         # Turn by turn each round takes two seconds, until rotad lets both run at once.
         self.assertLess(time.monotonic() - begun, 20)
         self.assertIn('"wrong":0', self.finish(third).stdout)
-        self.ends_well(exporter, importer)
-
-    # ctest labels: unsanitized
-    def test_under_a_new_rotad_they_are_a_gang_again(self):
-        exporter, importer = self.program(), self.program()
-        _, handle = self.exported(exporter, 4 * MIB, 0)
-        self.opened(importer, handle)
-        for _ in range(3):
-            kill(self.daemon)
-            self.daemon = self.start(ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks")
-            self.eventually(lambda: self.status() is not None, "rotad answers")
-            self.eventually(lambda: [gang["programs"] for gang in self.status()["gangs"]] == [2], lambda: f"they are a gang: {self.status()['gangs']}")
         self.ends_well(exporter, importer)
 
 

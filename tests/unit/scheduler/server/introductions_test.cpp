@@ -111,17 +111,6 @@ TEST_CASE("who opens memory of a program of another session has its turns togeth
   CHECK(gangs[0].programs == 3);
 }
 
-TEST_CASE("who has asked for a program before that came has its turns together with it, too") {
-  const Daemon daemon(kExclusive);
-  Sharer opener(daemon, "session-b");
-  ::ask(opener, kNumber, 5);
-  CHECK_FALSE(introduced(opener).second);
-  const Sharer exporter(daemon, "session-a");
-  announce(exporter, kNumber);
-  REQUIRE(opener.is_member());
-  CHECK(exporter.is_member());
-}
-
 TEST_CASE("programs whose gangs were named, or have others, stay in them when one opens memory of the other") {
   const Daemon daemon(kExclusive);
   const auto named = GENERATE(true, false);
