@@ -50,7 +50,6 @@ CUresult export_own(api::CUipcMemHandle* handle, CUdeviceptr address) {
   const CUresult result = memory.export_own(handle, address);
   if (result != api::CUDA_SUCCESS) return result;
   runtime().monitor.shares(protocol::kSharesOwn);
-  runtime().monitor.memory_shared();  // first: who opens the memory joins this process's gang
   runtime().monitor.announce(memory.exporter());
   return api::CUDA_SUCCESS;
 }

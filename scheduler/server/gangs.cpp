@@ -68,51 +68,22 @@ void Leases::on_gang(Program& client, const protocol::Gang& named) {
     number = last_gang_;
   }
   Gang& gang = *gangs_.at(number);
-  if (!enter_gang(client, gang)) return;
-  gang.size = std::max(gang.size, std::min<std::uint32_t>(named.size, protocol::kMostInGang));
-  if (gang.why == protocol::GangWhy::kNone && static_cast<int>(named.why) <= protocol::kLastGangWhy) {
-    gang.why = named.why;
-  }
-  publish_changes(modelled_now());
-}
-
-// False: it has too many already.
-bool Leases::enter_gang(Program& client, Gang& gang) {
   if (gang.clients.size() >= protocol::kMostInGang) {
     if (!std::exchange(gang.said_full, true)) {
       log::warn("client {} ({}, pid {}): gang {} has {} programs already, and no more can have their turns together",
                 client.id, client.name, client.pid, gang.name, protocol::kMostInGang);
     }
-    return false;
+    return;
   }
   gang.clients.insert(client.id);
-  client.gang = gang.number;
+  gang.size = std::max(gang.size, std::min<std::uint32_t>(named.size, protocol::kMostInGang));
+  if (gang.why == protocol::GangWhy::kNone && static_cast<int>(named.why) <= protocol::kLastGangWhy) {
+    gang.why = named.why;
+  }
+  client.gang = number;
   log::debug("client {} ({}, pid {}) is of gang {} ({}), with {} others", client.id, client.name, client.pid,
              gang.number, gang.name, gang.clients.size() - 1);
-  gangs_due_.insert(gang.number);
-  return true;
-}
-
-// Whether the client may leave its gang, if it has one, for another: nobody has named it for it, and it has been alone
-// there, so that its tasks have their turns by themselves.
-bool Leases::may_change_gang(const Program& client) const {
-  const auto found = gangs_.find(client.gang);
-  if (found == gangs_.end()) return true;
-  const Gang& gang = *found->second;
-  return gang.why == protocol::GangWhy::kMemory && gang.clients.size() == 1 && gang.id == 0 && gang.size <= 1;
-}
-
-// A client opens memory of another one: they have their turns together from now on, unless both are of gangs with
-// others already. One without a gang is of a job on several machines, or does not say what it belongs to.
-void Leases::share_gang(Program& opener, Program& exporter) {
-  if (exporter.gang == 0 || opener.gang == exporter.gang) return;
-  const bool opener_joins = may_change_gang(opener);
-  if (!opener_joins && !may_change_gang(exporter)) return;
-  Program& joins = opener_joins ? opener : exporter;
-  Gang& gang = *gangs_.at(opener_joins ? exporter.gang : opener.gang);
-  if (gang.clients.size() >= protocol::kMostInGang) return;
-  leave_gang(joins);
-  enter_gang(joins, gang);
+  gangs_due_.insert(number);
   publish_changes(modelled_now());
 }
 

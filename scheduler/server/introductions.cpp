@@ -1,6 +1,5 @@
 // A client that has a handle of another one's memory is introduced to that one, if both are of one trust domain: each
-// gets one end of a socket, and rotad keeps none. Both are of one gang from then on: their work may wait for each
-// other.
+// gets one end of a socket, and rotad keeps none.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -47,7 +46,6 @@ void Server::introduce(Connection& connection, Client& client, const protocol::I
   if (!connection.send_with(answer, {another.get()})) return tell(client, answer);
   publish(client);
   log::debug("client {} is introduced to client {}", client.id, other.id);
-  share_gang(client, other);
 }
 
 }  // namespace rota::server

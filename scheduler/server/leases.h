@@ -118,7 +118,6 @@ class Leases {
   // ---- gangs.cpp
 
   void on_gang(Program& program, const protocol::Gang& named);
-  void share_gang(Program& opener, Program& exporter);
   Gang* gang_of(const Task& task) const;  // null: it is a member of none
   template <typename Visit>
   void for_each_member(const Gang& gang, const Visit& visit) const;
@@ -159,8 +158,6 @@ class Leases {
   void replace(Program& program, const Tasks::Change& change,
                const std::vector<std::pair<scheduler::GpuIndex, scheduler::Bytes>>& contexts);
 
-  bool enter_gang(Program& program, Gang& gang);
-  bool may_change_gang(const Program& program) const;
   void leave_gang(const Program& program);
   bool leave_gang_to_couple(Program& program);
   bool is_to_join(const Program& program, const Task& task) const;

@@ -9,7 +9,6 @@
 
 #include "scheduler/protocol/packet.h"
 #include "tests/unit/scheduler/server/processes.h"
-#include "tests/unit/scheduler/server/rank.h"
 
 using namespace rota;
 using namespace rota::test;
@@ -46,25 +45,6 @@ std::pair<std::uint32_t, Descriptor> introduced(const Client& client) {
   return {message->body.introduced.request, std::move(socket)};
 }
 
-// Of a `rota run` of its own, or whatever else makes it name a gang.
-struct Sharer : Rank {
-  Sharer(const Daemon& daemon, const std::string& gang, protocol::GangWhy why = protocol::GangWhy::kMemory)
-      : Rank(daemon.socket(), 0) {
-    join(gang, 0, why);
-    catch_up();
-  }
-  void opens_memory_of(Sharer& exporter, const protocol::ProcessNumber& number = kNumber) {
-    announce(exporter, number);
-    exporter.catch_up();
-    ::ask(*this, number, 5);
-    REQUIRE(introduced(*this).second);
-    REQUIRE(introduced(exporter).second);
-    catch_up();
-  }
-};
-
-const std::vector<std::string> kExclusive = {"--mode", "exclusive", "--quantum", "20ms"};
-
 }  // namespace
 
 TEST_CASE("a client gets a socket to the one that has announced the number that it asks for") {
@@ -84,43 +64,6 @@ TEST_CASE("a client gets a socket to the one that has announced the number that 
   char heard[8] = {};
   REQUIRE(protocol::read_packet(other.get(), heard, sizeof heard, {}, 0) == 5);
   CHECK(std::string(heard) == "hello");
-}
-
-TEST_CASE("who opens memory of a program of another session has its turns together with that one") {
-  const Daemon daemon(kExclusive);
-  Sharer exporter(daemon, "session-a");
-  Sharer opener(daemon, "session-b");
-  opener.want_mine();
-  REQUIRE(opener.is_granted());
-  opener.opens_memory_of(exporter);
-  REQUIRE(opener.waited_for());  // it gives its own grant back first
-  opener.give_back_mine();
-  REQUIRE(opener.is_member());
-  REQUIRE(exporter.is_member());
-  CHECK(exporter.page().gang == opener.page().gang);
-  opener.want_mine();
-  REQUIRE(opener.is_granted());
-  CHECK(exporter.is_granted());
-  // A third one, whose memory one of them opens.
-  Sharer third(daemon, "session-c");
-  opener.opens_memory_of(third, {{9, 9}});
-  for (Rank* each : {&static_cast<Rank&>(exporter), &static_cast<Rank&>(opener)}) each->say(0, protocol::kGangMayEnd);
-  CHECK(third.shows([&](const protocol::GpuLease& page) { return page.gang != 0 || exporter.page().gang_step != 0; }));
-  const auto gangs = status(daemon.socket()).gangs;
-  REQUIRE(gangs.size() == 1);
-  CHECK(gangs[0].programs == 3);
-}
-
-TEST_CASE("programs whose gangs were named, or have others, stay in them when one opens memory of the other") {
-  const Daemon daemon(kExclusive);
-  const auto named = GENERATE(true, false);
-  const auto why = named ? protocol::GangWhy::kNamed : protocol::GangWhy::kMemory;
-  Sharer exporter(daemon, "a", why);
-  Sharer opener(daemon, "b", why);
-  Sharer beside_exporter(daemon, named ? "c" : "a");
-  Sharer beside_opener(daemon, named ? "d" : "b");
-  opener.opens_memory_of(exporter);
-  CHECK(status(daemon.socket()).gangs.size() == (named ? 4 : 2));
 }
 
 TEST_CASE("a client that asks for a number that nobody has announced gets an answer without a socket") {
