@@ -169,8 +169,7 @@ api::CUresult Memory::with_waiting(int ordinal, std::uint64_t bytes, Backing bac
   if (by == RefusedBy::kNobody) [[likely]]
     return result;
   changed(ordinal);  // what was charged meanwhile is not in anybody's way
-  Refused what{
-      .bytes = bytes, .in_extents = backing == Backing::kSwapped, .by_rotad = by == RefusedBy::kRotad, .waits = waits};
+  Refused what{.bytes = bytes, .in_extents = backing == Backing::kSwapped, .by_rotad = by == RefusedBy::kRotad};
   turns_->await_room(ordinal, what, [&] {
     by = RefusedBy::kNobody;
     result = attempt(false, by);

@@ -30,7 +30,6 @@ struct Refused {
   std::uint64_t bytes;
   bool in_extents;
   bool by_rotad;  // the last time, and not by the driver
-  bool waits;     // it was said that this thread may wait (may_wait())
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
 };
 

@@ -209,7 +209,7 @@ void OutOfMemory::end_waiting(void* self, int, std::uint64_t, std::uint32_t numb
 }
 
 void OutOfMemory::await(int device, const memory::Refused& what, FunctionRef<bool()> again) {
-  if (!what.waits && !may_wait(device, what.bytes)) return;
+  if (!may_wait(device, what.bytes)) return;
   protocol::AwaitRoom request{};
   request.what = what.in_extents ? protocol::AwaitRoom::What::kSwapped : protocol::AwaitRoom::What::kStays;
   request.bytes = what.bytes;
@@ -260,7 +260,13 @@ bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request, Functi
     if (!std::exchange(all_waited, wait) && wait) usage_.tell();
   };
   ++waiting_;
-  const gate::ToldWait wait;
+  std::optional<gate::ToldWait> wait(std::in_place);
+  const auto attempt = [&] {  // which may wait as well
+    wait.reset();
+    const bool done = again();
+    if (!done) wait.emplace();
+    return done;
+  };
   const std::uint32_t number = rooms_.ask(device, request);
   others_.begin(number);
   Undo waiting(&end_waiting, this, device, 0, number);
@@ -285,7 +291,7 @@ bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request, Functi
     }
     const bool was_alone = std::exchange(alone, !published_.gpu(device));
     if (was_alone && (!alone || std::chrono::steady_clock::now() > tried + kTriesAlone)) {
-      if (again()) return true;
+      if (attempt()) return true;
       tried = std::chrono::steady_clock::now();
     }
     if (!alone) tried = std::chrono::steady_clock::now();
@@ -296,7 +302,7 @@ bool OutOfMemory::may_try(int device, const protocol::AwaitRoom& request, Functi
     say_interrupted(device);
   }
   if (!answer || *answer) return answer.value_or(false);
-  return !rooms_.is_answered(number) && again();
+  return !rooms_.is_answered(number) && attempt();
 }
 
 // Waits for memory of others that is pinned temporarily. It can be evicted once their work has finished, perhaps only

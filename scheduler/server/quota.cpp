@@ -168,7 +168,7 @@ void Server::carry_out(const Quota::Outcome& outcome) {
       uncounted.erase(answer.gpu);
     } else if (protocol::refusal_counts(answer.number, answer.full())) {
       report_refused(*found->second, answer);
-    } else if ((answer.number & protocol::kWaitsIfFull) != 0) {
+    } else if (answer.full()) {
       uncounted[answer.gpu] = answer.why;
     }
     tell(*found->second, message);

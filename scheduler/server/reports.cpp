@@ -85,6 +85,7 @@ void Server::report_refused(Client& client, const scheduler::Quota::Answer& answ
 // An allocation or a context that the driver or Quota had refused has waited, and is finally refused.
 void Server::report_no_room(Client& client, const scheduler::RoomQueue::Answer& answer) {
   count_refusal(client, answer.gpu, protocol::RefusalReason::kGpuFull);
+  const auto by_quota = client.uncounted.extract(answer.gpu);
   const auto left_out = client.refusal_lines.next(now());
   if (!left_out) return;
   scheduler::Bytes others = 0;  // granted to them, though perhaps not given by the driver yet
@@ -93,8 +94,8 @@ void Server::report_no_room(Client& client, const scheduler::RoomQueue::Answer& 
   }
   const auto waited = fmt::format(", and it waited {:.1f} s", static_cast<double>(answer.waited.count()) / 1e9);
   std::string why = "the driver has no memory left";
-  if (const auto by_quota = client.uncounted.find(answer.gpu); by_quota != client.uncounted.end()) {
-    why = by_quota->second + waited;
+  if (by_quota) {
+    why = by_quota.mapped() + waited;
   } else if (others != 0) {
     why += fmt::format(", others have {} that cannot be evicted{}", rota::bytes_text(others), waited);
   }

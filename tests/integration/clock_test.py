@@ -53,7 +53,7 @@ class SetClock(Metrics):
 
     def turns(self):
         """How long each program has held the GPU, by pid."""
-        return {row["pid"]: row["use"]["held_ns"] for row in self.clients()}
+        return {row["pid"]: row["use"]["held_ns"] for row in self.clients() if row["use"]}
 
     def both_go_on(self, what):
         before = self.eventually(lambda: len(turns := self.turns()) == 2 and turns, f"both are rotad's clients, {what}")

@@ -30,7 +30,8 @@ BEGIN = textwrap.dedent(r"""
         check(cuda.cuCtxSetCurrent(other))
         return try_to_allocate(size)
     def may_allocate(size):
-        return cuda.cuMemAlloc_v2(ctypes.byref(word()), word(size)) == 0
+        address = word()
+        return cuda.cuMemAlloc_v2(ctypes.byref(address), word(size)) == 0 and cuda.cuMemFree_v2(address) == 0
     def free(address):
         return cuda.cuMemFree_v2(word(address))
     def fill(address, size, value):
