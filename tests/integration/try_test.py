@@ -41,7 +41,7 @@ class Try(Case):
 
     # ctest labels: unsanitized
     def test_copies_that_do_not_fit_fail_natively_and_all_end_under_rota(self):
-        said = self.tried("--quantum", "100ms", "--", PROGRAMS / "memhog", "--share", "0.6", "--rounds", "100")
+        said = self.tried("--quantum", "100ms", "--", PROGRAMS / "memhog", "--share", "0.6", "--seconds", "2")
         ways = self.ways(said)
         self.assertEqual({name: (way["finished"], way["started"]) for name, way in ways.items()},
                          {"alone": (1, 1), "2 natively": (1, 2), "2 under rota": (2, 2)})
