@@ -165,8 +165,7 @@ EmittedFile emit_coverage(const Inputs& inputs) {
       "- **by hand**: symbols that runtime/overrides.inc redirects (memory, contexts, streams, entry points).\n"
       "- **reviewed**: symbols all of whose pointer parameters have a reviewed direction and length.\n"
       "- **runtime symbols**: what the release's libcudart exports; **traced** are those that a header declares. The "
-      "others "
-      "are passed on untraced.\n\n"
+      "others are passed on untraced.\n\n"
       "| CUDA | driver symbols | known | gated | by hand | reviewed | libcudart | runtime symbols | traced | reviewed "
       "|\n"
       "|---|---|---|---|---|---|---|---|---|---|\n");

@@ -178,7 +178,7 @@ api::CUresult Memory::with_waiting(int ordinal, std::uint64_t bytes, Backing bac
     return by == RefusedBy::kNobody;
   });
   if (by == RefusedBy::kNobody) return result;
-  if (waits) OneAllocation::refused();  // rotad has counted it when the wait ended
+  if (waits) OneAllocation::refused();  // rotad has counted it when the wait ended, if there was one
   say_refused(ordinal, by);
   return result;
 }

@@ -68,7 +68,7 @@ class Moves {
   std::uint64_t bytes_ = 0;
 };
 
-// What the driver may need besides, of a GPU's memory. A judgment.
+// The driver may need a part of the GPU's memory for itself besides: its total over this. A judgment.
 constexpr std::uint64_t kBesides = 64;
 
 // How long a move may take; `rate` in GB/s.

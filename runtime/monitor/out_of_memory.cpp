@@ -318,8 +318,7 @@ bool OutOfMemory::wait_for_later(int device, std::chrono::steady_clock::time_poi
     const std::string who = here ? client::who_stays_for_now(here->index) : "";
     log::warn(
         "an allocation waits for memory on GPU {} that cannot be evicted while GPU work of the program that owns it "
-        "may "
-        "run{}; it waits {} s at most",
+        "may run{}; it waits {} s at most",
         driver::gpu_number(device), who.empty() ? "" : ": " + who, for_now_patience_ / 1s);
   }
   std::optional<std::chrono::steady_clock::time_point> interrupted;

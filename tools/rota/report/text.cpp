@@ -236,8 +236,7 @@ std::string_view out_of_memory_text(account::OutOfMemory reason) {
   switch (reason) {
     case account::OutOfMemory::kDriver:
       return "the driver refused, though rota knew of free memory on the GPU (fragmentation, or memory that rota does "
-             "not "
-             "see)";
+             "not see)";
     case account::OutOfMemory::kFull:
       return "the GPU was full of other programs' memory that cannot be evicted";
     case account::OutOfMemory::kLimit:
