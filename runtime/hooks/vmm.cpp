@@ -1,6 +1,6 @@
-// Virtual memory management: physical memory (cuMemCreate) and its mappings. Memory that rota moves has handles of
-// rota's own, which are translated wherever one occurs (generated/driver_physical.inc); other memory stays and counts
-// against the limit.
+// Virtual memory management: physical memory (cuMemCreate) and its mappings. All GPU memory that is created counts
+// against the limit. Memory that rota moves has handles of rota's own, which are translated wherever one occurs
+// (generated/driver_physical.inc); other memory stays where it is.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -72,7 +72,7 @@ CUresult cuMemAddressReserve(CUdeviceptr* ptr, std::size_t size, std::size_t ali
 CUresult cuMemAddressFree(CUdeviceptr ptr, std::size_t size) {
   // The driver refuses addresses that are mapped, and does not know mappings of memory that is evicted.
   if (runtime().memory.swaps(ptr, size) || own().overlaps(ptr, size)) return api::CUDA_ERROR_INVALID_VALUE;
-  // Recorded first: once the driver has freed it, another thread may reserve it again.
+  // Erased first: once the driver has freed the range, another thread may reserve it.
   const std::uint64_t noted = own().unreserved(ptr);
   Rollback stays([&] {
     if (noted != 0) own().reserved(ptr, noted);
@@ -83,12 +83,12 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, std::size_t size) {
 }
 
 CUresult cuMemMap(CUdeviceptr ptr, std::size_t size, std::size_t offset, Handle handle, unsigned long long flags) {
-  // The driver's result for memory of cuMemAlloc.
+  // The driver's result at addresses of cuMemAlloc's memory.
   if (runtime().memory.swaps(ptr, size)) return api::CUDA_ERROR_INVALID_VALUE;
   if (OwnPhysical::is_ours(handle)) {
     return known_or_in_place([&] { return own().map(ptr, size, offset, handle, flags); });
   }
-  // For a multicast object this waits for other processes, so no lock is held.
+  // The driver's call waits for other processes if the handle is a multicast object's, so no lock is held.
   if (own().overlaps(ptr, size)) return api::CUDA_ERROR_INVALID_VALUE;
   const CUresult result = real::cuMemMap(ptr, size, offset, handle, flags);
   if (result != api::CUDA_SUCCESS) return result;

@@ -1,5 +1,5 @@
-// Restores this process's memory to its GPUs at the beginning of a turn, and evicts Unified Memory for others at its
-// end.
+// Restores this process's memory to its GPUs at the beginning of a turn, and evicts it for other processes: Unified
+// Memory at the end of a turn, extents whenever rotad asks for it.
 #pragma once
 
 #include <chrono>
@@ -15,15 +15,15 @@ namespace rota::monitor {
 
 struct Destination {
   int device;
-  std::uint64_t most;  // bytes that may be there, or that have to be evicted
+  std::uint64_t most;  // bytes that may be on the GPU or, in an eviction, that have to leave it
 };
 
 // How a GPU's memory goes to other processes and comes from them.
 using ExchangeOf = std::function<memory::Exchange(int device)>;
 
 struct Back {
-  bool resident = true;  // all memory is where work may touch it; managed memory always is: page faults bring the rest
-  std::uint64_t bytes = 0;  // bytes of extents whose contents have been copied in: the sum of
+  bool resident = true;     // all extents of these GPUs are in place; page faults restore Unified Memory
+  std::uint64_t bytes = 0;  // of extents, copied in: the sum over `copied`
   struct Copied {
     int device;
     std::uint64_t bytes;
@@ -32,7 +32,8 @@ struct Back {
   std::vector<Copied> copied;
   std::uint64_t taken_over = 0;  // bytes of extents that use memory handed over by another process
   bool some = false;             // some extents were restored
-  // The driver's error for an extent, other than a lack of memory; CUDA_SUCCESS: none.
+  // The driver's error for an extent, or for the context or stream to move it in, other than a lack of memory;
+  // CUDA_SUCCESS: none.
   api::CUresult error = api::CUDA_SUCCESS;
   // GPUs on which the driver had no memory for extents: bytes that are still evicted, and what the driver reported as
   // free.
@@ -40,30 +41,31 @@ struct Back {
     int device;
     std::uint64_t bytes;
     std::uint64_t free_bytes;
-    bool denied;  // that was clearly enough
+    bool denied;  // although free_bytes was clearly enough
   };
   std::vector<Shortage> shortages;
 };
 
-// Managed memory may have been evicted for others since the last turn. Restoring it in one go before the first kernel
-// runs at the copy engine's speed (50 GB/s measured); page faults would restore it at 10 GB/s, with each kernel
+// Unified Memory may have been evicted for others since the last turn. If it is restored in one go before the first
+// kernel, the copy engine does it at 50 GB/s (measured); page faults would restore it at 10 GB/s, with each kernel
 // waiting. Waits for the move, since kernels that fault at the same time would only slow it down; but not forever, and
 // not once `stopping` returns true. Called by the monitor.
 //
-// Extents (memory/swap/swap.h) have to be there before work runs: as many as the driver has memory for are restored,
-// the rest in another attempt. Host memory is unpinned only once `idle` says that no work of the process runs.
+// Extents (memory/swap/swap.h) have to be on the GPU before work runs: as many as the driver has memory for are
+// restored, the rest in another attempt. Host memory is unpinned only once `idle` says that no work of the process
+// runs.
 Back bring_back(driver::Contexts& contexts, memory::Residency& memory, const std::vector<Destination>& destinations,
                 const ExchangeOf& exchange, FunctionRef<bool()> stopping, FunctionRef<bool()> idle);
 
-// Evicts memory for the next process while no work of this one runs: otherwise the faults and prefetches of the other
-// would evict it a little at a time. `most` is how much each GPU needs. Waits for the eviction, at most as long as a
-// slow link takes (10 GB/s; 15 to 17 measured), and not beyond `latest`: the rest is evicted while others run. Returns
-// the bytes whose eviction was begun. Called by the monitor.
+// Evicts Unified Memory for the next process while no work of this one runs: otherwise the next one's faults and
+// prefetches would evict it a little at a time. Waits for the eviction, at most as long as a slow link takes (10 GB/s;
+// 15 to 17 measured), and not beyond `latest`: the rest is evicted while others run. Returns the bytes whose eviction
+// was begun. Called by the monitor.
 std::uint64_t move_out(driver::Contexts& contexts, memory::Residency& memory, const std::vector<Destination>& from,
                        std::chrono::steady_clock::time_point latest, FunctionRef<bool()> stopping);
 
-// The same for extents, which have to be evicted before others get the memory. The gate is closed, the process's work
-// has finished, and no thread is inside. `most`: bytes to evict.
+// Evicts extents; only then can others have the memory. The gate is closed, the process's work has finished, and no
+// thread is inside.
 struct Left {
   std::uint64_t bytes = 0;
   std::uint64_t copied = 0;  // of them

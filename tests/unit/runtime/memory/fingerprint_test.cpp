@@ -1,4 +1,4 @@
-// The checksums by which the GPU finds out what has changed, computed here as it computes them.
+// The checksums by which the GPU detects changed memory, computed here as it computes them.
 #include <catch2/catch.hpp>
 
 #include <cstring>
@@ -52,7 +52,7 @@ TEST_CASE("products and powers modulo 2^61 - 1 are right") {
   }
 }
 
-TEST_CASE("one bit anywhere in a chunk changes both sums, and the same contents give the same") {
+TEST_CASE("one bit anywhere in a chunk changes both sums, and equal contents have equal sums") {
   const Keys keys = drawn(2);
   Chunk chunk = random_chunk(kChunkVectors, 3);
   const Print before = print(keys, chunk);
@@ -70,7 +70,7 @@ TEST_CASE("one bit anywhere in a chunk changes both sums, and the same contents 
   CHECK(differ_in_both(print(drawn(5), chunk), before));
 }
 
-TEST_CASE("what has only changed its place changes both sums") {
+TEST_CASE("exchanging two vectors or words changes both sums") {
   const Keys keys = drawn(6);
   Chunk chunk = random_chunk(kChunkVectors, 7);
   const Print before = print(keys, chunk);
@@ -91,7 +91,7 @@ TEST_CASE("what has only changed its place changes both sums") {
   CHECK(differ_in_both(within, before));
 }
 
-TEST_CASE("a chunk of zeros says so, whatever its length, and any bit speaks against it") {
+TEST_CASE("zeros of any length count as zeros, and one bit that is set at either end is noticed") {
   const Keys keys = drawn(8);
   for (const std::size_t vectors : {std::size_t{1}, std::size_t{100}, std::size_t{4096}, std::size_t{kChunkVectors}}) {
     Chunk chunk(vectors);
@@ -104,7 +104,7 @@ TEST_CASE("a chunk of zeros says so, whatever its length, and any bit speaks aga
   }
 }
 
-TEST_CASE("chunks that differ have sums that are spread over the whole field") {
+TEST_CASE("sums of chunks that differ are spread over the whole field") {
   const Keys keys = drawn(9);
   std::set<std::uint64_t> seen[kSums];
   bool high[kSums] = {};

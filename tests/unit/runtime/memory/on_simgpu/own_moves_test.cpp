@@ -1,5 +1,6 @@
 // Memory that the program creates itself (cuMemCreate) is evicted, and restored at every address at which it is mapped,
-// with the same access. The program's calls meanwhile are answered as by the driver, and wait for nothing.
+// with the same access. Meanwhile calls that rota's records can decide are answered as the driver would, without
+// waiting.
 #include <catch2/catch.hpp>
 
 #include <unistd.h>
@@ -28,8 +29,8 @@ TEST_CASE("memory that the program made is evicted and restored at each address,
       go(carrier);
       EXPECT(swap().out_bytes(0) == kPiece && free_on_gpu() >= free_before);
       come(carrier);
-      expect_pattern(other, kPiece, round, "through the other mapping");
-      expect_pattern(one, kPiece, round, "through the one");
+      expect_pattern(other, kPiece, round, "through the second mapping");
+      expect_pattern(one, kPiece, round, "through the first mapping");
     }
     EXPECT_OK(cu.cuMemRelease(handle));
     go(carrier);
@@ -44,9 +45,7 @@ TEST_CASE("memory that the program made is evicted and restored at each address,
   });
 }
 
-TEST_CASE(
-    "memory that the program made costs no mapping or access of rota's before it may be evicted, and then one call for "
-    "what is adjacent") {
+TEST_CASE("memory of the program is mapped for rota only once it is evicted, and neighbours get access together") {
   check([] {
     Carrier carrier(enter(0));
     std::map<Symbol, int> calls;
@@ -68,15 +67,15 @@ TEST_CASE(
     counted = nullptr;
     come(carrier);
     for (std::size_t number = 0; number < mapped.size(); ++number) {
-      expect_pattern(mapped[number], kPiece, static_cast<unsigned char>(number + 1), "after it was out");
+      expect_pattern(mapped[number], kPiece, static_cast<unsigned char>(number + 1), "once restored");
     }
-    // Created next to memory that has been out.
+    // Created next to memory that has been evicted and restored.
     const Handle late = create();
     const CUdeviceptr also = map(late);
     fill(also, 77);
     go(carrier);
     come(carrier);
-    expect_pattern(also, kPiece, 77, "made later");
+    expect_pattern(also, kPiece, 77, "created later");
     EXPECT_OK(cu.cuMemRelease(late));
     unmap(also);
     for (const CUdeviceptr address : mapped) unmap(address);
@@ -85,7 +84,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("memory that the program makes and releases again and again takes no calls, or no more than the program's") {
+TEST_CASE("creating and releasing memory repeatedly makes no driver calls if it is cached, otherwise one of each") {
   check([] {
     Carrier carrier(enter(0));
     std::map<Symbol, int> calls;
@@ -101,7 +100,7 @@ TEST_CASE("memory that the program makes and releases again and again takes no c
   });
 }
 
-TEST_CASE("adjacent small mappings of the program get their access by one call") {
+TEST_CASE("adjacent small mappings of the program get their access by few calls when they are restored") {
   check([] {
     Carrier carrier(enter(0));
     constexpr std::size_t kPieces = 12;
@@ -112,7 +111,7 @@ TEST_CASE("adjacent small mappings of the program get their access by one call")
       EXPECT_OK(cu.cuMemMap(place + number * kPiece, kPiece, 0, handles.back(), 0));
     }
     EXPECT_OK(allow(place, kPieces * kPiece));
-    // Not for one of them.
+    // One of them has none.
     EXPECT_OK(allow(place + 5 * kPiece, kPiece, CU_MEM_ACCESS_FLAGS_PROT_NONE));
     for (std::size_t number = 0; number < kPieces; ++number) {
       if (number != 5) fill(place + number * kPiece, static_cast<unsigned char>(number + 1));
@@ -128,7 +127,7 @@ TEST_CASE("adjacent small mappings of the program get their access by one call")
     for (std::size_t number = 0; number < kPieces; ++number) {
       if (number == 5) continue;
       EXPECT(access_of(place + number * kPiece) == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-      expect_pattern(place + number * kPiece, kPiece, static_cast<unsigned char>(number + 1), "after it was out");
+      expect_pattern(place + number * kPiece, kPiece, static_cast<unsigned char>(number + 1), "once restored");
     }
     EXPECT_OK(cu.cuMemUnmap(place, kPieces * kPiece));
     EXPECT_OK(cu.cuMemAddressFree(place, kPieces * kPiece));
@@ -137,7 +136,7 @@ TEST_CASE("adjacent small mappings of the program get their access by one call")
   });
 }
 
-TEST_CASE("what is mapped nowhere keeps what it holds, wherever it lies") {
+TEST_CASE("memory that is mapped nowhere is evicted and restored with its contents") {
   check([] {
     Carrier carrier(enter(0));
     const Handle handle = create();
@@ -155,7 +154,7 @@ TEST_CASE("what is mapped nowhere keeps what it holds, wherever it lies") {
   });
 }
 
-TEST_CASE("what the program maps, allows, unmaps and releases while memory is evicted holds when it is restored") {
+TEST_CASE("evicted memory can be mapped, given access, unmapped and released, and is restored accordingly") {
   check([] {
     Carrier carrier(enter(0));
     const std::size_t free_before = free_on_gpu();
@@ -178,7 +177,7 @@ TEST_CASE("what the program maps, allows, unmaps and releases while memory is ev
     EXPECT(again == handle && !runtime().unevictable());
     EXPECT_OK(cu.cuMemRelease(again));
     come(carrier);
-    expect_pattern(other, kPiece, 9, "where it was mapped while it was out");
+    expect_pattern(other, kPiece, 9, "where it was mapped while it was evicted");
     unsigned char byte = 0;
     EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMemcpyDtoH_v2(&byte, one, 1));
     EXPECT_OK(cu.cuMemAddressFree(one, kPiece));
@@ -192,7 +191,7 @@ TEST_CASE("what the program maps, allows, unmaps and releases while memory is ev
   });
 }
 
-TEST_CASE("access is each mapping's own, and is the same after the memory was out") {
+TEST_CASE("each mapping has its own access, which outlasts eviction") {
   check([] {
     Carrier carrier(enter(0));
     enter(1);
@@ -219,14 +218,14 @@ TEST_CASE("access is each mapping's own, and is the same after the memory was ou
       }
       for (const CUdeviceptr each : {alias, never}) EXPECT(access_of(each) == CU_MEM_ACCESS_FLAGS_PROT_NONE);
     }
-    // As the driver has it.
+    // The driver itself reports this, too.
     unsigned long long flags = 99;
     EXPECT_OK(real::cuMemGetAccess(&flags, &kPeer, place));
     EXPECT(flags == CU_MEM_ACCESS_FLAGS_PROT_READ);
     EXPECT_OK(real::cuMemGetAccess(&flags, &kGpu, alias));
     EXPECT(flags == CU_MEM_ACCESS_FLAGS_PROT_NONE);
     expect_pattern(place, 2 * kPiece, 1, "both");
-    // Of several, one of which is out.
+    // Access to two mappings at once, one of which is evicted.
     swap().evict(0, kPiece, carrier.mover());
     EXPECT(swap().out_bytes(0) == kPiece);
     EXPECT_OK(allow(place, 2 * kPiece, CU_MEM_ACCESS_FLAGS_PROT_NONE));
@@ -249,7 +248,7 @@ TEST_CASE("access is each mapping's own, and is the same after the memory was ou
   });
 }
 
-TEST_CASE("a handle, a mapping's number and the memory's stay the same, whatever the driver calls them") {
+TEST_CASE("the handle, BUFFER_ID and MEMORY_BLOCK_ID of memory do not change, although the driver's change") {
   check([] {
     Carrier carrier(enter(0));
     const Handle handle = create();
@@ -283,14 +282,14 @@ TEST_CASE("a handle, a mapping's number and the memory's stay the same, whatever
   });
 }
 
-TEST_CASE("a descriptor of such memory pins it, and shows the same memory") {
+TEST_CASE("memory is pinned once a descriptor of it is exported, and is shared with the importer") {
   check([] {
     Carrier carrier(enter(0));
     const Handle handle = create(kPiece, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     const CUdeviceptr address = map(handle);
     fill(address, 5);
     go(carrier);
-    come(carrier);  // what came back can be exported as well
+    come(carrier);  // restored memory can be exported, too
     int file = -1;
     EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE,
                   cu.cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 1));
@@ -303,7 +302,7 @@ TEST_CASE("a descriptor of such memory pins it, and shows the same memory") {
     ::close(file);
     const CUdeviceptr other = map(imported);
     expect_pattern(other, kPiece, 5, "through the descriptor");
-    // All other memory moves as before, and shared memory stays the same memory for both.
+    // Other memory still moves, and the exporter still sees what the importer writes.
     const Handle later = create();
     const CUdeviceptr there = map(later);
     fill(there, 7);
@@ -311,8 +310,8 @@ TEST_CASE("a descriptor of such memory pins it, and shows the same memory") {
     EXPECT(swap().out_bytes(0) == kPiece && swap().resident_bytes(0) == kPiece);
     come(carrier);
     fill(other, 9);
-    expect_pattern(there, kPiece, 7, "in memory of its own");
-    expect_pattern(address, kPiece, 9, "written by the other mapping");
+    expect_pattern(there, kPiece, 7, "the memory that is not shared");
+    expect_pattern(address, kPiece, 9, "written through the descriptor");
     unmap(there);
     EXPECT_OK(cu.cuMemRelease(later));
     unmap(other);
@@ -323,7 +322,7 @@ TEST_CASE("a descriptor of such memory pins it, and shows the same memory") {
   });
 }
 
-TEST_CASE("memory of a kind that nobody has tried to move stays, and counts as fixed") {
+TEST_CASE("compressed memory and memory with unknown flags stay and count as fixed, but memory for RDMA moves") {
   check([] {
     Carrier carrier(enter(0));
     CUmemAllocationProp plain{};
@@ -338,8 +337,8 @@ TEST_CASE("memory of a kind that nobody has tried to move stays, and counts as f
       EXPECT(runtime().ledger.fixed_bytes(0) == kPiece && swap().resident_bytes(0) == 0);
       EXPECT_OK(cu.cuMemRelease(handle));
     }
-    // Memory that network cards may access moves until there is such a card (swap/reach.h), and is created the same way
-    // each time.
+    // Memory for RDMA moves as long as this process has no device or library open that can reach it (swap/reach.h), and
+    // is restored as memory for RDMA.
     plain.allocFlags.gpuDirectRDMACapable = 1;
     Handle handle = 0;
     EXPECT_OK(cu.cuMemCreate(&handle, kPiece, &plain, 0));
@@ -359,7 +358,7 @@ TEST_CASE("memory of a kind that nobody has tried to move stays, and counts as f
   });
 }
 
-TEST_CASE("only pinned memory of a GPU that nobody else can open, or by a file descriptor, is made so that it moves") {
+TEST_CASE("only pinned memory of a GPU can move, with no property but RDMA and no handle type but a descriptor") {
   CUmemAllocationProp plain{};
   plain.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   plain.location = kGpu;
@@ -392,7 +391,7 @@ TEST_CASE("only pinned memory of a GPU that nobody else can open, or by a file d
   }
 }
 
-TEST_CASE("a range of memory that moves and memory that stays is unmapped and allowed as one") {
+TEST_CASE("one call can unmap, or give access to, a range in which some memory moves and some stays") {
   check([] {
     Carrier carrier(enter(0));
     CUmemAllocationProp staying{};
@@ -422,7 +421,7 @@ TEST_CASE("a range of memory that moves and memory that stays is unmapped and al
   });
 }
 
-TEST_CASE("a mapping that is unmapped leaves the ledger, although another thread is being refused to free it") {
+TEST_CASE("a mapping leaves the ledger when it is unmapped, even while a free of its address is being refused") {
   check([] {
     enter(0);
     const Handle handle = create();
@@ -438,7 +437,7 @@ TEST_CASE("a mapping that is unmapped leaves the ledger, although another thread
   });
 }
 
-TEST_CASE("memory that is made at a released address while other memory is restored is not taken for what was there") {
+TEST_CASE("new memory is not taken for memory that was freed at its address while being restored") {
   check([] {
     Carrier carrier(enter(0));
     FakeTurns turns;
@@ -453,7 +452,7 @@ TEST_CASE("memory that is made at a released address while other memory is resto
     };
     std::vector<CUdeviceptr> all;
     for (int number = 0; number < 3; ++number) all.push_back(make({}));
-    std::sort(all.begin(), all.end());  // as they come back
+    std::sort(all.begin(), all.end());  // the order in which they are restored
     turns.our_turn = false;
     EXPECT(!own.evict(0, kAll, carrier.mover()).failed && own.resident_bytes(0) == 0);
     const memory::Making wanted{.exportable = false, .for_rdma = true};
@@ -466,7 +465,7 @@ TEST_CASE("memory that is made at a released address while other memory is resto
     };
     EXPECT(!own.restore(0, carrier.mover()).failed);
     before = [](Symbol) {};
-    EXPECT(made == all[1]);  // or this shows nothing
+    EXPECT(made == all[1]);  // otherwise this shows nothing
     if (!own.all_in_place()) EXPECT(!own.restore(0, carrier.mover()).failed);
     EXPECT(own.all_in_place() && own.resident_bytes(0) == 3 * kPiece && own.out_bytes(0) == 0);
     CUmemAllocationProp has{};
