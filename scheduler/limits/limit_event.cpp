@@ -71,7 +71,7 @@ struct Apply {
     return {};
   }
   LimitDecisions operator()(const limit::Leave& leave) const {
-    return {.outcome = quota.leave(leave.client, now), .shared = {}};
+    return {.outcome = quota.leave(leave.client, now, leave.ended), .shared = {}};
   }
   LimitDecisions operator()(const limit::Tick&) const { return {.outcome = quota.tick(now), .shared = {}}; }
 };

@@ -94,6 +94,7 @@ struct MemoryWait {
 };
 struct Leave {
   ClientId client;
+  bool ended = false;  // its process has
 };
 struct Tick {};
 }  // namespace limit

@@ -342,7 +342,7 @@ Quota::Outcome Quota::state(ClientId client, GpuIndex gpu, Reservation has, std:
   return outcome;
 }
 
-Quota::Outcome Quota::leave(ClientId client, Time now) {
+Quota::Outcome Quota::leave(ClientId client, Time now, bool ended) {
   Outcome outcome;
   const auto found = members_.find(client);
   if (found == members_.end()) return outcome;
@@ -352,7 +352,7 @@ Quota::Outcome Quota::leave(ClientId client, Time now) {
     if (member.contexts[gpu] != 0) count_context(member, gpu, 0, 0, outcome);
   }
   while (!member.asks.empty()) forget(member, member.asks.begin()->first);
-  rooms_.leave(client, now);
+  rooms_.leave(client, now, ended);
   member.host = {};
   shares_due_ = true;
   count_host(member);

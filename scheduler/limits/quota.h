@@ -2,10 +2,10 @@
 // session, a user, a cgroup, the host. A pure state machine next to the scheduler's core; the server drives both.
 //
 // Each of these is an account with a limit, and each client is charged to some of them. A client says how much it is
-// going to have before it takes it (protocol.h, Reserve), and takes no more than it was granted. Far from every limit
-// it is granted a little more than it asked for, so that few allocations have to ask. Before any request is refused,
-// what others hold in reserve and what they have freed since is called back (Tighten): limits hold to the byte, and
-// memory that one process has freed is available to the next.
+// going to have before it takes it (protocol.h, Reserve), and takes no more than it was granted. It is granted a little
+// more than it asked for, the less the nearer a limit is, so that few allocations have to ask. Before any request is
+// refused, what others hold in reserve and what they have freed since is called back (Tighten): limits hold to the
+// byte, and memory that one process has freed is available to the next.
 //
 // A call goes to all that share what is short, so it costs as much as there are of them: the next one for the same
 // account or GPU comes after a while in proportion, and is one for all who have asked by then. All else that a message
@@ -241,7 +241,8 @@ class Quota {
   Outcome stays(ClientId client, GpuIndex gpu, const Stays& what, Time now);
   void set_memory_wait(Time patience) { rooms_.set_patience(patience); }
   const RoomQueue& rooms() const { return rooms_; }
-  Outcome leave(ClientId client, Time now);
+  // `ended`: its process has, so the driver has all of its memory back.
+  Outcome leave(ClientId client, Time now, bool ended = false);
   Outcome tick(Time now);
   // When tick() is due at the latest.
   std::optional<Time> next_deadline() const;

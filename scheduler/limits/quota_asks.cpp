@@ -14,8 +14,10 @@ using rota::bytes_text;
 
 namespace {
 
-// A client is granted up to the next step (event.h) if its limits are at least this many steps away. Judgement.
-constexpr Bytes kFar = 4;
+// A client is granted up to the next step (event.h) if its limits are at least kFar steps away. Nearer to them a step
+// is a half of that, a quarter, and so on down to kSmallest of it. Judgments.
+constexpr Bytes kFar = 2;
+constexpr Bytes kSmallest = 64;
 
 // A sentence about an account that fits into a message: a long name (a cgroup's path) loses its middle. The longest
 // rest leaves it `kLeast`, so that no number and no remedy is cut.
@@ -54,15 +56,18 @@ struct Quota::Call {
 
 Quota::Answer Quota::grant(ClientId client, Member& member, GpuIndex gpu, const Ask& ask, Outcome& outcome) {
   Reservation granted = most_of(ask.wanted, member.counted[gpu]);
-  const Bytes all = total(gpu);
-  Reservation far = granted;
-  for (Bytes* bytes : {&far.device, &far.movable, &far.fixed, &far.swapped}) *bytes += kFar * step_of(all);
-  if (!refusal(member, gpu, far)) {
-    const Bytes more = up_to_step(granted.device, all) - granted.device;
+  const Bytes largest = step_of(total(gpu));
+  for (Bytes step = largest; step != 0 && step >= largest / kSmallest; step /= 2) {
+    Reservation far = granted;
+    for (Bytes* bytes : {&far.device, &far.movable, &far.fixed, &far.swapped}) *bytes += kFar * step;
+    if (refusal(member, gpu, far)) continue;
+    const auto rounded = [step](Bytes bytes) { return (bytes + step - 1) / step * step; };
+    const Bytes more = rounded(granted.device) - granted.device;
     granted.device += more;
     if (granted.movable != 0) granted.movable += more;
     if (granted.fixed != 0) granted.fixed += more;
-    granted.swapped = up_to_step(granted.swapped, all);
+    granted.swapped = rounded(granted.swapped);
+    break;
   }
   member.granted[gpu] = granted;
   book(client, member, gpu, most_of(granted, member.reserved[gpu]), outcome);

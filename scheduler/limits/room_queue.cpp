@@ -8,23 +8,24 @@ RoomQueue::Unit RoomQueue::unit_of(ClientId client) const {
   return gang != 0 ? Unit{gang, 0} : Unit{0, client};
 }
 
-void RoomQueue::Freed::at(Time now, const Unit& unit) {
+void RoomQueue::Decrease::at(Time now, const Unit& unit) {
   if (unit != by) by_others = latest;
   latest = now;
   by = unit;
 }
 
-Time RoomQueue::freed_by_others(const Request& request) const {
+Time RoomQueue::freed_by_others(const FreedOnGpus& freed, const Request& request) const {
+  const Freed& here = freed[request.gpu];
   const bool any = request.what != What::kSwapped || request.movable_too;
-  return (any ? freed_ : freed_staying_)[request.gpu].except(unit_of(request.client));
+  return (any ? here.any : here.staying).except(unit_of(request.client));
 }
 
-Time RoomQueue::freed(const Request& request) const {
-  return request.what == What::kSwapped ? freed_by_others(request) : freed_[request.gpu].latest;
+Time RoomQueue::freed(const FreedOnGpus& freed, const Request& request) const {
+  return request.what == What::kSwapped ? freed_by_others(freed, request) : freed[request.gpu].any.latest;
 }
 
 bool RoomQueue::comes_back(const Request& request, Time now) const {
-  const Time at = freed(request);
+  const Time at = freed(returning_, request);
   return at != Time{} && now < at + kComesBack;
 }
 
@@ -70,9 +71,10 @@ void RoomQueue::has(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes sta
   Client& known = clients_[client];
   known.gang = gang;
   Bytes& before = known.stays[gpu];
-  if (stays < before) {
-    freed_[gpu].at(now, unit_of(client));
-    freed_staying_[gpu].at(now, unit_of(client));
+  for (FreedOnGpus* const freed : {&freed_, &returning_}) {
+    if (stays >= before) break;
+    (*freed)[gpu].any.at(now, unit_of(client));
+    (*freed)[gpu].staying.at(now, unit_of(client));
   }
   before = stays;
 }
@@ -87,7 +89,9 @@ void RoomQueue::moves(ClientId client, GpuIndex gpu, Bytes bytes, Time now) {
   const auto found = clients_.find(client);
   if (found == clients_.end() && bytes == 0) return;
   Bytes& before = clients_[client].moves[gpu];
-  if (bytes < before) freed_[gpu].at(now, unit_of(client));
+  for (FreedOnGpus* const freed : {&freed_, &returning_}) {
+    if (bytes < before) (*freed)[gpu].any.at(now, unit_of(client));
+  }
   before = bytes;
 }
 
@@ -106,7 +110,19 @@ void RoomQueue::await(const Request& request) {
   ++waiting_on_[request.gpu];
 }
 
-void RoomQueue::leave(ClientId client, Time now) {
+// All that the client has is free.
+void RoomQueue::note_freed(const Client& client, const Unit& unit, FreedOnGpus& freed, Time now) {
+  for (const auto& [gpu, bytes] : client.stays) {
+    if (bytes == 0) continue;
+    freed[gpu].any.at(now, unit);
+    freed[gpu].staying.at(now, unit);
+  }
+  for (const auto& [gpu, bytes] : client.moves) {
+    if (bytes != 0) freed[gpu].any.at(now, unit);
+  }
+}
+
+void RoomQueue::leave(ClientId client, Time now, bool ended) {
   const auto found = clients_.find(client);
   std::erase_if(requests_, [&](const Request& each) {
     if (each.client != client) return false;
@@ -116,14 +132,8 @@ void RoomQueue::leave(ClientId client, Time now) {
   std::erase_if(trying_, [&](const auto& each) { return each.first.first == client; });
   if (found == clients_.end()) return;
   const Unit unit = unit_of(client);
-  for (const auto& [gpu, bytes] : found->second.stays) {
-    if (bytes == 0) continue;
-    freed_[gpu].at(now, unit);
-    freed_staying_[gpu].at(now, unit);
-  }
-  for (const auto& [gpu, bytes] : found->second.moves) {
-    if (bytes != 0) freed_[gpu].at(now, unit);
-  }
+  note_freed(found->second, unit, freed_, now);
+  if (!ended) note_freed(found->second, unit, returning_, now);
   clients_.erase(found);
   const auto is_of_unit = [&](const auto& each) { return unit_of(each.first) == unit; };
   const bool last = std::ranges::none_of(clients_, is_of_unit);
@@ -145,13 +155,13 @@ Bytes RoomQueue::own(const View& view, const Request& request) const {
 RoomQueue::Verdict RoomQueue::verdict(const View& view, const Request& request, Time now) const {
   const View::Gpu& gpu = view.gpus.at(request.gpu);
   const Unit unit = unit_of(request.client);
-  const Time freed_at = freed(request);
+  const Time freed_at = freed(freed_, request);
   const Time deadline = request.since + patience_;
   const Bytes has = own(view, request);
   if (has > request.most || request.bytes > request.most - has) return Verdict::kRefuse;
   if (now >= deadline) return request.tried >= deadline ? Verdict::kRefuseFutile : Verdict::kAgain;
   const auto refused = refused_at_.find({unit, request.gpu});
-  const bool futile = refused != refused_at_.end() && refused->second >= freed_by_others(request);
+  const bool futile = refused != refused_at_.end() && refused->second >= freed_by_others(freed_, request);
   if (futile && request.since >= refused->second) return Verdict::kRefuse;
   const bool unknown = request.others && now < request.since + kComesBack;
   const bool returns = unknown || comes_back(request, now);
@@ -179,7 +189,7 @@ bool RoomQueue::is_blocked(const View& view, const Request& request, const std::
   const Bytes free = request.most - std::min(request.most, all);
   if (request.bytes > free + outside) return true;
   const bool first = view.ages.at(unit) <= view.gpus.at(request.gpu).first;
-  const bool untried = comes_back(request, now) || (first && freed(request) > request.tried);
+  const bool untried = comes_back(request, now) || (first && freed(freed_, request) > request.tried);
   return outside == 0 && !untried;
 }
 

@@ -39,8 +39,9 @@ class RoomQueue {
  public:
   // Between two tries although nothing is known to have been freed: programs without rota say nothing. A judgment.
   static constexpr Time kLooks = std::chrono::seconds(1);
-  // How long the driver may take to get back what was freed, or what a process had that has ended; and the time between
-  // two tries meanwhile. Judgments.
+  // How long the driver may take to get back what was freed, or what a client had that has left, unless its process has
+  // ended: then it has everything back (H200, 580.159.04: 24 processes with 1 to 110 GiB, ended or killed). And the
+  // time between two tries meanwhile. Judgments.
   static constexpr Time kComesBack = std::chrono::seconds(1);
   static constexpr Time kTries = std::chrono::milliseconds(50);
   // How long a client's page may still say that all of its threads wait after one was answered, unless that one is
@@ -84,7 +85,8 @@ class RoomQueue {
   // What of its memory there can leave: as has().
   void moves(ClientId client, GpuIndex gpu, Bytes bytes, Time now);
   void await(const Request& request);
-  void leave(ClientId client, Time now);
+  // `ended`: its process has.
+  void leave(ClientId client, Time now, bool ended = false);
   std::vector<Answer> decide(Time now);
   bool awaited(GpuIndex gpu) const { return waiting_on_[gpu] != 0; }
   // The oldest request of the client there that waits, or may be tried again; null: there is none. `tries`: the client
@@ -114,13 +116,18 @@ class RoomQueue {
     std::map<GpuIndex, Bytes> moves;
   };
   // When memory on a GPU decreased last, in which unit, and when it last decreased in any other unit.
-  struct Freed {
+  struct Decrease {
     Time latest{};
     Unit by{};
     Time by_others{};
     void at(Time now, const Unit& unit);
     Time except(const Unit& unit) const { return unit == by ? by_others : latest; }
   };
+  struct Freed {
+    Decrease any;
+    Decrease staying;  // memory that stays
+  };
+  using FreedOnGpus = std::array<Freed, protocol::kMaxGpus>;
 
   using Age = std::pair<Time, ClientId>;
   static constexpr Age kYoungest{Time::max(), UINT32_MAX};
@@ -144,8 +151,9 @@ class RoomQueue {
   Unit unit_of(ClientId client) const;
   // When memory was freed last that may be in the request's way. Not for extents by its own unit, which takes what
   // rotad grants it for each attempt, and gives it back.
-  Time freed(const Request& request) const;
-  Time freed_by_others(const Request& request) const;
+  Time freed(const FreedOnGpus& freed, const Request& request) const;
+  Time freed_by_others(const FreedOnGpus& freed, const Request& request) const;
+  static void note_freed(const Client& client, const Unit& unit, FreedOnGpus& freed, Time now);
   // Whether that may still be on its way back to the driver.
   bool comes_back(const Request& request, Time now) const;
   View view(Time now) const;
@@ -169,9 +177,9 @@ class RoomQueue {
   };
   std::map<std::pair<ClientId, GpuIndex>, Trying> trying_;
   std::array<std::uint32_t, protocol::kMaxGpus> waiting_on_{};
-  std::array<Freed, protocol::kMaxGpus> freed_{};
-  std::array<Freed, protocol::kMaxGpus> freed_staying_{};  // memory that stays
-  std::map<std::pair<Unit, GpuIndex>, Time> refused_at_;   // when a unit was refused last
+  FreedOnGpus freed_{};
+  FreedOnGpus returning_{};                               // of these, what may still be on its way back to the driver
+  std::map<std::pair<Unit, GpuIndex>, Time> refused_at_;  // when a unit was refused last
   Time decided_{};
 };
 

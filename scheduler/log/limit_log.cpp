@@ -76,7 +76,9 @@ struct LimitEventWords {
            (each.what.blocks ? " blocks" : "");
   }
   std::string operator()(const limit::MemoryWait& wait) const { return words("memory_wait", wait.patience.count()); }
-  std::string operator()(const limit::Leave& leave) const { return words("leave", leave.client); }
+  std::string operator()(const limit::Leave& leave) const {
+    return words("leave", leave.client) + (leave.ended ? " ended" : "");
+  }
   std::string operator()(const limit::Tick&) const { return "tick"; }
 };
 
@@ -143,7 +145,7 @@ std::optional<LimitEvent> read_limit_event(std::string_view name, Words& words) 
     account.shared = words.may_end_with("shared");
     return limit::Join{id, {std::move(account)}};
   }
-  if (name == "leave") return limit::Leave{id};
+  if (name == "leave") return limit::Leave{id, words.may_end_with("ended")};
   if (name == "bound_host") return limit::BoundHost{id};
   if (name == "use_host") {
     limit::UseHost each{id, {}};

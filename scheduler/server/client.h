@@ -82,6 +82,7 @@ struct Server::Client : Program {
   protocol::Moves moved{};                                // as they were last counted,
   scheduler::Time moved_at{};                             // which was then
   std::optional<asio::posix::stream_descriptor> process;  // its pidfd
+  bool ended = false;                                     // its process has
 };
 
 struct Server::Stayer {

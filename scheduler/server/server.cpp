@@ -274,7 +274,7 @@ void Server::on_hello(Connection& connection, const Message& message) {
                           .daemon_pid = static_cast<std::uint64_t>(getpid()),
                           .quantum_ns = static_cast<std::uint64_t>(scheduler::quantum_of(core_.settings()).count())};
   if (!connection.send_with(welcome, {client->lease.descriptor(), client->usage.descriptor()})) {
-    carry_out(apply(limit::Leave{client->id}).outcome);
+    carry_out(apply(limit::Leave{client->id, false}).outcome);
     drop_connection(connection);
     return;
   }
@@ -321,6 +321,7 @@ void Server::watch_process(ClientId id) {
   process->async_wait(asio::posix::stream_descriptor::wait_read, [this, id](std::error_code error) {
     if (error || clients_.count(id) == 0) return;
     const std::uint32_t number = clients_.at(id)->connection;
+    clients_.at(id)->ended = true;
     guarded("remove a client", [&] { remove_client(id, "its process ended"); });
     // A child of it may still hold the socket.
     const auto connection = connections_.find(number);
@@ -353,7 +354,7 @@ void Server::forget_client(ClientId id) {
   Client& client = *gone_.at(id);
   untrack(client);
   end_tasks(client);
-  carry_out(apply(limit::Leave{id}).outcome);
+  carry_out(apply(limit::Leave{id, client.ended}).outcome);
   for (const std::uint32_t gpu : client.gpus()) {
     const std::string uuid = uuid_text(gpus_.at(gpu)->uuid);
     const auto same = by_process_.find(process_of(client, gpu));
