@@ -22,7 +22,7 @@ struct Destination {
 using ExchangeOf = std::function<memory::Exchange(int device)>;
 
 struct Back {
-  bool resident = true;     // all extents of these GPUs are in place; page faults restore Unified Memory
+  bool resident = true;     // all extents of the destinations are in place; Unified Memory need not be
   std::uint64_t bytes = 0;  // of extents, copied in: the sum over `copied`
   struct Copied {
     int device;
@@ -32,8 +32,8 @@ struct Back {
   std::vector<Copied> copied;
   std::uint64_t taken_over = 0;  // bytes of extents that use memory handed over by another process
   bool some = false;             // some extents were restored
-  // The driver's error for an extent, or for the context or stream to move it in, other than a lack of memory;
-  // CUDA_SUCCESS: none.
+  // The driver's error for an extent, or for the context or stream of its move, except for out of memory; CUDA_SUCCESS:
+  // none.
   api::CUresult error = api::CUDA_SUCCESS;
   // GPUs on which the driver had no memory for extents: bytes that are still evicted, and what the driver reported as
   // free.
@@ -69,7 +69,7 @@ std::uint64_t move_out(driver::Contexts& contexts, memory::Residency& memory, co
 struct Left {
   std::uint64_t bytes = 0;
   std::uint64_t copied = 0;  // of them
-  std::uint64_t spared = 0;  // of them: evicted without a copy, since the host's copy was up to date
+  std::uint64_t spared = 0;  // of them: evicted without a copy: unchanged, unused or zeros
   bool failed = false;
   bool lacks_host = false;  // the host has no memory for the rest
 };

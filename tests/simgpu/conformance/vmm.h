@@ -44,7 +44,7 @@ inline unsigned long long access_of(CUdeviceptr address, CUdevice device) {
   CHECK_OK(cu.cuMemGetAccess(&flags, &location, address));
   return flags;
 }
-// A reservation of its own with the handle's memory, which the device may use.
+// Maps the handle's memory in a new reservation, with access for the device.
 inline CUdeviceptr map_somewhere(CUmemGenericAllocationHandle handle, size_t bytes, CUdevice device) {
   CUdeviceptr address = reserve(bytes);
   CHECK_OK(cu.cuMemMap(address, bytes, 0, handle, 0));

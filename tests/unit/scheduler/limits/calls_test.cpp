@@ -93,4 +93,19 @@ TEST_CASE("a client that may not make others wait is answered at once") {
   CHECK_FALSE(quota.asks(2, 0));
 }
 
+TEST_CASE("a client that takes all that a limit allows asks for few of its allocations") {
+  LimitsBesideBooks quota;
+  quota.join(1, {kSession});
+  quota.add_gpu(1, 0, kGpu, 0);
+  Bytes has = 0;
+  std::uint32_t asks = 0;
+  const auto may_have = [&](Bytes bytes) {
+    if (bytes <= quota.reserved(1, 0).device) return true;
+    return quota.reserve(1, 0, ++asks, {.device = bytes, .fixed = bytes}, kStart).answers.at(0).granted;
+  };
+  while (may_have(has + 10)) has += 10;
+  CHECK(has == 1000);
+  CHECK(asks < 25);
+}
+
 }  // namespace rota::scheduler

@@ -212,19 +212,6 @@ TEST_CASE("far from the limit a client is granted more than it asked for, and gi
   CHECK(rig.quota.reserved(one, 0).device == 10);
 }
 
-TEST_CASE("a client that takes all that a limit allows asks for few of its allocations") {
-  Rig rig;
-  const ClientId client = rig.client({account("session", {.device = 1000})});
-  Bytes has = 0;
-  unsigned asks = 0;
-  while (has + 10 <= rig.quota.reserved(client, 0).device || (++asks, rig.granted(client, has + 10))) {
-    has += 10;
-    rig.used[{client, 0}].has.device = has;
-  }
-  CHECK(has == 1000);
-  CHECK(asks < 25);
-}
-
 TEST_CASE("memory that a client has freed is available to another, which waits until the client has said so") {
   Rig rig;
   const auto session = account("session", {.device = 1000});

@@ -348,7 +348,7 @@ TEST_CASE("members of a gang do not wait for each other's memory") {
   CHECK(machine.settle() == "1 refused");
 }
 
-TEST_CASE("memory that a program frees itself does not make it wait again; memory that others free does") {
+TEST_CASE("memory that a program frees itself does not make it wait again, and memory that others free does") {
   Machine machine;
   machine.queue.set_patience(10s);
   machine.has(1, 60);

@@ -147,7 +147,7 @@ TEST_CASE("what was in a row with an \"other\" stays in \"other\" when the row i
 }
 
 TEST_CASE(
-    "a series in \"other\" stays there when rows are free again, until it is forgotten; \"other\" keeps its sums") {
+    "a series in \"other\" stays there when rows are free again, until it is forgotten, and \"other\" keeps its sums") {
   Book book;
   std::vector<Book::Place> named;
   for (std::size_t i = 0; i < Book::kMostNames; ++i)

@@ -21,7 +21,7 @@ TEST_CASE("an entry has the line, its level and its fields, a value with a newli
   CHECK(entry.starts_with(std::string("MESSAGE\n\x07\0\0\0\0\0\0\0one\ntwo\nPRIORITY=6\n", 35)));
 }
 
-TEST_CASE("entries are datagrams; without a journal, or one that does not read, a line has to go another way") {
+TEST_CASE("entries are datagrams, and without a journal, or one that does not read, a line has to go another way") {
   std::string folder = "/tmp/rota-journal-XXXXXX";
   REQUIRE(mkdtemp(folder.data()) != nullptr);
   const std::string path = folder + "/socket";

@@ -195,6 +195,7 @@ TEST_CASE("what may lie in the host's memory is most of what the machine and the
     using namespace std::chrono_literals;
     const auto outcome = quota.reserve(1, 0, 1, {101'000, 101'000}, 1s);  // 1000 bytes beyond the GPU
     REQUIRE(outcome.answers.at(0).granted);
+    quota.state(1, 0, {101'000, 101'000}, 1, 0, 1s);               // and not what it was granted beyond that
     machine.file("/sys/fs/cgroup/pods/memory.current", "2000\n");  // these 1000 are evicted
     follow_host(book, quota);
     CHECK(account(quota, "cgroup /pods").limits.host == 3600);
@@ -212,6 +213,7 @@ TEST_CASE("what may lie in the host's memory is most of what the machine and the
   SECTION("and what programs could give back at once counts as left") {
     using namespace std::chrono_literals;
     REQUIRE(quota.reserve(1, 0, 1, {.device = 101'000, .movable = 101'000}, 1s).answers.at(0).granted);
+    quota.state(1, 0, {101'000, 101'000}, 1, 0, 1s);
     machine.file("/sys/fs/cgroup/pods/memory.current", "4000\n");
     quota.use_host(1, {.has = 3000, .spare = 2500});
     follow_host(book, quota);

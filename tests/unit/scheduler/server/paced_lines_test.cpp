@@ -7,7 +7,7 @@ namespace rota::server {
 
 using namespace std::chrono_literals;
 
-TEST_CASE("each line is written while there are few; of many some are, and how many were left out is told") {
+TEST_CASE("each line is written while there are few, and of many some are, and how many were left out is told") {
   PacedLines lines;
   constexpr std::chrono::nanoseconds kBegin = 1000h;
   for (int i = 0; i < PacedLines::kAtOnce; ++i) CHECK(lines.next(kBegin) == 0U);

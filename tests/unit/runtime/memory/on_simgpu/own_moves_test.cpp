@@ -45,7 +45,7 @@ TEST_CASE("memory that the program made is evicted and restored at each address,
   });
 }
 
-TEST_CASE("memory of the program is mapped for rota only once it is evicted, and neighbours get access together") {
+TEST_CASE("rota maps the program's memory for itself only once it is evicted, and gives neighbours access together") {
   check([] {
     Carrier carrier(enter(0));
     std::map<Symbol, int> calls;
@@ -322,7 +322,7 @@ TEST_CASE("memory is pinned once a descriptor of it is exported, and is shared w
   });
 }
 
-TEST_CASE("compressed memory and memory with unknown flags stay and count as fixed, but memory for RDMA moves") {
+TEST_CASE("compressed memory and memory with unknown flags count as unevictable, but memory for RDMA moves") {
   check([] {
     Carrier carrier(enter(0));
     CUmemAllocationProp plain{};
@@ -358,7 +358,7 @@ TEST_CASE("compressed memory and memory with unknown flags stay and count as fix
   });
 }
 
-TEST_CASE("only pinned memory of a GPU can move, with no property but RDMA and no handle type but a descriptor") {
+TEST_CASE("only memory of TYPE_PINNED on a GPU can move, with no property but RDMA and no handle but a descriptor") {
   CUmemAllocationProp plain{};
   plain.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   plain.location = kGpu;
@@ -437,7 +437,7 @@ TEST_CASE("a mapping leaves the ledger when it is unmapped, even while a free of
   });
 }
 
-TEST_CASE("new memory is not taken for memory that was freed at its address while being restored") {
+TEST_CASE("new memory is not taken for memory at its address that was freed during a restore") {
   check([] {
     Carrier carrier(enter(0));
     FakeTurns turns;
