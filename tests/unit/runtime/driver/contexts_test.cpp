@@ -159,7 +159,7 @@ TEST_CASE("while anything captures, no context is marked: a capture can span the
   CHECK(driver.marks.load() == 2);
 }
 
-TEST_CASE("a context whose mark fails does not count as idle; one that has failed for good runs nothing any more") {
+TEST_CASE("a context whose mark fails does not count as idle, and one that has failed for good runs nothing any more") {
   test::FakeDriver driver;
   Contexts contexts;
   contexts.add(driver.enter_context(0), 0, true);
@@ -246,7 +246,7 @@ TEST_CASE("a destroyed stream or context takes its capture with it") {
   CHECK(contexts.captures() == 0);
 }
 
-TEST_CASE("calls into a capturing stream need no lease; the legacy stream cannot capture") {
+TEST_CASE("calls into a capturing stream need no lease, and the legacy stream cannot capture") {
   test::FakeDriver driver;
   Contexts contexts;
   contexts.add(driver.enter_context(0), 0, true);

@@ -173,7 +173,7 @@ TEST_CASE("an event that is destroyed is not asked about any more, by either for
 }
 
 TEST_CASE(
-    "pairs of a program that reads them count beyond the first sixteen, by either form; a refusal is no reading") {
+    "pairs of a program that reads them count beyond the first sixteen, by either form, and a refusal is no reading") {
   for (const Reading& reading : kReading) {
     CHECK(holds({}, [&](FakeDriver& driver) {
       now_testing(name_of(reading.symbol));

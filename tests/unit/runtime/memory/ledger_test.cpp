@@ -198,7 +198,8 @@ TEST_CASE(
   CHECK(ledger.entries() == 1);
 }
 
-TEST_CASE("a refused free leaves its entry as it was; one whose use is over is room while the driver still has it") {
+TEST_CASE(
+    "a refused free leaves its entry as it was, and one whose use is over is room while the driver still has it") {
   Ledger ledger;
   ledger.set_limit(0, 1000);
   put(ledger, at(0x700000000000, 800));

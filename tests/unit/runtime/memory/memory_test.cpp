@@ -14,7 +14,7 @@ using namespace rota;
 using namespace rota::memory;
 using namespace rota::test;
 
-TEST_CASE("without rotad plain memory stays plain; with one it is managed, settled and prefetched") {
+TEST_CASE("without rotad plain memory stays plain, and with one it is managed, settled and prefetched") {
   Fixture f;
   f.driver.enter_context(0);
   api::CUdeviceptr first = 0;
@@ -425,7 +425,7 @@ TEST_CASE("four threads allocate and free through the driver: ledger and driver 
   CHECK(f.ledger.live_bytes(0) == held);
 }
 
-TEST_CASE("arrays are charged what they take: levels, layers, formats; sparse ones nothing") {
+TEST_CASE("arrays are charged what they take: levels, layers, formats, and for sparse ones nothing") {
   CHECK(array_bytes(100, 0, 0, 1, api::CU_AD_FORMAT_FLOAT, 0, 1) == 400);
   CHECK(array_bytes(64, 64, 0, 4, api::CU_AD_FORMAT_UNSIGNED_INT8, 0, 1) == 64 * 64 * 4);
   CHECK(array_bytes(4, 4, 0, 1, api::CU_AD_FORMAT_HALF, 0, 3) == 2 * (16 + 4 + 1));

@@ -49,7 +49,7 @@ const auto kStream = reinterpret_cast<api::CUstream>(0x5000);
 
 }  // namespace
 
-TEST_CASE("what the last turn allocated comes first, the newest before all; of older memory the small ranges") {
+TEST_CASE("what the last turn allocated comes first, the newest before all, and of older memory the small ranges") {
   const std::vector<Allocation> all{range(1, 8 * kMiB, 1), range(2, 2 * kMiB, 2), range(3, 64 * kMiB, 3),
                                     range(4, 4 * kMiB, 11), range(5, 16 * kMiB, 12)};
   CHECK(pieces(to_bring(all, 10, UINT64_MAX)) == Pieces{{5, 16}, {4, 4}, {2, 2}, {1, 8}, {3, 64}});

@@ -131,7 +131,7 @@ TEST_CASE("cuMemAllocAsync takes from the pool that the program has set for the 
   CHECK(f.ledger.live_bytes(0) == 0);
 }
 
-TEST_CASE("a pool's handle that was destroyed and given again is what it is now; its memory stays what it was") {
+TEST_CASE("a pool's handle that was destroyed and given again is what it is now, and its memory stays what it was") {
   Pooled f(limited(10 * kMiB));
   f.driver.enter_context(0);
   f.make(pool(0x100), api::CU_MEM_LOCATION_TYPE_HOST, 0);

@@ -6,7 +6,7 @@
 
 using namespace rota::memory;
 
-TEST_CASE("a limit that cannot be read allows nothing; other bad values are what they are without") {
+TEST_CASE("a limit that cannot be read allows nothing, and other bad values are what they are without") {
   for (const char* text : {"lots", "0", "-1", "8 G"}) {
     INFO(text);
     setenv("ROTA_GPU_MEM_LIMIT", text, 1);

@@ -95,7 +95,7 @@ TEST_CASE("the first submitting call asks for the GPU and waits for its turn") {
   CHECK(program.driver.launches.load() == 1);
 }
 
-TEST_CASE("nvshare 12: nothing is given back while nobody waits; once somebody does, an idle GPU is, and drained") {
+TEST_CASE("nvshare 12: nothing is given back while nobody waits, and once somebody does, an idle GPU is, and drained") {
   test::FakeRotad rotad;
   Program program;
   program.make_context();

@@ -159,7 +159,8 @@ TEST_CASE("under a grant that came in place of a revoked one rotad is asked agai
   program.allocator.join();
 }
 
-TEST_CASE("an allocation does not wait for memory inside the gate, nor while anything captures; rotad is still asked") {
+TEST_CASE(
+    "an allocation does not wait for memory inside the gate, nor while anything captures, and rotad is still asked") {
   Rotad rotad;
   Program program;
   program.hold(rotad, 1, 100 * kMega);

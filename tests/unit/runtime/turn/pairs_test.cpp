@@ -159,7 +159,7 @@ TEST_CASE(
   CHECK(program.pairs.open_pairs() == 0);
 }
 
-TEST_CASE("of pairs that nobody reads the first sixteen count; who reads is believed for a minute") {
+TEST_CASE("of pairs that nobody reads the first sixteen count, and who reads is believed for a minute") {
   Timed program;
   unsigned counted = 0;
   for (int i = 0; i < 100; ++i) counted += program.pair() ? 1 : 0;

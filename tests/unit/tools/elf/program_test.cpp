@@ -56,7 +56,8 @@ TEST_CASE("a program that the dynamic loader starts says so, and names its libra
   CHECK(made->needed == std::vector<std::string_view>{"libasan.so.8", "libm.so.6", "libc.so.6"});
 }
 
-TEST_CASE("programs without a dynamic loader are told, with and without a dynamic section; a library is none either") {
+TEST_CASE(
+    "programs without a dynamic loader are told, with and without a dynamic section, and a library is none either") {
   for (const char* path : {ELF_STATIC, ELF_STATIC_PIE}) {
     INFO(path);
     const auto file = MappedFile::open(path);

@@ -162,7 +162,8 @@ TEST_CASE("captured work runs at the launch, and cuCtxRecordEvent destroys a cap
         }) == "");
 }
 
-TEST_CASE("another thread in relaxed mode may record and query events while a stream captures; in global mode not") {
+TEST_CASE(
+    "another thread in relaxed mode may record and query events while a stream captures, and in global mode not") {
   CHECK(with_driver([](Library& library) -> std::string {
           CUcontext context = nullptr;
           EXPECT_OK(CU(cuCtxGetCurrent)(&context));
@@ -203,7 +204,7 @@ TEST_CASE("another thread in relaxed mode may record and query events while a st
         }) == "");
 }
 
-TEST_CASE("host code cannot read device memory; managed memory has one address for both") {
+TEST_CASE("host code cannot read device memory, and managed memory has one address for both") {
   CHECK(with_driver([](Library& library) -> std::string {
           CUdeviceptr device = 0;
           CUdeviceptr managed = 0;

@@ -87,7 +87,7 @@ TEST_CASE("what is no PTX module, or not for this driver or device, has its own 
   CHECK(failure_of(kHeader + ".global .attribute(.managed") == CUDA_ERROR_INVALID_PTX);
 }
 
-TEST_CASE("the list of visible devices ends at the first that there is not; one named twice leaves none") {
+TEST_CASE("the list of visible devices ends at the first that there is not, and one named twice leaves none") {
   std::vector<DeviceUuid> three = {uuid(0xab, 0x01), uuid(0xab, 0x02), uuid(0xcd, 0x03)};
   using List = std::vector<int>;
   CHECK(visible_devices("2,0", three) == List{2, 0});

@@ -71,7 +71,7 @@ TEST_CASE("memory that prefers another place, or is mapped from here, is used ov
   CHECK(state->touch(id, 0, 4 * kMega, Access::kPrefetchToDevice, 0).prefetched_in == 4 * kMega);
 }
 
-TEST_CASE("what is discarded is fresh again; a block of which only a part is discarded is not") {
+TEST_CASE("what is discarded is fresh again, and a block of which only a part is discarded is not") {
   TemporaryFolder folder;
   auto state = machine(folder, 1);
   REQUIRE(state);

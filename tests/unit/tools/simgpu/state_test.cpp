@@ -216,7 +216,8 @@ TEST_CASE("a file that is no state is refused by name and left as it was") {
   CHECK(std::filesystem::file_size(options.state_path) == 15);
 }
 
-TEST_CASE("working sets that exceed the GPU push each other out at every turn; taking turns moves each once a turn") {
+TEST_CASE(
+    "working sets that exceed the GPU push each other out at every turn, and taking turns moves each once a turn") {
   constexpr uint64_t kSet = 40 * kMega;  // two of them do not fit into 64 MiB
   constexpr int kRounds = 10;
   constexpr uint64_t kPiece = 8 * kMega;

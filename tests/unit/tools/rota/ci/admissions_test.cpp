@@ -121,7 +121,8 @@ TEST_CASE("a worker between two tests counts only with the memory that it has") 
 }
 
 TEST_CASE(
-    "cached memory of a worker that can be evicted does not count between its tests; its next test adds to the rest") {
+    "cached memory of a worker that can be evicted does not count between its tests, and its next test adds to the "
+    "rest") {
   Admissions admissions;
   admissions.ask(1, "a", on(600), 0s, true);
   admissions.ask(2, "b", on(300), 0s, true);

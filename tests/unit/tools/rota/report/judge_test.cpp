@@ -59,7 +59,7 @@ TEST_CASE("peaks are added where they were at the same time") {
   CHECK(model.rest.empty());
 }
 
-TEST_CASE("what follows at once is not added; where the accounts leave it open, the report says both") {
+TEST_CASE("what follows at once is not added, and where the accounts leave it open, the report says both") {
   const SessionFolder folder;
   // It frees, and goes on living; another one allocates right afterwards, a third when that has ended.
   AccountBuilder(4'000'001, 1).level(0.1, kMiB, kMiB).level(0.2, 0, 0).exited(3).write(folder.processes());
@@ -310,7 +310,7 @@ TEST_CASE("memory that rises in the second and third repeat is a finding, a cach
         "it, 6.0 MiB");
 }
 
-TEST_CASE("rules are judged against limits and against the baseline; what it does not know is said") {
+TEST_CASE("rules are judged against limits and against the baseline, and what it does not know is said") {
   const SessionFolder folder;
   AccountBuilder(4'000'001, 1)
       .memory({10 * kMiB})

@@ -37,7 +37,7 @@ TEST_CASE("an ordinary dynamic program is covered") {
   CHECK(inspect_command("sh").uncovered.empty());
 }
 
-TEST_CASE("a statically linked program cannot be covered; what it starts can") {
+TEST_CASE("a statically linked program cannot be covered, and what it starts can") {
   const Files files;
   const Executable found = inspect_command(files.program("a", MadeProgram{.loader = false}.bytes()));
   CHECK(found.uncovered == "statically linked");

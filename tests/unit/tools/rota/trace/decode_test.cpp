@@ -68,7 +68,7 @@ TEST_CASE("Sizes, addresses and what an out-parameter was given") {
   CHECK(contains(lines[0], "bytesize=4096) = CUDA_SUCCESS *dptr=0x7f00aa00"));
 }
 
-TEST_CASE("A failed call shows its error by name and no outputs; null out-parameters are passed on") {
+TEST_CASE("A failed call shows its error by name and no outputs, and null out-parameters are passed on") {
   const auto lines = traced([] {
     answer_with(
         Symbol::k_cuMemAlloc_v2, +[](CUdeviceptr* address, std::size_t) -> CUresult {
@@ -149,7 +149,7 @@ TEST_CASE("Enums by name, flags joined, unknown values as numbers") {
   CHECK(lines[4] == "cuCtxSynchronize() = 987654");
 }
 
-TEST_CASE("Structs behind pointers, by value, and UUIDs; floating point") {
+TEST_CASE("Structs behind pointers, by value, and UUIDs, and floating point") {
   const auto lines = traced([] {
     answer_with(
         Symbol::k_cuLaunchKernelEx,

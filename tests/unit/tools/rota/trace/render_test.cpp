@@ -111,7 +111,7 @@ TEST_CASE("A struct that was smaller when the program was built shows the fields
   CHECK(Renderer(api, {}).value(type, all.first(6)) == "{}");
 }
 
-TEST_CASE("Long arrays say how much is left out; JSON leaves nothing out that was recorded") {
+TEST_CASE("Long arrays say how much is left out, and JSON leaves nothing out that was recorded") {
   const names::Api& api = names::driver();
   const std::uint32_t type = type_number(api, "unsigned int");
   std::vector<unsigned> numbers(20, 7);

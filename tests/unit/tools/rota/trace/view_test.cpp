@@ -139,7 +139,7 @@ void runtime_returns(std::string_view name, const Values&... values) {
   trace::leave(thread, trace::returned(thread), trace::kRuntimeApi, runtime_function(name), 0, values...);
 }
 
-TEST_CASE("A handle is its kind and a number in the order of first appearance; null and special ones have names") {
+TEST_CASE("A handle is its kind and a number in the order of first appearance, and null and special ones have names") {
   const auto lines = listed([] {
     CUstream first = create_stream(0x9000);
     CUstream second = create_stream(0x1000);
@@ -165,7 +165,7 @@ TEST_CASE("A handle is its kind and a number in the order of first appearance; n
   CHECK(contains(lines[8], "(hStream=stream#3)"));
 }
 
-TEST_CASE("The same calls with other addresses give the same listing; raw addresses are there for the asking") {
+TEST_CASE("The same calls with other addresses give the same listing, and raw addresses are there for the asking") {
   const auto work = [](std::uintptr_t base) {
     return [base] {
       CUstream stream = create_stream(base);
@@ -242,7 +242,7 @@ TEST_CASE("The runtime's stream is the driver's, and its memory too") {
   CHECK(contains(lines[8], "cuMemFree_v2(dptr=dptr#1)"));
 }
 
-TEST_CASE("Device memory is an allocation and an offset; freed and handed out again it is another") {
+TEST_CASE("Device memory is an allocation and an offset, and freed and handed out again it is another") {
   const auto lines = listed([] {
     const CUdeviceptr first = allocate(0x10000, 256);
     tracers::cuMemcpyHtoD_v2(first + 0xff, nullptr, 1);

@@ -36,7 +36,7 @@ std::string abandoned(const std::string& name) {
 }
 
 TEST_CASE(
-    "the folder of a killed owner is removed with the next one of its name; folders of others and kept ones stay") {
+    "the folder of a killed owner is removed with the next one of its name, and folders of others and kept ones stay") {
   const char* const before = std::getenv("TMPDIR");
   const std::optional<std::string> temporary = before != nullptr ? std::optional<std::string>(before) : std::nullopt;
   const OutputFolder own("rota-test-folders");
