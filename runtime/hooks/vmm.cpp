@@ -24,8 +24,8 @@ OwnPhysical& own() {
   return runtime().memory.own_physical();
 }
 
-// Returns the result of `call` if the driver is certain to agree; otherwise the call is made again with all memory in
-// place.
+// The result of `call` if it has one: what the driver is certain to answer. Otherwise that of calling it again with all
+// memory in place.
 template <typename Call>
 CUresult known_or_in_place(const Call& call) {
   if (const std::optional<CUresult> known = call()) return *known;

@@ -15,7 +15,7 @@ namespace rota::monitor {
 
 struct Destination {
   int device;
-  std::uint64_t most;  // bytes that may be on the GPU or, in an eviction, that have to leave it
+  std::uint64_t most;  // bytes: in an eviction what has to leave the GPU, otherwise what Unified Memory may fill of it
 };
 
 // How a GPU's memory goes to other processes and comes from them.
@@ -64,8 +64,6 @@ Back bring_back(driver::Contexts& contexts, memory::Residency& memory, const std
 std::uint64_t move_out(driver::Contexts& contexts, memory::Residency& memory, const std::vector<Destination>& from,
                        std::chrono::steady_clock::time_point latest, FunctionRef<bool()> stopping);
 
-// Evicts extents; only then can others have the memory. The gate is closed, the process's work has finished, and no
-// thread is inside.
 struct Left {
   std::uint64_t bytes = 0;
   std::uint64_t copied = 0;  // of them
@@ -73,6 +71,8 @@ struct Left {
   bool failed = false;
   bool lacks_host = false;  // the host has no memory for the rest
 };
+// Evicts extents, whose memory others cannot have before that. No thread is inside the gate, which is closed, and the
+// process's work has finished.
 Left swap_out(driver::Contexts& contexts, memory::Residency& memory, const Destination& from,
               const ExchangeOf& exchange, FunctionRef<bool()> stopping);
 

@@ -339,6 +339,25 @@ RULE(ipc, kernels_use_opened_memory, "opened_memory_is_other_memory",
   CHECK_EQ(first_word(memory + kBytes - 4), 6U);
 }
 
+CHILD(ipc_opener_on_gpu_0) {
+  Session session(0);
+  CUdeviceptr address = open_handle(parent.receive_value<CUipcMemHandle>());
+  int ordinal = -1;
+  CHECK_OK(cu.cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address));
+  parent.send_value(ordinal);
+}
+
+RULE(ipc, opened_memory_says_the_openers_gpu, "opened_memory_says_where_it_lies",
+     "CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL of opened memory is the GPU of the context that opened it") {
+  SKIP_UNLESS(Session(0).devices() >= 2, "needs two GPUs");
+  Session session(1);
+  Buffer memory(kBytes);
+  Child child("ipc_opener_on_gpu_0");
+  child.send_value(handle_of(memory));
+  CHECK_EQ(child.receive_value<int>(), 0);
+  child.finish();
+}
+
 RULE(ipc, memory_survives_a_killed_importer, "opened_memory_is_other_memory",
      "The exporter's memory stays as it is when a process that opened it is killed") {
   Session session;

@@ -45,7 +45,8 @@ TEST_CASE("memory that the program made is evicted and restored at each address,
   });
 }
 
-TEST_CASE("rota maps the program's memory for itself only once it is evicted, and gives neighbours access together") {
+TEST_CASE(
+    "rota maps the program's memory for its own use only to evict it, and gives several ranges access by one call") {
   check([] {
     Carrier carrier(enter(0));
     std::map<Symbol, int> calls;
@@ -111,7 +112,7 @@ TEST_CASE("adjacent small mappings of the program get their access by few calls 
       EXPECT_OK(cu.cuMemMap(place + number * kPiece, kPiece, 0, handles.back(), 0));
     }
     EXPECT_OK(allow(place, kPieces * kPiece));
-    // One of them has none.
+    // One has no access.
     EXPECT_OK(allow(place + 5 * kPiece, kPiece, CU_MEM_ACCESS_FLAGS_PROT_NONE));
     for (std::size_t number = 0; number < kPieces; ++number) {
       if (number != 5) fill(place + number * kPiece, static_cast<unsigned char>(number + 1));
@@ -437,7 +438,7 @@ TEST_CASE("a mapping leaves the ledger when it is unmapped, even while a free of
   });
 }
 
-TEST_CASE("new memory is not taken for memory at its address that was freed during a restore") {
+TEST_CASE("memory freed during a restore is not confused with new memory at its address") {
   check([] {
     Carrier carrier(enter(0));
     FakeTurns turns;
