@@ -14,7 +14,8 @@
 namespace rota::codegen {
 namespace {
 
-// The facts that generated code does not handle. Exports mark the process, captures begin and end in their gates.
+// The facts that generated code does not handle: it marks a process that exports memory, and tracks captures that
+// begin or end.
 std::vector<std::string> left_to_do(const FunctionPolicy& policy, const Guard& guard) {
   std::vector<std::string> facts = policy.binding_facts();
   std::erase_if(facts, [&](const std::string& fact) {
@@ -58,14 +59,15 @@ void check_functions(const Inputs& inputs, const std::set<std::string>& overridd
                       fmt::join(facts, ", ")));
     }
     if (!policy->passes.empty() && by_hand) problem("has an override, so it does not pass: remove passes");
-    if (!policy->passes.empty() && facts.empty()) problem("passes, but none of its facts stops it: remove passes");
+    if (!policy->passes.empty() && facts.empty()) problem("passes excuses nothing: remove it");
     if (const std::string wrong = wrong_in_matrix(*policy, by_hand); !wrong.empty()) problem(wrong);
     if (policy->waits_for_others && !policy->submits.empty())
       problem("submits, yet may wait for others: no call may wait for another process inside the gate");
   }
 }
 
-// By the text of the file that overrides.inc names for it, which must contain gates::<symbol>(.
+// An override of a function that submits work must call the generated gate: the file that overrides.inc names for it
+// must contain the text "gates::<symbol>(".
 void check_gates_of_overrides(const Inputs& inputs, Problems& problems) {
   for (const std::string& name : inputs.overrides) {
     const Function* function = inputs.driver.find_function(name);
@@ -87,8 +89,8 @@ void check_gates_of_overrides(const Inputs& inputs, Problems& problems) {
   }
 }
 
-// For every parameter that leads to a device address, the policy says that the call submits, needs the memory in place
-// or exports it, or why none of that is needed.
+// For every parameter that leads to a device address, the policy must say that the call submits, needs the memory in
+// place or exports it, or why none of that is needed.
 void check_addresses(const Inputs& inputs, Problems& problems) {
   const auto names = [](const std::vector<std::string>& list, const std::string& name) {
     return std::ranges::find(list, name) != list.end();
@@ -115,7 +117,7 @@ void check_addresses(const Inputs& inputs, Problems& problems) {
     }
     if (!left.empty() && policy->untouched.empty()) {
       problem(fmt::format(
-          "{}, and may be called while that memory is swapped out: state submits, needs_mapping or exports, or say in "
+          "{}, and may be called while that memory is evicted: state submits, needs_mapping or exports, or say in "
           "untouched = \"…\" why that does no harm",
           left));
     }
@@ -123,8 +125,8 @@ void check_addresses(const Inputs& inputs, Problems& problems) {
   }
 }
 
-// Every parameter that leads to a handle of physical memory needs an override: such a handle may be rota's own, which
-// only an override translates. A multicast object's is always the driver's.
+// A function with a parameter that leads to a handle of physical memory needs an override, since the handle may be
+// rota's own, which only an override translates. The handle of a multicast object (mcHandle) is always the driver's.
 void check_physical_handles(const Inputs& inputs, const std::set<std::string>& overridden, Problems& problems) {
   for (const Function& function : inputs.driver.functions) {
     if (overridden.contains(function.name)) continue;

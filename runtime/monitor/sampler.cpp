@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// An idle context passes a mark in 0.5 to 4.9 us (measured): one that has not after this long is busy.
+// An idle context passes a mark in 0.5 to 4.9 us (measured): one that has not passed it by then is busy.
 constexpr turn::Time kPassedByThen = 25us;
 
 }  // namespace
@@ -71,7 +71,7 @@ void Sampler::look(std::uint32_t watch, bool accounts, bool holds, turn::Time no
   if (stands_for != turn::Time{0}) account::sampled(found == turn::Activity::Found::kBusy, stands_for);
 }
 
-// Makes no mark if no call came since a mark that has been passed: then the GPU is idle.
+// Makes no new mark if no call has come since the last one: the GPU is idle once it has passed that.
 turn::Activity::Found Sampler::sample() {
   const std::uint64_t calls = gate_.traffic(devices_).calls;
   if (calls != calls_marked_) {

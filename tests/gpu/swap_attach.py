@@ -3,10 +3,11 @@
 
     tests/gpu/swap_attach.py --build DIR [--room 2.4] [--size 1] [--rounds 3] [--logs DIR]
 
-tests/programs/memhog with --size GiB next to another one and a ballast. While memory of the first is evicted cuda-gdb attaches to it, lists
-its threads and the driver's devices, and detaches; then both end, and have found every word as they wrote it. First the same natively, in
-order to know what cuda-gdb can do here. Prints a line of JSON; the exit status is 1 if it could natively and not under rota, or a word was
-wrong, and 77 where there is no GPU or no cuda-gdb.
+First cuda-gdb attaches to a program without rota (tests/programs/memhog), lists its threads and the driver's devices, and detaches: this
+shows whether it can do so on this machine. Then two such programs of --size GiB run under rota on a GPU of which a ballast leaves --room
+GiB. In each round cuda-gdb does the same with the first of them while memory of that one is evicted. Finally both end and say whether words
+were wrong. Prints a line of JSON. The exit status is 1 if cuda-gdb succeeded without rota and not under it, if no memory was evicted in a
+round, or if one of the two did not end or had a wrong word; it is 77 where there is no GPU or no cuda-gdb.
 """
 import argparse
 import json
@@ -23,7 +24,7 @@ PATIENCE = 40
 
 
 def attach(pid):
-    """Whether it attached, listed threads and detached, and what it said at the end."""
+    """Whether cuda-gdb attached, listed threads and detached, and the end of what it said."""
     command = ["cuda-gdb", "-p", str(pid), "-batch", "-nx", "-ex", "info threads", "-ex", "info cuda devices", "-ex", "detach"]
     try:
         said = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL)
@@ -34,12 +35,12 @@ def attach(pid):
 
 
 def is_out(rig, pid):
-    """Whether less of its memory is on the GPU than it has."""
+    """Whether some of the program's memory is evicted."""
     return any(client["pid"] == pid and client["resident_bytes"] < client["bytes"] for client in rig.status()["clients"])
 
 
 def is_right(program):
-    """Whether it ends once its standard input does, and has found every word as it wrote it."""
+    """Closes the program's standard input: whether it then ends and says that no word was wrong."""
     try:
         said = program.communicate(timeout=PATIENCE)[0]
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Memory that rota moves is opened by other processes, by legacy IPC handles."""
+"""Other processes open memory that rota moves, by legacy IPC handles."""
 import pathlib
 import signal
 import sys
@@ -10,7 +10,7 @@ from ipc_case import KIB, LEGACY_IPC, MAPPED, MIB, SERVES, Ipc
 
 class Tensors(Ipc):
     def shared(self, exporter, importer, sizes):
-        """What both processes see of memory of these sizes, each of which the importer changes."""
+        """The importer opens allocations of these sizes, sees their contents and changes them; the exporter sees the changes."""
         memory = [(size, *self.exported(exporter, size, 1 + index)) for index, size in enumerate(sizes)]
         opened = [self.opened(importer, handle) for _, _, handle in memory]
         for index, ((size, address, _), theirs) in enumerate(zip(memory, opened)):
@@ -117,7 +117,7 @@ class Small(Ipc):
             return {each for each in range(-34 * MIB, 34 * MIB, MIB // 2) if self.ask(importer, "is_readable", theirs + each)}
         while_open = readable()
         self.assertEqual(self.ask(importer, "close", theirs), 0)
-        mapped = sorted(while_open - readable())  # without what is its own
+        mapped = sorted(while_open - readable())  # without the importer's own memory
         self.assertIn(0, mapped)
         self.assertLess(mapped[-1] - mapped[0], 2 * MIB, mapped)
         self.ends_well(exporter, importer)
@@ -135,7 +135,7 @@ class Small(Ipc):
         self.ends_well(exporter, importer)
 
     def reused(self, exporter, address):
-        """Whether the next allocations get what was there."""
+        """Whether one of the next allocations gets this address."""
         return address in [self.ask(exporter, "allocate", 64 * KIB) for _ in range(8)]
 
     # ctest labels: unsanitized
@@ -153,7 +153,7 @@ class Small(Ipc):
             return sum(client["bytes"] for client in self.clients())
         before = charged()
         kill(another)
-        self.eventually(lambda: charged() == before - 64 * KIB, "it is nobody's any more")
+        self.eventually(lambda: charged() == before - 64 * KIB, "nobody is charged for it any more")
         self.ends_well(exporter, importer)
 
     # ctest labels: unsanitized
@@ -170,7 +170,7 @@ class Small(Ipc):
         self.assertEqual(address, ended[0])  # or this test shows nothing
         self.assertEqual(self.ask(former, "close", ended[1]), 0)
         other = self.exported(exporter, 64 * KIB, 6)
-        self.assertEqual(self.ask(former, "close", self.opened(former, other[1])), 0)  # so its former close has been heard
+        self.assertEqual(self.ask(former, "close", self.opened(former, other[1])), 0)  # so the exporter knows of former's earlier close
         self.assertFalse(self.reused(exporter, address))
         self.assertTrue(self.ask(importer, "all_are", theirs, 64 * KIB, 5))
         self.ends_well(exporter, former, importer)
@@ -202,7 +202,7 @@ class SmallOnASmallGpu(Ipc):
         exporter, importer = self.program(), self.program()
         for _ in range(100):  # 200 MiB, if each had an extent of its own
             self.opened(importer, self.exported(exporter, 64 * KIB, 5)[1])
-        self.ask(exporter, "allocate", 190 * MIB)  # of 256 MiB, beside two contexts of 16
+        self.ask(exporter, "allocate", 190 * MIB)  # of 256 MiB, next to two contexts of 16 MiB each
         self.ends_well(exporter, importer)
 
 
@@ -278,11 +278,11 @@ class Freed(Ipc):
         theirs = self.opened(importer, handle)
         self.assertEqual(self.ask(exporter, "free", address), 0)
         self.assertEqual(self.ask(exporter, "free", address), 1)
-        # 60 of 256 MiB, next to three contexts of 16. rotad hears a moment later that it is pinned.
-        self.eventually(lambda: not self.ask(other, "may_allocate", 190 * MIB), "what has been freed is in the way")
+        # The freed memory, 60 of 256 MiB, stays pinned, as rotad hears a moment later; three contexts take 16 MiB each.
+        self.eventually(lambda: not self.ask(other, "may_allocate", 190 * MIB), "the freed memory is in the way")
         self.assertTrue(self.ask(importer, "all_are", theirs, 60 * MIB, 3))
         self.assertEqual(self.ask(importer, "close", theirs), 0)
-        self.eventually(lambda: self.ask(other, "may_allocate", 190 * MIB), "the room is there again")
+        self.eventually(lambda: self.ask(other, "may_allocate", 190 * MIB), "the freed memory is available")
         self.ends_well(exporter, importer, other)
 
 
@@ -359,7 +359,7 @@ class Rotad(Ipc):
         kill(self.daemon)
         self.start(ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks",
                    "--mode", "exclusive", "--quantum", "50ms", ROTA_SIM_TIME_SCALE="1")
-        self.eventually(lambda: len(self.clients()) == 2, "both are back")
+        self.eventually(lambda: len(self.clients()) == 2, "both programs are back")
         theirs = self.opened(importer, handle)
         self.assertTrue(self.ask(importer, "all_are", theirs, 4 * MIB, 3))
         self.ends_well(exporter, importer)

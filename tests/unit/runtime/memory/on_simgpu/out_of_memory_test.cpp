@@ -1,5 +1,5 @@
-// Out of memory by every route, at the limit and at the end of the GPU: the error is the driver's, and the program
-// frees something and goes on.
+// Allocations that are refused for lack of memory, by every route (crossing.h), at a limit and on a full GPU: the error
+// is the driver's, and a program that frees something can go on.
 #include <catch2/catch.hpp>
 
 #include <set>
@@ -24,7 +24,7 @@ Scene new_scene() {
   return scene;
 }
 
-// By whatever call takes it.
+// Tries every call that may free the address, and destroys what else the route has made.
 void give_back(Scene& scene, CUdeviceptr address) {
   enter(0);
   EXPECT_OK(cu.cuCtxSynchronize());
@@ -54,13 +54,13 @@ std::uint64_t free_bytes() {
   return free;
 }
 
-// What the route takes of each GPU.
+// How many bytes the route takes of each GPU.
 struct Charge {
   std::uint64_t gpu[2];
 };
 
-// Allocates nearly all of what the limit of a GPU allows, so that `left` bytes more are not refused. What is called
-// free is less by the context.
+// Allocates all but `left` bytes of what the limit of a GPU allows. cuMemGetInfo shows no more than that as free: it
+// subtracts the context as well.
 CUdeviceptr fill(int device, std::uint64_t left) {
   enter(device);
   CUdeviceptr filler = 0;
@@ -70,7 +70,7 @@ CUdeviceptr fill(int device, std::uint64_t left) {
   return filler;
 }
 
-// The program uses the GPU: a call that its context refuses would say so.
+// The program uses the GPU: if a refusal had damaged its context, one of these calls would fail.
 void go_on() {
   enter(0);
   CUdeviceptr address = 0;
@@ -111,7 +111,8 @@ void at_the_limit(const Route& route, bool refused_by_rota) {
   go_on();
 }
 
-// Without a limit: all of GPU 0 is taken, down to the last bytes. What the route answers then; afterwards it works.
+// Without a limit: notes what the route answers once no plain allocation fits on GPU 0 any more, not even of one byte,
+// and what it answers after those have been freed.
 void at_the_end_of_the_gpu(const Route& route) {
   Scene scene = new_scene();
   std::vector<CUdeviceptr> fillers;
@@ -127,7 +128,7 @@ void at_the_end_of_the_gpu(const Route& route) {
   EXPECT_EMPTY_BOOKS();
   go_on();
   const CUdeviceptr again = route.take(scene);
-  note(fmt::format("with enough of it: {}", static_cast<int>(first_error())));
+  note(fmt::format("with enough memory: {}", static_cast<int>(first_error())));
   give_back(scene, again);
   EXPECT_EMPTY_BOOKS();
 }
@@ -149,7 +150,7 @@ bool of_graph(const Route& route) {
 
 }  // namespace
 
-TEST_CASE("what would pass the limit is out of memory by every route, and the program frees something and goes on") {
+TEST_CASE("no route but a graph's exceeds a limit, and a program that is refused frees something and goes on") {
   for (const Route& route : routes()) {
     for (const Mode mode : {Mode::kNative, Mode::kManaged, Mode::kSwap}) {
       const std::string report = on_simgpu({.mode = mode, .limit = "64M", .replace = {}, .neighbour = export_memory},
@@ -161,7 +162,7 @@ TEST_CASE("what would pass the limit is out of memory by every route, and the pr
   }
 }
 
-TEST_CASE("an array that would pass the limit is out of memory, and is made once there is memory for it") {
+TEST_CASE("an array that would exceed the limit is refused, and is made once there is memory for it") {
   const CUDA_ARRAY3D_DESCRIPTOR shape{1024, 512, 0, CU_AD_FORMAT_FLOAT, 1, 0};  // 2 MiB
   for (const Mode mode : {Mode::kNative, Mode::kManaged, Mode::kSwap}) {
     const std::string report = on_simgpu({.mode = mode, .limit = "5M", .replace = {}, .neighbour = {}}, [&] {
@@ -185,10 +186,10 @@ TEST_CASE("an array that would pass the limit is out of memory, and is made once
   }
 }
 
-TEST_CASE("freed memory that swap mode keeps for later is given up for what only the driver can make") {
+TEST_CASE("freed memory that swap mode caches goes back to the driver when an array or a context needs it") {
   const std::string report =
       on_simgpu({.mode = Mode::kSwap, .limit = "", .replace = {}, .neighbour = {}, .gpu_bytes = 512 * kMiB}, [] {
-        constexpr std::uint64_t kKept = 8 * kMiB;  // the most that is kept on such a GPU
+        constexpr std::uint64_t kKept = 8 * kMiB;  // the most that is cached on such a GPU
         const auto left = [] {
           std::size_t free = 0;
           std::size_t total = 0;
@@ -200,13 +201,13 @@ TEST_CASE("freed memory that swap mode keeps for later is given up for what only
         EXPECT_OK(cu.cuMemAlloc_v2(&kept, kKept));
         EXPECT_OK(cu.cuMemFree_v2(kept));
         CUdeviceptr others = 0;
-        EXPECT_OK(real::cuMemAlloc_v2(&others, left()));  // as a program without rota
+        EXPECT_OK(real::cuMemAlloc_v2(&others, left()));  // as a program without rota would
         EXPECT(left() == 0);
         const CUDA_ARRAY_DESCRIPTOR shape{1024, 1024, CU_AD_FORMAT_FLOAT, 1};
         CUarray array = nullptr;
         EXPECT_OK(cu.cuArrayCreate_v2(&array, &shape));
         EXPECT_OK(cu.cuArrayDestroy(array));
-        // The same for a call that is no allocation.
+        // The same for a context.
         EXPECT_OK(real::cuMemFree_v2(others));
         EXPECT_OK(cu.cuMemAlloc_v2(&kept, kKept));
         EXPECT_OK(cu.cuMemFree_v2(kept));
@@ -219,7 +220,7 @@ TEST_CASE("freed memory that swap mode keeps for later is given up for what only
   CHECK(report == "");
 }
 
-TEST_CASE("what no GPU could hold is the driver's to refuse, which may find the arguments wrong first") {
+TEST_CASE("rota leaves it to the driver to refuse what no GPU could hold, since other errors come first") {
   for (const Mode mode : {Mode::kBare, Mode::kNative, Mode::kManaged, Mode::kSwap}) {
     for (const char* limit : {"", "5M"}) {
       const std::string report = on_simgpu({.mode = mode, .limit = limit, .replace = {}, .neighbour = {}}, [] {
@@ -232,7 +233,7 @@ TEST_CASE("what no GPU could hold is the driver's to refuse, which may find the 
         // 32-bit addresses are not simulated.
         CUdeviceptr_v1 address = 0;
         EXPECT_RESULT(CUDA_ERROR_NOT_SUPPORTED, cu.cuMemAlloc(&address, ~0U));
-        // A shape that is right, and larger than the GPU: nothing is wrong but that.
+        // A valid shape that is larger than the GPU.
         const CUDA_ARRAY3D_DESCRIPTOR large{16384, 16384, 0, CU_AD_FORMAT_FLOAT, 1, 0};
         EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuArray3DCreate_v2(&array, &large));
         EXPECT_EMPTY_BOOKS();
@@ -242,7 +243,7 @@ TEST_CASE("what no GPU could hold is the driver's to refuse, which may find the 
   }
 }
 
-TEST_CASE("an allocation from a pool that was destroyed fails as the driver's does, also beyond a limit") {
+TEST_CASE("an allocation from a destroyed pool fails with the driver's error, also beyond a limit") {
   for (const Mode mode : {Mode::kBare, Mode::kNative, Mode::kManaged, Mode::kSwap}) {
     for (const char* limit : {"", "64M"}) {
       const std::string report = on_simgpu({.mode = mode, .limit = limit, .replace = {}, .neighbour = {}}, [] {
@@ -269,7 +270,7 @@ TEST_CASE("an allocation from a pool that was destroyed fails as the driver's do
   }
 }
 
-TEST_CASE("a GPU that is full refuses as without rota by every route, and serves again when something is freed") {
+TEST_CASE("on a full GPU every route answers as without rota, and does so again once memory is freed") {
   for (const Route& route : routes()) {
     const auto told = [&](Mode mode) {
       return on_simgpu({.mode = mode, .limit = "", .replace = {}, .neighbour = export_memory},
@@ -283,16 +284,17 @@ TEST_CASE("a GPU that is full refuses as without rota by every route, and serves
       const std::string with = told(mode);
       INFO(name_of(mode) << ":\n" << with);
       CHECK(lines_with(with, "not so") == "");
-      // What makes the GPU full moves out for a graph, or leaves more room than a context of simgpu's needs.
+      // rota refuses no graph, and the driver has memory for it: unused Unified Memory takes none of the GPU, and swap
+      // memory leaves free what a context is assumed to take, which is more than one of simgpu's takes.
       if (!(mode != Mode::kNative && of_graph(route))) {
         CHECK(lines_with(with, "short of memory") == lines_with(bare, "short of memory"));
       }
-      CHECK(lines_with(with, "with enough of it") == lines_with(bare, "with enough of it"));
+      CHECK(lines_with(with, "with enough memory") == lines_with(bare, "with enough memory"));
     }
   }
 }
 
-TEST_CASE("what streams have freed is available to memory of any kind and size") {
+TEST_CASE("memory that was freed in stream order serves allocations of any kind and size") {
   for (const bool in_order : {false, true}) {
     for (const std::size_t each : {2 * kMiB, 4 * kMiB, 80 * kMiB}) {
       const std::string report = on_simgpu({.mode = Mode::kSwap, .limit = "", .replace = {}, .neighbour = {}}, [&] {
