@@ -199,13 +199,13 @@ void Server::carry_out(const Claims::Action& action) {
   }
 }
 
-// The user of the first client that waits for the GPU.
-uid_t Server::first_to_name(const std::string& gpu) const {
+// In whose budget the GPU counts: the first client's that waits for it.
+std::string Server::first_to_name(const std::string& gpu) const {
   for (const auto& [who, unused] : named_) {
     const auto client = clients_.find(who.first);
-    if (who.second == gpu && client != clients_.end()) return client->second->uid;
+    if (who.second == gpu && client != clients_.end()) return client->second->domain.payer();
   }
-  return geteuid();
+  return std::to_string(geteuid());
 }
 
 void Server::try_lock(const std::string& gpu) {

@@ -29,19 +29,19 @@ std::optional<std::uint32_t> GpuTable::index_of(const Uuid& uuid) const {
   return std::nullopt;
 }
 
-Result<std::optional<LockFile::Taken>> GpuTable::take(const Uuid& uuid, uid_t user) {
+Result<std::optional<LockFile::Taken>> GpuTable::take(const Uuid& uuid, const std::string& payer) {
   if (index_of(uuid)) return std::optional<LockFile::Taken>();
   const auto free = std::ranges::find_if(gpus_, [](const auto& entry) { return !entry; });
   if (free == gpus_.end())
     return Error{fmt::format("this rotad already serves {} GPUs, the most that it can", protocol::kMaxGpus)};
   const auto all_free = std::ranges::count_if(gpus_, [](const auto& entry) { return !entry; });
   const auto of_user = std::ranges::count_if(
-      gpus_, [&](const auto& entry) { return entry && !entry->confirmed && entry->first == user; });
+      gpus_, [&](const auto& entry) { return entry && !entry->confirmed && entry->first == payer; });
   if (of_user >= std::min<std::ptrdiff_t>(protocol::kMaxGpus / 4, (all_free + 1) / 2)) {
     return Error{fmt::format(
         "this rotad serves {} GPUs that programs of user {} have named and NVML does not confirm, and no more of them: "
         "end some of these programs",
-        of_user, user)};
+        of_user, payer)};
   }
   Lock own;
   if (const auto kept = kept_.find(uuid); kept != kept_.end() && kept->second) {
@@ -54,7 +54,7 @@ Result<std::optional<LockFile::Taken>> GpuTable::take(const Uuid& uuid, uid_t us
   }
   GpuEntry entry{.uuid = uuid,
                  .name = {},
-                 .first = user,
+                 .first = payer,
                  .said_bytes = {},
                  .clients = 0,
                  .door = std::move(own.door),

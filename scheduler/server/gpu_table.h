@@ -31,7 +31,7 @@ struct GpuEntry {
   Uuid uuid;
   std::string name;
   std::uint32_t number = 0;                         // nvidia-smi's, by NVML or else by the first program
-  uid_t first = 0;                                  // whose client named it first: it counts in that user's budget
+  std::string first;                                // whose client named it first: it counts in that payer's budget
   bool confirmed = false;                           // the driver knows it
   std::uint64_t measured_bytes = 0;                 // its size by NVML; 0: not known
   std::map<std::string, std::uint64_t> said_bytes;  // by programs, the first of each user (TrustDomain::payer)
@@ -60,7 +60,7 @@ class GpuTable {
   std::string lock_of(const Uuid& uuid) const;
   // Takes the lock, without a client so far; or says who else has it. The error: the table or this user's part of it is
   // full, or the lock cannot be taken.
-  Result<std::optional<LockFile::Taken>> take(const Uuid& uuid, uid_t user);
+  Result<std::optional<LockFile::Taken>> take(const Uuid& uuid, const std::string& payer);
   // NVML knows the GPU, and says how large it is and which number it has.
   void confirm(std::uint32_t index, std::uint64_t bytes, std::optional<std::uint32_t> number = {});
   // The number that people use: nvidia-smi's.

@@ -155,7 +155,7 @@ class Server final : public ConnectionOwner, private Leases {
   };
   void claim(scheduler::Claims::Actions actions);
   void carry_out(const scheduler::Claims::Action& action);
-  uid_t first_to_name(const std::string& gpu) const;
+  std::string first_to_name(const std::string& gpu) const;
   void try_lock(const std::string& gpu);
   void say_holder(const std::string& gpu);
   void on_yielded(const std::string& gpu, const protocol::DoorYielded& yielded);

@@ -84,7 +84,7 @@ TEST_CASE("users who name GPUs that nothing confirms leave some for others, and 
   const auto takes = [&](uid_t user) {
     for (std::uint32_t count = 0;; ++count) {
       const Uuid uuid{{++last, 1}};
-      const auto taken = table.take(uuid, user);
+      const auto taken = table.take(uuid, std::to_string(user));
       if (!taken) {
         CHECK(taken.error().text.find("of user " + std::to_string(user)) != std::string::npos);
         return count;
@@ -111,7 +111,7 @@ TEST_CASE("a GPU is as large as NVML says, or as most users say, whichever user 
   server::GpuTable table(io, workers, {.folder = "/nowhere/" + std::to_string(getpid()), .files = false}, "rotad",
                          "/nowhere/rotad.sock", false, [](uid_t) {});
   constexpr std::uint64_t kReal = std::uint64_t{80} << 30;
-  REQUIRE(table.take(uuid(77), 1));
+  REQUIRE(table.take(uuid(77), "1"));
   const std::uint32_t gpu = table.add_client(named(uuid(77), "of the test"));
   table.says(gpu, "liar", 1 << 20);
   CHECK(table.bytes(gpu) == 1 << 20);  // nobody knows better
