@@ -26,7 +26,7 @@ endif()
 
 set(ROTA_SANITIZE "" CACHE STRING "Sanitizers: empty, address (with undefined), thread, or fuzzer (by clang; see tests/fuzz)")
 
-option(ROTA_SANITIZE_ALL "Build and test in the sanitizer builds too what costs much there: rota-codegen, rotad and simgpu under TSan, all rounds and processes" OFF)
+option(ROTA_SANITIZE_ALL "Build and test in the sanitizer builds too what costs much there: rota-codegen, rotad and simgpu under TSan, most rounds and processes" OFF)
 
 add_library(rota_options INTERFACE)
 target_include_directories(rota_options INTERFACE ${CMAKE_SOURCE_DIR})

@@ -12,8 +12,13 @@ using api::CUstream;
 
 namespace {
 
+// For other memory the driver refuses nothing that it would not refuse natively.
 CUresult explained(CUresult result, CUdeviceptr address, const char* function) {
-  return runtime().memory.explained(result, address, function);
+  if (result == api::CUDA_SUCCESS || address % sizeof(api::cuuint32_t) != 0) return result;
+  memory::Memory& memory = runtime().memory;
+  const auto known = memory.ledger().find(address);
+  const bool unified = known && known->kind.backing == memory::Backing::kUnified;
+  return unified ? memory.explained(result, address, function) : result;
 }
 
 CUdeviceptr address_of(const api::CUstreamBatchMemOpParams& operation) {
@@ -30,7 +35,7 @@ CUdeviceptr address_of(const api::CUstreamBatchMemOpParams& operation) {
 }
 
 CUresult explained(CUresult result, unsigned count, const api::CUstreamBatchMemOpParams* operations) {
-  if (result == api::CUDA_SUCCESS || operations == nullptr) return result;
+  if (operations == nullptr) return result;
   for (unsigned index = 0; index < count; ++index) {
     explained(result, address_of(operations[index]), "cuStreamBatchMemOp");
   }

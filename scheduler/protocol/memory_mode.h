@@ -13,7 +13,7 @@ enum class MemoryMode : std::uint8_t {
   kNativeNoManaged = 3,  // the driver's own, since this GPU has no managed memory (some vGPUs)
   kNativeNoPaging = 4,   // since it cannot page it by itself: no concurrent managed access (WSL, some vGPUs and MIG)
   kNativeShared = 5,     // since the program hands its memory to other processes
-  kNativeRefused = 6,    // from now on, since a function that the program calls refuses Unified Memory
+  kNativeRefused = 6,    // from now on, since a function that the program calls refuses such memory
   kSwap = 7,             // plain device memory, which the client moves to the host and back itself
   // Unified Memory although the user asked for swap memory, which has not been tested there: with MPS, on MIG
   // instances, in confidential virtual machines, where the GPU uses the host's page tables (Grace).

@@ -109,7 +109,7 @@ void Control::accept_one(Descriptor&& socket) {
         *session,
         permitted
             ? "error: settings are changed from where rotad runs, not from another container, unless rotad "
-              "runs with trust = \"user-everywhere\""
+              "runs with trust = \"user-everywhere\" or \"machine\""
             : "error: only root, the user that rotad runs as and members of its control socket's group may change its "
               "settings");
     return;

@@ -152,7 +152,8 @@ int main(int argc, char** argv) try {
   app.add_option(
       "--config", said.file,
       "settings and limits, as scheduler/CONFIGURATION.md describes (default: /etc/rota/rotad.toml for root, "
-      "~/.config/rota/rotad.toml for others, where there is one); options on the command line take precedence");
+      "$XDG_CONFIG_HOME/rota/rotad.toml or ~/.config/rota/rotad.toml for others, where there is one); options on the "
+      "command line take precedence");
   CLI::Option* mode_option =
       app.add_option("--mode", mode, "automatic (together when the memory fits), exclusive or concurrent")
           ->check([](const std::string& text) {

@@ -113,6 +113,8 @@ BEGIN = textwrap.dedent(r"""
         return address.value
     def tokens(address):
         return cuda.cuPointerGetAttribute((word * 2)(), 5, word(address))
+    def write_value(address):
+        return cuda.cuStreamWriteValue32_v2(None, word(address), 1, 0)
     def dma_buf(address, size):
         return cuda.cuMemGetHandleForAddressRange(ctypes.byref(ctypes.c_int()), word(address), word(size), 1, word(0))
     def attribute(address, number):

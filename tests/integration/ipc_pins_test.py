@@ -57,6 +57,8 @@ class NativelyRefused(Pins):
         self.assertEqual(self.ask(program, "tokens", address), 801)
         self.assertEqual(self.ask(program, "dma_buf", address, 2 * MIB), 801)
         self.assertEqual(self.ask(program, "export", pooled)[0], 1)
+        self.assertEqual(self.ask(program, "write_value", address + 2), 1)
+        self.assertEqual(self.ask(program, "write_value", address + 4), 0)
         self.ask(program, "allocate", 4 * MIB)
         [client] = self.clients()
         [memory] = client["memory"].values()

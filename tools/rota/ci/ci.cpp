@@ -63,8 +63,10 @@ void register_ci(CLI::App& app) {
   ci->add_option("--html", options->html, "file for the report as one page");
   ci->add_flag("--github", options->github,
                "annotations for GitHub Actions on standard output (default there: GITHUB_ACTIONS=true)");
-  ci->add_flag("--suggest", options->suggest,
-               "print the memory that each test needs as CTest properties, and as fractions for PyTorch and JAX");
+  ci->add_flag(
+      "--suggest", options->suggest,
+      "print the memory that each test needs as CTest properties, and that of the largest as fractions for PyTorch and "
+      "JAX");
   ci->add_option("--repeat", options->repeat,
                  "run each test that many times in its process (pytest with rota's plugin, GoogleTest): growth from "
                  "one time to the next is a finding")
@@ -75,7 +77,8 @@ void register_ci(CLI::App& app) {
       ->check(CLI::Range(1U, 64U));
   ci->add_option_function<std::string>(
         "--hang-after", [options](const std::string& text) { options->hang_after = *scheduler::parse_duration(text); },
-        "say where a process is stuck that has made no CUDA call for this long, as in 300s, and end it if it is a test "
+        "say where a process is stuck that has made no CUDA call but queries for this long, as in 300s, and end it if "
+        "it is a test "
         "or inside a call")
       ->type_name("TIME")
       ->check([](const std::string& text) {

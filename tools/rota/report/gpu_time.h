@@ -11,7 +11,7 @@
 namespace rota::report {
 
 // Sets each process's use.gpu_ns, the busy times of its timeline and gpu_shares. A process with several GPUs counts for
-// the one on which it had most memory.
+// the one of which it has the largest part.
 void divide_gpu_time(std::vector<ProcessReport>& processes);
 
 // The fraction of a process's busy time from `begin` to `end` that was its own, from 0 to 1.

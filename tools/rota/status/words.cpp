@@ -22,7 +22,7 @@ ServedHow served_how(protocol::MemoryMode mode) {
     case MemoryMode::kNativeWatched:
       return {"native", "native", "a tool or debugger watches it"};
     case MemoryMode::kNativeRefused:
-      return {"native", "native from now on", "a function refused Unified Memory"};
+      return {"native", "native from now on", "a function refused memory that moves"};
     case MemoryMode::kSwap:
       return {"swap", "swap", {}};
     case MemoryMode::kUnifiedMps:
