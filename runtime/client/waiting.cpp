@@ -21,6 +21,7 @@
 #include "scheduler/base/descriptor.h"
 #include "scheduler/base/paced_lines.h"
 #include "scheduler/base/printable.h"
+#include "scheduler/protocol/rows.h"
 
 namespace rota::client {
 

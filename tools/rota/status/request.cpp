@@ -15,6 +15,7 @@
 #include "scheduler/address/unresponsive.h"
 #include "scheduler/base/printable.h"
 #include "scheduler/base/uuid.h"
+#include "scheduler/protocol/rows.h"
 
 namespace rota::tool {
 

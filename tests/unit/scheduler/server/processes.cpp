@@ -25,6 +25,7 @@
 #include <stdexcept>
 
 #include "scheduler/protocol/packet.h"
+#include "scheduler/protocol/rows.h"
 
 namespace rota::test {
 
