@@ -141,7 +141,7 @@ GangEvidence::GangEvidence(std::string session) : session_(std::move(session)) {
   const char* text = std::getenv("ROTA_GANG");  // NOLINT(concurrency-mt-unsafe)
   if (text == nullptr || *text == '\0') return;
   gang_ = named_gang(text);
-  known_.store(gang_.has_value(), std::memory_order_relaxed);
+  known_.store(gang_ ? Known::kAll : Known::kNothing, std::memory_order_relaxed);
   decided_.store(gang_.has_value(), std::memory_order_relaxed);
   if (!gang_) log::warn("ROTA_GANG is '{}', which names no gang and is ignored: {}, or unset it", text, kGangForm);
 }
@@ -152,40 +152,48 @@ bool GangEvidence::kernel_found(const char* name) {
 }
 
 bool GangEvidence::host_registered(const void* address) {
-  if (decided_.load(std::memory_order_relaxed) || searched_for_.load() >= kSearchesFor || !sharers().says_anything()) {
-    return false;
-  }
+  const bool known = decided_.load(std::memory_order_relaxed) || by_session_.load(std::memory_order_relaxed);
+  if (known || searched_for_.load() >= kSearchesFor || !has_sharers()) return false;
   const auto begin = std::chrono::steady_clock::now();
   const std::optional<Mapping> mapping = mapping_at(reinterpret_cast<std::uintptr_t>(address));
   searched_for_.fetch_add((std::chrono::steady_clock::now() - begin).count());
   return mapping && mapping->shared && memory_shared();
 }
 
-Launch GangEvidence::sharers() const {
-  const Launch launch = launch_of_now();
-  if (launch.says_anything() || session_.empty()) return launch;
-  return {.gang = hashed_gang("session-", session_), .several_machines = false};
+bool GangEvidence::has_sharers() const {
+  return !session_.empty() || launch_of_now().says_anything();
 }
 
 bool GangEvidence::decide(protocol::GangWhy why) {
   if (decided_.load(std::memory_order_relaxed)) return false;
-  const Launch launch = why == protocol::GangWhy::kMemory ? sharers() : launch_of_now();
+  const Launch launch = launch_of_now();
+  if (!launch.says_anything() && why == protocol::GangWhy::kMemory) return decide_by_session();
   if (!launch.says_anything() || decided_.exchange(true)) return false;
   gang_ = launch.gang;
   if (gang_) gang_->why = why;
-  known_.store(true, std::memory_order_release);
+  known_.store(Known::kAll, std::memory_order_release);
+  return true;
+}
+
+bool GangEvidence::decide_by_session() {
+  if (session_.empty() || by_session_.exchange(true)) return false;
+  session_gang_ = hashed_gang("session-", session_);
+  session_gang_.why = protocol::GangWhy::kMemory;
+  Known known = Known::kNothing;
+  known_.compare_exchange_strong(known, Known::kSession, std::memory_order_release);
   return true;
 }
 
 std::optional<protocol::Gang> GangEvidence::take_untold() {
-  if (told_ || !known_.load(std::memory_order_acquire)) return std::nullopt;
-  told_ = true;
+  const Known known = known_.load(std::memory_order_acquire);
+  if (std::exchange(told_, known) == known) return std::nullopt;
+  if (known == Known::kSession) return session_gang_;
   if (!gang_ && !std::exchange(said_, true)) {
     log::warn(
         "this program is one rank of a job on several machines, and rotad serves only this one: the ranks have no "
         "turns together, and where they wait for each other, they run concurrently with other programs, as before");
   }
-  return gang_;
+  return gang_.value_or(protocol::Gang{});
 }
 
 }  // namespace rota::client

@@ -9,6 +9,7 @@
 // - Its GPU work can reach memory that other processes reach too: GPU memory that it has opened or exported, or host
 //   memory that is a shared mapping and registered. There kernels of one process may wait for what those of another
 //   write. The others are the ranks of its launch or, without a launcher, the processes of the innermost `rota run`.
+//   Only that last gang gives way to another: to that of a launch, once the process looks up a collective kernel.
 #pragma once
 
 #include <atomic>
@@ -39,27 +40,34 @@ class GangEvidence {
   explicit GangEvidence(std::string session = {});
 
   // By any thread: a kernel was looked up by name; GPU memory is shared with another process; host memory was
-  // registered. Each returns whether that has decided whether there is a gang.
+  // registered. Each returns whether rotad has to be told of a gang, or that there is none.
   bool kernel_found(const char* name);
   bool memory_shared() { return decide(protocol::GangWhy::kMemory); }
   bool host_registered(const void* address);
 
   // --- the monitor, or the thread that connects before the monitor runs
-  void connected() { told_ = false; }
-  // What rotad has not been told on this connection. Where a gang would be on several machines, the user is told.
+  void connected() { told_ = Known::kNothing; }
+  // What rotad has not been told on this connection. Without a name: a gang would be on several machines, so there is
+  // none, and the user is told.
   std::optional<protocol::Gang> take_untold();
 
  private:
   bool decide(protocol::GangWhy why);
-  // The launch of this moment or, without one, the session's processes.
-  Launch sharers() const;
+  bool decide_by_session();
+  // Whether there is a launch or a session.
+  bool has_sharers() const;
+
+  enum class Known : std::uint8_t { kNothing, kSession, kAll };
 
   const std::string session_;
-  std::optional<protocol::Gang> gang_;  // written once, before known_; none then: it would be on several machines
-  std::atomic<bool> known_{false};
+  // Each written once, before known_.
+  protocol::Gang session_gang_{};
+  std::optional<protocol::Gang> gang_;  // none: it would be on several machines
+  std::atomic<Known> known_{Known::kNothing};
+  std::atomic<bool> by_session_{false};        // session_gang_ is the gang, if there is no other
   std::atomic<bool> decided_{false};           // no more evidence is collected
   std::atomic<std::int64_t> searched_for_{0};  // ns
-  bool told_ = false;
+  Known told_ = Known::kNothing;
   bool said_ = false;  // why there is none
 };
 

@@ -256,7 +256,27 @@ TEST_CASE(
   client::GangEvidence several;
   const Environment more(Variables{{"WORLD_SIZE", "4"}});
   CHECK(several.kernel_found(kAllReduce));
-  CHECK_FALSE(several.take_untold().has_value());
+  const auto none = several.take_untold();
+  REQUIRE(none);
+  CHECK(std::string(none->name).empty());  // rotad is told that it is of none
+}
+
+TEST_CASE("the gang of a `rota run` gives way to that of a launch that comes later, and is not named again") {
+  client::GangEvidence evidence("1234-5678");
+  CHECK(evidence.memory_shared());
+  CHECK_FALSE(evidence.memory_shared());
+  REQUIRE(evidence.take_untold());
+  const Environment environment(kTwo);
+  CHECK(evidence.kernel_found(kAllReduce));
+  CHECK_FALSE(evidence.memory_shared());
+  for (int connection = 0; connection < 2; ++connection) {
+    const auto gang = evidence.take_untold();
+    REQUIRE(gang);
+    CHECK(gang->why == GangWhy::kCollective);
+    CHECK(std::string(gang->name) == ::gang(kTwo));
+    CHECK_FALSE(evidence.take_untold());
+    evidence.connected();
+  }
 }
 
 TEST_CASE("ranks of one launch that share memory with other processes are a gang, and others are none") {
