@@ -33,9 +33,27 @@ Introductions::Answer Introductions::wait(std::uint32_t request, Clock::time_poi
   return std::move(ended.mapped().answer);
 }
 
+bool Introductions::opened(const Number& number, bool is) {
+  const std::lock_guard lock(mutex_);
+  if (is) return opened_.size() < protocol::kMostOpened && opened_.try_emplace(number, false).second;
+  const auto known = opened_.extract(number);
+  if (!known || !known.mapped()) return false;
+  closed_.push_back(number);
+  return true;
+}
+
 std::vector<Message> Introductions::take_untold() {
   std::vector<Message> all;
   const std::lock_guard lock(mutex_);
+  const auto say = [&](const Number& number, bool open) {
+    Message message{.kind = Kind::kOpened};
+    message.body.opened = {.number = number, .open = open ? 1U : 0U, .padding = 0};
+    all.push_back(message);
+  };
+  for (const Number& number : std::exchange(closed_, {})) say(number, false);
+  for (auto& [number, told] : opened_) {
+    if (!std::exchange(told, true)) say(number, true);
+  }
   if (number_ && !std::exchange(taken_, true)) {
     Message message{.kind = Kind::kAnnounce};
     message.body.announce = {.number = *number_};
@@ -73,6 +91,8 @@ void Introductions::answered(std::uint32_t request, Descriptor&& socket) {
 void Introductions::connected() {
   const std::lock_guard lock(mutex_);
   taken_ = told_ = false;
+  closed_.clear();
+  for (auto& [number, told] : opened_) told = false;
   for (auto& [number, request] : requests_) request.told = request.answer.came;
 }
 

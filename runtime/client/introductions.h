@@ -34,6 +34,9 @@ class Introductions {
     Descriptor socket;
   };
   Answer wait(std::uint32_t request, Clock::time_point until);
+  // This process has memory of the one with this number open, or has it no longer: each rotad is told. With any locks
+  // held. Returns whether there is anything new.
+  bool opened(const Number& number, bool is);
 
   // --- the monitor's thread
 
@@ -58,6 +61,8 @@ class Introductions {
   bool told_ = false;
   std::uint32_t last_ = 0;
   std::map<std::uint32_t, Request> requests_;
+  std::map<Number, bool> opened_;  // whether rotad has been told
+  std::vector<Number> closed_;     // of which rotad has been told only that they were opened
 };
 
 }  // namespace rota::client

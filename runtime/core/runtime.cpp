@@ -49,6 +49,10 @@ bool hold_in_place(std::uint64_t address, bool waits, FunctionRef<void()> work) 
   return true;
 }
 
+void tell_opened(const protocol::ProcessNumber& process, bool open) {
+  runtime().monitor.opened(process, open);
+}
+
 Runtime* make() {
   Runtime* fresh = new Runtime;
   static constinit std::atomic<bool> told_of_forks{false};
@@ -62,6 +66,7 @@ Runtime* make() {
 Runtime::Runtime() : memory(ledger, memory::settings_from_environment()), monitor(gate, contexts, memory) {
   gate::check_reached_calls();
   memory.hold_exports_by(&hold_in_place);
+  memory.tell_opened_by(&tell_opened);
 }
 
 void Runtime::mark_unevictable(const char* why, const char* function, protocol::PinAll told) noexcept {

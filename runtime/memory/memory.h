@@ -162,6 +162,7 @@ class Memory final : public Residency, Contents {
   bool exports(api::CUdeviceptr address) const;
   // How threads of rota's hold in place the memory that others open. Call it before any is exported.
   void hold_exports_by(Exports::Hold hold) { swap_.exports().set_hold(hold); }
+  void tell_opened_by(Opened::Tell tell) { opened_.tell_by(tell); }
   // The number by which the handles name this process.
   protocol::ProcessNumber exporter() { return swap_.exports().number(); }
   // Makes a handle of such memory, wherever it is. While others have the memory open it stays on the GPU.

@@ -100,6 +100,10 @@ class Monitor final : public gate::Attendant, client::Conversation::Listener {
   // A socket to the process of this number, by that time. Not inside the gate.
   client::Introductions::Answer introduce(const protocol::ProcessNumber& number,
                                           std::chrono::steady_clock::time_point until);
+  // It has memory of the process with this number open, or has it no longer: tells rotad. With any locks held.
+  void opened(const protocol::ProcessNumber& number, bool is) {
+    if (introductions_.opened(number, is)) bell_.ring();
+  }
   void arrived() override;
   void interrupted(int device) override;
   gate::Devices reached(const driver::Call& call) override;

@@ -47,7 +47,8 @@
 // Introductions. A client that has exported memory by a legacy IPC handle of rota's announces its random number, again
 // to each new rotad. A client that has the handle asks for the client of that number. If both are of one trust domain,
 // each gets one end of a new socket (SOCK_SEQPACKET), and rotad keeps none; otherwise the answer comes without a
-// descriptor.
+// descriptor. The client says of which clients it has memory open (kOpened), again to each new rotad: the work of both
+// may wait for each other, so as long as it has, they are of one gang, unless a gang was named for them (Gang).
 //
 // Limits. rotad enforces the limits of sessions, users, cgroups and the host's memory, and hears of every allocation
 // before it is made: a client has no more on a GPU than its latest kReserved says, and sends kReserve before it exceeds
@@ -101,6 +102,7 @@ enum class Kind : std::uint16_t {
   kIntroduce = 15,  // Introduce: this client wants to talk to the one of this number; answered by kIntroduced
   kAwaitRoom = 16,  // AwaitRoom: an allocation or a context was refused; answered by kTryAgain
   kChoose = 17,     // Choose, no hello needed: GPUs for a program that is about to start; answered by kChosen
+  kOpened = 18,     // Opened: this client has memory of another one open, or has it no longer
   // rotad to client
   kWelcome = 101,
   kGpuAdded = 102,
@@ -199,9 +201,10 @@ struct Session {
 inline constexpr std::uint32_t kMostInGang = 256;  // clients
 
 // A gang belongs to one user, whatever the sessions of its clients: another user's gang of the same name is a different
-// one. The first that a client names counts.
+// one. The first that a client names counts, except that one named because of memory (GangWhy::kMemory) gives way to
+// one that it names for another reason.
 struct Gang {
-  char name[kNameLength];  // NUL-terminated; empty: none
+  char name[kNameLength];  // NUL-terminated; empty: the client is to be of none, whatever memory it opens
   std::uint32_t size;      // number of its clients; until all are there, but no longer than a minute, none is granted
   GangWhy why;
   std::uint8_t padding[3];
@@ -251,6 +254,14 @@ struct Introduce {
 
 struct Introduced {
   std::uint32_t request;  // 0: another client, of the same trust domain, has asked for this one
+  std::uint32_t padding;
+};
+
+inline constexpr std::size_t kMostOpened = 64;  // clients of whom one may say that it has memory open
+
+struct Opened {
+  ProcessNumber number;  // as announced by the other client, perhaps later
+  std::uint32_t open;    // 0: no longer
   std::uint32_t padding;
 };
 
@@ -350,6 +361,7 @@ struct Message {
     Announce announce;
     Introduce introduce;
     Introduced introduced;
+    Opened opened;
     AwaitRoom await_room;
     TryAgain try_again;
     Choose choose;
@@ -408,6 +420,8 @@ constexpr std::size_t bytes_of(Kind kind) {
       return with(sizeof(Introduce));
     case Kind::kIntroduced:
       return with(sizeof(Introduced));
+    case Kind::kOpened:
+      return with(sizeof(Opened));
     case Kind::kAwaitRoom:
       return with(sizeof(AwaitRoom));
     case Kind::kTryAgain:

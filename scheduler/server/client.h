@@ -67,7 +67,9 @@ struct Server::Client : Program {
   std::map<std::uint32_t, std::string> uncounted;
   std::set<std::uint32_t> took_over;    // GPUs where it has received memory from others
   protocol::ProcessNumber announced{};  // of the process, if it has exported memory; zeros: it has not
-  bool was_passed_over = false;         // and the log says so
+  // Of whom it has memory open, by their numbers; 0: nobody who may be asked for that has announced the number.
+  std::map<protocol::ProcessNumber, scheduler::ClientId> opened;
+  bool was_passed_over = false;  // and the log says so
   PacedLines revocation_lines;
   PacedLines refusal_lines;
   scheduler::Quota::HostUse host;    // as last reported

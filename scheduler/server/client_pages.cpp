@@ -8,6 +8,7 @@
 #include <climits>
 #include <utility>
 
+#include "scheduler/server/client.h"
 #include "scheduler/server/gangs.h"
 #include "scheduler/server/log.h"
 #include "scheduler/server/processor_time.h"

@@ -1,4 +1,4 @@
-// Forms the gangs that clients name, and ends their turns.
+// Forms gangs of the tasks of their programs (gang_membership.cpp), and ends their turns.
 #include "scheduler/server/gangs.h"
 
 #include <fmt/format.h>
@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "scheduler/protocol/pages.h"
 #include "scheduler/server/log.h"
 
 namespace rota::server {
@@ -31,6 +32,8 @@ constexpr unsigned kMostRevoked = 3;
 // work may wait for a program that is to join or has given back already. A judgment.
 constexpr std::chrono::milliseconds kOwnDrain{500};
 constexpr std::chrono::minutes kApart{10};
+// How long after rotad had no memory for other members it tries again, at the latest. A judgment.
+constexpr std::chrono::milliseconds kTriesAgain{250};
 // How much of a drain counts as part of the hand-over. The longer hand-overs take, the longer turns are, so a gang's
 // drain must not add much to the turns of others. A judgment.
 constexpr std::chrono::milliseconds kLongestCounted{10};
@@ -44,63 +47,15 @@ void Leases::for_each_task_of(ClientId id, const std::function<void(Program&, Ta
   if (const auto [client, task] = find_task(id); task != nullptr) visit(*client, *task);
 }
 
-// ---- who is a member
-
-void Leases::on_gang(Program& client, const protocol::Gang& named) {
-  const std::string name = named.name;
-  if (client.gang != 0 || name.empty()) return;
-  const std::string key = fmt::format("{}\n{}", client.domain.key(), name);
-  std::uint32_t& number = gang_numbers_[key];
-  if (number == 0) {
-    auto made = std::make_unique<Gang>();
-    made->number = ++last_gang_;
-    made->key = key;
-    made->name = name;
-    made->since = now();
-    if (const auto earlier = earlier_verdicts_.find(key); earlier != earlier_verdicts_.end()) {
-      made->apart = earlier->second.apart;
-      made->apart_until = now() + earlier->second.left;
-      made->revoked = earlier->second.revoked;
-      made->returning = earlier->second.members;
-      earlier_verdicts_.erase(earlier);
-    }
-    gangs_.emplace(made->number, std::move(made));
-    number = last_gang_;
-  }
-  Gang& gang = *gangs_.at(number);
-  if (gang.clients.size() >= protocol::kMostInGang) {
-    if (!std::exchange(gang.said_full, true)) {
-      log::warn("client {} ({}, pid {}): gang {} has {} programs already, and no more can have their turns together",
-                client.id, client.name, client.pid, gang.name, protocol::kMostInGang);
-    }
-    return;
-  }
-  gang.clients.insert(client.id);
-  gang.size = std::max(gang.size, std::min<std::uint32_t>(named.size, protocol::kMostInGang));
-  if (gang.why == protocol::GangWhy::kNone && static_cast<int>(named.why) <= protocol::kLastGangWhy) {
-    gang.why = named.why;
-  }
-  client.gang = number;
-  log::debug("client {} ({}, pid {}) is of gang {} ({}), with {} others", client.id, client.name, client.pid,
-             gang.number, gang.name, gang.clients.size() - 1);
-  gangs_due_.insert(number);
-  publish_changes(modelled_now());
-}
-
-// For a client that has ended.
-void Leases::leave_gang(const Program& client) {
-  const auto found = gangs_.find(client.gang);
-  if (found == gangs_.end()) return;
-  found->second->clients.erase(client.id);
-  gangs_due_.insert(found->first);
-}
+// ---- its members
 
 // Takes a client out of its gang while its GPUs become other tasks. False: the gang holds a grant, which ends first.
 bool Leases::leave_gang_to_couple(Program& client) {
-  const auto found = gangs_.find(client.gang);
+  const auto member = std::ranges::find_if(client.tasks, [](const Task& task) { return task.gang != 0; });
+  const auto found = gangs_.find(member != client.tasks.end() ? member->gang : client.gang);
   if (found == gangs_.end()) return true;
   Gang& gang = *found->second;
-  gangs_due_.insert(gang.number);  // the new tasks are members again at once
+  gangs_due_.insert({gang.number, client.gang});  // the new tasks are members again at once
   if (gang.must_end = holds(gang); gang.must_end) return false;
   std::vector<OfTask> others;
   for_each_member(gang, [&](Program& other, Task& task) {
@@ -132,8 +87,9 @@ void Leases::check_gangs() {
     part_if_overcommitted(gang);
     form(gang);
     check(gang);
-    if (!gang.clients.empty() || gang.id != 0) continue;
-    gang_numbers_.erase(gang.key);
+    if (!gang.named.empty() || !gang.clients.empty() || gang.id != 0) continue;
+    const auto of_key = gang_numbers_.find(gang.key);
+    if (of_key != gang_numbers_.end() && of_key->second == gang.number) gang_numbers_.erase(of_key);
     checks_.erase({gang.check_at, gang.number});
     gangs_.erase(found);
   }
@@ -142,14 +98,18 @@ void Leases::check_gangs() {
 // Whether the task is to be a member and holds a grant of its own: it is asked to give that back.
 bool Leases::is_to_join(const Program& client, const Task& task) const {
   const auto gang = gangs_.find(client.gang);
-  return task.gang == 0 && gang != gangs_.end() && is_needed(*gang->second);
+  return task.gang == 0 && !client.silent && gang != gangs_.end() && is_needed(*gang->second);
 }
 
 // Whether the tasks of the gang's clients are to be its members. A single client needs no gang, unless others are known
 // to come: then it does not begin without them.
 bool Leases::is_needed(const Gang& gang) const {
   const bool others_come = !gang.whole && gang.size > 1;
-  return (gang.clients.size() > 1 || others_come) && !is_apart(gang);
+  const auto takes_part = [&](ClientId id) {
+    const Program* const client = program(id);
+    return client != nullptr && !client->silent;
+  };
+  return (others_come || std::ranges::count_if(gang.clients, takes_part) > 1) && !is_apart(gang);
 }
 
 bool Leases::is_apart(const Gang& gang) const {
@@ -176,17 +136,30 @@ void Leases::withdraw(Task& task, scheduler::Time within) {
   if (std::exchange(task.withdrawn, on) != on) step(event::Withdraw{task.id, within});
 }
 
-// Makes members of the tasks whose clients have named the gang, while nothing is held: a grant is for all or for none.
+// It is not to join a gang after all.
+void Leases::stays_alone(Task& task) {
+  withdraw(task, {});
+  if (std::exchange(task.wants, false)) step(event::Want{task.id, task.gpus, false, false, false});
+}
+
+// Makes members of the tasks of the gang's clients, while nothing is held: a grant is for all or for none. All members
+// that a client has are of one gang.
 void Leases::form(Gang& gang) {
+  let_go(gang);
   std::vector<OfTask> members;
   const bool needed = is_needed(gang);
   for (const ClientId id : gang.clients) {
     Program* const member = program(id);
     if (member == nullptr) continue;
+    const bool joins = needed && !member->silent;
+    const bool leaves_another = std::ranges::any_of(
+        member->tasks, [&](const Task& task) { return task.gang != 0 && task.gang != gang.number; });
     for (Task& task : member->tasks) {
+      if (task.gang == 0 && !joins) stays_alone(task);
+      if (!joins || (task.gang != 0 && task.gang != gang.number)) continue;
       const bool holds_alone = task.gang == 0 && holds(task);
-      withdraw(task, needed && holds_alone ? kOwnDrain : scheduler::Time{});
-      if (needed && !holds_alone) members.push_back({member, &task});
+      withdraw(task, holds_alone ? kOwnDrain : scheduler::Time{});
+      if (!holds_alone && !leaves_another) members.push_back({member, &task});
     }
   }
   GpuMask gpus = 0;
@@ -199,7 +172,7 @@ void Leases::form(Gang& gang) {
   for_each_member(gang, [&](const Program&, const Task&) { ++before; });
   if (same && gpus == gang.gpus && before == members.size()) return;
   gang.must_end = holds(gang);
-  if (!gang.must_end || gang.clients.empty()) return rebuild(gang, members);
+  if (!gang.must_end || (gang.clients.empty() && gang.leaving.empty())) return rebuild(gang, members);
   // Those that are to join have their first turn with the others.
   for (const auto& [client, task] : members) {
     if (task->gang != 0 || state_of(*task).wanted == 0) continue;
@@ -213,8 +186,8 @@ void Leases::form(Gang& gang) {
 void Leases::rebuild(Gang& gang, const std::vector<OfTask>& members) {
   std::vector<OfTask> leaving;
   for_each_member(gang, [&](Program& client, Task& task) { leaving.push_back({&client, &task}); });
-  // Otherwise it is tried again with the next step that concerns the gang. No step concerns a gang without programs.
-  if (!may_grow() && !(members.empty() && leaving.empty())) return;
+  // No step concerns a gang without programs, so it ends now.
+  if (!may_grow() && !(members.empty() && leaving.empty())) return check_later(gang, kTriesAgain);
   const Within changing(coupling_);
   std::vector<ClientId> ended;
   if (gang.id != 0) ended.push_back(std::exchange(gang.id, 0));
@@ -225,6 +198,7 @@ void Leases::rebuild(Gang& gang, const std::vector<OfTask>& members) {
   }
   std::erase_if(leaving, [&](const OfTask& each) { return remain.contains(each.task); });
   for (const auto& [client, task] : leaving) become_alone(*client, *task);
+  let_go(gang);
   gang.gpus = 0;
   if (!members.empty()) {
     gang.id = ++last_number_;
@@ -282,7 +256,7 @@ void Leases::become_alone(Program& client, Task& task) {
     say_gpu(client, gpu, core_.gpu(gpu).total, part.context);
     tell_usage(client, gpu);
   }
-  if (std::exchange(task.wants, false)) step(event::Want{task.id, task.gpus, false, false, false});
+  if (!is_to_join(client, task)) stays_alone(task);  // otherwise it has its next turn with the other gang
   changed_.insert(client.id);
 }
 
@@ -290,7 +264,10 @@ void Leases::become_alone(Program& client, Task& task) {
 
 // `running`: its work runs under a grant of an earlier rotad.
 void Leases::want_together(Gang& gang, bool urgent, bool running) {
-  if (withdraw_by() || gang.id == 0 || holds(gang) || !is_whole(gang)) return;
+  if (withdraw_by() || gang.id == 0 || holds(gang)) return;
+  const bool waited = !gang.whole && gang.size > 1;
+  if (!is_whole(gang)) return;
+  if (waited) take_in_linked(gang);
   bool any = false;
   for_each_member(gang, [&](const Program&, const Task& task) { any = any || task.wants; });
   const GpuMask gpus = any ? gang.gpus : 0;
@@ -307,13 +284,13 @@ bool Leases::is_whole(Gang& gang) {
   // After a restart of rotad those that had ended before are not waited for.
   const bool returns = gang.returning != 0;
   const std::uint32_t size = returns ? std::min(gang.size, gang.returning) : gang.size;
-  gang.whole = gang.whole || std::ranges::count_if(gang.clients, has_come) >= size;
+  gang.whole = gang.whole || std::ranges::count_if(gang.named, has_come) >= size;
   if (gang.whole) return true;
   const scheduler::Time left = gang.since + (returns ? kWaitForReturn : kWaitForAll) - now();
   if (left <= scheduler::Time{0} && returns) return gang.whole = true;
   if (left <= scheduler::Time{0}) {
     log::warn("gang {}: {} of its {} programs use a GPU after {} s: they begin without the others", gang.name,
-              gang.clients.size(), gang.size, kWaitForAll.count());
+              gang.named.size(), gang.size, kWaitForAll.count());
     return gang.whole = true;
   }
   check_later(gang, left);
@@ -349,7 +326,7 @@ void Leases::check(Gang& gang) {
   if (std::exchange(gang.grant, state.grant) != state.grant && state.grant != 0) {
     gang.drain.begin_turn();
     gang.must_end = false;
-    for_each_member(gang, [&](const Program&, Task& task) { task.wants = task.gave_back = false; });
+    for_each_member(gang, [&](Program& client, Task& task) { client.heard = task.wants = task.gave_back = false; });
   }
   if (state.grant == 0) return want_together(gang, false);
   std::vector<GangDrain::Word> words;
@@ -370,7 +347,9 @@ void Leases::check(Gang& gang) {
   }
   const bool pressed = state.waiters != 0 || gang.must_end || withdraw_by();
   if (pressed || gang.drain.drains()) {
+    const bool drained = gang.drain.drains();
     const bool news = gang.drain.look(words, gang.must_end || withdraw_by().has_value(), modelled_now());
+    if (!drained && news) for_each_member(gang, [](Program& client, const Task&) { client.heard = false; });
     if (news) for_each_member(gang, [&](const Program& client, const Task&) { changed_.insert(client.id); });
     std::optional<scheduler::Time> next = gang.drain.next();
     if (gang.must_end && gang.drain.drains()) {
@@ -404,7 +383,9 @@ void Leases::decided(Gang& gang, const scheduler::Decision& decision) {
   });
   if (decision.change == Change::kGranted) log::debug("gang {}: grant {}", gang.number, decision.grant);
   if (decision.change == Change::kEnded) gang.revoked = 0;
-  if (decision.change != Change::kRevoked || ++gang.revoked < kMostRevoked) return;
+  if (decision.change != Change::kRevoked) return;
+  leave_out_silent(gang);
+  if (++gang.revoked < kMostRevoked) return;
   gang.revoked = 0;
   gang.apart = protocol::GangApart::kNoRest;
   gang.apart_until = now() + kApart;
@@ -412,6 +393,17 @@ void Leases::decided(Gang& gang, const scheduler::Decision& decision) {
       "gang {}: the work of its programs did not finish together in {} turns: for {} minutes they take their turns by "
       "themselves, or run concurrently with the others",
       gang.name, kMostRevoked, kApart.count());
+}
+
+// Its turn had to be revoked. A member that has said nothing while the others waited for it is stopped, perhaps: it
+// takes turns by itself until it says something, so that this costs others one grace period and not one in each turn.
+void Leases::leave_out_silent(const Gang& gang) {
+  for_each_member(gang, [&](Program& client, const Task& task) {
+    const bool may_end = !gang.drain.drains() && (rest_of(client, task).flags & protocol::kGangMayEnd) != 0;
+    if (client.heard || may_end || std::exchange(client.silent, true)) return;
+    log::info("gang {}: client {} ({}, pid {}) does not answer, and takes its turns by itself until it does", gang.name,
+              client.id, client.name, client.pid);
+  });
 }
 
 // If its members' memory does not fit on a GPU, some would be missing in each of its turns: they take turns by

@@ -18,8 +18,10 @@ struct Leases::Gang {
   std::string name;  // as its clients say it
   protocol::GangWhy why{};
   std::uint32_t size = 0;                 // clients that it is to have; 0: not known
-  std::set<scheduler::ClientId> clients;  // that have named it
-  scheduler::Time since{};                // the first of them
+  std::set<scheduler::ClientId> named;    // clients that have named it
+  std::set<scheduler::ClientId> clients;  // whose tasks are to be its members
+  std::set<scheduler::ClientId> leaving;  // others, whose tasks may still be
+  scheduler::Time since{};                // the first of them came
   bool whole = false;                     // that many have named a GPU, or have had the time to
   std::uint32_t returning = 0;            // how many it had under the previous rotad, if all had come; 0: not known
   bool said_full = false;
@@ -38,14 +40,15 @@ struct Leases::Gang {
   scheduler::Time check_at{};                          // although nothing happens, in real time; 0: never
 };
 
-// By program, in the order of their numbers.
 template <typename Visit>
 void Leases::for_each_member(const Gang& gang, const Visit& visit) const {
-  for (const scheduler::ClientId id : gang.clients) {
-    Program* const member = program(id);
-    if (member == nullptr) continue;
-    for (Task& task : member->tasks) {
-      if (task.gang == gang.number) visit(*member, task);
+  for (const auto* const clients : {&gang.clients, &gang.leaving}) {
+    for (const scheduler::ClientId id : *clients) {
+      Program* const member = program(id);
+      if (member == nullptr) continue;
+      for (Task& task : member->tasks) {
+        if (task.gang == gang.number) visit(*member, task);
+      }
     }
   }
 }

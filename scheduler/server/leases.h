@@ -28,7 +28,12 @@ struct Program {
   std::string name;
   TrustDomain domain{0};
   scheduler::DomainId domain_number = 0;  // the domain whose share of a GPU its tasks use
-  std::uint32_t gang = 0;                 // that it has named; 0: none
+  std::uint32_t named = 0;                // the gang that it has named; 0: none
+  bool gangless = false;                  // it has said that it is to be of none
+  std::uint32_t gang = 0;                 // of which its tasks are to be members; 0: none
+  std::set<scheduler::ClientId> linked;   // programs with which it shares open memory (gang_membership.cpp)
+  bool heard = false;                     // since its gang's turn began or, if that is later, began to drain
+  bool silent = false;                    // it left such a turn to be revoked, and has said nothing since
   Tasks tasks;
   GpuSet gpus() const { return tasks.gpus(); }  // that it has added
 };
@@ -115,9 +120,17 @@ class Leases {
   // `reclaims`: a program that says that its work runs there has its GPUs at once.
   void on_want(Program& program, const protocol::Want& want, bool reclaims);
 
-  // ---- gangs.cpp
+  // ---- gang_membership.cpp
 
   void on_gang(Program& program, const protocol::Gang& named);
+  // One of the two has memory of the other open, or neither has any longer.
+  void link_programs(Program& one, Program& another);
+  void unlink_programs(Program& one, Program& another);
+  // A message has come from it.
+  void heard(Program& program);
+
+  // ---- gangs.cpp
+
   Gang* gang_of(const Task& task) const;  // null: it is a member of none
   template <typename Visit>
   void for_each_member(const Gang& gang, const Visit& visit) const;
@@ -158,11 +171,22 @@ class Leases {
   void replace(Program& program, const Tasks::Change& change,
                const std::vector<std::pair<scheduler::GpuIndex, scheduler::Bytes>>& contexts);
 
+  Gang& gang_named(const Program& program, const std::string& name);
+  bool may_be_moved(const Program& program) const;
+  std::set<scheduler::ClientId> connected_with(const Program& program) const;
+  Gang* gang_for(const std::set<scheduler::ClientId>& together);
+  void move(Program& program, Gang* to);
+  void regroup(std::set<scheduler::ClientId> programs);
+  void add_members(std::uint32_t gang, std::set<scheduler::ClientId>& to) const;
   void leave_gang(const Program& program);
+  void take_in_linked(const Gang& gang);
+  void let_go(Gang& gang);
+  static bool has_members_of(const Program& program, const Gang& gang);
   bool leave_gang_to_couple(Program& program);
   bool is_to_join(const Program& program, const Task& task) const;
   bool is_needed(const Gang& gang) const;
   void withdraw(Task& task, scheduler::Time within);
+  void stays_alone(Task& task);
   bool is_whole(Gang& gang);
   void form(Gang& gang);
   void rebuild(Gang& gang, const std::vector<OfTask>& members);
@@ -176,6 +200,7 @@ class Leases {
   void check_later(Gang& gang, scheduler::Time in);
   void gave_back(const Program& program, Task& task, std::uint32_t grant);
   void decided(Gang& gang, const scheduler::Decision& decision);
+  void leave_out_silent(const Gang& gang);
 
   void say_usage(Task& task, const scheduler::event::Usage& usage);
   struct OnGpu {

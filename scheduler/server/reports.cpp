@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "scheduler/base/byte_text.h"
+#include "scheduler/server/client.h"
 #include "scheduler/server/log.h"
 #include "scheduler/server/server.h"
 

@@ -175,9 +175,10 @@ void Server::leave_books_to_next() {
   }
   if (returning_ != nullptr) add_those_still_away(*returning_, books);
   for (const auto& [number, gang] : gangs_) {
+    if (gang->named.empty()) continue;
     const bool counts = gang->whole && gang->size > 1;
     const GangVerdict verdict{gang->apart, std::max(gang->apart_until - now(), scheduler::Time{}), gang->revoked,
-                              counts ? static_cast<unsigned>(gang->clients.size()) : 0};
+                              counts ? static_cast<unsigned>(gang->named.size()) : 0};
     if (verdict.left != scheduler::Time{} || verdict.revoked != 0 || counts)
       books.gangs.push_back({gang->key, verdict});
   }

@@ -120,6 +120,7 @@ void Server::on_message(Connection& connection, const Message& message) {
     case Kind::kAnnounce:
     case Kind::kIntroduce:
     case Kind::kAwaitRoom:
+    case Kind::kOpened:
       break;
     default:
       return;  // from a newer peer: decode() lets no other through
@@ -130,6 +131,7 @@ void Server::on_message(Connection& connection, const Message& message) {
     return;
   }
   Client& client = *found->second;
+  heard(client);
   switch (message.kind) {
     case Kind::kAddGpu:
       on_add_gpu(connection, client, message.body.add_gpu);
@@ -165,6 +167,9 @@ void Server::on_message(Connection& connection, const Message& message) {
       break;
     case Kind::kIntroduce:
       introduce(connection, client, message.body.introduce);
+      break;
+    case Kind::kOpened:
+      opened(client, message.body.opened);
       break;
     case Kind::kAwaitRoom:
       await_room(client, message.body.await_room);
@@ -336,6 +341,7 @@ void Server::remove_client(ClientId id, const char* why) {
   gone_.insert(std::move(entry));
   named_.erase(named_.lower_bound({id, {}}), named_.lower_bound({id + 1, {}}));
   announce(*gone_.at(id), {});
+  forget_opened(client);
   orphans_.erase(id);
   leave_session(client.session);
   leave_number(client);

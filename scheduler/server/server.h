@@ -177,7 +177,10 @@ class Server final : public ConnectionOwner, private Leases {
   void publish_recipients();
   void publish_hand_overs();
   void announce(Client& client, const protocol::ProcessNumber& number);
+  Client* announcer(const protocol::ProcessNumber& number, const Client& asks) const;
   void introduce(Connection& connection, Client& client, const protocol::Introduce& wanted);
+  void opened(Client& client, const protocol::Opened& said);
+  void forget_opened(const Client& client);
   void tell_memory_wait();
   void await_room(Client& client, const protocol::AwaitRoom& wanted);
   void tell_stays(Client& client, std::uint32_t gpu);
@@ -369,6 +372,7 @@ class Server final : public ConnectionOwner, private Leases {
   scheduler::DomainId last_domain_ = 0;
   std::map<scheduler::ClientId, std::unique_ptr<Client>> clients_;
   std::multimap<protocol::ProcessNumber, scheduler::ClientId> announced_;  // of those who have exported memory
+  std::multimap<protocol::ProcessNumber, scheduler::ClientId> openers_;    // who has memory of that one open
   // Clients that have ended, which the core and the limits do not know yet; empty, unless memory ran out.
   std::map<scheduler::ClientId, std::unique_ptr<Client>> gone_;
   std::set<scheduler::ClientId> orphans_;  // clients whose connection closed

@@ -210,6 +210,7 @@ bool Server::add_to_snapshot(SnapshotWork& work) {
     if (const GpuEntry* entry = gpus_.at(gpu)) work.rows.gpus.push_back(gpu_row(gpu, *entry));
   }
   for (const auto& [number, gang] : gangs_) {
+    if (gang->clients.empty()) continue;  // its programs are of another one for now
     work.rows.gangs.push_back(gang_row(*gang));
     work.gangs.push_back(gang->key);
   }

@@ -255,6 +255,7 @@ api::CUresult Opened::open(const ExportedHandle& handle, const Place& place, con
   memory->buffer_id = ++last_id_;
   *address = memory->address;
   all_.emplace(memory->mapped, std::move(*memory));
+  tell(handle, true);
   watch();
   return api::CUDA_SUCCESS;
 }
@@ -290,6 +291,14 @@ void Opened::closed(const ExportedHandle& handle) {
   if (is_any([&](const ExportedHandle& each) { return is_of(each, handle.process); })) return;
   shutdown(peer->socket->get(), SHUT_RDWR);  // a forked child may have it, too
   peers_.erase(peer);
+  tell(handle, false);
+}
+
+void Opened::tell(const ExportedHandle& handle, bool open) const {
+  if (tell_ == nullptr) return;
+  protocol::ProcessNumber process;
+  std::copy(std::begin(handle.process), std::end(handle.process), process.words);
+  tell_(process, open);
 }
 
 // With the lock held.

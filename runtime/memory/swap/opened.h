@@ -20,6 +20,7 @@
 #include "runtime/memory/ledger.h"
 #include "runtime/memory/swap/exported_handle.h"
 #include "scheduler/base/descriptor.h"
+#include "scheduler/protocol/protocol.h"
 
 namespace rota::memory {
 
@@ -29,6 +30,12 @@ class Opened {
   Opened(Ledger& ledger, std::function<void(int device)> changed) : ledger_(ledger), changed_(std::move(changed)) {}
   Opened(const Opened&) = delete;
   Opened& operator=(const Opened&) = delete;
+
+  // Is told when this process opens memory of another, and when nothing of it is open any more. Called with the lock
+  // held.
+  using Tell = void (*)(const protocol::ProcessNumber& process, bool open);
+  // Before anything is opened.
+  void tell_by(Tell tell) { tell_ = tell; }
 
   using Clock = std::chrono::steady_clock;
   // Returns a socket to the exporter, before `until`; an empty one: there is none yet; nothing: there never will be
@@ -79,6 +86,7 @@ class Opened {
   Socket peer(const ExportedHandle& handle) const;
   void remember(const ExportedHandle& handle, const Socket& socket);
   void closed(const ExportedHandle& handle);
+  void tell(const ExportedHandle& handle, bool open) const;
   std::optional<Memory> import(const ExportedHandle& handle, const Place& place, int socket, Clock::time_point until,
                                bool* answered);
   // Returns whether all of it is unmapped.
@@ -93,6 +101,7 @@ class Opened {
 
   Ledger& ledger_;
   const std::function<void(int device)> changed_;
+  Tell tell_ = nullptr;
   std::atomic<std::uint64_t> questions_{0};
   mutable std::mutex mutex_;             // the fields below
   std::map<std::uint64_t, Memory> all_;  // by `mapped`

@@ -62,20 +62,25 @@ TEST_CASE("gangs of several processes: no two conflicting holders, no gang half 
     all.short_of += seen.short_of;
     all.coupled += seen.coupled;
     all.died += seen.died;
+    all.linked_grants += seen.linked_grants;
+    all.silent += seen.silent;
     all.longest_wait = std::max(all.longest_wait, seen.longest_wait);
     return std::min<long>(seen.steps, kMostOfAWorld);
   };
-  // Only this world shows that a gang without programs does not end while rotad lacks memory (tests/mutations).
-  constexpr unsigned kLacksMemory = 47;
-  if (only == 0) counted += steps_of(kLacksMemory);
+  // Only these worlds show that a gang without programs does not end while rotad lacks memory, and that a program has
+  // members of two gangs (tests/mutations).
+  for (const unsigned seed : {63U, 50U}) {
+    if (only == 0) counted += steps_of(seed);
+  }
   for (auto seed = static_cast<unsigned>(only != 0 ? only : 1); counted < enough; ++seed) counted += steps_of(seed);
   WARN(all.steps << " steps of the core, " << all.grants << " grants, " << all.gang_grants << " of gangs, of which "
                  << all.drained << " came to rest together, by " << all.admitted << " calls, and " << all.futile
                  << " did not for their own sake; " << all.revoked << " revoked; gangs were parted " << all.apart
                  << " times for want of rest, " << all.crowded << " times for want of memory; " << all.short_of
                  << " began without all of their programs; GPUs were coupled " << all.coupled << " times, " << all.died
-                 << " programs died; the longest wait took " << std::chrono::duration<double>(all.longest_wait).count()
-                 << " s");
+                 << " programs died; " << all.linked_grants << " grants were of programs that share open memory, "
+                 << all.silent << " times one was left out of its gang since it was silent; the longest wait took "
+                 << std::chrono::duration<double>(all.longest_wait).count() << " s");
   if (only != 0) return;
   // A case that is never reached is not tested.
   CHECK(all.gang_grants > 0);
@@ -87,6 +92,8 @@ TEST_CASE("gangs of several processes: no two conflicting holders, no gang half 
   CHECK(all.crowded > 0);
   CHECK(all.short_of > 0);
   CHECK(all.coupled > 0);
+  CHECK(all.linked_grants > 0);
+  CHECK(all.silent > 0);
 }
 
 TEST_CASE("jobs of two processes on neighbouring GPUs of a ring keep all of them busy") {

@@ -268,6 +268,7 @@ TEST_CASE("a gang that is revoked again and again is none for a while") {
   for (int turn = 0; turn < 3; ++turn) {
     one.want_mine();
     REQUIRE(one.is_granted());
+    for (Rank* rank : {&one, &two}) rank->say(0, 0);  // they answer
     other.want_mine();
     REQUIRE(one.ended());  // for all at once
     REQUIRE(two.ended());

@@ -27,11 +27,11 @@ struct Rank : Client {
     const protocol::Message sent = message(kind);
     send_packet(descriptor, &sent, protocol::bytes_of(kind));
   }
-  void join(const std::string& gang, std::uint32_t size = 0) const {
+  void join(const std::string& gang, std::uint32_t size = 0, protocol::GangWhy why = protocol::GangWhy::kNamed) const {
     protocol::Message named = message(protocol::Kind::kGang);
     strncpy(named.body.gang.name, gang.c_str(), sizeof named.body.gang.name - 1);
     named.body.gang.size = size;
-    named.body.gang.why = protocol::GangWhy::kNamed;
+    named.body.gang.why = why;
     send_packet(descriptor, &named, protocol::bytes_of(protocol::Kind::kGang));
   }
   const protocol::GpuLease& page() const { return lease->gpus[gpu]; }

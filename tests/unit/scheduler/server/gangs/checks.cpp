@@ -34,17 +34,20 @@ void World::check() {
   std::array<ClientId, kGpus> holder{};
   for (const auto& [id, process] : processes_) {
     const Gang* const named = process->gang == 0 ? nullptr : gangs_.at(process->gang).get();
+    check_membership(*process);
+    if (std::exchange(process->was_silent, process->silent) != process->silent && process->silent) ++seen_.silent;
     for (const server::Task& task : process->tasks) {
       members_[task.id].insert(id);
       if (core_.client(task.id) == nullptr) FAIL("a task is nobody to the core");
-      if (task.gang != 0 && task.gang != process->gang) FAIL("a member of a gang that its program has not named");
+      if (task.gang != 0 && task.gang != process->gang && !gangs_.at(task.gang)->leaving.contains(id))
+        FAIL("a member of a gang that its program is not of");
       const Lease lease = lease_of(*process, task);
       for (const GpuIndex gpu : GpuSet(task.gpus)) {
         if (shown_grant(task, gpu) == 0) continue;
         if (holder.at(gpu) != 0 && holder.at(gpu) != task.id) FAIL("two hold GPU " << gpu << " that may not");
         holder.at(gpu) = task.id;
       }
-      const bool joins = task.gang == 0 && named != nullptr && is_needed(*named);
+      const bool joins = task.gang == 0 && !process->silent && named != nullptr && is_needed(*named);
       if (joins && lease.state.held != 0 && lease.state.waiters == 0) FAIL("one that is to join keeps what it holds");
       const GpuIndex first = *GpuSet(task.gpus).begin();
       const Rank* const shown = rank_on(*process, first);
@@ -64,6 +67,26 @@ void World::check() {
   for (auto& [key, size] : sizes_) {
     size.were_there = size.were_there || all_there(size);
   }
+}
+
+// It is of the gang that it has named or, if links may move it, of that of those with which it is connected.
+void World::check_membership(const Process& process) {
+  for (const auto& [number, gang] : gangs_) {
+    if (gang->clients.contains(process.id) != (number == process.gang)) FAIL("a program of another gang");
+    if (gang->named.contains(process.id) != (number == process.named)) FAIL("a program that has named another gang");
+  }
+  std::uint32_t of_members = 0;
+  for (const server::Task& task : process.tasks) {
+    if (task.gang != 0 && of_members != 0 && task.gang != of_members) FAIL("a program has members of two gangs");
+    of_members = std::max(of_members, task.gang);
+  }
+  if (!may_be_moved(process) && process.gang != process.named) FAIL("a program is not of the gang that it has named");
+  const std::set<ClientId> together = connected_with(process);
+  for (const ClientId id : together) {
+    if (processes_.at(id)->gang != process.gang) FAIL("programs that are connected are of two gangs");
+  }
+  if (process.linked.empty() && together.size() == 1 && process.gang != process.named)
+    FAIL("a program that is linked to none is not of its own gang");
 }
 
 // Whether all of its programs have come to a GPU.
@@ -104,14 +127,20 @@ void World::check_gang(const Gang& gang) {
   }
 }
 
+// On any of its GPUs: a process that is to use them one by one says so with its next want.
 bool World::gave_back(const Process& process, const server::Task& task, std::uint32_t grant) {
-  return process.given_back.at(*GpuSet(task.gpus).begin()) == grant;
+  bool any = false;
+  for (const GpuIndex gpu : GpuSet(task.gpus)) any = any || process.given_back.at(gpu) == grant;
+  return any;
 }
 
 void World::check_granted(const scheduler::Decision& decision) {
   if (const auto number = gangs_in_core_.find(decision.client); number != gangs_in_core_.end()) {
     ++seen_.gang_grants;
     const Gang& gang = *gangs_.at(number->second);
+    if (!gang.clients.empty() && !program(*gang.clients.begin())->linked.empty()) ++seen_.linked_grants;
+    // Without names it has no size, or will end once rotad has memory.
+    if (gang.named.empty() || !sizes_.contains(gang.key)) return;
     Size& size = sizes_.at(gang.key);
     if (all_there(size) || size.were_there) return;
     if (now_ - size.since < kWaitForAll)
@@ -175,7 +204,7 @@ void World::check_waits() {
       if (!due || now_ < no_memory_until_) {
         joins_since_.erase(task.id);
       } else if (now_ - joins_since_.emplace(task.id, now_).first->second > kToJoin) {
-        FAIL("program " << id << " does not become a member of its gang");
+        FAIL("program " << id << " does not become a member of its gang\n" << who_has_what());
       }
     }
   }
@@ -185,7 +214,7 @@ void World::check_waits() {
   for_each_rank([&](const Process& process, const Rank& rank) {
     if (process.dead || process.liar || rank.stands_since == kNever) return;
     Time since = std::max(rank.stands_since, process.stopped_until);
-    const auto size = process.gang == 0 ? sizes_.end() : sizes_.find(gangs_.at(process.gang)->key);
+    const auto size = process.named == 0 ? sizes_.end() : sizes_.find(gangs_.at(process.named)->key);
     if (size != sizes_.end() && size->second.said > 1) since = std::max(since, size->second.since + kWaitForAll);
     if (now_ <= since) return;
     seen_.longest_wait = std::max(seen_.longest_wait, now_ - since);

@@ -63,9 +63,10 @@ void World::name_gang(Process& process, std::uint32_t size) {
   protocol::Gang named{};
   strncpy(named.name, process.job.c_str(), sizeof named.name - 1);
   named.size = size;
-  named.why = protocol::GangWhy::kNamed;
+  named.why = size <= 1 && one_in(2) ? protocol::GangWhy::kMemory : protocol::GangWhy::kNamed;
   send(process, [this, named](Process& now) {
-    if (now.gang != 0) return on_gang(now, named);
+    Leases::heard(now);
+    if (now.named != 0) return on_gang(now, named);
     const std::string key = now.domain.key() + "\n" + named.name;
     Size& known = sizes_[key];
     if (known.programs.empty()) known.since = now_;
@@ -148,13 +149,31 @@ void World::befalls(Process& process) {
       return send(process, [this](Process& now) {
         protocol::Gang again{};
         strncpy(again.name, "another", sizeof again.name - 1);
-        if (now.gang != 0) on_gang(now, again);
+        if (now.named != 0) on_gang(now, again);
       });
+    case 5:
+    case 6:
+      return open_or_close(process);
     default:
       for (const auto& rank : process.ranks) {
         if (rank->to_make < kAlways && rank->made >= rank->to_make) rank->to_make += 1 + pick(40);
       }
   }
+}
+
+// It opens memory of another program, or closes all that it has open of one.
+void World::open_or_close(Process& process) {
+  auto which = processes_.begin();
+  std::advance(which, pick(static_cast<unsigned>(processes_.size())));
+  const bool closes = one_in(2);
+  send(process, [this, id = which->first, closes](Process& now) {
+    const auto other = processes_.find(closes && !now.linked.empty() ? *now.linked.begin() : id);
+    if (other == processes_.end() || other->first == now.id || other->second->domain != now.domain) return;
+    heard(now);
+    const bool open = now.linked.contains(other->first);
+    if (!open) link_programs(now, *other->second);
+    if (open && closes) unlink_programs(now, *other->second);
+  });
 }
 
 void World::lie(Process& process) {

@@ -160,6 +160,7 @@ void World::send(Process& process, std::function<void(Process&)> message) {
 
 // As rotad does after every message that concerns leases.
 void World::heard(Process& process) {
+  Leases::heard(process);
   for (const GpuIndex gpu : process.gpus()) tell_usage(process, gpu);
   if (process.gang != 0) gangs_due_.insert(process.gang);
 }

@@ -70,6 +70,7 @@ struct Process : server::Program {
   bool dead = false;
   bool regroups = false;                          // its GPUs are to be one task, or no longer
   bool leaves = false;                            // it ends once its work is done
+  bool was_silent = false;                        // as last seen
   std::array<std::uint32_t, kGpus> given_back{};  // the last grant there
   Time stopped_until{};
   Time sent_until{};  // when the last of its messages arrives
@@ -107,6 +108,8 @@ class World : private server::Leases {
     long short_of = 0;  // gangs that began with fewer ranks than their size
     long coupled = 0;
     long died = 0;
+    long linked_grants = 0;  // of gangs of programs that have opened memory
+    long silent = 0;         // times that a program was left out of its gang
     Time longest_wait{};
     double held = 0;  // GPU seconds
   };
@@ -141,6 +144,7 @@ class World : private server::Leases {
   void some_process();
   void surprise();
   void befalls(Process& process);
+  void open_or_close(Process& process);
   void lie(Process& process);
   void die(Process& process);
   void remove(ClientId id);
@@ -168,6 +172,7 @@ class World : private server::Leases {
 
   // --- checks
   void check();
+  void check_membership(const Process& process);
   void check_gang(const Gang& gang);
   void check_waits();
   void check_left(ClientId client);
