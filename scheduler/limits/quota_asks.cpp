@@ -14,9 +14,12 @@ using rota::bytes_text;
 
 namespace {
 
-// A client is granted up to the next step (event.h) if its limits are at least kFar steps away. Nearer to them a step
-// is a half of that, a quarter, and so on down to kSmallest of it. Judgments.
-constexpr Bytes kFar = 2;
+// A client is granted up to the next step (event.h) if its limits are at least kFar steps away. Judgement.
+constexpr Bytes kFar = 4;
+// If only the GPU's end is nearer than that, a step is a half of it, a quarter, and so on down to kSmallest of it, at
+// least kNear of which have to be left. Not near limits of accounts: what one client has in reserve others are told to
+// be taken. Judgments.
+constexpr Bytes kNear = 2;
 constexpr Bytes kSmallest = 64;
 
 // A sentence about an account that fits into a message: a long name (a cgroup's path) loses its middle. The longest
@@ -56,18 +59,22 @@ struct Quota::Call {
 
 Quota::Answer Quota::grant(ClientId client, Member& member, GpuIndex gpu, const Ask& ask, Outcome& outcome) {
   Reservation granted = most_of(ask.wanted, member.counted[gpu]);
-  const Bytes largest = step_of(total(gpu));
-  for (Bytes step = largest; step != 0 && step >= largest / kSmallest; step /= 2) {
+  const auto beyond = [&](Bytes more) {
     Reservation far = granted;
-    for (Bytes* bytes : {&far.device, &far.movable, &far.fixed, &far.swapped}) *bytes += kFar * step;
-    if (refusal(member, gpu, far)) continue;
+    for (Bytes* bytes : {&far.device, &far.movable, &far.fixed, &far.swapped}) *bytes += more;
+    return refusal(member, gpu, far);
+  };
+  Bytes step = step_of(total(gpu));
+  const Bytes smallest = std::max<Bytes>(step / kSmallest, 1);
+  auto near = beyond(kFar * step);
+  while (near && near->account == nullptr && step / 2 >= smallest) near = beyond(kNear * (step /= 2));
+  if (!near) {
     const auto rounded = [step](Bytes bytes) { return (bytes + step - 1) / step * step; };
     const Bytes more = rounded(granted.device) - granted.device;
     granted.device += more;
     if (granted.movable != 0) granted.movable += more;
     if (granted.fixed != 0) granted.fixed += more;
     granted.swapped = rounded(granted.swapped);
-    break;
   }
   member.granted[gpu] = granted;
   book(client, member, gpu, most_of(granted, member.reserved[gpu]), outcome);

@@ -24,9 +24,10 @@ Time RoomQueue::freed(const FreedOnGpus& freed, const Request& request) const {
   return request.what == What::kSwapped ? freed_by_others(freed, request) : freed[request.gpu].any.latest;
 }
 
-bool RoomQueue::comes_back(const Request& request, Time now) const {
-  const Time at = freed(returning_, request);
-  return at != Time{} && now < at + kComesBack;
+bool RoomQueue::comes_back(const Request& request, Time first, Time now) const {
+  const auto lately = [now](Time at) { return at != Time{} && now < at + kComesBack; };
+  const Time at = freed(freed_, request);
+  return lately(freed(returning_, request)) || (lately(at) && first < at);
 }
 
 RoomQueue::View RoomQueue::view(Time now) const {
@@ -35,7 +36,10 @@ RoomQueue::View RoomQueue::view(Time now) const {
     Age& age = view.ages.try_emplace(unit_of(id), kYoungest).first->second;
     age = std::min(age, Age{client.began, id});
   }
-  for (const Request& each : requests_) view.gpus[each.gpu];
+  for (const Request& each : requests_) {
+    View::Gpu& gpu = view.gpus[each.gpu];
+    gpu.since = std::min(gpu.since, each.since);
+  }
   for (const auto& [id, client] : clients_) {
     for (const auto& [index, bytes] : client.stays) {
       const auto gpu = view.gpus.find(index);
@@ -52,7 +56,9 @@ RoomQueue::View RoomQueue::view(Time now) const {
   for (const Request& each : requests_) goes(view.gpus.at(each.gpu), unit_of(each.client));
   for (const auto& [of, trying] : trying_) {
     const auto gpu = view.gpus.find(of.second);
-    if (gpu != view.gpus.end() && now < trying.begun + kTries) goes(gpu->second, unit_of(of.first));
+    if (gpu == view.gpus.end() || now >= trying.begun + kTries) continue;
+    goes(gpu->second, unit_of(of.first));
+    gpu->second.since = std::min(gpu->second.since, trying.request.since);
   }
   return view;
 }
@@ -164,7 +170,7 @@ RoomQueue::Verdict RoomQueue::verdict(const View& view, const Request& request, 
   const bool futile = refused != refused_at_.end() && refused->second >= freed_by_others(freed_, request);
   if (futile && request.since >= refused->second) return Verdict::kRefuse;
   const bool unknown = request.others && now < request.since + kComesBack;
-  const bool returns = unknown || comes_back(request, now);
+  const bool returns = unknown || comes_back(request, gpu.since, now);
   if (!view.has_others(request, unit) && !returns) {
     return freed_at > request.tried ? Verdict::kAgain : Verdict::kRefuse;
   }
@@ -188,8 +194,9 @@ bool RoomQueue::is_blocked(const View& view, const Request& request, const std::
   }
   const Bytes free = request.most - std::min(request.most, all);
   if (request.bytes > free + outside) return true;
-  const bool first = view.ages.at(unit) <= view.gpus.at(request.gpu).first;
-  const bool untried = comes_back(request, now) || (first && freed(freed_, request) > request.tried);
+  const View::Gpu& gpu = view.gpus.at(request.gpu);
+  const bool first = view.ages.at(unit) <= gpu.first;
+  const bool untried = comes_back(request, gpu.since, now) || (first && freed(freed_, request) > request.tried);
   return outside == 0 && !untried;
 }
 
@@ -293,9 +300,14 @@ std::optional<Time> RoomQueue::next_deadline() const {
       if (decided_ < each.at + kAnswerTakes) due = std::min(due, each.at + kAnswerTakes);
     }
   }
+  std::map<GpuIndex, Time> first;
+  for (const Request& each : requests_) {
+    Time& since = first.try_emplace(each.gpu, each.since).first->second;
+    since = std::min(since, each.since);
+  }
   for (const Request& each : requests_) {
     const bool unknown = each.others && decided_ < each.since + kComesBack;
-    if (unknown || comes_back(each, decided_)) due = std::min(due, decided_ + kTries);
+    if (unknown || comes_back(each, first.at(each.gpu), decided_)) due = std::min(due, decided_ + kTries);
     for (const Time at : {late(each), each.since + patience_}) {
       if (decided_ < at) due = std::min(due, at);
     }

@@ -39,9 +39,8 @@ class RoomQueue {
  public:
   // Between two tries although nothing is known to have been freed: programs without rota say nothing. A judgment.
   static constexpr Time kLooks = std::chrono::seconds(1);
-  // How long the driver may take to get back what was freed, or what a client had that has left, unless its process has
-  // ended: then it has everything back (H200, 580.159.04: 24 processes with 1 to 110 GiB, ended or killed). And the
-  // time between two tries meanwhile. Judgments.
+  // How long the driver may take to get back what was freed, or what a client had that has left; and the time between
+  // two tries meanwhile. Judgments.
   static constexpr Time kComesBack = std::chrono::seconds(1);
   static constexpr Time kTries = std::chrono::milliseconds(50);
   // How long a client's page may still say that all of its threads wait after one was answered, unless that one is
@@ -85,7 +84,9 @@ class RoomQueue {
   // What of its memory there can leave: as has().
   void moves(ClientId client, GpuIndex gpu, Bytes bytes, Time now);
   void await(const Request& request);
-  // `ended`: its process has.
+  // `ended`: its process has. Then the driver has its memory back (H200, 580.159.04: 24 processes with 1 to 110 GiB,
+  // ended or killed) unless children have it still, which may be about to end, too: requests that were made before wait
+  // for that, as if it had not ended. Later ones do not, unless such requests wait.
   void leave(ClientId client, Time now, bool ended = false);
   std::vector<Answer> decide(Time now);
   bool awaited(GpuIndex gpu) const { return waiting_on_[gpu] != 0; }
@@ -138,7 +139,8 @@ class RoomQueue {
     struct Gpu {
       std::map<Unit, Bytes> stays;
       std::map<Unit, Bytes> has;  // that stays, and that moves
-      Age first = kYoungest;      // that waits there or tries
+      Age first = kYoungest;      // that waits there or tries,
+      Time since = Time::max();   // and when the first of these requests was made
     };
     std::map<GpuIndex, Gpu> gpus;  // on which somebody waits
     // What each unit has that may be in the request's way.
@@ -154,8 +156,8 @@ class RoomQueue {
   Time freed(const FreedOnGpus& freed, const Request& request) const;
   Time freed_by_others(const FreedOnGpus& freed, const Request& request) const;
   static void note_freed(const Client& client, const Unit& unit, FreedOnGpus& freed, Time now);
-  // Whether that may still be on its way back to the driver.
-  bool comes_back(const Request& request, Time now) const;
+  // Whether that may still be on its way back to the driver. `first`: when the first request that waits was made.
+  bool comes_back(const Request& request, Time first, Time now) const;
   View view(Time now) const;
   // What has to be on the GPU together with the request: the unit's own memory that may be in the way, and for extents
   // all of the client's.
@@ -178,7 +180,7 @@ class RoomQueue {
   std::map<std::pair<ClientId, GpuIndex>, Trying> trying_;
   std::array<std::uint32_t, protocol::kMaxGpus> waiting_on_{};
   FreedOnGpus freed_{};
-  FreedOnGpus returning_{};                               // of these, what may still be on its way back to the driver
+  FreedOnGpus returning_{};                               // without what processes had that have ended
   std::map<std::pair<Unit, GpuIndex>, Time> refused_at_;  // when a unit was refused last
   Time decided_{};
 };

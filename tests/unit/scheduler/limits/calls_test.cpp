@@ -93,19 +93,20 @@ TEST_CASE("a client that may not make others wait is answered at once") {
   CHECK_FALSE(quota.asks(2, 0));
 }
 
-TEST_CASE("a client that takes all that a limit allows asks for few of its allocations") {
+TEST_CASE("a client that takes all of a GPU asks for few of its allocations") {
   LimitsBesideBooks quota;
-  quota.join(1, {kSession});
+  quota.join(1, {{"session 1", "session 1", {}}});
   quota.add_gpu(1, 0, kGpu, 0);
-  Bytes has = 0;
+  Bytes has = kGpu - 1000;
   std::uint32_t asks = 0;
   const auto may_have = [&](Bytes bytes) {
-    if (bytes <= quota.reserved(1, 0).device) return true;
-    return quota.reserve(1, 0, ++asks, {.device = bytes, .fixed = bytes}, kStart).answers.at(0).granted;
+    if (bytes <= quota.reserved(1, 0).swapped) return true;
+    const Reservation wanted{.device = bytes, .movable = bytes, .swapped = bytes};
+    return quota.reserve(1, 0, ++asks, wanted, kStart, Time{}).answers.at(0).granted;
   };
   while (may_have(has + 10)) has += 10;
-  CHECK(has == 1000);
-  CHECK(asks < 25);
+  CHECK(has == kGpu);
+  CHECK(asks < 35);
 }
 
 }  // namespace rota::scheduler

@@ -1,4 +1,5 @@
-// A client that has just been answered may report for a moment that all of its threads wait, although one continues.
+// A client that has just been answered may report for a moment that all of its threads wait, although one continues;
+// and a process that has just ended may have children that have its memory still.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/scheduler/limits/room_machine.h"
@@ -45,6 +46,34 @@ TEST_CASE("a client that was told to try and waits again has read that") {
   machine.await(1, 30, since);
   machine.await(2, 40);
   CHECK(machine.settle(RoomQueue::kComesBack) == "2 refused");
+}
+
+TEST_CASE("what a process had that has ended is awaited for a moment by requests of before, the oldest first") {
+  Machine machine;
+  machine.has(1, 90);
+  machine.await(2, 80);
+  machine.await(3, 80);
+  const Time since = machine.now;
+  machine.now += 1ms;
+  machine.queue.leave(1, machine.now, true);
+  CHECK(machine.settle() == "2 again");
+  machine.now += 1ms;
+  machine.await(2, 80, since);  // a child still has it
+  machine.await(4, 80);
+  CHECK(machine.settle().empty());
+  CHECK(machine.settle(RoomQueue::kTries) == "2 again");
+  machine.has(2, 80);
+  CHECK(machine.settle(RoomQueue::kTries).empty());
+}
+
+TEST_CASE("what a process had that has ended is not awaited by requests that come later") {
+  Machine machine;
+  machine.has(1, 90);
+  machine.now += 1ms;
+  machine.queue.leave(1, machine.now, true);
+  machine.now += 1ms;
+  machine.await(2, 80);
+  CHECK(machine.settle() == "2 refused");
 }
 
 }  // namespace

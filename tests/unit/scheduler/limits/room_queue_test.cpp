@@ -399,22 +399,6 @@ TEST_CASE("while the driver takes back what a program had, requests try often an
   CHECK(machine.settle(RoomQueue::kComesBack) == "2 refused");  // nobody else has anything there
 }
 
-TEST_CASE("what a program had is free at once when its process has ended") {
-  Machine machine;
-  machine.has(1, 90);
-  machine.await(2, 20);
-  const Time since = machine.now;
-  machine.now += 1ms;
-  machine.queue.leave(1, machine.now, true);
-  CHECK(machine.settle() == "2 again");
-  machine.now += 1ms;
-  machine.await(2, 20, since);
-  CHECK(machine.settle() == "2 refused");
-  machine.now += 1ms;
-  machine.await(2, 20);
-  CHECK(machine.settle() == "2 refused");
-}
-
 TEST_CASE("a client's many requests are bounded") {
   Machine machine;
   machine.has(1, 90);
