@@ -223,6 +223,12 @@ Leases::Gang* Leases::gang_for(const std::set<ClientId>& together) {
   Gang& made = gang_named(first, fmt::format("\n{}", first.id));
   made.name = fmt::format("ipc-{}", first.id);
   made.why = GangWhy::kMemory;
+  for (const ClientId id : together) {
+    const Program& client = *program(id);
+    if (client.apart_until <= made.apart_until) continue;
+    made.apart = client.apart;
+    made.apart_until = client.apart_until;
+  }
   return &made;
 }
 

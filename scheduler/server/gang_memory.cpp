@@ -52,7 +52,7 @@ void Leases::say_usage(Task& task, const event::Usage& usage) {
   if (Gang* const gang = gang_of(task)) {
     task.parts[usage.gpu].usage = usage;
     all = {.client = 0, .gpu = usage.gpu, .used = 0};
-    Bytes contexts = 0;
+    Bytes needed = 0;
     std::size_t swappers = 0;
     for_each_member(*gang, [&](const Program&, const Task& other) {
       const auto part = other.parts.find(usage.gpu);
@@ -65,13 +65,13 @@ void Leases::say_usage(Task& task, const event::Usage& usage) {
       all.free = std::max(all.free, its.free);
       all.refusals += its.refusals;
       all.fixed_for_now += its.fixed_for_now;
-      contexts += part->second.context;
-      swappers += its.resident != 0 ? 1 : 0;
+      // All of a member that lacks some may be out, as what it had when it became a member.
+      needed += part->second.context + std::max(its.resident + its.shortage, its.shortage != 0 ? its.used : 0);
+      swappers += its.resident != 0 || its.shortage != 0 ? 1 : 0;
     });
     // What the driver has refused does not fit together with what is there, programs without rota included. Unified
     // Memory counts in neither.
     const scheduler::GpuState there = core_.gpu(usage.gpu);
-    const Bytes needed = all.resident + all.shortage + contexts;
     if (swappers > 1 && all.shortage != 0 && needed + there.outside > there.total) {
       gang->overcommitted = usage.gpu;
       gangs_due_.insert(gang->number);

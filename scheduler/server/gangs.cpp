@@ -387,8 +387,7 @@ void Leases::decided(Gang& gang, const scheduler::Decision& decision) {
   leave_out_silent(gang);
   if (++gang.revoked < kMostRevoked) return;
   gang.revoked = 0;
-  gang.apart = protocol::GangApart::kNoRest;
-  gang.apart_until = now() + kApart;
+  part(gang, protocol::GangApart::kNoRest);
   log::warn(
       "gang {}: the work of its programs did not finish together in {} turns: for {} minutes they take their turns by "
       "themselves, or run concurrently with the others",
@@ -400,10 +399,21 @@ void Leases::decided(Gang& gang, const scheduler::Decision& decision) {
 void Leases::leave_out_silent(const Gang& gang) {
   for_each_member(gang, [&](Program& client, const Task& task) {
     const bool may_end = !gang.drain.drains() && (rest_of(client, task).flags & protocol::kGangMayEnd) != 0;
-    if (client.heard || may_end || std::exchange(client.silent, true)) return;
+    if (client.heard || may_end || task.gave_back || std::exchange(client.silent, true)) return;
     log::info("gang {}: client {} ({}, pid {}) does not answer, and takes its turns by itself until it does", gang.name,
               client.id, client.name, client.pid);
   });
+}
+
+void Leases::part(Gang& gang, protocol::GangApart why) {
+  gang.apart = why;
+  gang.apart_until = now() + kApart;
+  for (const ClientId id : gang.clients) {
+    Program* const client = program(id);
+    if (client == nullptr) continue;
+    client->apart = why;
+    client->apart_until = gang.apart_until;
+  }
 }
 
 // If its members' memory does not fit on a GPU, some would be missing in each of its turns: they take turns by
@@ -411,8 +421,7 @@ void Leases::leave_out_silent(const Gang& gang) {
 void Leases::part_if_overcommitted(Gang& gang) {
   const std::optional<GpuIndex> gpu = std::exchange(gang.overcommitted, std::nullopt);
   if (!gpu || is_apart(gang)) return;
-  gang.apart = protocol::GangApart::kNoRoom;
-  gang.apart_until = now() + kApart;
+  part(gang, protocol::GangApart::kNoRoom);
   log::warn(
       "gang {}: what its programs have on GPU {} does not fit there: for {} minutes they take their turns by "
       "themselves. Give them less memory, or a GPU each",

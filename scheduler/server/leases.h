@@ -34,6 +34,9 @@ struct Program {
   std::set<scheduler::ClientId> linked;   // programs with which it shares open memory (gang_membership.cpp)
   bool heard = false;                     // since its gang's turn began or, if that is later, began to drain
   bool silent = false;                    // it left such a turn to be revoked, and has said nothing since
+  // As in its latest gang: a gang that links make again and again keeps the verdict.
+  protocol::GangApart apart{};
+  scheduler::Time apart_until{};
   Tasks tasks;
   GpuSet gpus() const { return tasks.gpus(); }  // that it has added
 };
@@ -201,6 +204,7 @@ class Leases {
   void gave_back(const Program& program, Task& task, std::uint32_t grant);
   void decided(Gang& gang, const scheduler::Decision& decision);
   void leave_out_silent(const Gang& gang);
+  void part(Gang& gang, protocol::GangApart why);
 
   void say_usage(Task& task, const scheduler::event::Usage& usage);
   struct OnGpu {

@@ -1,5 +1,6 @@
 """Two programs of different `rota run`s of which one opens memory of the other: they have their turns together."""
 import signal
+import threading
 import time
 import unittest
 
@@ -39,6 +40,35 @@ class Gangs(Ipc):
             self.ask(exporter, "fill", address, 4, 0)
         # Turn by turn each round takes as long as the grace period, until rotad lets both run at once.
         self.assertLess(time.monotonic() - begun, 20)
+        self.assertIn('"wrong":0', self.finish(third).stdout)
+        self.ends_well(exporter, importer)
+
+    # ctest labels: unsanitized
+    def test_programs_whose_memory_does_not_fit_together_take_their_turns_by_themselves_once_they_are_linked(self):
+        exporter, importer = self.program(), self.program()
+        handle = self.exported(exporter, 4 * MIB, 0)[1]
+        third = self.third()
+        ended = threading.Event()
+        def works(program, rounds, address):
+            for _ in range(rounds):
+                self.ask(program, "fill", address, 120 * MIB, 1)
+        def exports():
+            address = self.ask(exporter, "allocate", 120 * MIB)
+            while not ended.is_set():
+                works(exporter, 1, address)
+        other = threading.Thread(target=exports)
+        other.start()
+        try:
+            address = self.ask(importer, "allocate", 120 * MIB)
+            works(importer, 20, address)
+            self.opened(importer, handle)
+            begun = time.monotonic()
+            works(importer, 20, address)
+            self.assertLess(time.monotonic() - begun, 10 * GRACE)
+            self.assertEqual([gang["apart"] for gang in self.status()["gangs"]], [True])
+        finally:
+            ended.set()
+            other.join()
         self.assertIn('"wrong":0', self.finish(third).stdout)
         self.ends_well(exporter, importer)
 

@@ -335,5 +335,59 @@ TEST_CASE("a member whose turn may end is not left out where another one keeps t
   CHECK(idle.page().gang == busy.page().gang);
 }
 
+TEST_CASE("programs whose work has not finished together stay apart although they open the memory anew") {
+  const Daemon daemon({"--mode", "exclusive", "--quantum", "5ms", "--grace", "100ms"});
+  Sharer exporter(daemon, "", kNumber);
+  Sharer opener(daemon);
+  Sharer other(daemon);
+  opener.opens();
+  for (int turn = 0; turn < 3; ++turn) {
+    REQUIRE(opener.is_member());
+    exporter.want_mine();
+    REQUIRE(opener.is_granted());
+    for (Sharer* each : {&exporter, &opener}) {
+      each->catch_up();
+      each->say(0, 0);  // its work goes on
+    }
+    other.want_mine();
+    REQUIRE(other.is_granted());  // the gang's grant was revoked
+    other.give_back_mine();
+    other.catch_up();
+    for (Sharer* each : {&exporter, &opener}) {
+      each->give_back_mine();
+      each->catch_up();
+    }
+  }
+  REQUIRE(opener.is_alone());
+  opener.closes();
+  opener.opens();
+  const auto known = status(daemon.socket()).gangs;
+  REQUIRE(known.size() == 1);
+  CHECK(known[0].apart == protocol::GangApart::kNoRest);
+}
+
+TEST_CASE("a member that has given back before the others drain is not left out") {
+  const Daemon daemon({"--mode", "exclusive", "--quantum", "5ms", "--grace", "200ms"});
+  Rank one(daemon.socket(), 0);
+  Rank works(daemon.socket(), 0);
+  Rank early(daemon.socket(), 0);
+  Rank other(daemon.socket(), 0);
+  for (Rank* each : {&one, &works, &early, &other}) each->use(0, kGpuBytes / 8);
+  for (Rank* each : {&one, &works, &early}) each->join("job");
+  for (Rank* each : {&one, &works, &early}) REQUIRE(each->is_member());
+  one.want_mine();
+  for (Rank* each : {&one, &works, &early}) REQUIRE(each->is_granted());
+  early.give_back_mine();
+  early.catch_up();
+  other.want_mine();
+  for (Rank* each : {&one, &works}) each->say(0, kGangMayEnd);
+  REQUIRE(one.drains());
+  one.say(one.page().gang_step, kGangRests);
+  works.say(works.page().gang_step, 0);
+  REQUIRE(other.is_granted());
+  other.catch_up();
+  CHECK(early.page().gang != 0);
+}
+
 }  // namespace
 }  // namespace rota::test
