@@ -167,7 +167,8 @@ bool GangEvidence::has_sharers() const {
 bool GangEvidence::decide(protocol::GangWhy why) {
   if (decided_.load(std::memory_order_relaxed)) return false;
   const Launch launch = launch_of_now();
-  if (!launch.says_anything() && why == protocol::GangWhy::kMemory) return decide_by_session();
+  const bool by_session = !launch.says_anything() || by_session_.load();  // memory shows no other gang later
+  if (why == protocol::GangWhy::kMemory && by_session) return decide_by_session();
   if (!launch.says_anything() || decided_.exchange(true)) return false;
   gang_ = launch.gang;
   if (gang_) gang_->why = why;

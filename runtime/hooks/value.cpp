@@ -13,31 +13,39 @@ using api::CUstream;
 namespace {
 
 // For other memory the driver refuses nothing that it would not refuse natively.
-CUresult explained(CUresult result, CUdeviceptr address, const char* function) {
-  if (result == api::CUDA_SUCCESS || address % sizeof(api::cuuint32_t) != 0) return result;
+CUresult explained(CUresult result, CUdeviceptr address, std::size_t bytes, const char* function) {
+  if (result == api::CUDA_SUCCESS || address % bytes != 0) return result;
   memory::Memory& memory = runtime().memory;
   const auto known = memory.ledger().find(address);
   const bool unified = known && known->kind.backing == memory::Backing::kUnified;
   return unified ? memory.explained(result, address, function) : result;
 }
 
-CUdeviceptr address_of(const api::CUstreamBatchMemOpParams& operation) {
+struct Value {
+  CUdeviceptr address = 0;
+  std::size_t bytes = 1;
+};
+
+Value value_of(const api::CUstreamBatchMemOpParams& operation) {
   switch (operation.operation) {
     case api::CU_STREAM_MEM_OP_WAIT_VALUE_32:
+      return {operation.waitValue.address, 4};
     case api::CU_STREAM_MEM_OP_WAIT_VALUE_64:
-      return operation.waitValue.address;
+      return {operation.waitValue.address, 8};
     case api::CU_STREAM_MEM_OP_WRITE_VALUE_32:
+      return {operation.writeValue.address, 4};
     case api::CU_STREAM_MEM_OP_WRITE_VALUE_64:
-      return operation.writeValue.address;
+      return {operation.writeValue.address, 8};
     default:
-      return 0;
+      return {};
   }
 }
 
 CUresult explained(CUresult result, unsigned count, const api::CUstreamBatchMemOpParams* operations) {
   if (operations == nullptr) return result;
   for (unsigned index = 0; index < count; ++index) {
-    explained(result, address_of(operations[index]), "cuStreamBatchMemOp");
+    const Value value = value_of(operations[index]);
+    explained(result, value.address, value.bytes, "cuStreamBatchMemOp");
   }
   return result;
 }
@@ -46,67 +54,79 @@ CUresult explained(CUresult result, unsigned count, const api::CUstreamBatchMemO
 
 // Written out, so that each is next to its own gate.
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
-  return explained(gates::cuStreamWaitValue32(stream, addr, value, flags), addr, "cuStreamWaitValue32");
+  return explained(gates::cuStreamWaitValue32(stream, addr, value, flags), addr, sizeof value, "cuStreamWaitValue32");
 }
 
 CUresult cuStreamWaitValue32_ptsz(CUstream stream, CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
-  return explained(gates::cuStreamWaitValue32_ptsz(stream, addr, value, flags), addr, "cuStreamWaitValue32");
+  return explained(gates::cuStreamWaitValue32_ptsz(stream, addr, value, flags), addr, sizeof value,
+                   "cuStreamWaitValue32");
 }
 
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
-  return explained(gates::cuStreamWaitValue32_v2(stream, addr, value, flags), addr, "cuStreamWaitValue32");
+  return explained(gates::cuStreamWaitValue32_v2(stream, addr, value, flags), addr, sizeof value,
+                   "cuStreamWaitValue32");
 }
 
 CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
-  return explained(gates::cuStreamWaitValue32_v2_ptsz(stream, addr, value, flags), addr, "cuStreamWaitValue32");
+  return explained(gates::cuStreamWaitValue32_v2_ptsz(stream, addr, value, flags), addr, sizeof value,
+                   "cuStreamWaitValue32");
 }
 
 CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
-  return explained(gates::cuStreamWaitValue64(stream, addr, value, flags), addr, "cuStreamWaitValue64");
+  return explained(gates::cuStreamWaitValue64(stream, addr, value, flags), addr, sizeof value, "cuStreamWaitValue64");
 }
 
 CUresult cuStreamWaitValue64_ptsz(CUstream stream, CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
-  return explained(gates::cuStreamWaitValue64_ptsz(stream, addr, value, flags), addr, "cuStreamWaitValue64");
+  return explained(gates::cuStreamWaitValue64_ptsz(stream, addr, value, flags), addr, sizeof value,
+                   "cuStreamWaitValue64");
 }
 
 CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
-  return explained(gates::cuStreamWaitValue64_v2(stream, addr, value, flags), addr, "cuStreamWaitValue64");
+  return explained(gates::cuStreamWaitValue64_v2(stream, addr, value, flags), addr, sizeof value,
+                   "cuStreamWaitValue64");
 }
 
 CUresult cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
-  return explained(gates::cuStreamWaitValue64_v2_ptsz(stream, addr, value, flags), addr, "cuStreamWaitValue64");
+  return explained(gates::cuStreamWaitValue64_v2_ptsz(stream, addr, value, flags), addr, sizeof value,
+                   "cuStreamWaitValue64");
 }
 
 CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
-  return explained(gates::cuStreamWriteValue32(stream, addr, value, flags), addr, "cuStreamWriteValue32");
+  return explained(gates::cuStreamWriteValue32(stream, addr, value, flags), addr, sizeof value, "cuStreamWriteValue32");
 }
 
 CUresult cuStreamWriteValue32_ptsz(CUstream stream, CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
-  return explained(gates::cuStreamWriteValue32_ptsz(stream, addr, value, flags), addr, "cuStreamWriteValue32");
+  return explained(gates::cuStreamWriteValue32_ptsz(stream, addr, value, flags), addr, sizeof value,
+                   "cuStreamWriteValue32");
 }
 
 CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
-  return explained(gates::cuStreamWriteValue32_v2(stream, addr, value, flags), addr, "cuStreamWriteValue32");
+  return explained(gates::cuStreamWriteValue32_v2(stream, addr, value, flags), addr, sizeof value,
+                   "cuStreamWriteValue32");
 }
 
 CUresult cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
-  return explained(gates::cuStreamWriteValue32_v2_ptsz(stream, addr, value, flags), addr, "cuStreamWriteValue32");
+  return explained(gates::cuStreamWriteValue32_v2_ptsz(stream, addr, value, flags), addr, sizeof value,
+                   "cuStreamWriteValue32");
 }
 
 CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
-  return explained(gates::cuStreamWriteValue64(stream, addr, value, flags), addr, "cuStreamWriteValue64");
+  return explained(gates::cuStreamWriteValue64(stream, addr, value, flags), addr, sizeof value, "cuStreamWriteValue64");
 }
 
 CUresult cuStreamWriteValue64_ptsz(CUstream stream, CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
-  return explained(gates::cuStreamWriteValue64_ptsz(stream, addr, value, flags), addr, "cuStreamWriteValue64");
+  return explained(gates::cuStreamWriteValue64_ptsz(stream, addr, value, flags), addr, sizeof value,
+                   "cuStreamWriteValue64");
 }
 
 CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
-  return explained(gates::cuStreamWriteValue64_v2(stream, addr, value, flags), addr, "cuStreamWriteValue64");
+  return explained(gates::cuStreamWriteValue64_v2(stream, addr, value, flags), addr, sizeof value,
+                   "cuStreamWriteValue64");
 }
 
 CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
-  return explained(gates::cuStreamWriteValue64_v2_ptsz(stream, addr, value, flags), addr, "cuStreamWriteValue64");
+  return explained(gates::cuStreamWriteValue64_v2_ptsz(stream, addr, value, flags), addr, sizeof value,
+                   "cuStreamWriteValue64");
 }
 
 CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, api::CUstreamBatchMemOpParams* paramArray,

@@ -197,7 +197,11 @@ bool Quota::fits(const Member& member, GpuIndex index, const Reservation& wanted
 
 // What the client merely claims to have is not granted to it beyond a limit either.
 std::optional<Quota::Refusal> Quota::refusal(const Member& member, GpuIndex gpu, const Reservation& wanted) const {
-  if (!fits(member, gpu, wanted)) return Refusal{nullptr, false};
+  return fits(member, gpu, wanted) ? refusing_account(member, gpu, wanted) : Refusal{nullptr, false};
+}
+
+std::optional<Quota::Refusal> Quota::refusing_account(const Member& member, GpuIndex gpu,
+                                                      const Reservation& wanted) const {
   const Reservation& granted = member.counted[gpu];
   for (const Account* account : member.accounts) {
     const Bytes before = in(*account, member, gpu).device;

@@ -349,6 +349,7 @@ class Quota {
   static Bytes stays_with(const Member& member, GpuIndex gpu, const Reservation& wanted);
   bool others_in_way(ClientId client, const Member& member, GpuIndex gpu, const Reservation& wanted) const;
   std::optional<Refusal> refusal(const Member& member, GpuIndex gpu, const Reservation& wanted) const;
+  std::optional<Refusal> refusing_account(const Member& member, GpuIndex gpu, const Reservation& wanted) const;
   bool by_contexts(const Member& member, GpuIndex gpu, const Reservation& wanted, const Refusal& by) const;
   Bytes most(const Member& member, GpuIndex gpu) const;
   void count_context(Member& member, GpuIndex gpu, Bytes context, Bytes measured, Outcome& outcome);

@@ -17,8 +17,8 @@ namespace {
 // A client is granted up to the next step (event.h) if its limits are at least kFar steps away. Judgement.
 constexpr Bytes kFar = 4;
 // If only the GPU's end is nearer than that, a step is a half of it, a quarter, and so on down to kSmallest of it, at
-// least kNear of which have to be left. Not near limits of accounts: what one client has in reserve others are told to
-// be taken. Judgments.
+// least kNear of which have to be left. Not near limits of accounts, where others are told that the reserve is
+// taken. Judgments.
 constexpr Bytes kNear = 2;
 constexpr Bytes kSmallest = 64;
 
@@ -62,19 +62,20 @@ Quota::Answer Quota::grant(ClientId client, Member& member, GpuIndex gpu, const 
   const auto beyond = [&](Bytes more) {
     Reservation far = granted;
     for (Bytes* bytes : {&far.device, &far.movable, &far.fixed, &far.swapped}) *bytes += more;
-    return refusal(member, gpu, far);
+    return far;
   };
   Bytes step = step_of(total(gpu));
   const Bytes smallest = std::max<Bytes>(step / kSmallest, 1);
-  auto near = beyond(kFar * step);
-  while (near && near->account == nullptr && step / 2 >= smallest) near = beyond(kNear * (step /= 2));
-  if (!near) {
-    const auto rounded = [step](Bytes bytes) { return (bytes + step - 1) / step * step; };
-    const Bytes more = rounded(granted.device) - granted.device;
-    granted.device += more;
-    if (granted.movable != 0) granted.movable += more;
-    if (granted.fixed != 0) granted.fixed += more;
-    granted.swapped = rounded(granted.swapped);
+  const Reservation far = beyond(kFar * step);
+  if (!refusing_account(member, gpu, far)) {
+    bool left = fits(member, gpu, far);
+    while (!left && step / 2 >= smallest) left = fits(member, gpu, beyond(kNear * (step /= 2)));
+    const auto more = [&](Bytes bytes) { return left ? (bytes + step - 1) / step * step - bytes : 0; };
+    const Bytes reserve = more(granted.device);
+    granted.device += reserve;
+    if (granted.movable != 0) granted.movable += reserve;
+    if (granted.fixed != 0) granted.fixed += reserve;
+    granted.swapped += more(granted.swapped);
   }
   member.granted[gpu] = granted;
   book(client, member, gpu, most_of(granted, member.reserved[gpu]), outcome);

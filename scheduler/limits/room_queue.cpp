@@ -30,16 +30,25 @@ bool RoomQueue::comes_back(const Request& request, Time first, Time now) const {
   return lately(freed(returning_, request)) || (lately(at) && first < at);
 }
 
+Time RoomQueue::first_request(GpuIndex gpu, Time now) const {
+  Time first = Time::max();
+  for (const Request& each : requests_) {
+    if (each.gpu == gpu) first = std::min(first, each.since);
+  }
+  for (const auto& [of, trying] : trying_) {
+    if (of.second == gpu && now < trying.begun + kTries) first = std::min(first, trying.request.since);
+  }
+  return first;
+}
+
 RoomQueue::View RoomQueue::view(Time now) const {
   View view;
   for (const auto& [id, client] : clients_) {
     Age& age = view.ages.try_emplace(unit_of(id), kYoungest).first->second;
     age = std::min(age, Age{client.began, id});
   }
-  for (const Request& each : requests_) {
-    View::Gpu& gpu = view.gpus[each.gpu];
-    gpu.since = std::min(gpu.since, each.since);
-  }
+  for (const Request& each : requests_) view.gpus[each.gpu];
+  for (auto& [index, gpu] : view.gpus) gpu.since = first_request(index, now);
   for (const auto& [id, client] : clients_) {
     for (const auto& [index, bytes] : client.stays) {
       const auto gpu = view.gpus.find(index);
@@ -58,7 +67,6 @@ RoomQueue::View RoomQueue::view(Time now) const {
     const auto gpu = view.gpus.find(of.second);
     if (gpu == view.gpus.end() || now >= trying.begun + kTries) continue;
     goes(gpu->second, unit_of(of.first));
-    gpu->second.since = std::min(gpu->second.since, trying.request.since);
   }
   return view;
 }
@@ -75,7 +83,8 @@ bool RoomQueue::View::has_others(const Request& request, const Unit& unit) const
 
 void RoomQueue::has(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes stays, Time now) {
   Client& known = clients_[client];
-  known.gang = gang;
+  const Unit former = unit_of(client);
+  if (std::exchange(known.gang, gang) != gang) forget_refusals_unless_of(former);
   Bytes& before = known.stays[gpu];
   for (FreedOnGpus* const freed : {&freed_, &returning_}) {
     if (stays >= before) break;
@@ -141,11 +150,12 @@ void RoomQueue::leave(ClientId client, Time now, bool ended) {
   note_freed(found->second, unit, freed_, now);
   if (!ended) note_freed(found->second, unit, returning_, now);
   clients_.erase(found);
-  const auto is_of_unit = [&](const auto& each) { return unit_of(each.first) == unit; };
-  const bool last = std::ranges::none_of(clients_, is_of_unit);
-  std::erase_if(refused_at_, [&](const auto& each) {
-    return each.first.first == Unit{0, client} || (last && each.first.first == unit);
-  });
+  forget_refusals_unless_of(unit);
+}
+
+void RoomQueue::forget_refusals_unless_of(const Unit& unit) {
+  if (std::ranges::any_of(clients_, [&](const auto& each) { return unit_of(each.first) == unit; })) return;
+  std::erase_if(refused_at_, [&](const auto& each) { return each.first.first == unit; });
 }
 
 Bytes RoomQueue::own(const View& view, const Request& request) const {
@@ -300,14 +310,10 @@ std::optional<Time> RoomQueue::next_deadline() const {
       if (decided_ < each.at + kAnswerTakes) due = std::min(due, each.at + kAnswerTakes);
     }
   }
-  std::map<GpuIndex, Time> first;
-  for (const Request& each : requests_) {
-    Time& since = first.try_emplace(each.gpu, each.since).first->second;
-    since = std::min(since, each.since);
-  }
   for (const Request& each : requests_) {
     const bool unknown = each.others && decided_ < each.since + kComesBack;
-    if (unknown || comes_back(each, first.at(each.gpu), decided_)) due = std::min(due, decided_ + kTries);
+    if (unknown || comes_back(each, first_request(each.gpu, decided_), decided_))
+      due = std::min(due, decided_ + kTries);
     for (const Time at : {late(each), each.since + patience_}) {
       if (decided_ < at) due = std::min(due, at);
     }

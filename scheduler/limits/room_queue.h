@@ -156,8 +156,12 @@ class RoomQueue {
   Time freed(const FreedOnGpus& freed, const Request& request) const;
   Time freed_by_others(const FreedOnGpus& freed, const Request& request) const;
   static void note_freed(const Client& client, const Unit& unit, FreedOnGpus& freed, Time now);
-  // Whether that may still be on its way back to the driver. `first`: when the first request that waits was made.
+  // When the first request was made that waits there or tries.
+  Time first_request(GpuIndex gpu, Time now) const;
+  // Whether that may still be on its way back to the driver. `first`: as first_request().
   bool comes_back(const Request& request, Time first, Time now) const;
+  // No client is of the unit any more, perhaps.
+  void forget_refusals_unless_of(const Unit& unit);
   View view(Time now) const;
   // What has to be on the GPU together with the request: the unit's own memory that may be in the way, and for extents
   // all of the client's.

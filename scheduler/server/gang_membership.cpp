@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -41,11 +42,16 @@ void Leases::on_gang(Program& client, const protocol::Gang& named) {
   const bool by_memory = named.why == GangWhy::kMemory && named.size <= 1;
   const auto former = gangs_.find(client.named);
   const bool first = former == gangs_.end();
-  if (client.gangless || (!first && (name.empty() || by_memory || !gives_way(*former->second)))) return;
+  if (client.gangless || (!first && (by_memory || !gives_way(*former->second)))) return;
   std::set<ClientId> concerned = client.linked;
   concerned.insert(client.id);
   add_members(client.gang, concerned);
   if (name.empty()) {
+    if (!first) {
+      former->second->named.erase(client.id);
+      gangs_due_.insert(former->first);
+    }
+    client.named = 0;
     client.gangless = true;
     regroup(std::move(concerned));
     return publish_changes(modelled_now());
@@ -158,8 +164,9 @@ Leases::Gang& Leases::gang_named(const Program& client, const std::string& name)
     made->returning = earlier->second.members;
     earlier_verdicts_.erase(earlier);
   }
-  number = made->number;
-  return *gangs_.emplace(number, std::move(made)).first->second;
+  const auto entry = gangs_.emplace(last_gang_, std::move(made)).first;
+  number = entry->first;
+  return *entry->second;
 }
 
 void Leases::add_members(std::uint32_t gang, std::set<ClientId>& to) const {
@@ -223,9 +230,11 @@ Leases::Gang* Leases::gang_for(const std::set<ClientId>& together) {
   Gang& made = gang_named(first, fmt::format("\n{}", first.id));
   made.name = fmt::format("ipc-{}", first.id);
   made.why = GangWhy::kMemory;
+  // A verdict on two of them or more.
+  std::map<scheduler::Time, unsigned> verdicts;
   for (const ClientId id : together) {
     const Program& client = *program(id);
-    if (client.apart_until <= made.apart_until) continue;
+    if (++verdicts[client.apart_until] < 2 || client.apart_until <= made.apart_until) continue;
     made.apart = client.apart;
     made.apart_until = client.apart_until;
   }

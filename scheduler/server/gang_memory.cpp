@@ -65,7 +65,8 @@ void Leases::say_usage(Task& task, const event::Usage& usage) {
       all.free = std::max(all.free, its.free);
       all.refusals += its.refusals;
       all.fixed_for_now += its.fixed_for_now;
-      // All of a member that lacks some may be out, as what it had when it became a member.
+      // A member that lacks some may lack more than the driver has refused, if it was out before it joined. All that it
+      // has counts then, also managed memory of its own, which need not be there: better apart than stuck.
       needed += part->second.context + std::max(its.resident + its.shortage, its.shortage != 0 ? its.used : 0);
       swappers += its.resident != 0 || its.shortage != 0 ? 1 : 0;
     });

@@ -170,7 +170,8 @@ void Leases::form(Gang& gang) {
   }
   std::size_t before = 0;
   for_each_member(gang, [&](const Program&, const Task&) { ++before; });
-  if (same && gpus == gang.gpus && before == members.size()) return;
+  const bool unchanged = before == members.size() && gang.members == members.size();
+  if (same && gpus == gang.gpus && unchanged) return;
   gang.must_end = holds(gang);
   if (!gang.must_end || (gang.clients.empty() && gang.leaving.empty())) return rebuild(gang, members);
   // Those that are to join have their first turn with the others.
@@ -200,6 +201,7 @@ void Leases::rebuild(Gang& gang, const std::vector<OfTask>& members) {
   for (const auto& [client, task] : leaving) become_alone(*client, *task);
   let_go(gang);
   gang.gpus = 0;
+  gang.members = members.size();
   if (!members.empty()) {
     gang.id = ++last_number_;
     gang.activity = {};

@@ -26,6 +26,7 @@ struct Leases::Gang {
   std::uint32_t returning = 0;            // how many it had under the previous rotad, if all had come; 0: not known
   bool said_full = false;
   scheduler::ClientId id = 0;    // the core's client; 0: it has no members
+  std::size_t members = 0;       // tasks that are in its sums, though their programs may have ended since
   LastActivity activity{};       // of that one
   scheduler::Time draining{};    // how long its turns have taken to end
   scheduler::GpuMask gpus = 0;   // that one's

@@ -69,7 +69,7 @@ void Server::opened(Client& client, const protocol::Opened& said) {
     if (!of(client, *other->second) && !of(*other->second, client)) unlink_programs(client, *other->second);
     return;
   }
-  if (known != client.opened.end() || client.opened.size() >= protocol::kMostOpened || !may_grow()) return;
+  if (known != client.opened.end() || client.opened.size() >= protocol::kMostOpened) return;
   Client* const other = announcer(said.number, client);
   client.opened.emplace(said.number, other == nullptr ? 0 : other->id);
   openers_.emplace(said.number, client.id);

@@ -88,7 +88,8 @@ void Server::tell_stays_of_all() {
   const scheduler::GpuMask gpus = std::exchange(rooms_to_read_, 0);
   for (const auto& [id, client] : clients_) {
     const scheduler::GpuMask all = client->gpus().mask();
-    for (const std::uint32_t gpu : GpuSet(client->gang != 0 ? all : gpus & all)) tell_stays(*client, gpu);
+    for (const std::uint32_t gpu : GpuSet(client->gang != 0 || !client->stays.empty() ? all : gpus & all))
+      tell_stays(*client, gpu);
   }
   for (const limit::AwaitRoom& each : std::exchange(rooms_to_await_, {})) carry_out(apply(each).outcome);
 }

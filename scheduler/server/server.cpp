@@ -37,7 +37,7 @@ constexpr auto kComeBack = 3s;
 // Messages that make rotad store more than before. The others change what it has stored.
 bool needs_memory(Kind kind) {
   return kind == Kind::kHello || kind == Kind::kAddGpu || kind == Kind::kSession || kind == Kind::kStatus ||
-         kind == Kind::kStay || kind == Kind::kGang || kind == Kind::kChoose;
+         kind == Kind::kStay || kind == Kind::kGang || kind == Kind::kChoose || kind == Kind::kOpened;
 }
 
 }  // namespace
