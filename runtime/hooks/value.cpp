@@ -12,7 +12,7 @@ using api::CUstream;
 
 namespace {
 
-// For other memory the driver refuses nothing that it would not refuse natively.
+// Only for Unified Memory: for extents the driver refuses nothing that it would not refuse natively.
 CUresult explained(CUresult result, CUdeviceptr address, std::size_t bytes, const char* function) {
   if (result == api::CUDA_SUCCESS || address % bytes != 0) return result;
   memory::Memory& memory = runtime().memory;

@@ -255,7 +255,7 @@ constexpr bool has(GpuMask gpus, GpuIndex gpu) {
   return (gpus >> gpu & 1) != 0;
 }
 
-// Promises and grants grow in steps of a 64th of a GPU as programs report what they use. Judgement.
+// Promises and grants grow in such steps, a 64th of a GPU, or in parts of them (limits/quota_asks.cpp). Judgement.
 constexpr Bytes step_of(Bytes total) {
   return total < 64 ? 1 : total / 64;
 }

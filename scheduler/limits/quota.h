@@ -2,8 +2,9 @@
 // session, a user, a cgroup, the host. A pure state machine next to the scheduler's core; the server drives both.
 //
 // Each of these is an account with a limit, and each client is charged to some of them. A client says how much it is
-// going to have before it takes it (protocol.h, Reserve), and takes no more than it was granted. It is granted a little
-// more than it asked for, the less the nearer a limit is, so that few allocations have to ask. Before any request is
+// going to have before it takes it (protocol.h, Reserve), and takes no more than it was granted. Far from
+// limits of accounts it is granted a little more than it asked for, the less the nearer the GPU's end is, so that few
+// allocations have to ask. Before any request is
 // refused, what others hold in reserve and what they have freed since is called back (Tighten): limits hold to the
 // byte, and memory that one process has freed is available to the next.
 //
@@ -241,7 +242,7 @@ class Quota {
   Outcome stays(ClientId client, GpuIndex gpu, const Stays& what, Time now);
   void set_memory_wait(Time patience) { rooms_.set_patience(patience); }
   const RoomQueue& rooms() const { return rooms_; }
-  // `ended`: its process has, so the driver has all of its memory back.
+  // `ended`: its process has (RoomQueue::leave).
   Outcome leave(ClientId client, Time now, bool ended = false);
   Outcome tick(Time now);
   // When tick() is due at the latest.

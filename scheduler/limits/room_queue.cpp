@@ -86,11 +86,7 @@ void RoomQueue::has(ClientId client, GpuIndex gpu, std::uint32_t gang, Bytes sta
   const Unit former = unit_of(client);
   if (std::exchange(known.gang, gang) != gang) forget_refusals_unless_of(former);
   Bytes& before = known.stays[gpu];
-  for (FreedOnGpus* const freed : {&freed_, &returning_}) {
-    if (stays >= before) break;
-    (*freed)[gpu].any.at(now, unit_of(client));
-    (*freed)[gpu].staying.at(now, unit_of(client));
-  }
+  if (stays < before) note_freed(gpu, unit_of(client), true, false, now);
   before = stays;
 }
 
@@ -104,9 +100,7 @@ void RoomQueue::moves(ClientId client, GpuIndex gpu, Bytes bytes, Time now) {
   const auto found = clients_.find(client);
   if (found == clients_.end() && bytes == 0) return;
   Bytes& before = clients_[client].moves[gpu];
-  for (FreedOnGpus* const freed : {&freed_, &returning_}) {
-    if (bytes < before) (*freed)[gpu].any.at(now, unit_of(client));
-  }
+  if (bytes < before) note_freed(gpu, unit_of(client), false, false, now);
   before = bytes;
 }
 
@@ -125,15 +119,11 @@ void RoomQueue::await(const Request& request) {
   ++waiting_on_[request.gpu];
 }
 
-// All that the client has is free.
-void RoomQueue::note_freed(const Client& client, const Unit& unit, FreedOnGpus& freed, Time now) {
-  for (const auto& [gpu, bytes] : client.stays) {
-    if (bytes == 0) continue;
-    freed[gpu].any.at(now, unit);
-    freed[gpu].staying.at(now, unit);
-  }
-  for (const auto& [gpu, bytes] : client.moves) {
-    if (bytes != 0) freed[gpu].any.at(now, unit);
+void RoomQueue::note_freed(GpuIndex gpu, const Unit& unit, bool stayed, bool ended, Time now) {
+  for (FreedOnGpus* const freed : {&freed_, &returning_}) {
+    if (ended && freed == &returning_) continue;
+    (*freed)[gpu].any.at(now, unit);
+    if (stayed) (*freed)[gpu].staying.at(now, unit);
   }
 }
 
@@ -147,8 +137,12 @@ void RoomQueue::leave(ClientId client, Time now, bool ended) {
   std::erase_if(trying_, [&](const auto& each) { return each.first.first == client; });
   if (found == clients_.end()) return;
   const Unit unit = unit_of(client);
-  note_freed(found->second, unit, freed_, now);
-  if (!ended) note_freed(found->second, unit, returning_, now);
+  for (const auto& [gpu, bytes] : found->second.stays) {
+    if (bytes != 0) note_freed(gpu, unit, true, ended, now);
+  }
+  for (const auto& [gpu, bytes] : found->second.moves) {
+    if (bytes != 0) note_freed(gpu, unit, false, ended, now);
+  }
   clients_.erase(found);
   forget_refusals_unless_of(unit);
 }

@@ -155,12 +155,13 @@ class RoomQueue {
   // rotad grants it for each attempt, and gives it back.
   Time freed(const FreedOnGpus& freed, const Request& request) const;
   Time freed_by_others(const FreedOnGpus& freed, const Request& request) const;
-  static void note_freed(const Client& client, const Unit& unit, FreedOnGpus& freed, Time now);
+  // `stayed`: it is memory that could not be evicted. `ended`: of a process that has ended.
+  void note_freed(GpuIndex gpu, const Unit& unit, bool stayed, bool ended, Time now);
   // When the first request was made that waits there or tries.
   Time first_request(GpuIndex gpu, Time now) const;
   // Whether that may still be on its way back to the driver. `first`: as first_request().
   bool comes_back(const Request& request, Time first, Time now) const;
-  // No client is of the unit any more, perhaps.
+  // Forgets when the unit was refused, unless some client is still of it.
   void forget_refusals_unless_of(const Unit& unit);
   View view(Time now) const;
   // What has to be on the GPU together with the request: the unit's own memory that may be in the way, and for extents

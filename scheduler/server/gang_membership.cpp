@@ -47,10 +47,7 @@ void Leases::on_gang(Program& client, const protocol::Gang& named) {
   concerned.insert(client.id);
   add_members(client.gang, concerned);
   if (name.empty()) {
-    if (!first) {
-      former->second->named.erase(client.id);
-      gangs_due_.insert(former->first);
-    }
+    leave_named(client);
     client.named = 0;
     client.gangless = true;
     regroup(std::move(concerned));
@@ -58,10 +55,7 @@ void Leases::on_gang(Program& client, const protocol::Gang& named) {
   }
   Gang& gang = gang_named(client, name);
   if (gang.named.size() >= protocol::kMostInGang) return warn_that_full(client, gang);
-  if (!first) {
-    former->second->named.erase(client.id);
-    gangs_due_.insert(former->first);
-  }
+  leave_named(client);
   gang.named.insert(client.id);
   client.named = gang.number;
   gangs_due_.insert(gang.number);
@@ -120,12 +114,16 @@ void Leases::heard(Program& client) {
   publish_changes(modelled_now());
 }
 
+void Leases::leave_named(const Program& client) {
+  const auto named = gangs_.find(client.named);
+  if (named == gangs_.end()) return;
+  named->second->named.erase(client.id);
+  gangs_due_.insert(named->first);
+}
+
 // For a client that has ended.
 void Leases::leave_gang(const Program& client) {
-  if (const auto named = gangs_.find(client.named); named != gangs_.end()) {
-    named->second->named.erase(client.id);
-    gangs_due_.insert(named->first);
-  }
+  leave_named(client);
   if (const auto gang = gangs_.find(client.gang); gang != gangs_.end()) {
     gang->second->clients.erase(client.id);
     gangs_due_.insert(gang->first);

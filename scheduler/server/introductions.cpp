@@ -23,7 +23,7 @@ void Server::announce(Client& client, const protocol::ProcessNumber& number) {
   if (before != end) announced_.erase(before);
   const protocol::ProcessNumber former = std::exchange(client.announced, number);
   if (former == number) return;
-  for (auto [each, last] = openers_.equal_range(former); each != last; ++each) {
+  for (auto each = openers_.lower_bound({former, 0}); each != openers_.end() && each->first == former; ++each) {
     const auto opener = clients_.find(each->second);
     if (opener == clients_.end()) continue;
     const auto open = opener->second->opened.find(former);
@@ -31,7 +31,7 @@ void Server::announce(Client& client, const protocol::ProcessNumber& number) {
     open->second = 0;
     if (clients_.contains(client.id)) unlink_programs(*opener->second, client);  // otherwise leave_gang() does it
   }
-  for (auto [each, last] = openers_.equal_range(number); each != last; ++each) {
+  for (auto each = openers_.lower_bound({number, 0}); each != openers_.end() && each->first == number; ++each) {
     const auto opener = clients_.find(each->second);
     if (opener == clients_.end() || announcer(number, *opener->second) != &client) continue;
     const auto open = opener->second->opened.find(number);
@@ -59,9 +59,7 @@ void Server::opened(Client& client, const protocol::Opened& said) {
     if (known == client.opened.end()) return;
     const auto other = clients_.find(known->second);
     client.opened.erase(known);
-    const auto [first, end] = openers_.equal_range(said.number);
-    const auto entry = std::find_if(first, end, [&](const auto& each) { return each.second == client.id; });
-    if (entry != end) openers_.erase(entry);
+    openers_.erase({said.number, client.id});
     if (other == clients_.end()) return;
     const auto of = [](const Client& one, const Client& another) {
       return std::ranges::any_of(one.opened, [&](const auto& open) { return open.second == another.id; });
@@ -78,11 +76,7 @@ void Server::opened(Client& client, const protocol::Opened& said) {
 
 // For a client that has ended.
 void Server::forget_opened(const Client& client) {
-  for (const auto& [number, other] : client.opened) {
-    const auto [first, end] = openers_.equal_range(number);
-    const auto entry = std::find_if(first, end, [&](const auto& each) { return each.second == client.id; });
-    if (entry != end) openers_.erase(entry);
-  }
+  for (const auto& [number, other] : client.opened) openers_.erase({number, client.id});
 }
 
 void Server::introduce(Connection& connection, Client& client, const protocol::Introduce& wanted) {

@@ -181,6 +181,7 @@ class Leases {
   void move(Program& program, Gang* to);
   void regroup(std::set<scheduler::ClientId> programs);
   void add_members(std::uint32_t gang, std::set<scheduler::ClientId>& to) const;
+  void leave_named(const Program& program);
   void leave_gang(const Program& program);
   void take_in_linked(const Gang& gang);
   void let_go(Gang& gang);

@@ -371,8 +371,8 @@ class Server final : public ConnectionOwner, private Leases {
   std::map<std::string, Domain> domains_;  // of payers that are not users by number
   scheduler::DomainId last_domain_ = 0;
   std::map<scheduler::ClientId, std::unique_ptr<Client>> clients_;
-  std::multimap<protocol::ProcessNumber, scheduler::ClientId> announced_;  // of those who have exported memory
-  std::multimap<protocol::ProcessNumber, scheduler::ClientId> openers_;    // who has memory of that one open
+  std::multimap<protocol::ProcessNumber, scheduler::ClientId> announced_;      // of those who have exported memory
+  std::set<std::pair<protocol::ProcessNumber, scheduler::ClientId>> openers_;  // who has memory of that one open
   // Clients that have ended, which the core and the limits do not know yet; empty, unless memory ran out.
   std::map<scheduler::ClientId, std::unique_ptr<Client>> gone_;
   std::set<scheduler::ClientId> orphans_;  // clients whose connection closed
