@@ -72,6 +72,7 @@ class Gangs(Ipc):
         self.assertIn('"wrong":0', self.finish(third).stdout)
         self.ends_well(exporter, importer)
 
+    # ctest labels: unsanitized
     def test_programs_are_a_gang_only_while_memory_is_open(self):
         exporter, importer = self.program(), self.program()
         handles = [self.exported(exporter, 4 * MIB, 0)[1] for _ in range(2)]
