@@ -89,7 +89,7 @@ class Measurement:
         (self.folder / "CTestTestfile.cmake").write_text("".join(tests), encoding="ascii")
 
     def ballast(self):
-        weight = subprocess.Popen([sys.executable, HERE / "swap.py", "--part", "ballast", str(int(self.options.room * GIB))],
+        weight = subprocess.Popen([sys.executable, HERE / "swap_rig.py", "--part", "ballast", str(int(self.options.room * GIB))],
                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert weight.stdout.readline() == "ready\n"
         return weight
