@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -134,6 +135,15 @@ class TaskProlog(Case):
     def test_a_task_starts_also_where_there_is_no_rota(self):
         done = self.call(self.script, SLURM_JOB_ID="4711", SLURM_SHARDS_ON_NODE="2", PATH="/usr/bin:/bin")
         self.assertEqual(done.returncode, 0)
+        self.assertEqual(done.stdout, "print rota: this task runs without rota, and without a limit on GPU memory\n")
+
+    def test_a_task_is_told_that_rota_has_no_library_to_preload(self):
+        folder = self.scratch / "without/bin"
+        folder.mkdir(parents=True)
+        shutil.copy(ROTA, folder)
+        done = self.call(self.script, SLURM_JOB_ID="4711", SLURM_SHARDS_ON_NODE="2", PATH=f"{folder}:/usr/bin:/bin")
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("librota.so: No such file or directory", done.stderr)
         self.assertEqual(done.stdout, "print rota: this task runs without rota, and without a limit on GPU memory\n")
 
 
