@@ -39,6 +39,8 @@ void Server::look_after_clients() {
   remove_lost();
   while (!gone_.empty()) forget_client(gone_.begin()->first);
   if (next_looked_after_ == 0) read_pages();
+  schedule_deadline();
+  schedule_gang_check();
   measure();
   follow_outside();
   host_pass_.run();

@@ -24,6 +24,7 @@
 #include "scheduler/limits/limit_event.h"
 #include "scheduler/limits/quota.h"
 #include "scheduler/metrics/book.h"
+#include "scheduler/server/alarm.h"
 #include "scheduler/server/assumed_contexts.h"
 #include "scheduler/server/config.h"
 #include "scheduler/server/connection.h"
@@ -77,6 +78,8 @@ class Server final : public ConnectionOwner, private Leases {
   void start();
   // Runs until it is stopped. While a holder drains for another client it does not sleep.
   void run();
+  // Does what is due, as run() does it, and returns.
+  void poll();
   // Leaves to the next rotad at this place what it cannot learn from the programs (books.h).
   void leave_books_to_next();
   // Closes everything and removes the socket, unless it is inherited; io_context::run returns when nothing else keeps
@@ -257,7 +260,10 @@ class Server final : public ConnectionOwner, private Leases {
   scheduler::event::Activity activity_of(const Gang& gang) const;
   void tell_activity(LastActivity& last, const scheduler::event::Activity& activity);
   void note_moves(Client& client);
+  template <typename Next>
+  std::optional<std::size_t> go_on(const Next& next);
   void schedule_deadline();
+  void do_what_is_due();
   void schedule_gang_check();
   void tell_next(scheduler::Time time);
   void stay_awake(scheduler::Time from);
@@ -346,9 +352,9 @@ class Server final : public ConnectionOwner, private Leases {
   const bool listener_inherited_;
   Control control_;
   asio::steady_timer housekeeping_;
-  asio::steady_timer deadline_;
-  asio::steady_timer gang_check_;  // when the next gang has to be checked
-  asio::steady_timer wake_;        // to be awake when a holder begins to drain
+  Alarm deadline_;
+  Alarm gang_check_;         // when the next gang has to be checked
+  asio::steady_timer wake_;  // to be awake when a holder begins to drain
   std::chrono::steady_clock::time_point awake_until_{};
   std::chrono::nanoseconds longest_{};  // that one handler took of the processor,
   const char* longest_work_ = "";       // and what it did, at least

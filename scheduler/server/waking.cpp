@@ -20,17 +20,26 @@ constexpr std::chrono::milliseconds kBetweenTries{10};
 
 }  // namespace
 
+// How many handlers `next` has run; nullopt: something failed for want of memory.
+template <typename Next>
+std::optional<std::size_t> Server::go_on(const Next& next) {
+  std::size_t handled = 0;
+  const bool done = guarded("go on", [&] {
+    if (!keeping_house_ && !stopped_) housekeeping();
+    handled = next();
+  });
+  return done ? std::optional(handled) : std::nullopt;
+}
+
 void Server::run() {
   while (!io_.stopped()) {
     const std::chrono::nanoseconds before = processor_time();
-    const bool done = guarded("go on", [this] {
-      if (!keeping_house_ && !stopped_) housekeeping();
-      if (std::chrono::steady_clock::now() >= awake_until_) {
-        io_.run_one();
-      } else if (io_.poll_one() == 0) {
-        std::this_thread::yield();
-      }
-    });
+    const bool done = go_on([this] {
+                        if (std::chrono::steady_clock::now() >= awake_until_) return io_.run_one();
+                        const std::size_t handled = io_.poll_one();
+                        if (handled == 0) std::this_thread::yield();
+                        return handled;
+                      }).has_value();
     if (const auto took = processor_time() - before; took > longest_) {
       longest_ = took;
       longest_work_ = latest_work;
@@ -39,6 +48,11 @@ void Server::run() {
   }
   log::info("the most processor time that one thing took: {} us ({})",
             std::chrono::duration_cast<std::chrono::microseconds>(longest_).count(), longest_work_);
+}
+
+void Server::poll() {
+  while (go_on([this] { return io_.poll_one(); }).value_or(0) != 0) {
+  }
 }
 
 // The next client is told when the holders in its way begin to drain.
@@ -69,39 +83,21 @@ void Server::stay_awake(scheduler::Time from) {
 }
 
 void Server::schedule_gang_check() {
-  const std::optional<scheduler::Time> next = next_check();
-  if (!next) return;
-  const asio::steady_timer::time_point at(std::chrono::duration_cast<asio::steady_timer::duration>(*next));
-  if (gang_check_.expiry() == at) return;
-  gang_check_.expires_at(at);
-  gang_check_.async_wait([this](std::error_code error) {
-    if (error || stopped_) return;
-    guarded("check a gang", [this] { check_if_due(); });
-  });
+  gang_check_.set(next_check());
 }
 
 void Server::schedule_deadline() {
   std::optional<scheduler::Time> next = core_.next_deadline();
   if (next) next = time_.real(*next);
   if (const auto answer = quota_.next_deadline(); answer && (!next || *answer < *next)) next = answer;
-  if (!next) {
-    if (deadline_.expiry() != asio::steady_timer::time_point::max()) {
-      deadline_.expires_at(asio::steady_timer::time_point::max());
-    }
-    return;
-  }
-  const asio::steady_timer::time_point at(std::chrono::duration_cast<asio::steady_timer::duration>(*next));
-  if (deadline_.expiry() == at) return;
-  deadline_.expires_at(at);
-  deadline_.async_wait([this](std::error_code error) {
-    if (error || stopped_) return;
-    guarded("do what is due", [this] {
-      read_rooms();
-      carry_out(apply(limit::Tick{}).outcome);
-      if (core_.shared_gpus() != 0) activity_pass_.try_now();
-      step(event::Tick{});
-    });
-  });
+  deadline_.set(next);
+}
+
+void Server::do_what_is_due() {
+  read_rooms();
+  carry_out(apply(limit::Tick{}).outcome);
+  if (core_.shared_gpus() != 0) activity_pass_.try_now();
+  step(event::Tick{});
 }
 
 }  // namespace rota::server

@@ -7,6 +7,7 @@
 
 #include <asio/io_context.hpp>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <new>
@@ -15,6 +16,7 @@
 #include <utility>
 
 #include "scheduler/protocol/packet.h"
+#include "scheduler/server/alarm.h"
 #include "scheduler/server/log.h"
 #include "scheduler/server/server.h"
 #include "tests/unit/scheduler/server/processes.h"
@@ -99,7 +101,7 @@ struct Rotad {
   }
   void pump() {
     std::swap(until_failure, set);
-    io.poll();
+    server->poll();
     std::swap(until_failure, set);
   }
   TemporaryFolder folder;
@@ -245,6 +247,37 @@ TEST_CASE("allocations that fail for good cost their own program at most, and no
   });
   CHECK(refused);
   failures = 1;
+}
+
+TEST_CASE("an alarm that failed for want of memory may be set for the same moment again") {
+  std::set_new_handler(nullptr);
+  asio::io_context io{1};
+  const auto at = std::chrono::steady_clock::now().time_since_epoch();
+  int done = 0;
+  int failing = GENERATE(0, 1);
+  server::Alarm alarm(io, "do what is due", [&] {
+    if (failing-- > 0) throw std::bad_alloc();
+    ++done;
+  });
+  SECTION("the work") {
+    const int once = 1 - failing;
+    alarm.set(at);
+    io.run();
+    CHECK(done == once);
+    alarm.set(at);
+    io.restart();
+    io.run();
+    CHECK(done == 1);
+  }
+  SECTION("the wait") {
+    failing = 0;
+    until_failure = 0;
+    CHECK_THROWS_AS(alarm.set(at), std::bad_alloc);
+    until_failure = -1;
+    alarm.set(at);
+    io.run();
+    CHECK(done == 1);
+  }
 }
 
 }  // namespace
