@@ -60,10 +60,10 @@ class Gangs(Ipc):
         other.start()
         try:
             address = self.ask(importer, "allocate", 120 * MIB)
-            works(importer, 20, address)
+            works(importer, 6, address)
             self.opened(importer, handle)
             begun = time.monotonic()
-            works(importer, 20, address)
+            works(importer, 6, address)
             self.assertLess(time.monotonic() - begun, 10 * GRACE)
             self.assertEqual([gang["apart"] for gang in self.status()["gangs"]], [True])
         finally:

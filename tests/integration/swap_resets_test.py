@@ -58,7 +58,7 @@ PROGRAM = textwrap.dedent("""
             wants.start()
             continue
         # The driver gives out the first one's handle again sooner or later. Whatever has the old handles must stay as it is.
-        for tries in range(50):
+        for tries in range(1000):
             end(handle)
             handle = context()
             if handle.value == first.value:
