@@ -1,4 +1,4 @@
-// How stream-ordered memory is freed and allocated by way of the quick list.
+// How stream-ordered memory is freed and allocated by way of the quick list (quick_list.h).
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -10,8 +10,8 @@ namespace rota::memory {
 
 namespace {
 
-// The most that the list holds, in blocks and as a part of the GPU: beyond that all of it is freed properly.
-// Judgements.
+// How many blocks the list may hold, and which part of the GPU's memory (most_listed()). When it is full, all of its
+// blocks are freed properly. These values are judgements.
 constexpr std::size_t kMostBlocks = 1024;
 constexpr std::uint64_t kMuch = std::uint64_t{256} << 20;
 constexpr std::uint64_t kPart = 128;
@@ -65,7 +65,7 @@ StreamOrdered::Claim::Claimed StreamOrdered::claimed_quickly(std::uint64_t addre
     *pool = live.pool->handle;
     return Claimed::kNothing;
   }
-  // A pool beyond its threshold gives back what it can, which a block in the list would keep from it.
+  // A pool above its release threshold releases unused spans. A block in the list would keep its span in use.
   if (live.pool->figures->reserved.load(std::memory_order_relaxed) > *live.pool->threshold) return Claimed::kNothing;
   *before = live.last;
   return claim(live);
@@ -90,7 +90,7 @@ void StreamOrdered::quick_free(std::uint64_t address, const Behind& behind) {
   }
   if (found == live_.end() || stream == 0 || found->second.pool->destroyed()) return free_properly(address, behind);
   Live& live = found->second;
-  // The event of an earlier use is null if its context has ended.
+  // The event of an earlier use is null if the event's context has ended: then there is nothing to release.
   if (live.last.event != behind.event) fences_.release(live.last.context, live.last.event);
   live.use = Live::Use::kFreed;
   live.behind = 0;
@@ -114,7 +114,7 @@ bool StreamOrdered::quick_allocate(const Wanted& wanted, api::CUdeviceptr* addre
   return true;
 }
 
-// With the lock held. Frees a block that the ledger counts as in use.
+// With the lock held. Frees a block that the program has freed, but that the ledger still counts as in use.
 void StreamOrdered::free_properly(std::uint64_t address, const Behind& behind) {
   const std::optional<Allocation> taken = ledger_.begin_free(address);
   const std::uint64_t charge = taken ? ledger_.hand_over(*taken) : 0;
@@ -140,7 +140,7 @@ void StreamOrdered::flush(std::vector<Fences::Queue>* queues) {
   }
 }
 
-// Empties the list, then queries streams as after a free of each block.
+// Empties the list, then queries each stream in which its blocks were freed, once, as after a free.
 void StreamOrdered::flush_and_query(Lock& lock) {
   std::vector<Fences::Queue> queues;
   flush(&queues);

@@ -1,4 +1,4 @@
-"""rota's messages in a program go to its standard error, and not to a file that merely has number 2."""
+"""rota writes its messages to the program's standard error, and not to a file that only happens to be descriptor 2."""
 import os
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import unittest
 
 from harness import Case, PATIENCE, ROTA, SHIMS
 
-# What a program has done with its descriptors before its first call, which makes rota say something (ROTA_LOG).
+# {deeds}: what the program does with its descriptors before its first CUDA call, at which rota complains about ROTA_LOG.
 PROGRAM = r"""
 import ctypes, os, socket, sys
 data = sys.argv[1]

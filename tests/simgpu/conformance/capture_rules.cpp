@@ -1,4 +1,4 @@
-// Rules of stream capture: what ends badly, and which calls are too unsafe for it.
+// Rules of stream capture: which calls fail, which ones invalidate the capture, and which are unsafe during it.
 #include "tests/simgpu/conformance/work.h"
 
 namespace {
@@ -11,7 +11,7 @@ void set_thread_mode(CUstreamCaptureMode mode) {
   CHECK_OK(cu.cuThreadExchangeStreamCaptureMode(&mode));
 }
 
-// A call that is unsafe while somebody captures: it is not in any stream.
+// A call that CUDA counts as potentially unsafe while a stream captures. It belongs to no stream.
 CUresult unsafe_call() {
   CUdeviceptr address = 0;
   return cu.cuMemAlloc_v2(&address, 4096);
@@ -97,7 +97,7 @@ RULE(capture, captures_are_not_merged, "captures_merge",
 }
 
 RULE(capture, legacy_stream_rests, "legacy_stream_ignores_captures",
-     "work in the legacy stream while a blocking stream captures answers CUDA_ERROR_STREAM_CAPTURE_IMPLICIT") {
+     "submitting to the legacy stream fails with CUDA_ERROR_STREAM_CAPTURE_IMPLICIT while a blocking stream captures") {
   Session session;
   Words words(session);
   Stream stream(CU_STREAM_DEFAULT);
@@ -116,7 +116,7 @@ RULE(capture, legacy_stream_works_beside, "every_capture_stops_the_legacy_stream
 }
 
 RULE(capture, asking_the_legacy_stream_does_no_harm, "legacy_stream_ignores_captures",
-     "cuStreamIsCapturing of the legacy stream while a blocking stream captures answers "
+     "while a blocking stream captures, cuStreamIsCapturing of the legacy stream answers "
      "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, and the capture survives") {
   Session session;
   Stream stream(CU_STREAM_DEFAULT);
@@ -147,7 +147,7 @@ RULE(capture, relaxed_captures_end_anywhere, "relaxed_captures_are_bound_to_thre
 }
 
 RULE(capture, captured_events_are_not_queried, "captured_events_can_be_queried",
-     "cuEventQuery of an event recorded in a capture answers CUDA_ERROR_CAPTURED_EVENT, also to a relaxed thread") {
+     "cuEventQuery of an event recorded in a capture answers CUDA_ERROR_CAPTURED_EVENT, even in relaxed mode") {
   Session session;
   Stream stream;
   Event event;
@@ -196,7 +196,7 @@ RULE(capture, relaxed_captures_allow_calls, "captures_are_all_global",
 }
 
 RULE(capture, global_captures_concern_all_threads, "captures_allow_unsafe_calls",
-     "an unsafe call of another thread meets a global capture") {
+     "an unsafe call by another thread is refused during a global capture") {
   Session session;
   Stream stream;
   CHECK_OK(cu.cuStreamBeginCapture_v2(stream, kGlobal));
@@ -204,7 +204,7 @@ RULE(capture, global_captures_concern_all_threads, "captures_allow_unsafe_calls"
 }
 
 RULE(capture, local_captures_concern_one_thread, "captures_are_all_global",
-     "an unsafe call of another thread does not meet a thread-local capture") {
+     "an unsafe call by another thread is allowed during a thread-local capture") {
   Session session;
   Stream stream;
   CHECK_OK(cu.cuStreamBeginCapture_v2(stream, kThreadLocal));
@@ -236,7 +236,7 @@ RULE(capture, modes_are_exchanged, "idle:cuThreadExchangeStreamCaptureMode",
 }
 
 RULE(capture, context_records_destroy_captures, "context_events_ignore_captures",
-     "cuCtxRecordEvent invalidates every capture of the context, also relaxed ones of relaxed threads") {
+     "cuCtxRecordEvent invalidates every capture of the context, even a relaxed one of a thread in relaxed mode") {
   Session session;
   SKIP_UNLESS(exported("cuCtxRecordEvent"), "needs cuCtxRecordEvent");
   Stream stream;

@@ -1,4 +1,4 @@
-// What the process of one rule, or of a rule's child, does: run it, and say how it ended.
+// In the process of a rule, or of a rule's child: runs the rule or the child's role, and reports how that ended.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -12,7 +12,7 @@
 namespace conformance {
 namespace {
 
-// The first process of a rule to say so decides; no destructor runs, as the context may be broken.
+// Reports the result; of several, the first failure counts. No destructor runs, as the context may be broken.
 [[noreturn]] void finish(int status, const std::string& line) {
   release_all_blockers();
   if (const char* path = std::getenv(kResultVariable); path != nullptr) {
@@ -28,7 +28,7 @@ namespace {
   _exit(status);
 }
 
-// A rule does not outlive who runs it.
+// The kernel kills this process when the one that started it ends.
 void end_with_parent() {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
 }

@@ -42,14 +42,14 @@ CUresult find_function(CUfunction handle, FunctionPointer* function) {
   return *function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-// The device for which function attributes are meant: a kernel has no device.
+// The device whose attributes of a function are meant. A kernel has no context of its own: the current context's.
 int device_of(const Function& function) {
   if (function.context != nullptr) return function.gpu;
   ContextPointer context;
   return driver().current(&context) == CUDA_SUCCESS ? context->gpu : 0;
 }
 
-// The number of function attributes that a driver of its version knows.
+// How many function attributes a driver knows that has the version of the simulated one.
 int known_function_attributes() {
   int version = driver().options.driver_version;
   if (version >= 13040) return 18;
@@ -162,7 +162,7 @@ ROTA_SIM_EXPORT(cuLibraryUnload)(CUlibrary handle) {
     std::lock_guard lock(library->mutex);
     for (const auto& [context, module] : library->modules) contexts.push_back(context);
   }
-  // Work queued earlier may use its functions and variables.
+  // Work queued earlier may use the library's functions and variables.
   for (CUcontext of : contexts) {
     if (ContextPointer context = driver().contexts.find(of)) driver().wait_for(*context);
   }
@@ -243,7 +243,7 @@ ROTA_SIM_EXPORT(cuLibraryGetManaged)(CUdeviceptr* address, size_t* bytes, CUlibr
 ROTA_SIM_EXPORT(cuLibraryGetUnifiedFunction)(void** out, CUlibrary handle, const char* name) {
   LibraryPointer library;
   ROTA_SIM_CHECK(find_library(handle, &library));
-  // The device attribute says that there are none.
+  // There are no unified functions: the devices' attribute UNIFIED_FUNCTION_POINTERS is 0.
   return out == nullptr || name == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_FOUND;
 }
 
