@@ -10,8 +10,8 @@ namespace rota::memory {
 
 namespace {
 
-// How many blocks the list may hold, and which part of the GPU's memory (most_listed()). When it is full, all of its
-// blocks are freed properly. These values are judgements.
+// The list is full with kMostBlocks blocks, or with most_listed() bytes, which the other constants determine. Before a
+// block is added to a full list, all blocks in it are freed properly. These values are judgements.
 constexpr std::size_t kMostBlocks = 1024;
 constexpr std::uint64_t kMuch = std::uint64_t{256} << 20;
 constexpr std::uint64_t kPart = 128;
@@ -65,7 +65,7 @@ StreamOrdered::Claim::Claimed StreamOrdered::claimed_quickly(std::uint64_t addre
     *pool = live.pool->handle;
     return Claimed::kNothing;
   }
-  // A pool above its release threshold releases unused spans. A block in the list would keep its span in use.
+  // A pool above its release threshold should release unused spans, but a block in the list keeps its span in use.
   if (live.pool->figures->reserved.load(std::memory_order_relaxed) > *live.pool->threshold) return Claimed::kNothing;
   *before = live.last;
   return claim(live);
@@ -90,7 +90,7 @@ void StreamOrdered::quick_free(std::uint64_t address, const Behind& behind) {
   }
   if (found == live_.end() || stream == 0 || found->second.pool->destroyed()) return free_properly(address, behind);
   Live& live = found->second;
-  // The event of an earlier use is null if the event's context has ended: then there is nothing to release.
+  // live.last.event is null without an earlier event, or if its context has ended: then release() does nothing.
   if (live.last.event != behind.event) fences_.release(live.last.context, live.last.event);
   live.use = Live::Use::kFreed;
   live.behind = 0;
@@ -140,7 +140,7 @@ void StreamOrdered::flush(std::vector<Fences::Queue>* queues) {
   }
 }
 
-// Empties the list, then queries each stream in which its blocks were freed, once, as after a free.
+// Flushes the list. Then makes the query that follows a free, once for each stream in which blocks were freed.
 void StreamOrdered::flush_and_query(Lock& lock) {
   std::vector<Fences::Queue> queues;
   flush(&queues);

@@ -6,7 +6,7 @@ import unittest
 
 from harness import Case, PATIENCE, ROTA, SHIMS
 
-# {deeds}: what the program does with its descriptors before its first CUDA call, at which rota complains about ROTA_LOG.
+# {deeds}: what the program does with its descriptors before its first CUDA call. At that call rota complains about ROTA_LOG.
 PROGRAM = r"""
 import ctypes, os, socket, sys
 data = sys.argv[1]

@@ -168,7 +168,7 @@ RULE(capture, captured_events_are_not_waited_for, "captured_events_can_be_querie
 }
 
 RULE(capture, unsafe_calls_destroy_captures, "captures_allow_unsafe_calls",
-     "cuMemAlloc by a thread that captures answers CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and invalidates the capture") {
+     "during a global capture, cuMemAlloc answers CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and invalidates the capture") {
   Session session;
   Stream stream;
   CHECK_OK(cu.cuStreamBeginCapture_v2(stream, kGlobal));
@@ -261,7 +261,7 @@ RULE(capture, context_waits_destroy_captures, "context_events_ignore_captures",
 }
 
 RULE(capture, context_waits_end_captures, "lenient:cuCtxSynchronize",
-     "cuCtxSynchronize while a stream of the context captures is refused") {
+     "cuCtxSynchronize is refused while a stream of the context captures") {
   Session session;
   Stream stream;
   CHECK_OK(cu.cuStreamBeginCapture_v2(stream, kGlobal));

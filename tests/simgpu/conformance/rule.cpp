@@ -1,4 +1,4 @@
-// In the process of a rule, or of a rule's child: runs the rule or the child's role, and reports how that ended.
+// What the process of a rule, or of a rule's child, does: it runs the rule or the child's role and reports the result.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -12,7 +12,7 @@
 namespace conformance {
 namespace {
 
-// Reports the result; of several, the first failure counts. No destructor runs, as the context may be broken.
+// Reports this process's result; of several failures the first counts. No destructor runs: the context may be broken.
 [[noreturn]] void finish(int status, const std::string& line) {
   release_all_blockers();
   if (const char* path = std::getenv(kResultVariable); path != nullptr) {

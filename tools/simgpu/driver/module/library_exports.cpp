@@ -1,4 +1,4 @@
-// Libraries and kernels, and queries of functions.
+// The exported functions about libraries, kernels and functions (cuLibrary…, cuKernel…, cuFunc…).
 #include <algorithm>
 
 #include "tools/simgpu/driver/driver.h"
@@ -42,14 +42,14 @@ CUresult find_function(CUfunction handle, FunctionPointer* function) {
   return *function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-// The device whose attributes of a function are meant. A kernel has no context of its own: the current context's.
+// The device for which a function's attributes are read or set. A kernel has no context, so the current one decides.
 int device_of(const Function& function) {
   if (function.context != nullptr) return function.gpu;
   ContextPointer context;
   return driver().current(&context) == CUDA_SUCCESS ? context->gpu : 0;
 }
 
-// How many function attributes a driver knows that has the version of the simulated one.
+// How many function attributes a driver of the simulated version knows.
 int known_function_attributes() {
   int version = driver().options.driver_version;
   if (version >= 13040) return 18;
