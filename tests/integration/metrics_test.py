@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import time
 import unittest
 import urllib.parse
@@ -413,6 +414,32 @@ class Shipped(Metrics):
         checked = subprocess.run([promtool, "check", "metrics"], input=figures, capture_output=True, text=True)
         self.assertEqual((checked.returncode, checked.stderr), (0, ""))
         checked = subprocess.run([promtool, "check", "rules", SHARE / "rota-alerts.yaml"], capture_output=True, text=True)
+        self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
+
+    def test_the_alert_about_a_lost_rotad_names_its_machine_although_another_one_has_its_own(self):
+        promtool = tool("promtool")
+        if promtool is None:
+            self.skipTest("there is no promtool: tools/dev setup unpacks it")
+        rules = self.scratch / "rules_test.yaml"
+        rules.write_text(textwrap.dedent(f"""
+            rule_files: ["{SHARE}/rota-alerts.yaml"]
+            evaluation_interval: 1m
+            tests:
+              - interval: 1m
+                input_series:
+                  - {{series: 'rota_build_info{{Hostname="one", version="1"}}', values: '1x60'}}
+                  - {{series: 'rota_build_info{{Hostname="two", version="1"}}', values: '1x10 _x50'}}
+                alert_rule_test:
+                  - {{eval_time: 10m, alertname: RotaDown}}
+                  - eval_time: 40m
+                    alertname: RotaDown
+                    exp_alerts:
+                      - exp_labels: {{severity: warning, Hostname: two}}
+                        exp_annotations:
+                          summary: No rotad is seen on two
+                          description: Programs of this machine run without turns. `systemctl status rotad` says more.
+        """))
+        checked = subprocess.run([promtool, "test", "rules", rules], capture_output=True, text=True)
         self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
 
     # ctest labels: unsanitized

@@ -19,6 +19,7 @@ import zipfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ["ROTA_BUILD"])
 PACKAGE = pathlib.Path(os.environ["ROTA_PACKAGE"])
+KEPT = ("share/man/", "share/rota/status.schema.json")  # what the wheel has of share
 
 
 def the(pattern):
@@ -62,13 +63,14 @@ class Content(unittest.TestCase):
     def test_what_it_has_in_common_with_the_tarball_is_the_same(self):
         with tarfile.open(the("*.tar.gz")) as tarball:
             packed = {member.name.partition("/")[2]: member for member in tarball.getmembers() if member.isfile()}
-            content = {name: tarball.extractfile(member).read() for name, member in packed.items() if not name.startswith("share/") or name.startswith("share/man/")}
+            content = {name: tarball.extractfile(member).read() for name, member in packed.items() if name.startswith(KEPT) or not name.startswith("share/")}
         for name, expected in content.items():
             place = f"scripts/{name[4:]}" if name.startswith("bin/") else f"data/{name}"
             self.assertEqual(self.wheel.read(f"rota-{self.version}.data/{place}"), expected, name)
         own = [name for name in self.wheel.namelist() if ".data/" in name]
         self.assertEqual(len(own), len(content))
         self.assertIn("include/rota/rota_test.h", content)
+        self.assertIn("share/rota/status.schema.json", content)
         self.assertTrue({"share/man/man1/rota.1", "share/man/man5/rotad.toml.5", "share/man/man8/rotad.8"} <= set(content))
         self.assertIn("`share/man/` of its prefix", self.text("METADATA"))
 
@@ -136,7 +138,7 @@ class Installed(unittest.TestCase):
         self.assertNotEqual(files(self.environment), self.before)
         self.pip("uninstall", "--yes", "rota")
         # pip leaves folders that have no files of their own.
-        self.assertLessEqual(files(self.environment) - self.before, {"share", "share/man"})
+        self.assertLessEqual(files(self.environment) - self.before, {"share", "share/man", "share/rota"})
         self.assertLessEqual(self.before, files(self.environment))
 
     def test_man_finds_its_pages_where_its_commands_are_in_the_path(self):

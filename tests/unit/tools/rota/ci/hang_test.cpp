@@ -62,6 +62,8 @@ TEST_CASE("queries are no progress") {
   process.calls.assign(rota::kSymbolCount, 0);
   process.calls[static_cast<std::size_t>(rota::Symbol::k_cuStreamQuery)] = 1000;
   process.calls[static_cast<std::size_t>(rota::Symbol::k_cuEventQuery)] = 1000;
+  process.calls[static_cast<std::size_t>(rota::Symbol::k_cuMemGetInfo_v2)] = 1000;
+  process.calls[static_cast<std::size_t>(rota::Symbol::k_cuStreamIsCapturing)] = 1000;
   CHECK(progress_of(process) == 0);
   process.calls[static_cast<std::size_t>(rota::Symbol::k_cuLaunchKernel)] = 2;
   CHECK(progress_of(process) == 2);
