@@ -191,6 +191,16 @@ class NewReleaseTest(RepositoryTest):
         self.assertEqual(ran.returncode, 0, ran.stderr)
         self.assertEqual(len(self.releases()), 1)
 
+    def test_oldest_covered_release_is_brought_in_again_and_compared_with_none(self):
+        self.list_and_download("98.9")
+        ran = self.call("new-release", "98.9")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertIn("## What changed\n\nNo covered release is older.\n", ran.stdout)
+        self.assertEqual(self.calls(), ["extract", "generate", "check"])
+        ran = self.call("new-release", "97.1")
+        self.assertEqual(ran.returncode, 1)
+        self.assertIn("has no model of a release before 97.1", ran.stderr)
+
     def test_failing_generation_is_named(self):
         self.list_and_download("99.1")
         self.make_stub_say("fail-generate", "two releases contradict each other\n")
