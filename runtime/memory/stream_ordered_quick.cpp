@@ -90,7 +90,7 @@ void StreamOrdered::quick_free(std::uint64_t address, const Behind& behind) {
   }
   if (found == live_.end() || stream == 0 || found->second.pool->destroyed()) return free_properly(address, behind);
   Live& live = found->second;
-  // live.last.event is null without an earlier event, or if its context has ended: then release() does nothing.
+  // live.last.event is null if the block has had no event or the event's context has ended; release() ignores null.
   if (live.last.event != behind.event) fences_.release(live.last.context, live.last.event);
   live.use = Live::Use::kFreed;
   live.behind = 0;
@@ -140,7 +140,7 @@ void StreamOrdered::flush(std::vector<Fences::Queue>* queues) {
   }
 }
 
-// Flushes the list. Then makes the query that follows a free, once for each stream in which blocks were freed.
+// Flushes the list, then calls query_after_free() once for each stream in which the program had freed its blocks.
 void StreamOrdered::flush_and_query(Lock& lock) {
   std::vector<Fences::Queue> queues;
   flush(&queues);

@@ -1,4 +1,4 @@
-// What the process of a rule, or of a rule's child, does: it runs the rule or the child's role and reports the result.
+// A rule's process runs the rule, and a child process that a rule starts runs its role; each reports its result.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -12,7 +12,7 @@
 namespace conformance {
 namespace {
 
-// Reports this process's result; of several failures the first counts. No destructor runs: the context may be broken.
+// Reports the result; if several processes fail, the first counts. No destructor runs: the context may be broken.
 [[noreturn]] void finish(int status, const std::string& line) {
   release_all_blockers();
   if (const char* path = std::getenv(kResultVariable); path != nullptr) {
