@@ -57,7 +57,7 @@ class StandardError(Case):
                 self.assertEqual(data.read_text(), "theirs\n" * 99 + (SAID if flags == "a+" else ""))
 
     # ctest labels: unsanitized
-    def test_a_program_may_put_another_one_in_its_place(self):
+    def test_lines_follow_standard_error_where_the_program_replaces_it(self):
         for deeds in ("opened(data, os.O_WRONLY | os.O_TRUNC, 1); os.dup2(1, 2)",
                       "r, w = os.pipe(); os.dup2(w, 2); import atexit; atexit.register(lambda: open(data, 'wb').write(os.read(r, 999)))"):
             with self.subTest(deeds):
@@ -65,21 +65,21 @@ class StandardError(Case):
                 self.assertEqual(self.data.read_text(), SAID)
 
     # ctest labels: unsanitized
-    def test_a_file_that_has_its_number_because_the_program_closed_it_stays_as_it_is(self):
+    def test_a_file_that_has_number_2_because_the_program_closed_standard_error_is_not_written_to(self):
         for flags in ("os.O_RDWR", "os.O_WRONLY", "os.O_WRONLY | os.O_APPEND"):
             with self.subTest(flags):
                 self.assertEqual(self.run_program(f"os.close(2); opened(data, {flags}, 2)"), "")
                 self.assertEqual(self.data.read_text(), "mine\n")
 
     # ctest labels: unsanitized
-    def test_nor_does_one_of_a_process_that_began_without_it(self):
+    def test_a_file_with_number_2_of_a_process_without_standard_error_is_not_written_to(self):
         for deeds in ("opened(data, os.O_RDWR, 2)", "r, w = os.pipe(); os.dup2(w, 2); os.set_blocking(r, False); got = None"):
             with self.subTest(deeds):
                 self.run_program(deeds, preexec_fn=lambda: os.close(2))
                 self.assertEqual(self.data.read_text(), "mine\n")
 
     # ctest labels: unsanitized
-    def test_nor_does_a_connection_of_the_programs_own(self):
+    def test_a_programs_own_connection_with_number_2_is_not_written_to(self):
         self.run_program("""
 near, far = socket.socketpair()
 os.dup2(near.fileno(), 2)

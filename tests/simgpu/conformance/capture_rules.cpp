@@ -96,7 +96,7 @@ RULE(capture, captures_are_not_merged, "captures_merge",
   CHECK_EQ(cu.cuStreamWaitEvent(second, event, 0), CUDA_ERROR_STREAM_CAPTURE_MERGE);
 }
 
-RULE(capture, legacy_stream_rests, "legacy_stream_ignores_captures",
+RULE(capture, a_blocking_streams_capture_refuses_the_legacy_stream, "legacy_stream_ignores_captures",
      "submitting to the legacy stream fails with CUDA_ERROR_STREAM_CAPTURE_IMPLICIT while a blocking stream captures") {
   Session session;
   Words words(session);
@@ -105,7 +105,7 @@ RULE(capture, legacy_stream_rests, "legacy_stream_ignores_captures",
   CHECK_EQ(words.fill(CU_STREAM_LEGACY, 1), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
 }
 
-RULE(capture, legacy_stream_works_beside, "every_capture_stops_the_legacy_stream",
+RULE(capture, a_nonblocking_streams_capture_leaves_the_legacy_stream, "every_capture_stops_the_legacy_stream",
      "the legacy stream can be used while a non-blocking stream captures") {
   Session session;
   Words words(session);
@@ -260,7 +260,7 @@ RULE(capture, context_waits_destroy_captures, "context_events_ignore_captures",
   CHECK_EQ(capture_status(stream), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
 }
 
-RULE(capture, context_waits_end_captures, "lenient:cuCtxSynchronize",
+RULE(capture, a_capture_refuses_context_synchronisation, "lenient:cuCtxSynchronize",
      "cuCtxSynchronize is refused while a stream of the context captures") {
   Session session;
   Stream stream;

@@ -56,9 +56,9 @@ void register_run(CLI::App& app) {
   add_launch_options(*run, options);
   run->add_option_function<std::string>(
          "--gang", [options](const std::string& text) { options->environment.emplace_back("ROTA_GANG", text); },
-         "all programs of this user (and container) that name the same gang have their turns together, which ranks of one job need if "
-         "they wait for each other; with a size, as in train:4, none begins its first turn before that many programs "
-         "use a GPU, or 60 s have passed")
+         "all programs of this user (and container) that name the same gang have their turns together, which ranks of "
+         "one job need if they wait for each other; with a size, as in train:4, none begins its first turn before that "
+         "many programs use a GPU, or 60 s have passed")
       ->type_name("NAME[:SIZE]")
       ->check([](const std::string& text) {
         if (client::named_gang(text)) return std::string();
