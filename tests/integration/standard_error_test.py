@@ -40,7 +40,7 @@ class StandardError(Case):
         return said
 
     # ctest labels: unsanitized
-    def test_it_is_what_the_process_began_with(self):
+    def test_standard_error_is_what_the_process_began_with(self):
         self.assertEqual(self.run_program(""), SAID)
         with (self.scratch / "log").open("w") as log:
             self.run_program("", stderr=log)
@@ -65,21 +65,21 @@ class StandardError(Case):
                 self.assertEqual(self.data.read_text(), SAID)
 
     # ctest labels: unsanitized
-    def test_a_file_that_has_number_2_because_the_program_closed_standard_error_is_not_written_to(self):
+    def test_a_file_that_has_descriptor_2_since_the_program_closed_standard_error_is_not_written_to(self):
         for flags in ("os.O_RDWR", "os.O_WRONLY", "os.O_WRONLY | os.O_APPEND"):
             with self.subTest(flags):
                 self.assertEqual(self.run_program(f"os.close(2); opened(data, {flags}, 2)"), "")
                 self.assertEqual(self.data.read_text(), "mine\n")
 
     # ctest labels: unsanitized
-    def test_a_file_with_number_2_of_a_process_without_standard_error_is_not_written_to(self):
+    def test_if_a_process_began_without_standard_error_a_file_with_descriptor_2_is_not_written_to(self):
         for deeds in ("opened(data, os.O_RDWR, 2)", "r, w = os.pipe(); os.dup2(w, 2); os.set_blocking(r, False); got = None"):
             with self.subTest(deeds):
                 self.run_program(deeds, preexec_fn=lambda: os.close(2))
                 self.assertEqual(self.data.read_text(), "mine\n")
 
     # ctest labels: unsanitized
-    def test_a_programs_own_connection_with_number_2_is_not_written_to(self):
+    def test_a_programs_own_connection_with_descriptor_2_is_not_written_to(self):
         self.run_program("""
 near, far = socket.socketpair()
 os.dup2(near.fileno(), 2)
@@ -100,7 +100,7 @@ atexit.register(silent)""")
         self.assertNotIn("socket", (self.scratch / "data.descriptors").read_text())
 
     # ctest labels: unsanitized
-    def test_a_pipe_without_a_reader_ends_no_program_and_a_full_one_holds_none_up(self):
+    def test_a_pipe_without_a_reader_ends_no_program_and_a_full_pipe_blocks_none(self):
         broken = "r, w = os.pipe(); os.dup2(w, 2); os.close(w); os.close(r); import signal; signal.signal(signal.SIGPIPE, signal.SIG_DFL)"
         full = "r, w = os.pipe(); os.set_blocking(w, False)\ntry:\n    while True: os.write(w, b'x' * 4096)\nexcept BlockingIOError: pass\nos.set_blocking(w, True); os.dup2(w, 2)"
         for deeds in (broken, full):

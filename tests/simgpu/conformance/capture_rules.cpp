@@ -105,7 +105,7 @@ RULE(capture, a_blocking_streams_capture_refuses_the_legacy_stream, "legacy_stre
   CHECK_EQ(words.fill(CU_STREAM_LEGACY, 1), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
 }
 
-RULE(capture, a_nonblocking_streams_capture_leaves_the_legacy_stream, "every_capture_stops_the_legacy_stream",
+RULE(capture, a_nonblocking_streams_capture_leaves_the_legacy_stream_usable, "every_capture_stops_the_legacy_stream",
      "the legacy stream can be used while a non-blocking stream captures") {
   Session session;
   Words words(session);
