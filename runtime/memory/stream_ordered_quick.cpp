@@ -11,7 +11,7 @@ namespace rota::memory {
 namespace {
 
 // The list is full with kMostBlocks blocks, or with most_listed() bytes, which the other constants determine. Before a
-// block is added to a full list, all blocks in it are freed properly. These values are judgements.
+// block is added to a full list, flush_and_query() frees all blocks in it. These values are judgements.
 constexpr std::size_t kMostBlocks = 1024;
 constexpr std::uint64_t kMuch = std::uint64_t{256} << 20;
 constexpr std::uint64_t kPart = 128;

@@ -1,4 +1,4 @@
-// A rule's process runs the rule, and a child process that a rule starts runs its role; each reports its result.
+// A rule's process runs the rule. A rule may start child processes, which run a CHILD(role). Each reports its result.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -28,7 +28,7 @@ namespace {
   _exit(status);
 }
 
-// The kernel kills this process when the one that started it ends.
+// The Linux kernel kills this process when the one that started it ends.
 void end_with_parent() {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
