@@ -176,7 +176,7 @@ RULE(capture, unsafe_calls_destroy_captures, "captures_allow_unsafe_calls",
   CHECK_EQ(capture_status(stream), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
 }
 
-RULE(capture, relaxed_threads_may_call, "relaxed_threads_are_refused",
+RULE(capture, relaxed_threads_may_make_unsafe_calls, "relaxed_threads_are_refused",
      "a thread in relaxed mode may make unsafe calls while it captures, and the capture survives") {
   Session session;
   Stream stream;
