@@ -140,7 +140,7 @@ void StreamOrdered::flush(std::vector<Fences::Queue>* queues) {
   }
 }
 
-// Flushes the list, then calls query_after_free() once for each stream in which the program had freed its blocks.
+// Flushes the list, then calls query_after_free() once for each stream in which a block of the list was freed.
 void StreamOrdered::flush_and_query(Lock& lock) {
   std::vector<Fences::Queue> queues;
   flush(&queues);

@@ -1,4 +1,4 @@
-// A rule's process runs the rule. A rule may start child processes, which run a CHILD(role). Each reports its result.
+// How a rule's process runs the rule, how a child process runs its CHILD(role), and how both report their result.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
