@@ -65,7 +65,7 @@ class StandardError(Case):
                 self.assertEqual(self.data.read_text(), SAID)
 
     # ctest labels: unsanitized
-    def test_a_file_that_has_descriptor_2_since_the_program_closed_standard_error_is_not_written_to(self):
+    def test_a_file_that_the_program_opens_after_closing_standard_error_is_not_written_to(self):
         for flags in ("os.O_RDWR", "os.O_WRONLY", "os.O_WRONLY | os.O_APPEND"):
             with self.subTest(flags):
                 self.assertEqual(self.run_program(f"os.close(2); opened(data, {flags}, 2)"), "")

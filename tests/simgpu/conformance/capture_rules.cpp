@@ -46,7 +46,7 @@ RULE(capture, capturing_streams_are_not_waited_for, "capturing_streams_can_be_wa
   CHECK_EQ(capture_status(stream), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
 }
 
-RULE(capture, a_capturing_stream_is_not_asked_for_its_number, "capturing_streams_can_be_waited_for",
+RULE(capture, asking_a_capturing_stream_for_its_id_destroys_the_capture, "capturing_streams_can_be_waited_for",
      "cuStreamGetId of a capturing stream answers CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and invalidates the capture; "
      "cuStreamGetCtx does not") {
   Session session;
