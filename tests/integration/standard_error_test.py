@@ -57,7 +57,7 @@ class StandardError(Case):
                 self.assertEqual(data.read_text(), "theirs\n" * 99 + (SAID if flags == "a+" else ""))
 
     # ctest labels: unsanitized
-    def test_lines_go_to_what_the_program_makes_its_standard_error(self):
+    def test_lines_go_to_the_file_that_the_program_puts_at_descriptor_2(self):
         for deeds in ("opened(data, os.O_WRONLY | os.O_TRUNC, 1); os.dup2(1, 2)",
                       "r, w = os.pipe(); os.dup2(w, 2); import atexit; atexit.register(lambda: open(data, 'wb').write(os.read(r, 999)))"):
             with self.subTest(deeds):

@@ -268,7 +268,7 @@ RULE(capture, a_capture_refuses_context_synchronisation, "lenient:cuCtxSynchroni
   CHECK_EQ(cu.cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
-RULE(capture, asking_events_outside_is_unsafe, "captures_allow_unsafe_calls",
+RULE(capture, querying_an_event_outside_of_a_capture_is_unsafe, "captures_allow_unsafe_calls",
      "cuEventQuery of an event outside of the capture is an unsafe call: it invalidates a global capture") {
   Session session;
   Stream stream;
