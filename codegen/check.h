@@ -23,12 +23,12 @@ Problems check_reviewed(const Inputs& inputs);
 Problems check_policy(const Inputs& inputs);
 
 // Versions and stream forms that runtime/overrides.inc omits although it has others of the same function, and names in
-// it that no driver has.
+// it that no header declares.
 Problems check_overrides(const Inputs& inputs);
 
 // Functions that allocate, free, export, capture, or create or end a context, and that nothing handles: no override, no
-// generated gate, and no reason in the policy why they may pass. Overrides of functions that submit work whose code
-// does not call the generated gate. Device addresses whose memory nothing keeps in place. Reasons that excuse nothing.
+// generated gate, and no reason in the policy why they may pass. Overrides that bypass the generated gate of a function
+// that submits work. Functions that take an address whose memory may be evicted. Reasons that excuse nothing.
 Problems check_binding(const Inputs& inputs);
 
 // Compares the documentation with the policy: a query with a stream parameter or a note about asynchrony needs a
@@ -38,16 +38,16 @@ Problems check_documentation(const Inputs& inputs);
 // Exported names without a thunk, except the debugger's (cudbg*).
 Problems check_exports(const Inputs& inputs, const std::vector<std::string>& exports, const std::string& source);
 
-// Pointer parameters whose direction and length only the type suggests, as "cudaMalloc.devPtr", by base name: one entry
-// for all versions of a function, one for a libcudart major that has an entry of its own in the policy.
+// Pointer parameters that the policy describes, and those whose direction and length only the type suggests, such as
+// "cudaMalloc.devPtr": one for all versions of a function, and one for each libcudart major with facts of its own.
 struct PointerReview {
   std::size_t stated = 0;
   std::vector<std::string> unreviewed;
 };
 PointerReview review_pointers(const Inputs& inputs);
 
-// Unreviewed pointer parameters of the functions in a list (exact symbols, one per line, # begins a comment), which
-// some program's trace contains, and names there that no API has.
+// Checks a list of functions that traces of programs contain (exact symbols, one per line, # begins a comment): their
+// unreviewed pointer parameters, and names that no API has.
 Problems check_calls(const Inputs& inputs, const std::vector<std::string>& calls, const std::string& source);
 
 // Compares what the headers of one release declare with its model, and its libcudart and CUPTI with both.

@@ -119,7 +119,7 @@ struct Nvml::Functions {
   int (*whole)(Device, Device*) = nullptr;  // the GPU of a MIG instance
   int (*memory)(Device, MemoryV1*) = nullptr;
   int (*memory_v2)(Device, MemoryV2*) = nullptr;
-  // Of one kind; the newest form that there is.
+  // Lists one kind of process: by `later` if NVML has it, otherwise by `first`.
   struct List {
     int (*first)(Device, unsigned*, ProcessV1*) = nullptr;
     int (*later)(Device, unsigned*, ProcessV2*) = nullptr;  // _v2 or _v3
@@ -227,11 +227,11 @@ std::optional<GpuReading> Nvml::read(const Uuid& uuid) const {
 void Nvml::read_processes(void* device, GpuReading& reading) const {
   struct Listed {
     std::map<pid_t, std::uint64_t> bytes;
-    std::set<pid_t> unknown;  // how much they have
+    std::set<pid_t> unknown;  // the driver does not say how much they have
   };
   // Returns whether the driver answers.
   const auto read = [&]<class Process>(int (*function)(Device, unsigned*, Process*), Listed& listed) {
-    // Others may start while it is asked.
+    // More processes may start between two calls, so that the list does not fit again.
     std::vector<Process> entries(32);
     int result = kInsufficientSize;
     unsigned count = 0;

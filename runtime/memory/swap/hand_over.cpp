@@ -15,8 +15,8 @@ namespace rota::memory {
 
 namespace {
 
-// The handle of memory on this GPU, or 0. What another process says about an extent is not trusted: one of another size
-// cannot be mapped.
+// The handle of memory on this GPU, or 0. What another process says about an extent is not trusted: if it states a
+// wrong size, the memory cannot be mapped.
 PhysicalHandle import_from(const MemoryDescriptor& memory, int device) {
   PhysicalHandle handle = 0;
   api::CUresult result =

@@ -77,7 +77,7 @@ Clock& process_clock() {
   return *current().load(std::memory_order_acquire);
 }
 
-// The previous clock is not destroyed: a thread may be inside it. All are kept where a leak checker finds them.
+// The previous clock is not destroyed: a thread may be inside it. All stay reachable, so a leak checker reports none.
 void set_process_clock(std::unique_ptr<Clock> clock) {
   static auto* mutex = new std::mutex;
   static auto* kept = new std::vector<std::unique_ptr<Clock>>;
