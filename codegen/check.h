@@ -28,7 +28,7 @@ Problems check_overrides(const Inputs& inputs);
 
 // Functions that allocate, free, export, capture, or create or end a context, and that nothing handles: no override, no
 // generated gate, and no reason in the policy why they may pass. Overrides that bypass the generated gate of a function
-// that submits work. Functions that take an address whose memory may be evicted. Reasons that excuse nothing.
+// that submits work. Functions that may be called on evicted memory without a written reason. Needless reasons.
 Problems check_binding(const Inputs& inputs);
 
 // Compares the documentation with the policy: a query with a stream parameter or a note about asynchrony needs a
@@ -39,7 +39,7 @@ Problems check_documentation(const Inputs& inputs);
 Problems check_exports(const Inputs& inputs, const std::vector<std::string>& exports, const std::string& source);
 
 // Pointer parameters that the policy describes, and those whose direction and length only the type suggests, such as
-// "cudaMalloc.devPtr": one for all versions of a function, and one for each libcudart major with facts of its own.
+// "cudaMalloc.devPtr". Versions of a function share an entry; a libcudart major with facts of its own has another.
 struct PointerReview {
   std::size_t stated = 0;
   std::vector<std::string> unreviewed;
