@@ -28,7 +28,7 @@ Problems check_overrides(const Inputs& inputs);
 
 // Functions that allocate, free, export, capture, or create or end a context, and that nothing handles: no override, no
 // generated gate, and no reason in the policy why they may pass. Overrides that bypass the generated gate of a function
-// that submits work. Functions that may be called on evicted memory without a written reason. Needless reasons.
+// that submits work. Functions that may get addresses of evicted memory, unless the policy says why. Needless reasons.
 Problems check_binding(const Inputs& inputs);
 
 // Compares the documentation with the policy: a query with a stream parameter or a note about asynchrony needs a
