@@ -166,8 +166,14 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
       control_(io, std::move(control), options_.control, options_.trust, workers_,
                [this](const ControlRequest& request) { return carry(request); }),
       housekeeping_(io),
-      deadline_(io, "do what is due", [this] { do_what_is_due(); }),
-      gang_check_(io, "check a gang", [this] { check_if_due(); }),
+      deadline_(io, "do what is due",
+                [this] {
+                  if (!stopped_) do_what_is_due();
+                }),
+      gang_check_(io, "check a gang",
+                  [this] {
+                    if (!stopped_) check_if_due();
+                  }),
       wake_(io),
       late_reading_(io),
       forced_reading_(io),
