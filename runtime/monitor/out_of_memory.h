@@ -19,6 +19,7 @@
 #include "runtime/driver/contexts.h"
 #include "runtime/gate/gate.h"
 #include "runtime/memory/residency.h"
+#include "runtime/memory/turns.h"
 #include "runtime/monitor/other_threads.h"
 
 namespace rota::monitor {

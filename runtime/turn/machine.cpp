@@ -1,10 +1,10 @@
-// How the machine decides: each event updates its state, a Look decides by phase, and after every event the gate is set
-// to what may_open() says.
+// How the machine decides: each event updates its state, a Look decides by phase; then may_open() sets the gate.
 #include "runtime/turn/machine.h"
 
 #include <algorithm>
 #include <utility>
 
+#include "scheduler/protocol/pages.h"
 #include "scheduler/protocol/protocol.h"
 
 namespace rota::turn {

@@ -9,6 +9,7 @@
 
 #include "scheduler/address/socket_path.h"
 #include "scheduler/base/byte_size.h"
+#include "scheduler/core/settings.h"
 #include "tools/rota/doctor/findings.h"
 #include "tools/rota/status/uncovered.h"
 

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <random>
 
+#include "scheduler/address/socket_path.h"
 #include "scheduler/base/byte_size.h"
 #include "tools/rota/report/format.h"
 #include "tools/rota/run/daemon.h"
