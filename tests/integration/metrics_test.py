@@ -416,6 +416,7 @@ class Shipped(Metrics):
         checked = subprocess.run([promtool, "check", "rules", SHARE / "rota-alerts.yaml"], capture_output=True, text=True)
         self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
 
+    # ctest labels: unsanitized
     def test_the_alert_about_a_lost_rotad_names_its_machine_although_another_one_has_its_own(self):
         promtool = tool("promtool")
         if promtool is None:

@@ -200,7 +200,7 @@ bool empty(const CUDA_MEMCPY3D& p) {
   return p.WidthInBytes == 0 || p.Height == 0 || p.Depth == 0;
 }
 
-// Has the kernel make the pages that a large copy writes at once: faults, one for each, take longer than the copy.
+// Has Linux make the pages that a large copy writes in one call: a fault for each page takes longer than the copy.
 void make_pages(char* to, size_t bytes) {
 #ifdef MADV_POPULATE_WRITE
   constexpr size_t kPage = 4096;
